@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from dpsynth_assets.advice import minutes
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.cli.method_problems import method_problems
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -16,6 +17,7 @@ from dpsynth_assets.methods.promised_secrets import kept_promises, promise_probl
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.advice.conftest import speed_of
 
 EMAIL = {"name": "email", "detector": "presidio", "entity": "EMAIL_ADDRESS", "max_records": 4}
 NAME = {
@@ -199,6 +201,7 @@ def test_the_plan_command_prints_the_promise_it_breaks_and_fails(tmp_path, monke
         "attributes": json.loads(broken.model_dump_json(exclude_none=True, exclude_defaults=True)),
     }
     (folder / "notes.yaml").write_text(json.dumps(document))
+    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
     told = CliRunner().invoke(app, ["plan", "notes"], env={"COLUMNS": "240"})
     assert told.exit_code == 2
     assert "posterior 1 after all rounds, of 0.001 promised" in told.output

@@ -344,10 +344,10 @@ def test_executors_accept_their_run_configuration(name, monkeypatch):
 
 @pytest.mark.parametrize(("has_gpu", "name"), [(False, "in_process"), (True, "multiprocess")])
 def test_the_default_executor_frees_the_memory_of_a_gpu(has_gpu, name, monkeypatch, tmp_path):
-    from dpsynth_assets.resources import executors
+    from dpsynth_assets.resources import executors, model_pool
 
     monkeypatch.delenv("DPSYNTH_EXECUTOR", raising=False)
-    monkeypatch.setattr(executors, "_GPU", tmp_path if has_gpu else tmp_path / "none")
+    monkeypatch.setattr(model_pool, "_GPU_HERE", tmp_path if has_gpu else tmp_path / "none")
     assert executors.declared_executor().name == name
 
 

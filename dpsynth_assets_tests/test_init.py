@@ -12,6 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from dpsynth_assets.advice import minutes
 from dpsynth_assets.cli.column_profiles import profile_columns, suggest
 from dpsynth_assets.cli.column_roles import roles_by_name
 from dpsynth_assets.cli.init_proposal import LEAST_ROWS, proposed_method
@@ -29,6 +30,7 @@ from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.template import Choices, ProposedMethod, scalar
 from dpsynth_assets.defs import resources
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets_tests.advice.conftest import speed_of
 
 ANY_NUMBER = ("aug_pe", "epsvec")
 """Methods that write any number of rows: which one is proposed follows from the leaderboard."""
@@ -82,7 +84,8 @@ def saved_to_disk(frame, folder):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder of dataset files, where `init` writes."""
+    """An empty folder of dataset files, where `init` writes; the machine's speed is known."""
+    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
     folder = tmp_path / "datasets"
     folder.mkdir()
     monkeypatch.setenv("DPSYNTH_DATASETS", str(folder))

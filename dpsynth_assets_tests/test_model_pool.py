@@ -5,13 +5,16 @@ import pytest
 
 from dpsynth_assets.cli.instance import dagster_instance
 from dpsynth_assets.defs.sensors import killed_runs_sensor
+from dpsynth_assets.resources import model_pool as module
 from dpsynth_assets.resources.executors import declared_executor
 from dpsynth_assets.resources.model_pool import (
-    FORMER_POOL,
+    FORMER_POOLS,
+    GPU_POOL,
     GPU_VARIABLE,
-    MODEL_POOL,
+    PROCESSOR_POOL,
     carry_over_limit,
     model_op_tags,
+    model_pool,
 )
 
 NVIDIA = "nvidia.com/gpu"
@@ -19,10 +22,9 @@ ONE_PLACE = {"concurrency": {"pools": {"default_limit": 1}}}
 
 
 def op_tags(devices):
-    @dg.asset(pool=MODEL_POOL, op_tags=model_op_tags(devices))
+    @dg.asset(pool=model_pool(devices), op_tags=model_op_tags(devices))
     def stage() -> None: ...
 
-    assert stage.op.pool == MODEL_POOL
     return stage.op.tags
 
 
@@ -88,21 +90,33 @@ def job() -> dg.JobDefinition:
 
 def in_the_daemon(instance):
     skipped = killed_runs_sensor()(dg.build_sensor_context(instance=instance))
-    assert "now called models" in skipped.skip_message
+    assert "a pool for each kind of device" in skipped.skip_message
 
 
 def in_a_run(instance):
     assert dg.execute_job(dg.reconstructable(job), instance).success
 
 
+BOTH = {PROCESSOR_POOL, GPU_POOL}
+
+
+@pytest.mark.parametrize("former", FORMER_POOLS)
 @pytest.mark.parametrize("who", [in_the_daemon, in_a_run])
-def test_places_that_were_set_are_kept(who, tmp_path, monkeypatch):
+def test_places_that_were_set_are_kept(who, former, tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DPSYNTH_EXECUTOR", "in_process")
     with dg.DagsterInstance.local_temp(str(tmp_path), overrides=ONE_PLACE) as instance:
-        instance.event_log_storage.set_concurrency_slots(FORMER_POOL, 3)
+        instance.event_log_storage.set_concurrency_slots(former, 3)
         who(instance)
-        assert places(instance)[MODEL_POOL] == 3
+        assert [places(instance)[name] for name in BOTH] == [3, 3]
+
+
+def test_places_of_the_later_name_come_before_those_of_the_earlier(tmp_path):
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        for name, count in zip(FORMER_POOLS, (2, 3), strict=True):
+            instance.event_log_storage.set_concurrency_slots(name, count)
+        carry_over_limit(instance)
+        assert [places(instance)[name] for name in BOTH] == [2, 2]
 
 
 def test_the_command_line_says_what_it_kept(tmp_path, monkeypatch, capsys):
@@ -111,26 +125,58 @@ def test_the_command_line_says_what_it_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
     with dagster_instance() as instance:
-        instance.event_log_storage.set_concurrency_slots(FORMER_POOL, 2)
+        instance.event_log_storage.set_concurrency_slots("gpu", 2)
     with dagster_instance(Console()) as instance:
-        assert places(instance) == {FORMER_POOL: 2, MODEL_POOL: 2}
-    assert "now called models: it has the 2 places that were set for gpu" in capsys.readouterr().out
+        assert places(instance) == {"gpu": 2, PROCESSOR_POOL: 2, GPU_POOL: 2}
+    said = " ".join(capsys.readouterr().out.split())
+    assert "models_on_gpus have the 2 places that were set for gpu" in said
     with dagster_instance(Console()):
         assert capsys.readouterr().out == ""
 
 
-def test_places_set_for_the_new_name_stay(tmp_path):
+def test_places_set_for_a_new_name_stay(tmp_path):
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        instance.event_log_storage.set_concurrency_slots(FORMER_POOL, 3)
-        instance.event_log_storage.set_concurrency_slots(MODEL_POOL, 1)
+        instance.event_log_storage.set_concurrency_slots("gpu", 3)
+        instance.event_log_storage.set_concurrency_slots(PROCESSOR_POOL, 1)
+        assert "models_on_gpus has the 3 places" in carry_over_limit(instance)
+        assert places(instance) == {"gpu": 3, PROCESSOR_POOL: 1, GPU_POOL: 3}
         assert carry_over_limit(instance) is None
-        assert places(instance)[MODEL_POOL] == 1
 
 
 def test_a_default_is_no_decision_to_carry_over(tmp_path):
-    """The former pool had as many places as every pool of the instance: so has the new one."""
+    """The former pool had as many places as every pool of the instance: so have the new ones."""
     with dg.DagsterInstance.local_temp(str(tmp_path), overrides=ONE_PLACE) as instance:
-        instance.event_log_storage.initialize_concurrency_limit_to_default(FORMER_POOL)
-        assert places(instance) == {FORMER_POOL: 1}
+        instance.event_log_storage.initialize_concurrency_limit_to_default("models")
+        assert places(instance) == {"models": 1}
         assert carry_over_limit(instance) is None
-        assert places(instance) == {FORMER_POOL: 1}
+        assert places(instance) == {"models": 1}
+
+
+# A pool for each kind of device
+
+
+@pytest.mark.parametrize(
+    ("declared", "here", "gpus", "pool"),
+    [
+        (None, False, 1, PROCESSOR_POOL),  # device: auto on a machine without GPU
+        (None, True, 1, GPU_POOL),
+        (NVIDIA, False, 2, GPU_POOL),
+        (NVIDIA, True, 0, PROCESSOR_POOL),
+    ],
+)
+def test_a_step_waits_in_the_pool_of_the_device_that_it_runs_on(
+    declared, here, gpus, pool, tmp_path, monkeypatch
+):
+    monkeypatch.setenv(GPU_VARIABLE, declared or "")
+    monkeypatch.setattr(module, "_GPU_HERE", tmp_path if here else tmp_path / "none")
+    assert model_pool(gpus) == pool
+
+
+def test_a_step_on_processors_runs_while_another_holds_the_gpu(tmp_path):
+    with dg.DagsterInstance.local_temp(str(tmp_path), overrides=ONE_PLACE) as instance:
+        pools = instance.event_log_storage
+        for name in BOTH:
+            pools.initialize_concurrency_limit_to_default(name)
+        assert pools.claim_concurrency_slot(GPU_POOL, "first", "trains").is_claimed
+        assert not pools.claim_concurrency_slot(GPU_POOL, "second", "trains").is_claimed
+        assert pools.claim_concurrency_slot(PROCESSOR_POOL, "second", "embeds").is_claimed

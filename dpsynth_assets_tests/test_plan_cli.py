@@ -6,13 +6,18 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from dpsynth_assets.advice import minutes
+from dpsynth_assets.advice.machine_speed import SpeedUnknownError
 from dpsynth_assets.cli.main import app
+from dpsynth_assets_tests.advice.conftest import speed_of
 
 SCREEN = {"COLUMNS": "100"}
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
+    """A home, and a machine whose speed is known: none is tried."""
+    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
     return tmp_path
@@ -89,3 +94,26 @@ def test_an_unknown_vocabulary_is_said_to_be(folder):
     told = plan("notes")
     assert told.exit_code == 0, told.output
     assert "unknown" in told.output
+
+
+# Minutes
+
+
+@pytest.mark.usefixtures("folder")
+def test_minutes_stand_beside_every_method_and_for_the_whole_run():
+    facts = json.loads(plan("enquiries", "--json").output)
+    assert all(row["minutes"] > 0 for row in facts["releases"])
+    assert facts["minutes"] > sum(row["minutes"] for row in facts["releases"])
+    told = plan("enquiries").output
+    assert f"takes about {facts['minutes']:.0f} minutes on this machine" in told
+    assert " minutes ┃" in told
+
+
+@pytest.mark.usefixtures("folder")
+def test_where_nobody_knows_the_minutes_the_reason_is_told(monkeypatch):
+    def unknown(_base):
+        raise SpeedUnknownError("the language model runs on a GPU")
+
+    monkeypatch.setattr(minutes, "machine_speed", unknown)
+    assert "not known, since the language model runs on a GPU." in plan("enquiries").output
+    assert json.loads(plan("enquiries", "--json").output)["minutes"] is None

@@ -1,11 +1,9 @@
 """Methods in order of what one may expect of them, and why the others do not fit."""
 
 import math
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from statistics import median
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -17,13 +15,14 @@ from dpsynth_assets.advice.candidates import (
     Candidate,
 )
 from dpsynth_assets.advice.evidence import Expectation, Measured, expected, measured_lines
+from dpsynth_assets.advice.minutes import expected_minutes
 from dpsynth_assets.datasets import MethodSpec, PrivateDatasetSpec, PublicDataSpec
+
+if TYPE_CHECKING:
+    from dpsynth_assets.methods.dataset_plan import DatasetPlan
 
 _SCORED_ROWS = 400
 """Rows of the leaderboard's corpora."""
-
-_ROW_TOKENS = 50
-"""Tokens of a row of the leaderboard's, about: AG News has 48."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +37,8 @@ class Offer:
         epsilon: ε of its release and of the histograms it needs; None where it has none.
         rows: Rows it writes: as many as are asked for, or as its budget buys.
         expectation: What the leaderboard lets one expect; None: it has no cell of this method.
-        minutes: Minutes on this machine, if its cores are like those of the leaderboard; None where
-            no cell was timed.
+        minutes: Minutes on this machine, with those of what it builds on (`expected_minutes`); None
+            where they are not known.
         asks: What a steward has to declare for it.
         follows_schema: Whether every row is a valid record of the declared schema.
     """
@@ -100,6 +99,7 @@ def advise(
     *,
     rows: int | None = None,
     cells: Sequence[Measured] | None = None,
+    timed: bool = False,
 ) -> Advice:
     """Weighs every method from public facts alone.
 
@@ -108,6 +108,7 @@ def advise(
         base: The public base it builds on.
         rows: Rows that are wanted; None: 400.
         cells: Lines of the leaderboard; None: that of this package.
+        timed: Whether minutes on this machine are estimated, which may open the public models.
 
     **Privacy** Reads declarations and the leaderboard's scores of public corpora; no record, no
     ledger, no score of the cohort.
@@ -119,7 +120,7 @@ def advise(
     for candidate in CANDIDATES:
         if candidate.line in offers:
             continue
-        found = _offer(candidate, spec, base, wanted, known)
+        found = _offer(candidate, spec, base, wanted, known, timed=timed)
         if isinstance(found, Offer):
             offers[candidate.line] = found
             others.pop(candidate.line, None)
@@ -140,6 +141,8 @@ def _offer(
     base: PublicDataSpec | None,
     wanted: int,
     cells: Sequence[Measured],
+    *,
+    timed: bool,
 ) -> Offer | str:
     """The candidate as an offer, or why it does not fit."""
     from dpsynth_assets.methods.planning import plan_dataset
@@ -156,7 +159,8 @@ def _offer(
             {**base.model_dump(mode="json", exclude_unset=True), **candidate.base}
         )
     try:
-        plan = plan_dataset(_with_method(spec, candidate, settings), own)
+        with_method = _with_method(spec, candidate, settings)
+        plan = plan_dataset(with_method, own)
     except ValidationError as error:
         return str(error.errors()[0]["msg"])
     except ValueError as error:
@@ -180,7 +184,7 @@ def _offer(
         expectation=None
         if spec.structured is not None
         else expected(candidate.line, epsilon, spec.public_facts.records, cells, _domain(base)),
-        minutes=_minutes(candidate, bought, spec.public_facts.records, cells),
+        minutes=_minutes(with_method, plan, own, bought) if timed else None,
         asks=candidate.asks,
         follows_schema=spec.constraining_schema is not None and planned.method.follows_schema,
     )
@@ -233,47 +237,19 @@ def _with_method(
 
 
 def _minutes(
-    candidate: Candidate, wanted: int, records: int | None, cells: Sequence[Measured]
+    spec: PrivateDatasetSpec, plan: "DatasetPlan", base: PublicDataSpec | None, rows: int
 ) -> float | None:
-    """Minutes of this machine's cores, from timed cells; writing grows with the rows.
-
-    Private prediction decodes every token once in each context of a batch, and so grows with both.
-    """
-    timed = [cell for cell in cells if cell.line == candidate.line and cell.processor_seconds]
-    if not timed:
+    """Minutes of all releases of a plan on this machine; None where those of one are not known."""
+    if base is None:
         return None
-    cell = sorted(timed, key=lambda each: each.processor_seconds or 0.0)[len(timed) // 2]
-    seconds = float(cell.processor_seconds or 0.0)
-    if candidate.batch and cell.tokens_written:
-        tokens = wanted * candidate.batch * _ROW_TOKENS
-        return seconds / cell.tokens_written * tokens / 60 / len(os.sched_getaffinity(0))
-    if records is not None:
-        seconds += _seconds_of_a_record(timed) * (records - cell.records)
-    growing = 1.0 if candidate.rows_setting else _writing_share(cell)
-    scaled = seconds * (1 + growing * (wanted / max(cell.rows, 1) - 1))
-    return max(scaled, 0.0) / 60 / len(os.sched_getaffinity(0))
-
-
-def _seconds_of_a_record(timed: Sequence[Measured]) -> float:
-    """Processor seconds that a further record takes, from pairs of cells of one dataset and ε.
-
-    The median of the pairs' slopes, and nothing below 0: cells of a busy machine scatter.
-    """
-    slopes = [
-        ((one.processor_seconds or 0.0) - (other.processor_seconds or 0.0))
-        / (one.records - other.records)
-        for one in timed
-        for other in timed
-        if (one.dataset, one.epsilon) == (other.dataset, other.epsilon)
-        and one.records > other.records
-    ]
-    return max(0.0, median(slopes)) if slopes else 0.0
-
-
-def _writing_share(cell: Measured) -> float:
-    """Share of a run that writes its rows, as far as decoded tokens tell."""
-    longest = 72.0
-    return min(1.0, cell.rows * longest / cell.tokens_written) if cell.tokens_written else 0.5
+    *before, last = plan.methods
+    if hasattr(last.config, "rows"):
+        config = last.config.model_copy(update={"rows": rows})
+        last = replace(last, method=type(last.method)(config, last.method.terms))
+    plan = replace(plan, methods=(*before, last))
+    taken = list(expected_minutes(spec, plan, base).releases.values())
+    known = [each for each in taken if each is not None]
+    return sum(known) if known and len(known) == len(taken) else None
 
 
 def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> Iterator[str]:

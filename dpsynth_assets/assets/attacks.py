@@ -33,6 +33,7 @@ from dpsynth_assets.methods.attack_runs import (
 )
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.models_run import LANGUAGE_MODEL
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.report.attack_record import (
     model_identity,
@@ -121,7 +122,7 @@ def _common(
         "tags": {PRIVACY: PUBLIC},
         "metadata": code_references(code),
         "kinds": {"pytorch"},
-        **model_step(spec.public_data),
+        **model_step(spec.public_data, LANGUAGE_MODEL),
         "check_specs": [
             dg.AssetCheckSpec(name=name, asset=key, description=text)
             for name, text in checks.items()

@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.assets.model_steps import step_on
+from dpsynth_assets.assets.model_steps import devices_of, step_on
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.privacy.directed_rounding import declared
@@ -67,7 +67,7 @@ def _line(spec: BenchmarkSpec, dataset: str, line: str) -> dg.AssetsDefinition:
         partitions_def=_partitions(spec, dataset, line),
         tags={PRIVACY: PUBLIC},
         kinds={"pytorch"},
-        **step_on(spec.public.get("language_model", {}).get("device", "auto")),
+        **step_on(devices_of(spec.public.get("language_model", {}).get("device", "auto"))),
         metadata=code_references("dpsynth_assets.benchmark.cells.make_cell"),
         code_version=version_of("benchmark line", spec.without("methods", "grid", "seeds"), method),
         description=(

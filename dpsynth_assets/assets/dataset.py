@@ -8,7 +8,7 @@ import dagster as dg
 
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import public_key, shared_key
-from dpsynth_assets.assets.model_steps import embedding_step
+from dpsynth_assets.assets.model_steps import model_step
 from dpsynth_assets.assets.parted_records import declared_of_records, parted_assets
 from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -16,6 +16,7 @@ from dpsynth_assets.datasets.shared_records import source_places
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.inputs import ProgressCallback
+from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
 from dpsynth_assets.resources.fingerprints import Reader
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section, public_section
@@ -94,7 +95,7 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
         ins={"text_embedder": dg.AssetIn(public_key(spec.public_data, "text_embedder"))},
         tags={PRIVACY: SENSITIVE},
         kinds={"pytorch", "numpy"},
-        **embedding_step(spec.public_data),
+        **model_step(spec.public_data, TEXT_EMBEDDER),
         code_version=version_of("embeddings", spec.public_data),
         description=(
             "Embeddings of the private records, float32 (N, d), unit length, made once and reused "

@@ -43,6 +43,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.models_run import LANGUAGE_MODEL, TEXT_EMBEDDER
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.report.card_check import LABEL_FILE
@@ -134,7 +135,7 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         ),
         ins=_model_input(spec),
         kinds={"pytorch", "polars"},
-        **model_step(spec.public_data),
+        **model_step(spec.public_data, LANGUAGE_MODEL),
         code_version=version_of("public only", SPARE, *_written_by(spec)),
         description="The floor, ε = 0: the public model asked for each label, no private data.",
     )
@@ -185,7 +186,7 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         deps=[dataset_key(spec.name, SHARED, "private_records")],
         ins=_model_input(spec),
         kinds={"pytorch", "polars"},
-        **model_step(spec.public_data),
+        **model_step(spec.public_data, LANGUAGE_MODEL),
         code_version=version_of("non-private", SPARE, *_written_by(spec)),
         description=(
             f"The ceiling, ε = ∞: the same model with {_examples(plan)} of the real records in its "
@@ -260,7 +261,7 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         ins=ins,
         deps=deps,
         kinds={"scikitlearn", "html"},
-        **model_step(spec.public_data),
+        **model_step(spec.public_data, TEXT_EMBEDDER),
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("evaluation", spec.evaluation),
         description=(

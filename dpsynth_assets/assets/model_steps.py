@@ -1,7 +1,8 @@
-"""Steps that run models: the pool they share, and the GPUs that each asks for.
+"""Steps that run models: the pool they wait in, and the GPUs that each asks for.
 
-A step asks for what its models were declared to run on, so that a base with `device: cpu` is never
-kept waiting for a GPU, on a cluster that has some or none.
+A step asks for a GPU where a model that it computes with was declared to run on one. The exact
+decoder and the packaged embedder run on processors, so steps with these alone are never kept
+waiting for a GPU, nor for a step that has one.
 """
 
 from typing import Any
@@ -9,65 +10,63 @@ from typing import Any
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.base import Staged
+from dpsynth_assets.methods.models_run import (
+    CONDITIONAL_GENERATOR,
+    LANGUAGE_MODEL,
+    LANGUAGE_MODEL_WEIGHTS,
+    TEXT_EMBEDDER,
+    RunModel,
+)
 from dpsynth_assets.methods.stages import Stage
-from dpsynth_assets.resources.model_pool import MODEL_POOL, model_op_tags
+from dpsynth_assets.resources.model_pool import model_op_tags, model_pool
 from dpsynth_assets.workers import declared_kind
 
 
-def model_step(base: PublicDataSpec | str, engine: EngineSpec | None = None) -> dict[str, Any]:
-    """Pool and GPU request of a step that runs models of a public base.
+def model_step(base: PublicDataSpec | str, *models: RunModel) -> dict[str, Any]:
+    """Pool and GPU request of a step that computes with models.
 
     Args:
-        base: The base or its name. One that no file declares asks for a GPU, like `device: auto`.
-        engine: What writes in this step, if anything but the base's models does.
+        base: The public base or its name. One that no file declares asks for a GPU, like
+            `device: auto`.
+        models: Models of the base, and engines.
     """
-    if engine is not None and engine.kind == "vllm":
-        return step_on("cuda", devices=engine.tensor_parallel_size)
-    if engine is not None and engine.device.startswith("cuda"):
-        return step_on(engine.device)
-    spec = _declared(base)
-    return step_on("auto" if spec is None else spec.language_model.device)
+    spec = declared_base(base) if isinstance(base, str) else base
+    return step_on(max((_devices(spec, each) for each in models), default=0))
 
 
-def on_processors(base: PublicDataSpec | str, engine: EngineSpec | None = None) -> bool:
-    """Whether such a step asks for no GPU, and its engine is one that workers can open beside it.
+def on_processors(base: PublicDataSpec | str, method: Staged[Any], stage: str) -> bool:
+    """Whether a stage asks for no GPU, and its engine is one that workers can open beside it.
 
     vLLM takes its share of a device for itself, so there is one of it.
     """
-    return not model_step(base, engine)["op_tags"] and (engine is None or engine.kind != "vllm")
+    models = method.models_run(stage)
+    in_vllm = any(isinstance(each, EngineSpec) and each.kind == "vllm" for each in models)
+    return not in_vllm and not model_step(base, *models)["op_tags"]
 
 
-def embedding_step(base: PublicDataSpec | str) -> dict[str, Any]:
-    """Pool and GPU request of a step that only embeds; the packaged embedder needs no GPU."""
-    spec = _declared(base)
-    packaged = spec is not None and spec.text_embedder.model is None
-    return step_on("cpu") if packaged else model_step(base)
-
-
-def step_on(device: str, devices: int = 1) -> dict[str, Any]:
-    """Pool and GPU request of a step whose models run on a declared device.
+def step_on(devices: int) -> dict[str, Any]:
+    """Pool and GPU request of a step.
 
     Args:
-        device: auto, cpu, cuda or cuda:N.
-        devices: Devices that share a model, >= 1.
+        devices: GPUs that share a model, >= 0.
     """
-    asked = 0 if device == "cpu" else devices
-    return {"pool": MODEL_POOL, "op_tags": model_op_tags(asked)}
+    return {"pool": model_pool(devices), "op_tags": model_op_tags(devices)}
 
 
 def stage_step(
-    spec: PrivateDatasetSpec, stage: Stage, engine: EngineSpec | None
+    spec: PrivateDatasetSpec, method: Staged[Any], stage: Stage
 ) -> tuple[dict[str, Any], float]:
     """Pool and GPU request of a stage's step, and GPUs of each task that draws for it.
 
     Args:
         spec: The dataset.
+        method: What the stage belongs to.
         stage: Nothing is asked for one that runs no model.
-        engine: What the stage writes through, if anything but the base's models.
     """
     if not stage.on_gpu:
         return {}, 0
-    step = model_step(spec.public_data, engine)
+    step = model_step(spec.public_data, *method.models_run(stage.name))
     return step_of_tasks(step) if stage.draws_passes and spec.parts > 1 else (step, 0)
 
 
@@ -86,5 +85,31 @@ def step_of_tasks(step: dict[str, Any]) -> tuple[dict[str, Any], float]:
     return {**step, "op_tags": {}}, float(gpus)
 
 
-def _declared(base: PublicDataSpec | str) -> PublicDataSpec | None:
-    return declared_base(base) if isinstance(base, str) else base
+def devices_of(device: str) -> int:
+    """GPUs of a model that was declared to run on `auto`, `cpu`, `cuda` or `cuda:N`."""
+    return int(device != "cpu")
+
+
+def _devices(base: PublicDataSpec | None, model: RunModel) -> int:
+    """GPUs that a model asks for."""
+    if isinstance(model, EngineSpec):
+        return _devices_of_engine(base, model)
+    if base is None:
+        return 1
+    if model == TEXT_EMBEDDER:
+        return int(base.text_embedder.model is not None)
+    if model == CONDITIONAL_GENERATOR:
+        return devices_of(base.conditional_generator.device)
+    if model == LANGUAGE_MODEL and base.language_model.decodes_exactly:
+        return 0
+    return devices_of(base.language_model.device)
+
+
+def _devices_of_engine(base: PublicDataSpec | None, engine: EngineSpec) -> int:
+    if engine.kind == "vllm":
+        return engine.tensor_parallel_size
+    if engine.kind in ("exact", "openai"):
+        return 0
+    if engine.model is not None or engine.device.startswith("cuda"):
+        return devices_of(engine.device)
+    return _devices(base, LANGUAGE_MODEL_WEIGHTS)

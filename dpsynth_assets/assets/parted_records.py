@@ -7,11 +7,12 @@ import dagster as dg
 
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import public_key, shared_key
-from dpsynth_assets.assets.model_steps import embedding_step, on_processors, step_of_tasks
+from dpsynth_assets.assets.model_steps import model_step, on_processors, step_of_tasks
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.shared_records import source_places
 from dpsynth_assets.metadata import code_references
+from dpsynth_assets.methods.base import Staged
+from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -68,11 +69,11 @@ def store_in_parts(spec: PrivateDatasetSpec, store: SensitiveStore, workers: Wor
         parts.drop(places)
 
 
-def given_parts(spec: PrivateDatasetSpec, stage: Stage, engine: EngineSpec | None) -> bool:
+def given_parts(spec: PrivateDatasetSpec, method: Staged[Any], stage: Stage) -> bool:
     """Whether workers go over the parts of the records for a stage."""
     if not stage.in_parts or spec.parts <= 1:
         return False
-    return not stage.in_model or on_processors(spec.public_data, engine)
+    return not stage.in_model or on_processors(spec.public_data, method, stage.name)
 
 
 def require_parts(spec: PrivateDatasetSpec, store: SensitiveStore) -> tuple[Folder, ...]:
@@ -135,7 +136,7 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
 
 
 def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
-    step, gpus = step_of_tasks(embedding_step(spec.public_data))
+    step, gpus = step_of_tasks(model_step(spec.public_data, TEXT_EMBEDDER))
 
     @dg.asset(
         **_common(spec, "private_embeddings"),

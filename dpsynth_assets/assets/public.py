@@ -12,9 +12,10 @@ import polars as pl
 
 from dpsynth_assets.assets.groups import public_group
 from dpsynth_assets.assets.keys import public_key
-from dpsynth_assets.assets.model_steps import embedding_step, model_step
+from dpsynth_assets.assets.model_steps import devices_of, model_step, step_on
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.metadata import code_references
+from dpsynth_assets.methods.models_run import LANGUAGE_MODEL, TEXT_EMBEDDER
 from dpsynth_assets.public_base.documents import read_documents
 from dpsynth_assets.public_base.invented import invented_documents
 from dpsynth_assets.public_base.making import (
@@ -80,7 +81,7 @@ def _invented_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "public_language_model": dg.AssetIn(public_key(spec.name, "public_language_model")),
         },
         kinds={"pytorch", "polars", "parquet"},
-        **model_step(spec),
+        **model_step(spec, LANGUAGE_MODEL),
         code_version=version_of("invented corpus", spec.domain, spec.invented, spec.max_documents),
         description=(
             "Public documents (text, label) that the language model wrote from the domain and the "
@@ -141,7 +142,7 @@ def _public_embeddings(spec: PublicDataSpec) -> dg.AssetsDefinition:
             "text_embedder": dg.AssetIn(public_key(spec.name, "text_embedder")),
         },
         kinds={"pytorch", "numpy"},
-        **embedding_step(spec),
+        **model_step(spec, TEXT_EMBEDDER),
         code_version=version_of("embeddings", spec.text_embedder),
         description="Embeddings of the public corpus, float32 (N, d), unit length.",
     )
@@ -202,7 +203,7 @@ def _trained_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         ),
         ins={"public_corpus": dg.AssetIn(public_key(spec.name, "public_corpus"))},
         kinds={"pytorch", "huggingface"},
-        **model_step(spec),
+        **step_on(devices_of(spec.language_model.settings.get("device", "cpu"))),
         code_version=version_of("language model", spec.language_model),
         description=(
             "The generator behind private prediction: a small Llama-architecture model trained "

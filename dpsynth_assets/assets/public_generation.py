@@ -1,14 +1,17 @@
 """Public assets of conditional generation, made once for all datasets: topics and generator."""
 
+from typing import Any
+
 import dagster as dg
 import numpy as np
 import polars as pl
 
 from dpsynth_assets.assets.keys import public_key
-from dpsynth_assets.assets.model_steps import model_step
+from dpsynth_assets.assets.model_steps import devices_of, model_step, step_on
 from dpsynth_assets.assets.public import public_asset, shown_model
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.metadata import code_references
+from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
 from dpsynth_assets.public_base.making import (
     fitted_topics,
     generator_manifest,
@@ -38,7 +41,7 @@ def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
             for name in ("public_corpus", "public_embeddings", "text_embedder")
         },
         kinds={"hdbscan", "numpy"},
-        **model_step(spec),
+        **model_step(spec, TEXT_EMBEDDER),
         code_version=version_of("topic model", spec.topic_model),
         description=(
             "Topics of the public corpus, each with ten keywords, and a bin for what belongs to "
@@ -86,7 +89,7 @@ def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
             for name in ("public_corpus", "public_embeddings", "topic_model")
         },
         kinds={"pytorch", "huggingface"},
-        **model_step(spec),
+        **_training_step(spec),
         code_version=version_of("conditional generator", declared),
         description=(
             "An encoder-decoder that writes a document from its aspects (keywords, type), "
@@ -109,6 +112,14 @@ def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
         return dg.Output(manifest, metadata=shown_model(manifest))
 
     return conditional_generator
+
+
+def _training_step(spec: PublicDataSpec) -> dict[str, Any]:
+    """Of the training, and of the engine that describes documents; a named generator needs none."""
+    declared = spec.conditional_generator
+    if declared.aspects is not None:
+        return model_step(spec, declared.aspects)
+    return step_on(devices_of(declared.settings.get("device", "cpu")))
 
 
 def _language_model_as_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:

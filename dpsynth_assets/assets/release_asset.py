@@ -79,9 +79,8 @@ def release_asset(
     """The asset of one stage of a method, or of a histogram that the methods share."""
     resources = _PUBLIC_RESOURCES if stage.public else _PUBLIC_RESOURCES | {"sensitive_store"}
     section = public_section if stage.public else private_section
-    engine = spec.engine if planned.method.uses_engine else None
-    step, gpus = stage_step(spec, stage, engine)
-    if in_parts := given_parts(spec, stage, engine):
+    step, gpus = stage_step(spec, planned.method, stage)
+    if in_parts := given_parts(spec, planned.method, stage):
         resources |= {"workers"}
 
     @dg.asset(

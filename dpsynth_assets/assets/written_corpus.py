@@ -53,7 +53,7 @@ def written_corpus(
         ins=_inputs(spec, planned),
         tags={PRIVACY: RELEASED},
         kinds={"pytorch", "polars"},
-        **model_step(spec.public_data, spec.engine),
+        **model_step(spec.public_data, *method.models_run(CANDIDATE_CORPUS)),
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of(
             method.config,

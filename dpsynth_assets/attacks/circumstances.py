@@ -46,7 +46,7 @@ def circumstances() -> str:
 
 @cache
 def _around() -> str:
-    return version_of(_libraries(), _machine())
+    return version_of(_libraries(), machine())
 
 
 def _loaded(package: Path) -> str:
@@ -88,7 +88,7 @@ def _libraries() -> list[str]:
     return sorted(name for name in found if name.endswith((".dist-info", ".egg-info")))
 
 
-def _machine() -> list[object]:
+def machine() -> list[object]:
     """Python, processor with its instruction sets, cores, GPUs, and what chooses kernels."""
     chosen = {name: value for name, value in os.environ.items() if name.startswith(NUMERICAL)}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

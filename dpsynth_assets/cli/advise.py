@@ -46,7 +46,7 @@ def advise(
     base = declared_base(spec.public_data)
     if base is not None and domain is not None:
         base = base.model_copy(update={"domain": domain})
-    found = weighed(spec, base, rows=rows)
+    found = weighed(spec, base, rows=rows, timed=True)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:

@@ -75,7 +75,10 @@ def pending_releases(
 def show_pending(
     spec: PrivateDatasetSpec, pending: Sequence[PendingRelease], ledger: Ledger, console: Console
 ) -> None:
-    """Prints the price list and what remains of the budget."""
+    """Prints the price list, the minutes of the whole run and what remains of the budget."""
+    from dpsynth_assets.advice.minutes import TRIAL, expected_minutes, whole_in_words
+    from dpsynth_assets.methods.planning import plan_dataset
+
     spend = ledger.spend(spec.account)
     table = Table(title=f"To be paid for by cohort {spec.name}", title_justify="left")
     for name in ("release", "ε alone", "rows"):
@@ -84,6 +87,10 @@ def show_pending(
         rows = "after the histogram" if each.rows is None else f"{each.rows} or more"
         table.add_row(each.asset, epsilon_up(each.epsilon), rows)
     console.print(table)
+    with console.status(TRIAL):
+        expected = expected_minutes(spec, plan_dataset(spec))
+    told = whole_in_words(expected.whole, expected.unknown)
+    console.print(told, highlight=False, markup=False, soft_wrap=True)
     for each in pending:
         if each.again:
             console.print(

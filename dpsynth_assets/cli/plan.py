@@ -49,6 +49,7 @@ def plan(
     planned = plan_dataset(spec)
     facts = _facts(planned, spec.budget.rounds)
     facts |= _promises(spec, planned)
+    facts |= _with_minutes(spec, planned, facts["releases"])
     facts["undeclared"] = [_row(entry) for entry in price_undeclared(spec, planned)]
     facts["advice"] = _advice(spec)
     if as_json:
@@ -70,6 +71,18 @@ def _advice(spec: Any) -> dict[str, str]:
         for offer in offers
         if offer.expectation is not None
     }
+
+
+def _with_minutes(spec: Any, planned: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Adds each release's minutes on this machine to its row; those of the whole run are new."""
+    from dpsynth_assets.advice.minutes import TRIAL, expected_minutes
+
+    with Console(stderr=True).status(TRIAL):
+        expected = expected_minutes(spec, planned)
+    for row in rows:
+        folder, _, stage = str(row["release"]).partition("/")
+        row["minutes"] = expected.releases.get(stage if folder == "shared" else folder)
+    return {"minutes": expected.whole, "minutes_unknown": expected.unknown}
 
 
 def _promises(spec: Any, planned: Any) -> dict[str, Any]:
@@ -196,6 +209,8 @@ def _noise(parameters: Any) -> str:
 
 
 def _print(facts: dict[str, Any], *, everything: bool) -> None:
+    from dpsynth_assets.advice.minutes import whole_in_words
+
     console = Console(width=max(100, Console().width))
     title = f"Plan of cohort {facts['cohort']} (nothing private was read)"
     _print_releases(console, title, facts["releases"], with_share=True)
@@ -205,6 +220,8 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
         f"{declared(facts['delta'])} "
         f"({facts['accountant']}), {facts['neighboring_relation']}, unit: {facts['privacy_unit']}."
     )
+    told = whole_in_words(facts["minutes"], facts["minutes_unknown"])
+    console.print(told, highlight=False, markup=False, soft_wrap=True)
     if facts["monthly_epsilon"] is not None:
         console.print(
             f"A calendar month (UTC) may come to ε = {declared(facts['monthly_epsilon'])}: "
@@ -282,7 +299,8 @@ def _table(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> Table
     table = Table(title=title, title_justify="left")
     share = ("share",) if with_share else ()
     table.add_column("release", no_wrap=True)
-    for name in ("guarantee", *share, "ε alone", "tokens a batch", "rows", "tail"):
+    minutes = ("minutes",) if with_share else ()
+    for name in ("guarantee", *share, "ε alone", "tokens a batch", "rows", "tail", *minutes):
         table.add_column(name, overflow="fold")
     for row in rows:
         tokens, estimate, tail = row["tokens_per_batch"], row["rows_estimate"], row.get("tail")
@@ -293,7 +311,9 @@ def _table(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> Table
             "—" if tail is None else tail["described"],
         ]
         shown = (f"{row['budget_share']:.2g}",) if with_share else ()
-        table.add_row(_name(row), row["guarantee"], *shown, *cells)
+        taken = row.get("minutes")
+        own = ("—" if taken is None else f"{taken:.1f}",) if with_share else ()
+        table.add_row(_name(row), row["guarantee"], *shown, *cells, *own)
     return table
 
 

@@ -23,6 +23,12 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
+from dpsynth_assets.methods.models_run import (
+    CONDITIONAL_GENERATOR,
+    LANGUAGE_MODEL,
+    TEXT_EMBEDDER,
+    RunModel,
+)
 from dpsynth_assets.methods.stages import (
     Mechanism,
     MethodPlan,
@@ -32,6 +38,7 @@ from dpsynth_assets.methods.stages import (
 )
 from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.methods.text_form import TextForm, schema_parameters
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
@@ -162,6 +169,34 @@ class Staged(ABC, Generic[ConfigT]):
     def uses_engine(self) -> bool:
         """Whether it reads or writes through the engine of the dataset file."""
         return False
+
+    def models_run(self, stage: str) -> tuple[RunModel, ...]:
+        """Names the models that a stage computes with, or that write the corpus.
+
+        Its step waits for the processors or GPUs that these are declared to run on.
+
+        Args:
+            stage: Name of a stage, or `candidate_corpus`.
+        """
+        del stage
+        writer = {LANGUAGE_MODEL} & self.public_inputs
+        return (
+            *([self.terms.engine] if self.uses_engine else writer),
+            *({TEXT_EMBEDDER, CONDITIONAL_GENERATOR} & self.public_inputs),
+        )
+
+    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts what a stage computes, or writing the declared rows: what its minutes follow from.
+
+        Args:
+            stage: Name of a stage, or `candidate_corpus`.
+            plan: A plan of this method that was not refused.
+            sizes: Declared numbers and the lengths of public texts.
+
+        **Privacy** Reads settings, public and declared facts only.
+        """
+        del stage, plan, sizes
+        return Work()
 
     @abstractmethod
     def stages(self) -> tuple[Stage, ...]:

@@ -20,6 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
+from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.judging import EngineJudge, Judge, JudgeError, LikelihoodJudge, Verdict
 
 Row = TypeVar("Row", covariant=True)
@@ -108,6 +110,21 @@ class RejectionSettings(BaseModel):
             return frozenset({"public_language_model", "public_corpus"})
         names_no_model = self.engine is None or self.engine.model is None
         return frozenset({"public_language_model"} if names_no_model else ())
+
+    def models_run(self) -> tuple[RunModel, ...]:
+        """Models that the judge computes with, where it asks no engine of the rows' writer."""
+        if self.judge == "likelihood":
+            return (LANGUAGE_MODEL_WEIGHTS,)
+        return () if self.engine is None else (self.engine,)
+
+    def work(self, rows: float, sizes: PublicSizes) -> Work:
+        """Counts the judging of so many rows, and of the public texts a threshold is taken from."""
+        if self.judge == "likelihood":
+            return Work(read=(rows + self.public_texts) * sizes.text(self.max_text_tokens))
+        from dpsynth_assets.models.judging.rubric import ANSWER_TOKENS, RUBRIC
+
+        rubric = sizes.tokens_of(RUBRIC) + sizes.text(self.max_text_tokens)
+        return sizes.writing(rows, rubric, ANSWER_TOKENS, rows=64)
 
 
 class RowWriter(Protocol[Row]):

@@ -1,5 +1,7 @@
 """Documents that a public base names: its sources, or the demo's corpus."""
 
+from pathlib import Path
+
 import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
@@ -22,6 +24,14 @@ def read_documents(spec: PublicDataSpec) -> pl.DataFrame:
         return read_public_records(spec)
     documents = _demo_documents()
     return documents.head(spec.max_documents or documents.height)
+
+
+def documents_here(spec: PublicDataSpec) -> pl.DataFrame | None:
+    """The documents of a base whose sources are files of this machine; None for another one."""
+    places = [Path(each.source.path) for each in spec.sources]
+    if spec.invents_documents or not all(place.is_file() for place in places):
+        return None
+    return read_documents(spec)
 
 
 def _demo_documents() -> pl.DataFrame:

@@ -9,19 +9,16 @@ with a GPU it is `local`, because only the end of a process gives the memory of 
 import importlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
 import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
 
 from dpsynth_assets.resources.live_runs import hold_until_exit
-from dpsynth_assets.resources.model_pool import carry_over_limit
+from dpsynth_assets.resources.model_pool import carry_over_limit, has_gpu
 from dpsynth_assets.resources.private_section import is_refused
 from dpsynth_assets.resources.ray_steps import refuse_what_no_node_can_run, with_settings_passed
 from dpsynth_assets.resources.waiting import watched
-
-_GPU = Path("/dev/nvidia0")
 
 _ELSEWHERE = {
     "kubernetes": ("dagster_k8s", "k8s_job_executor"),
@@ -35,7 +32,7 @@ def declared_executor() -> dg.ExecutorDefinition:
     Raises:
         ValueError: It names another, or one whose package is not installed.
     """
-    name = os.environ.get("DPSYNTH_EXECUTOR", "") or ("local" if _GPU.exists() else "in_process")
+    name = os.environ.get("DPSYNTH_EXECUTOR", "") or ("local" if has_gpu() else "in_process")
     if name == "local":
         # One step at a time: models are large, and a laptop has few cores.
         return _holding_its_lock(dg.multiprocess_executor.configured({"max_concurrent": 1}))

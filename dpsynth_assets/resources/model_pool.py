@@ -1,21 +1,45 @@
-"""The pool of steps that run models, and the GPUs that they ask for where there are any."""
+"""The pools of steps that run models, one for each kind of device, and the GPUs they ask for."""
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import dagster as dg
 
-MODEL_POOL: Final = "models"
-"""Pool of every step that runs a model, on whatever processor: at most as many as it has places."""
+PROCESSOR_POOL: Final = "models_on_processors"
+GPU_POOL: Final = "models_on_gpus"
+"""Pools of the steps that run models: at most as many at a time as each has places.
 
-FORMER_POOL: Final = "gpu"
-"""Its name up to version 0.2.0, under which an installation may have set its places."""
+They are two, so that a step on processors never waits for one that has a GPU.
+"""
+
+FORMER_POOLS: Final = ("models", "gpu")
+"""Names of the one pool before, the later one first (`gpu`: up to version 0.2.0), under which an
+installation may have set its places."""
 
 GPU_VARIABLE: Final = "DPSYNTH_GPU"
 
+_GPU_HERE = Path("/dev/nvidia0")
 _GPU_NAME = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-\w.]*")
+
+
+def has_gpu() -> bool:
+    """Whether this machine has a GPU."""
+    return _GPU_HERE.exists()
+
+
+def model_pool(devices: int) -> str:
+    """Pool of a step that runs models.
+
+    A model with `device: auto` runs on processors where there is no GPU: such a step waits for a
+    GPU only where this machine has one, or the installation declares some.
+
+    Args:
+        devices: GPUs the step could use, >= 0.
+    """
+    return GPU_POOL if devices and (_declared_gpu() or has_gpu()) else PROCESSOR_POOL
 
 
 def model_op_tags(devices: int) -> dict[str, Any]:
@@ -24,7 +48,7 @@ def model_op_tags(devices: int) -> dict[str, Any]:
     DPSYNTH_GPU declares it, when definitions load, by the name under which Kubernetes hands GPUs
     out. `dagster-k8s/config` is read by `dagster_k8s.k8s_job_executor`, which gives the step's pod
     the limit (for GPUs the request equals it); `dagster-ray/config` by `dagster_ray.ray_executor`.
-    Under the local executors both are inert, and the pool alone keeps steps apart.
+    Under the local executors both are inert, and the pools alone keep steps apart.
 
     Args:
         devices: GPUs the step needs, >= 0: as many as share a model, none for the processor.
@@ -55,10 +79,10 @@ def _declared_gpu() -> str | None:
 
 
 def carry_over_limit(instance: "dg.DagsterInstance") -> str | None:
-    """Gives the pool of model steps the places that were set for it under its former name.
+    """Gives the pools of model steps the places that were set for their one pool before.
 
     Without them an installation that had set two would be left with the default, which may be one,
-    or none at all: then every model would be opened at once. Places that were set for the new name
+    or none at all: then every model would be opened at once. Places that were set for a new name
     stay, and so does the former limit, which others may use.
 
     Args:
@@ -73,11 +97,14 @@ def carry_over_limit(instance: "dg.DagsterInstance") -> str | None:
     declared = {
         pool.name: pool.limit for pool in storage.get_pool_limits() if not pool.from_default
     }
-    places = declared.get(FORMER_POOL)
-    if places is None or MODEL_POOL in declared:
+    former = next((name for name in FORMER_POOLS if name in declared), None)
+    new = [name for name in (PROCESSOR_POOL, GPU_POOL) if name not in declared]
+    if former is None or not new:
         return None
-    storage.set_concurrency_slots(MODEL_POOL, places)
+    for name in new:
+        storage.set_concurrency_slots(name, declared[former])
+    have = "have" if len(new) > 1 else "has"
     return (
-        f"The pool of steps that run models is now called {MODEL_POOL}: it has the {places} places "
-        f"that were set for {FORMER_POOL}."
+        "Steps that run models wait in a pool for each kind of device now: "
+        f"{' and '.join(new)} {have} the {declared[former]} places that were set for {former}."
     )

@@ -41,7 +41,7 @@ from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.report import attack_record, kept_attacks
-from dpsynth_assets.resources.model_pool import MODEL_POOL
+from dpsynth_assets.resources.model_pool import PROCESSOR_POOL
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.tags import MECHANISM, PRIVACY, PUBLIC
@@ -517,7 +517,7 @@ def test_attacks_are_public_and_reach_public_assets_alone():
         assert node.tags[PRIVACY] == PUBLIC
         assert MECHANISM not in node.tags
         assert node.group_name == "letters/public"
-        assert {op.pool for op in node.assets_def.node_def.iterate_op_defs()} == {MODEL_POOL}
+        assert {op.pool for op in node.assets_def.node_def.iterate_op_defs()} == {PROCESSOR_POOL}
         assert all(parent.path[0] == "public" for parent in node.parent_keys)
 
 

@@ -15,7 +15,7 @@ from dpsynth_assets.components.refused import REFUSED_TAG
 from dpsynth_assets.datasets.template import dataset_template
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.resources.model_pool import MODEL_POOL
+from dpsynth_assets.resources.model_pool import PROCESSOR_POOL
 from dpsynth_assets.tags import MECHANISM, PRIVACY
 from dpsynth_assets_tests.prepared import keep_demo_plans
 
@@ -99,13 +99,13 @@ def test_every_asset_states_its_privacy_level_and_belongs_to_a_group(loaded):
         assert len(key.path) == 3 or key == BUDGETS, key
 
 
-def test_stages_that_run_models_are_in_the_pool_of_models(loaded):
+def test_stages_that_run_models_wait_in_the_pool_of_processors(loaded):
     graph = loaded.resolve_asset_graph()
     for key in graph.get_all_asset_keys():
         described = key.path[-1] == "text_embedder" or key.path in NAME_A_MODEL
         if "pytorch" in graph.get(key).kinds and not described:
             pools = {op.pool for op in graph.get(key).assets_def.node_def.iterate_op_defs()}
-            assert pools == {MODEL_POOL}, key
+            assert pools == {PROCESSOR_POOL}, key
 
 
 def test_every_mechanism_of_the_demo_is_marked(loaded):

@@ -1,28 +1,40 @@
-"""GPU requests follow what models were declared to run on."""
+"""GPU requests follow the models that a step computes with, and where they run."""
 
 import json
+from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from dpsynth_assets.assets import model_steps
-from dpsynth_assets.assets.model_steps import embedding_step, model_step, step_on
+from dpsynth_assets.assets.model_steps import devices_of, model_step, step_on
 from dpsynth_assets.assets.public import public_definitions
 from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.resources.model_pool import GPU_VARIABLE, MODEL_POOL
+from dpsynth_assets.methods.declared_terms import cohort_terms
+from dpsynth_assets.methods.models_run import (
+    CONDITIONAL_GENERATOR,
+    LANGUAGE_MODEL,
+    LANGUAGE_MODEL_WEIGHTS,
+    TEXT_EMBEDDER,
+)
+from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR
+from dpsynth_assets.resources.model_pool import GPU_POOL, GPU_VARIABLE, PROCESSOR_POOL
 from dpsynth_assets_tests.end_to_end.conftest import private_spec, public_spec
 
 K8S, RAY = "dagster-k8s/config", "dagster-ray/config"
 
 
-def base(device="auto", embedder=None):
+def base(device="auto", embedder=None, kind="embedded", generator="auto"):
+    writes = "language_model" if kind == "smollm2" else "embedded"
     return PublicDataSpec.model_validate(
         {
             "name": "tiny",
-            "language_model": {"device": device},
+            "language_model": {"device": device, "kind": kind},
             "text_embedder": {"model": embedder},
+            "conditional_generator": {"kind": writes, "device": generator},
         }
     )
 
@@ -38,25 +50,76 @@ def gpus(step):
 
 @pytest.mark.parametrize(("device", "asked"), [("auto", 1), ("cuda:1", 1), ("cpu", 0)])
 def test_a_step_asks_for_what_its_base_declares(device, asked):
-    assert gpus(model_step(base(device))) == asked
-    assert model_step(base(device))["pool"] == MODEL_POOL
-    assert gpus(step_on(device)) == asked
+    step = model_step(base(device), LANGUAGE_MODEL)
+    assert gpus(step) == asked
+    assert step["pool"] == (GPU_POOL if asked else PROCESSOR_POOL)
+    assert step_on(devices_of(device)) == step
 
 
-def test_the_packaged_embedder_needs_no_gpu():
-    assert gpus(embedding_step(base())) == 0
-    assert gpus(embedding_step(base(embedder="owner/embedder"))) == 1
-    assert gpus(embedding_step(base("cpu", embedder="owner/embedder"))) == 0
+def test_the_packaged_embedder_needs_no_gpu_and_another_may_have_one():
+    assert gpus(model_step(base(), TEXT_EMBEDDER)) == 0
+    assert gpus(model_step(base(embedder="owner/embedder"), TEXT_EMBEDDER)) == 1
+    both = model_step(base("cpu", embedder="owner/embedder"), LANGUAGE_MODEL, TEXT_EMBEDDER)
+    assert gpus(both) == 1
+
+
+def test_the_exact_decoder_runs_on_processors_and_the_same_weights_where_they_are_declared():
+    exact = base(kind="smollm2")
+    assert gpus(model_step(exact, LANGUAGE_MODEL)) == 0
+    assert gpus(model_step(exact, EngineSpec(kind="exact"))) == 0
+    assert gpus(model_step(exact, LANGUAGE_MODEL_WEIGHTS)) == 1
+    assert gpus(model_step(exact, EngineSpec())) == 1
+
+
+def test_a_generator_on_a_gpu_asks_for_it_whatever_the_language_model_has():
+    assert gpus(model_step(base("cpu", generator="cuda"), CONDITIONAL_GENERATOR)) == 1
+    assert gpus(model_step(base("cuda", generator="cpu"), CONDITIONAL_GENERATOR)) == 0
 
 
 def test_a_base_that_no_file_declares_is_asked_for_like_auto():
-    assert gpus(model_step("nobody_declared_this")) == 1
+    assert gpus(model_step("nobody_declared_this", LANGUAGE_MODEL)) == 1
 
 
 def test_an_engine_asks_for_its_own_devices():
     assert gpus(model_step(base("cpu"), EngineSpec(kind="vllm", tensor_parallel_size=4))) == 4
     assert gpus(model_step(base("cpu"), EngineSpec(device="cuda"))) == 1
     assert gpus(model_step(base("cpu"), EngineSpec())) == 0
+    judge = EngineSpec(model="owner/judge")
+    assert gpus(model_step(base("cpu"), EngineSpec(), judge)) == 1
+    remote = EngineSpec(kind="openai", model="m", base_url="https://host/v1")
+    assert gpus(model_step(base(), remote)) == 0
+
+
+def asked(name, stage, declared, **settings):
+    """GPUs of a stage of a method on a base."""
+    method = bound_method(name, settings, terms(declared))
+    return gpus(model_step(declared, *method.models_run(stage)))
+
+
+def terms(declared):
+    spec = private_spec(Path("/nowhere"))
+    return cohort_terms(spec, declared)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "settings", "wanted"),
+    [
+        ("mean_uniform", CANDIDATE_CORPUS, {}, 0),
+        ("epsvec", "dataset_vectors", {}, 0),
+        ("epsvec", CANDIDATE_CORPUS, {"rejection": {"judge": "rubric"}}, 0),
+        ("epsvec", CANDIDATE_CORPUS, {"rejection": {"judge": "likelihood"}}, 1),
+        ("aug_pe", "evolution", {}, 0),
+        ("aug_pe", "evolution", {"variation": "infill"}, 1),
+        ("dp_fine_tuning", FINETUNED_GENERATOR, {"architecture": "decoder_only"}, 1),
+        ("dp_fine_tuning", FINETUNED_GENERATOR, {}, 1),
+        ("downstream_fine_tuning", "downstream_model", {"task": "classification"}, 0),
+    ],
+)
+def test_stages_on_an_exact_base_ask_only_for_what_they_compute_in_floats(
+    name, stage, settings, wanted
+):
+    assert asked(name, stage, base(kind="smollm2"), **settings) == wanted
+    assert asked(name, stage, base("cpu", kind="smollm2", generator="cpu"), **settings) == 0
 
 
 def test_no_step_of_a_cohort_on_the_processor_asks_for_a_gpu(tmp_path, monkeypatch):
@@ -69,7 +132,10 @@ def test_no_step_of_a_cohort_on_the_processor_asks_for_a_gpu(tmp_path, monkeypat
         public_definitions(spec), cohort_definitions(private_spec(tmp_path))
     )
     assets = [each for each in definitions.assets if isinstance(each, dg.AssetsDefinition)]
-    assert any(op.pool == MODEL_POOL for each in assets for op in each.node_def.iterate_op_defs())
+    assert any(
+        op.pool == PROCESSOR_POOL for each in assets for op in each.node_def.iterate_op_defs()
+    )
     for each in assets:
         for op in each.node_def.iterate_op_defs():
             assert not {K8S, RAY} & set(op.tags), each.key
+            assert op.pool != GPU_POOL, each.key

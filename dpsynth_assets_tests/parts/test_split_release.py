@@ -212,10 +212,10 @@ def test_nothing_is_read_before_the_charge(tmp_path, store, monkeypatch, languag
 def test_on_ray_the_tasks_that_draw_ask_for_gpus_and_not_their_step(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
     whole, parted = cohort(tmp_path).model_copy(update={"parts": 1}), cohort(tmp_path)
-    _, stage = only_stage(plan_dataset(parted))
-    assert stage_step(parted, stage, None)[1] == 0
+    planned, stage = only_stage(plan_dataset(parted))
+    assert stage_step(parted, planned.method, stage)[1] == 0
     monkeypatch.setenv("DPSYNTH_WORKERS", "ray")
-    step, gpus = stage_step(parted, stage, None)
+    step, gpus = stage_step(parted, planned.method, stage)
     assert (step["op_tags"], gpus) == ({}, 1)
-    step, gpus = stage_step(whole, stage, None)
+    step, gpus = stage_step(whole, planned.method, stage)
     assert (step["op_tags"]["dagster-ray/config"], gpus) == ({"num_gpus": 1}, 0)

@@ -9,7 +9,7 @@ import pytest
 
 from dpsynth_assets.assets.dataset import dataset_definitions
 from dpsynth_assets.assets.keys import public_key
-from dpsynth_assets.assets.model_steps import embedding_step, step_of_tasks
+from dpsynth_assets.assets.model_steps import model_step, step_of_tasks
 from dpsynth_assets.assets.parted_records import store_in_parts
 from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
 from dpsynth_assets.io_managers import ArtifactIOManager
@@ -18,6 +18,7 @@ from dpsynth_assets.methods.counted_labels import LabelCounts
 from dpsynth_assets.methods.evolution.aug_pe_votes import PrivateVotes, VoteCounts, VotingRounds
 from dpsynth_assets.methods.evolution.population import Population
 from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.topic_histogram import TopicCounts
 from dpsynth_assets.models.text_embedder import TextEmbedder
@@ -308,11 +309,11 @@ def test_a_worker_that_fails_under_the_charge_costs_nothing_more(
 
 def test_on_ray_the_tasks_ask_for_gpus_and_not_the_step_that_waits(monkeypatch):
     monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
-    step, gpus = step_of_tasks(embedding_step("no base of a file"))
+    step, gpus = step_of_tasks(model_step("no base of a file", TEXT_EMBEDDER))
     assert step["op_tags"]["dagster-ray/config"] == {"num_gpus": 1}
     assert gpus == 0
     monkeypatch.setenv("DPSYNTH_WORKERS", "ray")
-    step, gpus = step_of_tasks(embedding_step("no base of a file"))
+    step, gpus = step_of_tasks(model_step("no base of a file", TEXT_EMBEDDER))
     assert step["op_tags"] == {}
     assert gpus == 1
 

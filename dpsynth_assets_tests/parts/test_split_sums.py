@@ -328,11 +328,16 @@ def test_records_are_read_in_the_model_by_workers_only_where_it_runs_on_processo
     tmp_path, monkeypatch
 ):
     spec = declared(tmp_path, parts=3)
-    shots, vectors = (stage for stage in EpsVec(EpsVecConfig(), terms()).stages() if stage.in_parts)
-    assert given_parts(spec, shots, EngineSpec())
-    assert given_parts(spec, vectors, EngineSpec())
-    assert not given_parts(declared(tmp_path), vectors, EngineSpec())
-    assert not given_parts(spec, vectors, EngineSpec(kind="vllm"))
+    method, in_vllm, exact = (
+        EpsVec(EpsVecConfig(), terms(engine=EngineSpec(kind=kind)))
+        for kind in ("transformers", "vllm", "exact")
+    )
+    shots, vectors = (stage for stage in method.stages() if stage.in_parts)
+    assert given_parts(spec, method, shots)
+    assert given_parts(spec, method, vectors)
+    assert not given_parts(declared(tmp_path), method, vectors)
+    assert not given_parts(spec, in_vllm, vectors)
     monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
-    assert given_parts(spec, shots, EngineSpec())
-    assert not given_parts(spec, vectors, EngineSpec())
+    assert given_parts(spec, method, shots)
+    assert not given_parts(spec, method, vectors)
+    assert given_parts(spec, exact, vectors)

@@ -17,6 +17,7 @@ from dpsynth_assets.methods.epsvec.stages import (
     StageWork,
 )
 from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
+from dpsynth_assets.methods.epsvec.work import counted_work
 from dpsynth_assets.methods.epsvec.writing import VectorRows, Writer, write_corpus
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
@@ -24,13 +25,16 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
+from dpsynth_assets.methods.models_run import TEXT_EMBEDDER, RunModel
 from dpsynth_assets.methods.stages import (
+    CANDIDATE_CORPUS,
     Mechanism,
     MethodPlan,
     Stage,
     StageRelease,
     SyntheticCorpus,
 )
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.engines.local_engine import LocalEngine
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram
@@ -108,6 +112,18 @@ class EpsVec(Method[EpsVecConfig]):
         if from_public or (config.use_vectors and config.clip_bound is None):
             needed.add("public_corpus")
         return frozenset(needed)
+
+    def models_run(self, stage: str) -> tuple[RunModel, ...]:
+        """The embedder of votes, and the engine of all else with the judge of rows."""
+        if stage == SHOTS:
+            return (TEXT_EMBEDDER,) if self.config.noisy_shots else ()
+        judge = self.config.rejection if stage == CANDIDATE_CORPUS else None
+        return (self.terms.engine, *(() if judge is None else judge.models_run()))
+
+    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts texts that are written, and texts whose states are read behind prompts."""
+        del plan
+        return counted_work(self.config, self.terms, stage, sizes)
 
     @property
     def examples_in_prompt(self) -> int:

@@ -23,13 +23,25 @@ from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.evolution.text_api import TextApi
 from dpsynth_assets.methods.evolution.writing import write_rows
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback, PublicInputs
-from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus
+from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
+from dpsynth_assets.methods.stages import (
+    CANDIDATE_CORPUS,
+    MethodPlan,
+    Stage,
+    StageRelease,
+    SyntheticCorpus,
+)
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
 
 STAGE = "population"
 
 EvolutionT = TypeVar("EvolutionT", bound=EvolutionConfig)
+
+
+_SHOWN = 2_000
+"""Public documents that are embedded beside the survivors, to show the rounds."""
 
 
 class EvolutionMethod(Method[EvolutionT]):
@@ -46,6 +58,52 @@ class EvolutionMethod(Method[EvolutionT]):
         """The records' embedder, and the public language model where it writes."""
         model = {"public_language_model"} if self.config.api == "public_model" else set()
         return frozenset({"text_embedder", *model})
+
+    def models_run(self, stage: str) -> tuple[RunModel, ...]:
+        """The embedder and what writes; what fills in computes with weights."""
+        fills_in = self.config.variation == "infill"
+        return (*super().models_run(stage), *([LANGUAGE_MODEL_WEIGHTS] if fills_in else []))
+
+    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts the texts of all rounds and their embeddings, or rows beside the survivors."""
+        del plan
+        if stage == STAGE:
+            return self._rounds(sizes)
+        if stage == CANDIDATE_CORPUS:
+            new = max(0, self.config.rows - self.config.population)
+            shown = Work(embedded=min(sizes.documents, _SHOWN) * sizes.text_tokens)
+            return self._variations(new, self.config.last_degree, sizes) + shown
+        return Work()
+
+    def _rounds(self, sizes: PublicSizes) -> Work:
+        """First texts and T - 1 rounds of variations; a round embeds candidates, or K of each."""
+        config = self.config
+        candidates, longest = config.population * config.variations, config.max_new_tokens
+        counted = sizes.writing(
+            candidates,
+            sizes.frame(0),
+            longest,
+            rows=config.rows_per_forward,
+            different=len(self.terms.labels),
+        )
+        embedded = config.iterations * candidates * max(1, config.lookahead)
+        counted += Work(embedded=embedded * sizes.text(longest))
+        new = config.population * max(1, config.variations - 1)
+        for number in range(config.iterations):
+            if number:
+                counted += self._variations(new, config.degree(number), sizes)
+            ahead = config.lookahead * candidates
+            counted += self._variations(ahead, config.degree(number + 1), sizes)
+        return counted
+
+    def _variations(self, texts: int, degree: float, sizes: PublicSizes) -> Work:
+        """Texts whose beginning stands in the prompt; an engine is shown the whole of each."""
+        longest, rows = self.config.max_new_tokens, self.config.rows_per_forward
+        own = sizes.text(longest)
+        if self.config.api == "engine":
+            return sizes.writing(texts, sizes.frame(0) + own, longest, rows=rows)
+        begun = own * (1.0 - degree)
+        return sizes.writing(texts, sizes.frame(0), longest, rows=rows, begun=begun)
 
     @property
     def follows_schema(self) -> bool:

@@ -22,7 +22,9 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
+from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import (
     CausalLoss,
     TokenExample,
@@ -69,6 +71,20 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
         if refusal is not None:
             return self.refused(refusal, self.config.model_dump(mode="json"))
         return super().plan(target_epsilon)
+
+    def models_run(self, stage: str) -> tuple[RunModel, ...]:
+        """The model that is trained: on a GPU, where there is one, unless it is one layer."""
+        del stage
+        return (LANGUAGE_MODEL_WEIGHTS,) if self.config.task == "next_word" else ()
+
+    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts the training of the causal model, or of one layer over embeddings."""
+        del stage, plan
+        config = self.config
+        layers = config.layers * config.width * (4 * config.width + 3 * config.feed_forward)
+        causal = config.task == "next_word"
+        parameters = layers + config.vocabulary * config.width if causal else config.width
+        return self.training_work(parameters, sizes)
 
     def stages(self) -> tuple[Stage, ...]:
         """The trained model."""

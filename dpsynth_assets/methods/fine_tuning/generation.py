@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,19 +47,32 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
+from dpsynth_assets.methods.models_run import (
+    CONDITIONAL_GENERATOR,
+    LANGUAGE_MODEL,
+    LANGUAGE_MODEL_WEIGHTS,
+    RunModel,
+)
 from dpsynth_assets.methods.rejection_sampling import open_judge
 from dpsynth_assets.methods.stages import (
+    CANDIDATE_CORPUS,
     FINETUNED_GENERATOR,
+    MethodPlan,
     Stage,
     StageRelease,
     SyntheticCorpus,
 )
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.storage.disk_room import Room
 
 GeneratorConfigT = TypeVar("GeneratorConfigT", bound=GeneratorConfig)
+
+
+_PACKED_STEP = 0.01
+"""Seconds of a step of the packed decoder beside its products."""
 
 
 class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
@@ -109,6 +123,36 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         """What the judge of written rows reads."""
         rejection = self.config.rejection
         return frozenset() if rejection is None else rejection.public_inputs()
+
+    def models_run(self, stage: str) -> tuple[RunModel, ...]:
+        """Weights that are trained; the engine that serves them, and the judge of rows."""
+        in_floats = {LANGUAGE_MODEL: LANGUAGE_MODEL_WEIGHTS}
+        trained = [in_floats.get(str(name), name) for name in super().models_run(stage)]
+        if stage != CANDIDATE_CORPUS:
+            return tuple(trained)
+        judge = self.config.rejection
+        served = () if self.fine_tunes_language_model else tuple(trained)
+        return (*served, self.terms.engine, *(() if judge is None else judge.models_run()))
+
+    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts the training, or the rows that the engine or the packed decoder writes."""
+        del plan
+        config, served = self.config, self.fine_tunes_language_model
+        parameters = sizes.parameters.get(LANGUAGE_MODEL if served else CONDITIONAL_GENERATOR, 0.0)
+        if stage == FINETUNED_GENERATOR:
+            return self.training_work(parameters, sizes)
+        if stage != CANDIDATE_CORPUS:
+            return Work()
+        judged = Work() if config.rejection is None else config.rejection.work(config.rows, sizes)
+        longest, rows = config.max_document_tokens, config.rows_per_forward
+        if served:
+            different = None if self.has_keywords else len(self.terms.labels)
+            frame = sizes.frame(0)
+            written = sizes.writing(config.rows, frame, longest, rows=rows, different=different)
+            return written + judged
+        steps = ceil(config.rows / rows) * longest
+        products = config.rows * sizes.text(longest) * parameters / 1e9
+        return Work(trained=products, seconds=steps * _PACKED_STEP) + judged
 
     def stages(self) -> tuple[Stage, ...]:
         """The fine-tuned generator."""

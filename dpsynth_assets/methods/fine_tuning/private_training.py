@@ -12,6 +12,7 @@ from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.stages import MethodPlan, Stage
 from dpsynth_assets.methods.text_form import SCHEMA
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import (
     ExampleLoss,
     FineTuningFacts,
@@ -23,6 +24,7 @@ from dpsynth_assets.models.fine_tuning import (
     refuse_untrainable,
 )
 from dpsynth_assets.models.fine_tuning.learning_rate import MINIMUM_EXAMPLES, mean_loss
+from dpsynth_assets.privacy.cpu_threads import LARGE
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.release import Cost, Release
@@ -47,6 +49,12 @@ FREE_SETTINGS = frozenset(
 
 CANDIDATE_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 """Peak rates that a rehearsal tries: large models take the first ones, embedded ones the last."""
+
+_ALONE = 3.0
+"""Passes of one record take so much longer than shared ones (docs/benchmarks.md)."""
+
+_SMALL = 2.7
+"""Products of a small model's passes are too short to be as fast as long ones (measured: ctcl)."""
 
 REPORTED_EXAMPLES = 32
 """Public examples whose mean loss a run reports: the same ones each time, so that few show whether
@@ -96,6 +104,18 @@ class TrainingMethod(Method[TrainingConfigT]):
             rows_estimate=self.default_rows or None,
             rests_on={stage.name: {GRADIENTS: training.passes}},
         )
+
+    def training_work(self, parameters: float, sizes: PublicSizes) -> Work:
+        """Counts the steps' passes: forward, and backward to the inputs and to what is trained."""
+        config = self.config
+        records = config.expected_batch_size
+        if config.sampling_probability is not None:
+            records = min(records, config.sampling_probability * sizes.records)
+        tokens = config.steps * min(records, sizes.records) * sizes.text(config.max_document_tokens)
+        passes = 2 if config.freezes_weights else 3
+        alone = _ALONE if config.exact_sums else 1.0
+        small = _SMALL if parameters < LARGE else 1.0
+        return Work(trained=passes * alone * small * tokens * parameters / 1e9)
 
     def check_trainable(self, start: TrainingStart, examples: Sequence[Any]) -> None:
         """Takes the model through half a step on made-up examples.

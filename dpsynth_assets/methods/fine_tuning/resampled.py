@@ -13,6 +13,7 @@ from dpsynth_assets.methods.fine_tuning.generators import required
 from dpsynth_assets.methods.fine_tuning.writing import released_histogram
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.stages import MethodPlan, Stage, SyntheticCorpus
+from dpsynth_assets.methods.work import PublicSizes, Work
 
 if TYPE_CHECKING:
     import polars as pl
@@ -46,6 +47,11 @@ class Resampled(Method[ResampledConfig]):
     def public_inputs(self) -> frozenset[str]:
         """Topics of rows come from the public topic model."""
         return frozenset({"topic_model", "text_embedder"})
+
+    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts the embeddings of the rows that are chosen from: twice as many as are kept."""
+        del stage, plan
+        return Work(embedded=2 * self.config.rows * sizes.text_tokens)
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Plans no charge: everything it reads was released or is public."""

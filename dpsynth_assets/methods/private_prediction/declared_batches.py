@@ -142,6 +142,12 @@ class DeclaredBatches:
             return None
         return min(self.config.max_batches, self.terms.public_records // self.records_per_batch)
 
+    def expected_batches(self, records: int) -> int:
+        """Batches that generate, as declared facts and so many records let one expect."""
+        if (known := self._generating) is not None:
+            return known
+        return max(1, min(self.config.max_batches, records // self.records_per_batch))
+
     def most_batches(self, public: PublicInputs) -> int:
         """Bounds the batches that generate, from declared or released numbers."""
         if self.in_slots:

@@ -39,6 +39,7 @@ from dpsynth_assets.methods.stages import (
     StageRelease,
 )
 from dpsynth_assets.methods.tails import Tail
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
 from dpsynth_assets.privacy.noisy_probabilities import (
@@ -90,6 +91,17 @@ class FewShot(PrivatePrediction[FewShotConfig]):
             return self.refused(refusal or "", settings)
         noise = least_noise(self._event, chance, self.terms, target_epsilon)
         return self.plan_at_noise(noise)
+
+    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts prompts that every step reads anew, each with another sample of records."""
+        if stage != CANDIDATE_CORPUS:
+            return Work()
+        config, labels = self.config, len(self.terms.labels)
+        steps = labels * int(plan.parameters["steps_per_label"])
+        prompt = sizes.prompt(config.examples_per_subset, config.max_example_tokens)
+        prompt += config.max_document_tokens / 2
+        rows = steps * config.subsets
+        return Work(read=rows * prompt, steps=steps, written=rows)
 
     def tail(self, plan: MethodPlan) -> Tail | None:
         """Estimates how often noise chooses a token that no subset proposes."""

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dpsynth_assets.attacks.catalogue import Attack
@@ -47,7 +48,9 @@ from dpsynth_assets.methods.stages import (
     with_corpora_behind,
 )
 from dpsynth_assets.methods.tails import Tail
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.declared_vocabulary import declared_vocabulary
+from dpsynth_assets.models.decoding.sampling import ROWS_TOGETHER
 from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_rho
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.events import Event
@@ -237,6 +240,26 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         finishes = self.config.on_exhaustion == "finish_publicly"
         reads = finishes or self.compares_with_public_prompts
         check_batches(self.declared, self.shown(public), reads_public_prompts=reads)
+
+    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts the contexts of all batches, and the texts that are finished publicly."""
+        if stage != CANDIDATE_CORPUS:
+            return Work()
+        config, tokens = self.config, plan.tokens_per_batch or 0
+        batches, size = self.declared.expected_batches(sizes.records), config.expected_batch_size
+        examples, contexts = config.examples_per_context, batches * size
+        read = sizes.prompt(examples, config.max_example_tokens)
+        read -= sizes.shared_start(examples)  # Read once, for all contexts.
+        beside = int(self.compares_with_public_prompts)
+        drawn = Work(
+            read=contexts * read,
+            steps=ceil(batches / config.batches_per_forward) * tokens * (1 + beside),
+            written=batches * tokens * (size + beside),
+        )
+        if config.on_exhaustion == "drop":
+            return drawn
+        left = config.max_document_tokens / 2
+        return drawn + sizes.writing(batches, sizes.frame(0) + left, left, rows=ROWS_TOGETHER)
 
     def room(self, stage: Stage, public: PublicInputs) -> Room:
         """Counts the tokens of all batches, each with a public document that ends it."""

@@ -19,6 +19,10 @@ _COMPACT_BELOW = 0.75
 """Finished rows leave the forward pass once fewer than this share of its rows still write."""
 
 
+ROWS_TOGETHER = 256
+"""Prompts that are decoded at a time."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingRules:
     """Settings by which tokens are drawn.
@@ -35,7 +39,7 @@ class SamplingRules:
     top_p: float = 1.0
     top_k: int | None = None
     seed: int = 0
-    rows_per_forward: int = 256
+    rows_per_forward: int = ROWS_TOGETHER
 
     def __post_init__(self) -> None:
         """Refuses values outside their bounds."""

@@ -1,0 +1,250 @@
+"""Minutes of a run on this machine: what every step computes, times what that takes here.
+
+They are of a run from an empty home; what is stored already takes none of them.
+
+**Privacy** Settings, declared facts and public texts alone: where no number of records is declared,
+as many are counted as there are public documents.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from dpsynth_assets.advice.machine_speed import MachineSpeed, SpeedUnknownError, machine_speed
+from dpsynth_assets.attacks.catalogue import Attack
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets.declared_bases import declared_base
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.attack_runs import attacked
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
+from dpsynth_assets.methods.models_run import CONDITIONAL_GENERATOR, LANGUAGE_MODEL
+from dpsynth_assets.methods.plan_cache import remembered
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
+from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets.public_base.documents import documents_here
+
+_SPARE = 1.1
+"""References are written with so many spare rows, for blank ones."""
+
+_UNKNOWN_DOCUMENTS, _UNKNOWN_CHARACTERS = 5_000, 400
+"""What is taken of public documents that are not on this machine."""
+
+# Seconds on one processor (AMD EPYC with AVX-512 and VNNI, two cores), by benchmarks/run_times.py.
+_START = Work(seconds=20.0)
+_AUDITS = Work(seconds=20.0)
+_SCORES_OF_A_CORPUS = Work(seconds=3.0)
+_CLUSTERS = Work(seconds=3.0)
+_TOPICS = Work(seconds=8.0)
+_PASSES_OF_PUBLIC_TRAINING = 18.0
+_KEYS = Work(read=23_000.0, steps=90.0, written=8_300.0)  # planted keys in front of one method
+_READING_A_RECORD = 2e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedMinutes:
+    """Minutes of a cohort's run on this machine.
+
+    Attributes:
+        releases: Of each method and shared histogram, by folder; None where they are not known.
+        whole: Of the whole run, with the public base, references, scores and audits; None where
+            those of a part are not known.
+        unknown: Why some are not known, in words that end a sentence; empty: all are.
+    """
+
+    releases: Mapping[str, float | None]
+    whole: float | None
+    unknown: str = ""
+
+
+TRIAL = "Trying how fast this machine is: seconds, and once"
+"""What a person is told who waits for a trial."""
+
+
+def whole_in_words(minutes: float | None, unknown: str) -> str:
+    """Says how long a run takes here, or why nobody knows."""
+    if minutes is None:
+        return f"Minutes on this machine: not known, since {unknown}."
+    about = "1 minute" if minutes < 1.5 else f"{minutes:.0f} minutes"
+    return (
+        f"The whole run takes about {about} on this machine, from an empty home and with nothing "
+        "else running; what is stored is not made again."
+    )
+
+
+def expected_minutes(
+    spec: PrivateDatasetSpec, planned: DatasetPlan, base: PublicDataSpec | None = None
+) -> ExpectedMinutes:
+    """Estimates the minutes of every method and of the whole run, by one trial of this machine.
+
+    Args:
+        spec: A cohort's declaration.
+        planned: Its plan.
+        base: The public base it builds on; None: the one that a dataset file declares.
+    """
+    parts = [each for each in planned.parts if each.plan.refusal is None]
+    base = base or declared_base(spec.public_data)
+    if base is None:
+        why = f"no dataset file declares the public base {spec.public_data!r}"
+        return ExpectedMinutes(releases={}, whole=None, unknown=why)
+    try:
+        speed = machine_speed(base)
+    except SpeedUnknownError as error:
+        releases = dict.fromkeys((each.folder for each in parts), None)
+        return ExpectedMinutes(releases=releases, whole=None, unknown=str(error))
+    sizes = _sizes(spec, planned, base, speed)
+    elsewhere = {each.folder: _elsewhere(each) for each in parts}
+    minutes = {
+        each.folder: None if elsewhere[each.folder] else speed.seconds(_work(each, sizes)) / 60
+        for each in parts
+    }
+    rest = speed.seconds(_around(spec, planned, base, sizes)) / 60
+    known = [each for each in minutes.values() if each is not None]
+    whole = sum(known) + rest if len(known) == len(minutes) else None
+    why = next(filter(None, elsewhere.values()), "")
+    return ExpectedMinutes(releases=minutes, whole=whole, unknown=why)
+
+
+def _work(part: PlannedMethod | PlannedShared, sizes: PublicSizes) -> Work:
+    """Work of all stages of a method, and of writing its rows."""
+    names = dict.fromkeys([*(stage.name for stage in part.plan.stages), CANDIDATE_CORPUS])
+    return _total([part.method.work(name, part.plan, sizes) for name in names])
+
+
+def _elsewhere(part: PlannedMethod | PlannedShared) -> str:
+    """Why nobody knows a method's minutes: its models run where no trial was made."""
+    for name in [*(stage.name for stage in part.plan.stages), CANDIDATE_CORPUS]:
+        for model in part.method.models_run(name):
+            if not isinstance(model, EngineSpec):
+                continue
+            if model.kind in ("openai", "vllm"):
+                return f"{part.folder} writes through an engine of kind {model.kind}"
+            if model.model is not None:
+                return f"{part.folder} runs {model.model}, which no trial ran"
+    return ""
+
+
+def _around(
+    spec: PrivateDatasetSpec, planned: DatasetPlan, base: PublicDataSpec, sizes: PublicSizes
+) -> Work:
+    """What is no method's: public base, records, audits, references and scores."""
+    embedded = sizes.text(base.text_embedder.max_tokens)
+    texts = sizes.records + _scored_texts(spec, planned)
+    return _total(
+        [
+            _START,
+            _AUDITS,
+            _base_work(planned, base, sizes),
+            _references(spec, planned, sizes),
+            Work(embedded=texts * embedded, seconds=sizes.records * _READING_A_RECORD),
+            *[_SCORES_OF_A_CORPUS] * _corpora(spec, planned),
+            *[_KEYS] * len(attacked(planned, Attack.RECONSTRUCTION)),
+        ]
+    )
+
+
+def _base_work(planned: DatasetPlan, base: PublicDataSpec, sizes: PublicSizes) -> Work:
+    """Documents that are invented, clusters, and what is trained on public documents."""
+    read = set().union(*(part.method.public_inputs for part in planned.parts))
+    work = Work()
+    if read & {"public_clusters", "topic_model"}:
+        work += Work(embedded=sizes.documents * sizes.text(base.text_embedder.max_tokens))
+        work += _CLUSTERS
+    if base.invents_documents:
+        asked = base.invented
+        work += sizes.writing(asked.documents * 1.5, 40, asked.max_tokens, rows=64, different=16)
+    if "topic_model" in read:
+        work += _TOPICS
+    if CONDITIONAL_GENERATOR in read and base.conditional_generator.kind == "embedded":
+        settings = _training_settings(base)
+        tokens = settings.token_budget * sizes.parameters[CONDITIONAL_GENERATOR]
+        work += Work(trained=_PASSES_OF_PUBLIC_TRAINING * tokens / 1e9)
+    return work
+
+
+def _references(spec: PrivateDatasetSpec, planned: DatasetPlan, sizes: PublicSizes) -> Work:
+    """The floor, without examples, and the ceiling, with real ones in its prompts."""
+    if not spec.evaluation.references:
+        return Work()
+    from dpsynth_assets.methods.registry import get_method
+
+    config: Any = get_method("mean_uniform").config_type()
+    if planned.predictions:
+        config = planned.predictions[0].config
+    rows, longest = ceil(_SPARE * spec.evaluation.reference_rows), config.max_document_tokens
+    shown = max((each.method.examples_in_prompt for each in planned.corpora), default=1)
+    prompts = (sizes.frame(0), sizes.prompt(shown, config.max_example_tokens))
+    return _total([sizes.writing(rows, prompt, longest, rows=256) for prompt in prompts])
+
+
+def _corpora(spec: PrivateDatasetSpec, planned: DatasetPlan) -> int:
+    """Corpora that are scored: real data, two references, and those of the methods."""
+    return 1 + 2 * int(spec.evaluation.references) + len(planned.corpora)
+
+
+def _scored_texts(spec: PrivateDatasetSpec, planned: DatasetPlan) -> float:
+    """Rows that are embedded to be scored."""
+    asked = spec.evaluation
+    return 2 * asked.reference_rows * int(asked.references) + sum(
+        min(asked.rows, each.method.default_rows) for each in planned.corpora
+    )
+
+
+def _total(works: Sequence[Work]) -> Work:
+    return sum(works, start=Work())
+
+
+def _sizes(
+    spec: PrivateDatasetSpec, planned: DatasetPlan, base: PublicDataSpec, speed: MachineSpeed
+) -> PublicSizes:
+    documents, characters = _public_texts(base)
+    text_tokens = characters * speed.tokens_a_character
+    if base.invents_documents:
+        text_tokens = float(base.invented.max_tokens)
+    known = {LANGUAGE_MODEL: speed.parameters, CONDITIONAL_GENERATOR: speed.parameters}
+    if base.conditional_generator.kind == "embedded":
+        known[CONDITIONAL_GENERATOR] = _generator_parameters(base)
+    return PublicSizes(
+        text_tokens=text_tokens,
+        documents=documents,
+        records=spec.public_facts.records or documents,
+        label_texts=planned.terms.label_texts,
+        prompts=planned.terms.prompts,
+        tokens_of=lambda words: len(words) * speed.tokens_a_character,
+        parameters=known,
+    )
+
+
+def _training_settings(base: PublicDataSpec) -> Any:
+    from dpsynth_assets.models.conditional_generator.settings import GeneratorTrainingSettings
+
+    return GeneratorTrainingSettings.model_validate(base.conditional_generator.settings)
+
+
+def _generator_parameters(base: PublicDataSpec) -> float:
+    """Numbers in the weights of the embedded encoder-decoder: embeddings, and each layer's."""
+    own = _training_settings(base)
+    layers = own.encoder_layers + own.decoder_layers
+    attention = 4 * own.width**2 * (layers + own.decoder_layers)
+    return own.vocabulary * own.width + attention + 2 * layers * own.width * own.feed_forward
+
+
+def _public_texts(base: PublicDataSpec) -> tuple[int, float]:
+    """Number of the public documents and mean characters of one; what is taken where none is here.
+
+    Files are read once, and again when they change.
+    """
+    files = [Path(each.source.path) for each in base.sources]
+    states = [[str(file), file.stat().st_mtime_ns] for file in files if file.is_file()]
+    key = {"public texts": states, "base": base.model_dump(mode="json")}
+    documents, characters = remembered(key, lambda: _measured_texts(base))
+    return int(documents), float(characters)
+
+
+def _measured_texts(base: PublicDataSpec) -> list[float]:
+    documents = documents_here(base)
+    if documents is None:
+        known = base.invented.documents if base.invents_documents else base.max_documents
+        return [known or _UNKNOWN_DOCUMENTS, _UNKNOWN_CHARACTERS]
+    return [documents.height, float(documents["text"].str.len_chars().mean() or 0.0)]

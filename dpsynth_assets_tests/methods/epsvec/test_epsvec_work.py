@@ -1,0 +1,72 @@
+"""What is counted beforehand is what an engine sees when the stages run."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from dpsynth_assets.methods.epsvec.stages import CANDIDATES, NEGATIVES, SHOTS, VECTORS
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
+from dpsynth_assets.methods.work import PublicSizes, Work
+
+TEXT_WORDS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordSizes(PublicSizes):
+    """Prompts as `WordModel` writes them."""
+
+    def frame(self, examples):
+        return 3 + examples
+
+
+SIZES = WordSizes(
+    text_tokens=TEXT_WORDS, documents=60, records=40, label_texts=("ex", "why"), prompts=None,
+    tokens_of=lambda words: len(words.split()),
+)  # fmt: skip
+
+
+def seen(engine, written_before=0, read_before=0):
+    """Prompts that an engine reads once a call, and what it writes; texts that it reads."""
+    calls = engine.asked[written_before:]
+    written = sum(TEXT_WORDS * len(prompts) for prompts, _, _ in calls)
+    prompts = sum(len(each) for prompts, _, _ in calls for each in set(prompts))
+    texts = sum(len(text) for texts in engine.read[read_before:] for text in texts)
+    return written, prompts + texts
+
+
+@pytest.mark.parametrize("kept", [None, 4])
+def test_counted_work_is_what_the_engine_does(kept, cases, tmp_path, engine):
+    config = cases.config(
+        layers=(2, 3), kept_shots=kept, max_document_tokens=5, max_new_tokens=5, vector_records=None
+    )
+    plan, public = cases.run(
+        tmp_path, config, cases.private(cases.records(40)), cases.public(engine)
+    )
+    method = cases.method(config)
+    stages = [method.work(stage.name, plan, SIZES) for stage in plan.stages]
+    counted = sum(stages, start=Work())
+    written, read = seen(engine)
+    assert counted.written == written
+    assert counted.read == pytest.approx(read, rel=0.15 if kept else 0.06)
+    calls, texts = len(engine.asked), len(engine.read)
+    method.write(public, config.rows, cases.silent)
+    rows = method.work(CANDIDATE_CORPUS, plan, SIZES)
+    assert rows.written == seen(engine, calls, texts)[0]
+    assert rows.read == pytest.approx(seen(engine, calls, texts)[1], rel=0.35 if kept else 0.05)
+
+
+def test_what_is_left_out_costs_nothing(cases):
+    config = cases.config(candidate_source="public_corpus", clip_bound=2.0)
+    plan = cases.method(config).plan(8.0)
+    method = cases.method(config)
+    assert method.work(CANDIDATES, plan, SIZES) == Work()
+    assert method.work(SHOTS, plan, SIZES).embedded > 0
+    bounded = cases.method(cases.config()).work(NEGATIVES, plan, SIZES)
+    assert method.work(NEGATIVES, plan, SIZES).read < bounded.read
+
+
+def test_records_that_are_drawn_are_read_and_no_others(cases):
+    few = cases.config(vector_records=10)
+    plan = cases.method(few).plan(8.0)
+    whole = cases.method(cases.config()).work(VECTORS, plan, SIZES)
+    assert cases.method(few).work(VECTORS, plan, SIZES).read < 0.4 * whole.read

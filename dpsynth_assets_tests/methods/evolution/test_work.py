@@ -1,0 +1,82 @@
+"""What is counted beforehand is what writer and embedder are asked for when the rounds run."""
+
+import pytest
+
+from dpsynth_assets.methods.evolution.aug_pe import AugPe
+from dpsynth_assets.methods.evolution.method import STAGE
+from dpsynth_assets.methods.inputs import Released
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
+from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets_tests.methods.evolution.conftest import (
+    Checkpoints,
+    WordApi,
+    WordEmbedder,
+    make_config,
+    make_private,
+    make_public,
+    make_terms,
+)
+
+TOKENS = 16
+SIZES = PublicSizes(
+    text_tokens=TOKENS, documents=100, records=60, label_texts=("day", "night"), prompts=None,
+    tokens_of=lambda words: len(words.split()),
+)  # fmt: skip
+
+
+class Counting(WordApi):
+    """Counts tokens as if every text had as many, of which a degree is written anew."""
+
+    written = 0.0
+
+    def random(self, labels, **options):
+        self.written += TOKENS * len(labels)
+        return super().random(labels, **options)
+
+    def vary(self, texts, labels, *, degree, **options):
+        self.written += TOKENS * degree * len(texts)
+        return super().vary(texts, labels, degree=degree, **options)
+
+
+@pytest.mark.parametrize("changes", [{}, {"iterations": 1}, {"variations": 4}, {"lookahead": 2}])
+def test_counted_work_is_what_writer_and_embedder_do(changes, tmp_path, monkeypatch):
+    api, embedded = Counting(), []
+    monkeypatch.setattr("dpsynth_assets.methods.evolution.method.open_api", lambda *_: api)
+    embed = WordEmbedder.embed
+
+    def counted(self, texts, *rest, **options):
+        embedded.extend(texts)
+        return embed(self, texts, *rest, **options)
+
+    config = make_config(**changes, max_new_tokens=TOKENS)
+    method = AugPe(config, make_terms())
+    plan, private, public = method.plan(2.0), make_private(), make_public()
+    monkeypatch.setattr(WordEmbedder, "embed", counted)
+    made = method.release(
+        plan.stage(STAGE), private, public, Checkpoints(tmp_path / "own"), lambda *_: None
+    )
+    work = method.work(STAGE, plan, SIZES)
+    assert work.written == pytest.approx(api.written, rel=0.02)
+    assert work.embedded == TOKENS * len(embedded)
+    api.written = 0.0
+    folder = Released(reservation="r", facts=made.value.facts, folder=made.value.files)
+    method.write(make_public(released={STAGE: folder}), config.rows, lambda *_: None)
+    rows = method.work(CANDIDATE_CORPUS, plan, SIZES)
+    assert rows.written == pytest.approx(api.written, rel=0.02)
+
+
+def test_an_engine_is_shown_whole_texts_and_the_model_their_beginnings():
+    config = make_config(max_new_tokens=TOKENS)
+    method = AugPe(config, make_terms())
+    begun = method.work(CANDIDATE_CORPUS, method.plan(2.0), SIZES)
+    message = {"role": "user", "content": "Write of {sample}"}
+    prompt = {"message_template": [message], "replacement_rules": []}
+    shown = AugPe(
+        make_config(
+            max_new_tokens=TOKENS, api="engine", random_prompt=prompt, variation_prompt=prompt
+        ),
+        make_terms(),
+    ).work(CANDIDATE_CORPUS, method.plan(2.0), SIZES)
+    assert begun.read < shown.read
+    assert begun.written < shown.written
+    assert Work() + begun == begun
