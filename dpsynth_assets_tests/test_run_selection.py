@@ -7,6 +7,7 @@ import pytest
 import typer
 from rich.console import Console
 
+from dpsynth_assets.advice import minutes
 from dpsynth_assets.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.cli import confirmation, run as run_module
 from dpsynth_assets.cli.asset_selection import name_in_ledger, selected_assets
@@ -20,6 +21,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.tags import COHORT, LAUNCHED_BY, RELEASE
+from dpsynth_assets_tests.advice.conftest import speed_of
 from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.assets.test_schedules import spec_with
 
@@ -30,6 +32,12 @@ KEYS = {
     "base/text": (),
     "tickets/mean_clustered/corpus": ("base/text",),
 }
+
+
+@pytest.fixture(autouse=True)
+def _known_speed(monkeypatch):
+    """No machine is tried: minutes are those of a known one."""
+    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
 
 
 @pytest.fixture(scope="module")

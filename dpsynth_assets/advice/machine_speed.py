@@ -8,6 +8,7 @@ import importlib.metadata
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,6 @@ from dpsynth_assets.public_base.making import packaged_model, pretrained_manifes
 from dpsynth_assets.public_base.opening import OpenedModels
 
 if TYPE_CHECKING:
-    from dpsynth_assets.models.language_model import LanguageModel
     from dpsynth_assets.models.text_embedder import TextEmbedder
 
 _MODELS = Path(__file__).parents[1] / "models"
@@ -35,10 +35,10 @@ _TEXT: Final = (
 _FEW, _MANY = 8, 64
 """Rows of the steps that are tried: what a step takes grows with its rows, from a constant."""
 
-_READ, _STEPS = 4, 24
+_READ, _STEPS = 3, 24
 """Prompts that are read, of about a hundred tokens, and steps at most."""
 
-_LEAST_TIME = 0.2
+_LEAST_TIME = 0.12
 """Seconds that one trial takes, or one call of it if that is more."""
 
 _SAMPLE = 200
@@ -135,11 +135,14 @@ def _manifest(base: PublicDataSpec) -> dict[str, Any]:
 
 def _tried(base: PublicDataSpec, manifest: dict[str, Any]) -> dict[str, float] | str:
     """Opens the models and tries them; a sentence where they do not run on processors."""
+    from dpsynth_assets.models.decoding import decoding_model
+
     models = OpenedModels()
     language_model = models.language_model(manifest)
     exactly = base.language_model.decodes_exactly
     if not exactly and language_model.device != "cpu":
         return "the language model runs on a GPU"
+    decoder = decoding_model(language_model, exactly=exactly)
     embedder = models.text_embedder(base.text_embedder.model_dump(mode="json"))
     embedder.embed([_TEXT] * 2, public=True)
     ids = 2 * language_model.encode(_TEXT)
@@ -149,7 +152,7 @@ def _tried(base: PublicDataSpec, manifest: dict[str, Any]) -> dict[str, float] |
     tokens = sum(map(len, language_model.encode_all(texts)))
     began = time.perf_counter()
     found = {
-        **_decoding(language_model, ids, exactly=exactly),
+        **_decoding(decoder, language_model.pad_token_id, ids),
         "embedded": 2 * _embedding(embedder) / len(ids),
         "trained": _products(),
         "other": _seconds(_loop) / _REFERENCE_LOOP,
@@ -162,46 +165,48 @@ def _tried(base: PublicDataSpec, manifest: dict[str, Any]) -> dict[str, float] |
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def _decoding(
-    language_model: "LanguageModel", ids: list[int], *, exactly: bool
-) -> dict[str, float]:
+def _decoding(decoder: Any, pad_token_id: int, ids: list[int]) -> dict[str, float]:
     """Seconds of a token that is read, of a step, and of each row of one with its draw."""
     import torch
 
-    from dpsynth_assets.models.decoding import decoding_model, open_contexts
+    from dpsynth_assets.models.decoding import open_contexts
     from dpsynth_assets.models.decoding.token_draws import draw_tokens
     from dpsynth_assets.models.engines import Sampling
 
     prompts = [ids[place:] + ids[:place] for place in range(_READ)]
-    decoder, sampling = decoding_model(language_model, exactly=exactly), Sampling(top_p=0.95)
-    length = {"prompt_columns": len(ids), "max_new_tokens": _STEPS, "pad_token_id": 0}
-    open_contexts(decoder, [ids[:_FEW]], **length, public=True)  # Whatever a first call prepares.
-    opened = []
-    read = _elapsed(lambda: opened.append(open_contexts(decoder, prompts, **length, public=True)))
-    (contexts,) = opened
-    done = iter(range(_STEPS))
+    sampling = Sampling(top_p=0.95)
+    opened_on = partial(
+        open_contexts,
+        decoder,
+        prompt_columns=len(ids),
+        max_new_tokens=_STEPS,
+        pad_token_id=pad_token_id,
+        public=True,
+    )
+    opened_on([ids[:_FEW]])  # Whatever a first call prepares.
+    read = _elapsed(lambda: opened_on(prompts)) / (_READ * len(ids))
 
     def step(rows: int) -> float:
         """Of one step of so many rows, the shortest of a few."""
-        contexts.keep(torch.arange(rows) % _READ if rows == _MANY else torch.arange(rows))
+        contexts = opened_on([ids] * rows, public_prefixes=[ids])
         tokens, uniform = torch.full((rows,), ids[0]), torch.full((rows,), 0.5)
+        done = iter(range(_STEPS))
 
         def once() -> None:
             logits = contexts.next_logits(tokens, torch.full((rows,), next(done)))
             draw_tokens(logits, uniform, sampling)
 
         once()
-        return _seconds(once, most=_STEPS // 2 - 1)
+        return _seconds(once, most=_STEPS - 1)
 
     many, few = step(_MANY), step(_FEW)
     row = max(0.0, many - few) / (_MANY - _FEW)
-    read /= _READ * len(ids)
     return {"read": read, "step": max(0.0, few - _FEW * row), "written": row}
 
 
 def _embedding(embedder: "TextEmbedder") -> float:
     """Seconds of one text among many."""
-    texts = [f"{number} {_TEXT}" for number in range(32)]
+    texts = [f"{number} {_TEXT}" for number in range(8)]
     return _seconds(lambda: embedder.embed(texts, public=True)) / len(texts)
 
 

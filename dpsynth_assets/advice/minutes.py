@@ -247,4 +247,5 @@ def _measured_texts(base: PublicDataSpec) -> list[float]:
     if documents is None:
         known = base.invented.documents if base.invents_documents else base.max_documents
         return [known or _UNKNOWN_DOCUMENTS, _UNKNOWN_CHARACTERS]
-    return [documents.height, float(documents["text"].str.len_chars().mean() or 0.0)]
+    characters = int(documents["text"].str.len_chars().sum())
+    return [documents.height, characters / max(1, documents.height)]

@@ -13,10 +13,17 @@ from dpsynth_assets.advice.evidence import Measured, expected, likeness, measure
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets_tests.advice.conftest import speed_of
 
 BASE = PublicDataSpec(name="words", domain="Letters", language_model={"kind": "smollm2"})
 WORST = 0.1
 """Share of the best cell's score that advice may lose."""
+
+
+@pytest.fixture(autouse=True)
+def _known_speed(monkeypatch):
+    """No machine is tried: minutes are those of a known one."""
+    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
 
 
 def declared(records=None, epsilon=4.0, labels=0, **further):
@@ -116,12 +123,11 @@ def test_rows_beyond_what_a_budget_buys_rule_private_prediction_out():
     assert "rows" in dict(more.others)["mean_uniform"]
 
 
-def test_minutes_follow_from_counts_and_a_trial_of_this_machine(fixed_speed):
+def test_minutes_follow_from_counts_and_a_trial_of_this_machine():
     def minutes_of(rows):
         offers = advise(declared(4000), BASE, rows=rows, cells=[], timed=True).offers
         return {each.line: each.minutes for each in offers}
 
-    del fixed_speed
     few, many = minutes_of(400), minutes_of(800)
     assert all(0 < few[line] < many[line] for line in ("aug_pe", "epsvec"))
 

@@ -84,7 +84,8 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
         layers = config.layers * config.width * (4 * config.width + 3 * config.feed_forward)
         causal = config.task == "next_word"
         parameters = layers + config.vocabulary * config.width if causal else config.width
-        return self.training_work(parameters, sizes)
+        tokens = sizes.text(config.max_document_tokens) if causal else 1.0
+        return self.training_work(parameters, tokens, sizes)
 
     def stages(self) -> tuple[Stage, ...]:
         """The trained model."""

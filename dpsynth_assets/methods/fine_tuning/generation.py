@@ -140,7 +140,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         config, served = self.config, self.fine_tunes_language_model
         parameters = sizes.parameters.get(LANGUAGE_MODEL if served else CONDITIONAL_GENERATOR, 0.0)
         if stage == FINETUNED_GENERATOR:
-            return self.training_work(parameters, sizes)
+            return self.training_work(parameters, sizes.text(config.max_document_tokens), sizes)
         if stage != CANDIDATE_CORPUS:
             return Work()
         judged = Work() if config.rejection is None else config.rejection.work(config.rows, sizes)

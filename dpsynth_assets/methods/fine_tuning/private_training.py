@@ -105,13 +105,13 @@ class TrainingMethod(Method[TrainingConfigT]):
             rests_on={stage.name: {GRADIENTS: training.passes}},
         )
 
-    def training_work(self, parameters: float, sizes: PublicSizes) -> Work:
+    def training_work(self, parameters: float, text_tokens: float, sizes: PublicSizes) -> Work:
         """Counts the steps' passes: forward, and backward to the inputs and to what is trained."""
         config = self.config
-        records = config.expected_batch_size
+        records = float(config.expected_batch_size)
         if config.sampling_probability is not None:
             records = min(records, config.sampling_probability * sizes.records)
-        tokens = config.steps * min(records, sizes.records) * sizes.text(config.max_document_tokens)
+        tokens = config.steps * min(records, sizes.records) * text_tokens
         passes = 2 if config.freezes_weights else 3
         alone = _ALONE if config.exact_sums else 1.0
         small = _SMALL if parameters < LARGE else 1.0
