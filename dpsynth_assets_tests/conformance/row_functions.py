@@ -195,7 +195,7 @@ def states() -> dict[str, Moved]:
 
         def read(order: np.ndarray, model: Any = model) -> np.ndarray:
             pooled = pooled_states(
-                model, [texts[i] for i in order], [1, 2], begin_token_id=1, pad_token_id=0,
+                model, [texts[i] for i in order], [1, 2], begin=[1], pad_token_id=0,
                 pooling="mean", tokens_per_pass=256,
             )  # fmt: skip
             return np.concatenate([pooled[1], pooled[2]], axis=1)

@@ -87,7 +87,7 @@ def _moved_states(provenance: Provenance) -> Finding:
             model,
             [texts[index] for index in chosen],
             (0, 1),
-            begin_token_id=None,
+            begin=(),
             pad_token_id=0,
             pooling="mean",
             tokens_per_pass=128,

@@ -4,7 +4,7 @@ Letters: N texts, L layers, d width of the residual stream.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -61,7 +61,6 @@ class StateReader:
     shots: TextsByLabel
     layers: tuple[int, ...]
     max_tokens: int
-    _prompts: dict[int, tuple[list[int], np.ndarray]] = field(default_factory=dict, repr=False)
 
     def read(
         self,
@@ -76,36 +75,19 @@ class StateReader:
         A text without a word gives zeros.
 
         **Privacy** A private row is a function of its own text and public values, bit for bit: the
-        engine reads it alone, and what follows takes each number by itself.
+        engine reads it alone. The prompt consists of public words and released shots.
 
-        **Source** EPSVec, equation 1 and appendix B.4. The engine takes the mean over prompt and
-        text; the prompt's part is the same for every text, since no token looks ahead, and is
-        taken off again.
+        **Source** EPSVec, equation 1 and appendix B.4.
         """
-        prefix, before = self._prompt(label)
-        ids = [self.scaffold.text_ids(text, self.max_tokens) for text in texts]
-        whole = [prefix + each if each else [] for each in ids]
-        means = self._means(whole, provenance, progress)
-        own = np.array([len(each) for each in ids], dtype=np.float64)[:, None, None]
-        sums = means * (own + len(prefix)) - before
-        return np.divide(sums, own, out=np.zeros_like(sums), where=own > 0)
-
-    def _prompt(self, label: int) -> tuple[list[int], np.ndarray]:
-        """The prompt's tokens and the sum of its states, (L, d); read once."""
-        if label not in self._prompts:
-            prefix = self.scaffold.prefix(label, self.shots[label])
-            self._require_room(len(prefix))
-            self._prompts[label] = prefix, self._means([prefix])[0] * len(prefix)
-        return self._prompts[label]
-
-    def _means(
-        self,
-        ids: list[list[int]],
-        provenance: Provenance = Provenance.PRIVATE,
-        progress: ShareCallback | None = None,
-    ) -> np.ndarray:
+        prefix = self.scaffold.prefix(label, self.shots[label])
+        self._require_room(len(prefix))
         states = self.engine.hidden_states(
-            ids, self.layers, "mean", provenance=provenance, progress=progress
+            [self.scaffold.text_ids(text, self.max_tokens) for text in texts],
+            self.layers,
+            "mean",
+            behind=prefix,
+            provenance=provenance,
+            progress=progress,
         )
         return np.stack([states[layer] for layer in self.layers], axis=1).astype(np.float64)
 

@@ -46,7 +46,7 @@ def counted_work(config: EpsVecConfig, terms: CohortTerms, stage: str, sizes: Pu
 def _states(
     config: EpsVecConfig, texts: float, prompt: float, labels: int, sizes: PublicSizes
 ) -> Work:
-    """Reading behind a prompt, and each prompt alone, up to the last layer of the block."""
+    """Reading behind a prompt that is read once a label, up to the last layer of the block."""
     depth = BLOCK_START + BLOCK_SHARE if config.layers is None else 1.0
-    tokens = texts * (prompt + sizes.text(config.max_document_tokens)) + labels * prompt
+    tokens = texts * sizes.text(config.max_document_tokens) + labels * prompt
     return Work(read=depth * tokens)

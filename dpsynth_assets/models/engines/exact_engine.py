@@ -89,18 +89,18 @@ class ExactEngine(LocalEngine):
     def _hidden_states(
         self,
         texts: list[list[int]],
+        begin: list[int],
         layers: tuple[int, ...],
         pooling: Pooling,
         provenance: Provenance,
         progress: ShareCallback | None,
     ) -> dict[int, np.ndarray]:
         del provenance  # a text's states are a function of it alone, whatever shares its pass
-        begin = self.language_model.begin_token_id
         return pooled_streams(
             self._opened,
             texts,
             layers,
-            begin=[] if begin is None else [begin],
+            begin=begin,
             last_only=pooling == "last",
             progress=progress,
         )

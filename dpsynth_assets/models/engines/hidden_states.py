@@ -27,7 +27,7 @@ def pooled_states(  # noqa: PLR0913  a reading has these parts
     texts: Sequence[Sequence[int]],
     layers: Sequence[int],
     *,
-    begin_token_id: int | None,
+    begin: Sequence[int],
     pad_token_id: int,
     pooling: Pooling,
     tokens_per_pass: int,
@@ -49,7 +49,7 @@ def pooled_states(  # noqa: PLR0913  a reading has these parts
         model: transformers causal language model, in eval mode.
         texts: N sequences of the texts' own tokens; may be empty.
         layers: Layers in [0, L).
-        begin_token_id: Precedes every text, is not pooled.
+        begin: Tokens that precede every text and are not pooled.
         pad_token_id: Filler; stands behind the text, where causal attention never looks.
         pooling: `mean` over own tokens or the `last` one.
         tokens_per_pass: Rows times columns of a shared pass at most, but one row at least.
@@ -61,7 +61,7 @@ def pooled_states(  # noqa: PLR0913  a reading has these parts
     """
     width = model.config.get_text_config().hidden_size
     result = {layer: np.zeros((len(texts), width), dtype=np.float32) for layer in layers}
-    begin = [] if begin_token_id is None else [begin_token_id]
+    begin = list(begin)
     if provenance in (Provenance.PUBLIC, Provenance.RELEASED):
         shapes = _passes(texts, len(begin), tokens_per_pass)
         found = _together(model, texts, begin, tuple(layers), pooling, shapes, pad_token_id)

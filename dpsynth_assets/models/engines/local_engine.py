@@ -84,20 +84,22 @@ class LocalEngine(ABC):
         pooling: Pooling = "mean",
         *,
         max_tokens: int | None = None,
+        behind: Sequence[int] = (),
         provenance: Provenance = Provenance.PRIVATE,
         progress: ShareCallback | None = None,
     ) -> dict[int, np.ndarray]:
         """See `Engine.hidden_states`."""
         check_layers(tuple(layers), self.layers)
-        begin = self.language_model.begin_token_id is not None
-        room = self.positions - begin - 1  # vLLM keeps one position for a new token
+        token = self.language_model.begin_token_id
+        begin = [*behind] if token is None else [token, *behind]
+        room = self.positions - len(begin) - 1  # vLLM keeps one position for a new token
         most = min(room, max_tokens or room)
         encode = self.language_model.encode
         ids = [(encode(text) if isinstance(text, str) else list(text))[:most] for text in texts]
-        self._require_known(ids)
+        self._require_known([*ids, begin])
         place = {text: row for row, text in enumerate(dict.fromkeys(map(tuple, ids)))}
         different = [list(text) for text in place]
-        found = self._hidden_states(different, tuple(layers), pooling, provenance, progress)
+        found = self._hidden_states(different, begin, tuple(layers), pooling, provenance, progress)
         rows = [place[tuple(text)] for text in ids]
         return {layer: states[rows] for layer, states in found.items()}
 
@@ -132,12 +134,13 @@ class LocalEngine(ABC):
     def _hidden_states(
         self,
         texts: list[list[int]],
+        begin: list[int],
         layers: tuple[int, ...],
         pooling: Pooling,
         provenance: Provenance,
         progress: ShareCallback | None,
     ) -> dict[int, np.ndarray]:
-        """{layer: (N, d) float32} of different texts, cut already and without a begin token."""
+        """{layer: (N, d) float32} of different texts, cut already, each behind `begin`."""
 
     @property
     def _end_token_ids(self) -> tuple[int, ...]:

@@ -140,6 +140,7 @@ class OpenAiEndpoint:
         pooling: Pooling = "mean",
         *,
         max_tokens: int | None = None,
+        behind: Sequence[int] = (),
         provenance: Provenance = Provenance.PRIVATE,
         progress: ShareCallback | None = None,
     ) -> dict[int, np.ndarray]:
@@ -148,7 +149,7 @@ class OpenAiEndpoint:
         Raises:
             EngineError: Always.
         """
-        del texts, layers, pooling, max_tokens, provenance, progress
+        del texts, layers, pooling, max_tokens, behind, provenance, progress
         _refuse("hidden states")
 
     def next_token_logits(self, prompts: Sequence[Prompt]) -> np.ndarray:

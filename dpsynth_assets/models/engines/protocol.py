@@ -188,13 +188,14 @@ class Engine(SteeredEngine, Protocol):
         pooling: Pooling = "mean",
         *,
         max_tokens: int | None = None,
+        behind: Sequence[int] = (),
         provenance: Provenance = Provenance.PRIVATE,
         progress: ShareCallback | None = None,
     ) -> dict[int, np.ndarray]:
         """Pooled hidden states of chosen layers; every text passes through the model once.
 
-        The model's begin token precedes every text and is not pooled. A text without tokens gives
-        zeros: refusing it would tell that a private record is empty.
+        The model's begin token and a prompt precede every text and are not pooled. A text without
+        tokens gives zeros: refusing it would tell that a private record is empty.
 
         **Privacy** A private text is the only one in its pass, so that its states depend on no
         other text, bit for bit. An engine that cannot read it so must refuse it. Texts that are
@@ -205,6 +206,8 @@ class Engine(SteeredEngine, Protocol):
             layers: Layers in [0, L).
             pooling: `mean` over the text's own tokens, or its `last` token.
             max_tokens: Texts are cut to this many tokens; None for what the model has room for.
+            behind: Token ids of a prompt that every text stands behind. It may not be private: an
+                engine may read it once for all texts.
             provenance: What the texts are made of; private ones never share a pass.
             progress: Called with the share of texts done, in [0, 1].
 

@@ -92,6 +92,7 @@ class TransformersEngine(LocalEngine):
     def _hidden_states(
         self,
         texts: list[list[int]],
+        begin: list[int],
         layers: tuple[int, ...],
         pooling: Pooling,
         provenance: Provenance,
@@ -102,7 +103,7 @@ class TransformersEngine(LocalEngine):
                 self._model,
                 texts,
                 layers,
-                begin_token_id=self.language_model.begin_token_id,
+                begin=begin,
                 pad_token_id=self.language_model.pad_token_id,
                 pooling=pooling,
                 tokens_per_pass=_TOKENS_PER_PASS[self._device],

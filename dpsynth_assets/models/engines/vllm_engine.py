@@ -130,17 +130,16 @@ class VllmEngine(LocalEngine):
     def _hidden_states(
         self,
         texts: list[list[int]],
+        begin: list[int],
         layers: tuple[int, ...],
         pooling: Pooling,
         provenance: Provenance,
         progress: ShareCallback | None,
     ) -> dict[int, np.ndarray]:
         """Private texts are served one after another: vLLM batches whatever it has."""
-        begin = self.language_model.begin_token_id
-        start = [] if begin is None else [begin]
         kept = [index for index, text in enumerate(texts) if text]
-        prompts = [start + texts[index] for index in kept]
-        with self._serving({}, "dpsynth_read_states", layers, len(start), pooling == "last"):
+        prompts = [begin + texts[index] for index in kept]
+        with self._serving({}, "dpsynth_read_states", layers, len(begin), pooling == "last"):
             if provenance in (Provenance.PUBLIC, Provenance.RELEASED):
                 self._run(prompts, self._one_token(len(kept)), progress)
             else:

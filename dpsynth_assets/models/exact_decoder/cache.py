@@ -71,6 +71,13 @@ class KeyValueCache:
         for stored in (*self.integers, *self.scales):
             stored[rows, :, :, :columns] = stored[source : source + 1, :, :, :columns].clone()
 
+    def begin_with(self, prefix: "KeyValueCache", columns: int) -> None:
+        """Copies the first columns of another cache of one row to every row."""
+        for own, read in zip(
+            (*self.integers, *self.scales), (*prefix.integers, *prefix.scales), strict=True
+        ):
+            own[:, :, :, :columns] = read[:, :, :, :columns]
+
     def keep(self, rows: Sequence[int]) -> None:
         """Drops every row but these, in this order; one layer at a time, so the peak is one."""
         import torch

@@ -34,7 +34,7 @@ def pooled_streams(
         decoder: The model.
         texts: N sequences of the texts' own tokens; may be empty.
         layers: Layers in [0, L).
-        begin: Tokens that precede every text and are not pooled.
+        begin: Tokens that precede every text and are not pooled; read once for all.
         last_only: The last token instead of the mean over all.
         progress: Called with the share of texts done.
 
@@ -43,15 +43,18 @@ def pooled_streams(
     """
     import torch
 
-    COUNTS.read += sum(map(len, texts))
+    COUNTS.read += len(begin) + sum(map(len, texts))
     width = decoder.shape.width
     result = {layer: np.zeros((len(texts), width), dtype=np.float32) for layer in layers}
     threads, done = torch.get_num_threads(), sum(not len(text) for text in texts)
-    packs = list(_packs(texts, len(begin)))
+    packs = list(_packs(texts))
+    if not packs:
+        return result
+    (prefix,) = run_alone([partial(_read_prefix, decoder, list(begin), max(layers) + 1)], 1)
     for start in range(0, len(packs), threads):
         own = packs[start : start + threads]
-        chosen = [[[*begin, *texts[index]] for index in pack] for pack in own]
-        read = partial(_read, decoder, tuple(layers), len(begin), last_only)
+        chosen = [[list(texts[index]) for index in pack] for pack in own]
+        read = partial(_read, decoder, tuple(layers), prefix, len(begin), last_only)
         for pack, pooled in zip(
             own, run_alone([partial(read, each) for each in chosen], threads), strict=True
         ):
@@ -63,18 +66,29 @@ def pooled_streams(
     return result
 
 
-def _packs(texts: Sequence[Sequence[int]], begin: int) -> Iterator[list[int]]:
+def _read_prefix(decoder: ExactDecoder, begin: list[int], layers: int) -> KeyValueCache:
+    """Keys and values of the tokens that precede every text: those of texts build on them."""
+    import torch
+
+    cache = KeyValueCache(decoder.shape, rows=1, columns=len(begin))
+    if begin:
+        pack = Pack(0, [len(begin)], torch.tensor(begin), torch.arange(len(begin)))
+        decoder.forward(cache, pack, layers=layers)
+    return cache
+
+
+def _packs(texts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """Yields texts of similar length, of so many tokens together or one text."""
     pack: list[int] = []
     total = 0
     for index in sorted(range(len(texts)), key=lambda index: len(texts[index])):
         length = len(texts[index])
-        if pack and total + begin + length > _TOKENS_PER_PACK:
+        if pack and total + length > _TOKENS_PER_PACK:
             yield pack
             pack, total = [], 0
         if length:
             pack.append(index)
-            total += begin + length
+            total += length
     if pack:
         yield pack
 
@@ -82,6 +96,7 @@ def _packs(texts: Sequence[Sequence[int]], begin: int) -> Iterator[list[int]]:
 def _read(
     decoder: ExactDecoder,
     layers: tuple[int, ...],
+    prefix: KeyValueCache,
     begin: int,
     last_only: bool,
     texts: list[list[int]],
@@ -91,14 +106,16 @@ def _read(
 
     lengths = [len(text) for text in texts]
     tokens = torch.tensor([token for text in texts for token in text], dtype=torch.long)
-    pack = Pack(0, lengths, tokens, torch.cat([torch.arange(length) for length in lengths]))
-    cache = KeyValueCache(decoder.shape, rows=len(texts), columns=max(lengths))
+    places = [torch.arange(begin, begin + length) for length in lengths]
+    pack = Pack(0, lengths, tokens, torch.cat(places))
+    cache = KeyValueCache(decoder.shape, rows=len(texts), columns=begin + max(lengths))
+    cache.begin_with(prefix, begin)
     pooled: dict[int, np.ndarray] = {}
 
     def receive(layer: int, stream: "torch.Tensor") -> None:
         if layer in layers:
             parts = stream.split(lengths)
-            means = [part[-1] if last_only else part[begin:].mean(0) for part in parts]
+            means = [part[-1] if last_only else part.mean(0) for part in parts]
             pooled[layer] = torch.stack(means).numpy()
 
     decoder.forward(cache, pack, on_layer=receive, layers=max(layers) + 1)

@@ -69,7 +69,8 @@ def _is_frozen_product(layer: Any) -> bool:
 
 def _product(weight: "torch.Tensor") -> IntegerProduct:
     integers, scale = quantized_weight(weight, 1 / LIMIT)
-    (kernel,) = run_alone([partial(fastest_kernel, [tuple(integers.shape)])], 1)
+    outputs, inputs = integers.shape
+    (kernel,) = run_alone([partial(fastest_kernel, [(outputs, inputs)])], 1)
     return KERNELS[kernel](integers, scale)
 
 

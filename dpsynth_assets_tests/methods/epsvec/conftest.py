@@ -66,7 +66,7 @@ class WordEngine:
 
     def __init__(self):
         self.language_model = WordModel()
-        self.asked, self.read, self.provenances = [], [], []
+        self.asked, self.read, self.behind, self.provenances = [], [], [], []
 
     def generate(self, prompts, sampling, *, provenance, progress=None):
         self.asked.append((list(map(tuple, prompts)), sampling, provenance))
@@ -77,8 +77,11 @@ class WordEngine:
             made.append(Generation(text, tuple(self.language_model.encode(text)), True))
         return made
 
-    def hidden_states(self, texts, layers, pooling="mean", *, provenance="private", progress=None):
-        self.read.append([tuple(text) for text in texts])
+    def hidden_states(
+        self, texts, layers, pooling="mean", *, behind=(), provenance="private", progress=None
+    ):
+        self.read.append([(*behind, *text) for text in texts])
+        self.behind.append(len(behind))
         self.provenances.append(provenance)
         table = np.random.default_rng(5).normal(size=(500, LAYERS, WIDTH))
         means = [

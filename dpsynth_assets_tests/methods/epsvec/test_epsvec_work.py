@@ -26,12 +26,13 @@ SIZES = WordSizes(
 
 
 def seen(engine, written_before=0, read_before=0):
-    """Prompts that an engine reads once a call, and what it writes; texts that it reads."""
+    """What an engine writes, and what it reads: prompts once a call, and texts behind them."""
     calls = engine.asked[written_before:]
     written = sum(TEXT_WORDS * len(prompts) for prompts, _, _ in calls)
     prompts = sum(len(each) for prompts, _, _ in calls for each in set(prompts))
-    texts = sum(len(text) for texts in engine.read[read_before:] for text in texts)
-    return written, prompts + texts
+    for texts, behind in zip(engine.read[read_before:], engine.behind[read_before:], strict=True):
+        prompts += behind + sum(len(text) - behind for text in texts)
+    return written, prompts
 
 
 @pytest.mark.parametrize("kept", [None, 4])

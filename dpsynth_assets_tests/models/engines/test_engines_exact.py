@@ -87,6 +87,23 @@ def test_hidden_states_are_the_models_and_a_function_of_the_text(engine, plain, 
             np.testing.assert_array_equal(alone, states[layer][row])
 
 
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_texts_behind_a_prompt_have_the_states_they_have_after_it(engine, plain, pooling):
+    """The prompt is read once: each text's states are those of prompt and text read together."""
+    language_model = engine.language_model
+    behind = language_model.encode("the kitchen was closed ")
+    texts = ["late again", "", "a", "the heating in room 4 is cold"]
+    states = engine.hidden_states(texts, LAYERS, pooling, behind=behind)
+    expected = plain.hidden_states(texts, LAYERS, pooling, behind=behind)
+    for layer in LAYERS:
+        assert close(states[layer], expected[layer])
+        assert not states[layer][1].any()
+    whole = [[*behind, *language_model.encode(text)] for text in texts]
+    last = engine.hidden_states(whole, LAYERS, "last")
+    for layer in LAYERS if pooling == "last" else ():
+        np.testing.assert_array_equal(states[layer][[0, 2, 3]], last[layer][[0, 2, 3]])
+
+
 def test_progress_rises_to_one(engine, prompts):
     shares = []
     engine.generate(prompts, Sampling(max_new_tokens=2), progress=shares.append)

@@ -41,7 +41,7 @@ def texts():
 
 
 def states(model, texts, layers, **options):
-    settings = {"begin_token_id": BEGIN, "pad_token_id": PAD, "pooling": "mean"}
+    settings = {"begin": [BEGIN], "pad_token_id": PAD, "pooling": "mean"}
     return pooled_states(model, texts, layers, **(settings | {"tokens_per_pass": 128} | options))
 
 
