@@ -30,7 +30,7 @@ from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, Lla
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import Pack
-from dpsynth_assets.models.exact_decoder.integer_products import KERNELS, trial_seconds
+from dpsynth_assets.models.exact_decoder.integer_products import KERNELS, is_exact
 from dpsynth_assets.models.smollm2 import write_smollm2
 from dpsynth_assets.privacy.cpu_threads import run_alone
 
@@ -65,8 +65,7 @@ def opened(folder: Path, calibration, config) -> dict[str, ExactDecoder]:
     """A decoder of each kernel that is exact here."""
     table, shape, decoders = load_file(folder / "model.safetensors"), LlamaShape.of(config), {}
     for kernel in KERNELS:
-        exact = run_alone([partial(trial_seconds, kernel, (960, 576))], 1)[0] is not None
-        if exact:
+        if run_alone([partial(is_exact, kernel, (960, 576))], 1)[0]:
             decoders[kernel] = ExactDecoder.of(shape, table, calibration, kernel)
         else:
             print(f"{kernel}: not computed exactly by this processor, left out", flush=True)

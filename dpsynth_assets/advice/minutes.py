@@ -21,12 +21,10 @@ from dpsynth_assets.methods.attack_runs import attacked
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.models_run import CONDITIONAL_GENERATOR, LANGUAGE_MODEL
 from dpsynth_assets.methods.plan_cache import remembered
+from dpsynth_assets.methods.references import SPARE, examples_shown, reference_settings
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.public_base.documents import documents_here
-
-_SPARE = 1.1
-"""References are written with so many spare rows, for blank ones."""
 
 _UNKNOWN_DOCUMENTS, _UNKNOWN_CHARACTERS = 5_000, 400
 """What is taken of public documents that are not on this machine."""
@@ -56,6 +54,13 @@ class ExpectedMinutes:
     releases: Mapping[str, float | None]
     whole: float | None
     unknown: str = ""
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each release by folder, and of all else under ""; none where not known."""
+        if self.whole is None:
+            return {}
+        own = {folder: 60 * (minutes or 0.0) for folder, minutes in self.releases.items()}
+        return own | {"": max(0.0, 60 * self.whole - sum(own.values()))}
 
 
 TRIAL = "Trying how fast this machine is: seconds, and once"
@@ -90,9 +95,12 @@ def expected_minutes(
         return ExpectedMinutes(releases={}, whole=None, unknown=why)
     try:
         speed = machine_speed(base)
-    except SpeedUnknownError as error:
+    except (SpeedUnknownError, RuntimeError, ValueError, OSError, ImportError) as error:
+        # An estimate ends no command: what cannot be opened is told where it is needed.
+        told = isinstance(error, SpeedUnknownError)
+        why = str(error) if told else "the models of the public base could not be tried"
         releases = dict.fromkeys((each.folder for each in parts), None)
-        return ExpectedMinutes(releases=releases, whole=None, unknown=str(error))
+        return ExpectedMinutes(releases=releases, whole=None, unknown=why)
     sizes = _sizes(spec, planned, base, speed)
     elsewhere = {each.folder: _elsewhere(each) for each in parts}
     minutes = {
@@ -167,14 +175,9 @@ def _references(spec: PrivateDatasetSpec, planned: DatasetPlan, sizes: PublicSiz
     """The floor, without examples, and the ceiling, with real ones in its prompts."""
     if not spec.evaluation.references:
         return Work()
-    from dpsynth_assets.methods.registry import get_method
-
-    config: Any = get_method("mean_uniform").config_type()
-    if planned.predictions:
-        config = planned.predictions[0].config
-    rows, longest = ceil(_SPARE * spec.evaluation.reference_rows), config.max_document_tokens
-    shown = max((each.method.examples_in_prompt for each in planned.corpora), default=1)
-    prompts = (sizes.frame(0), sizes.prompt(shown, config.max_example_tokens))
+    config = reference_settings(planned)
+    rows, longest = ceil(SPARE * spec.evaluation.reference_rows), config.max_document_tokens
+    prompts = (sizes.frame(0), sizes.prompt(examples_shown(planned), config.max_example_tokens))
     return _total([sizes.writing(rows, prompt, longest, rows=256) for prompt in prompts])
 
 

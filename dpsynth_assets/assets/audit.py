@@ -44,7 +44,7 @@ def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definit
     return dg.Definitions.merge(
         dg.Definitions(
             assets=[_mechanism_audits(spec, plan), _privacy_statement(spec, plan, key)],
-            asset_checks=[*_statement_checks(spec, key), _audits_pass(spec, plan)],
+            asset_checks=[*_statement_checks(spec, key), _audits_pass(spec)],
         ),
         audit_trail_definitions(spec, [key, *corpora]),
     )
@@ -108,14 +108,14 @@ def _audit_table(results: list[AuditResult]) -> str:
     return "\n".join(lines)
 
 
-def _audits_pass(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetChecksDefinition:
+def _audits_pass(spec: PrivateDatasetSpec) -> dg.AssetChecksDefinition:
     @dg.asset_check(asset=audits_key(spec.name), name="mechanisms_pass_their_audits", blocking=True)
     @public_section(f"Results of the audits of {spec.name}")
     def mechanisms_pass_their_audits() -> dg.AssetCheckResult:
-        """No audit refutes what a mechanism of this dataset claims."""
-        failed = [
-            result["name"] for result in audit_results(planned_events(plan)) if not result["passed"]
-        ]
+        """No audit refutes what a mechanism claims."""
+        from dpsynth_assets.attacks.audits import latest_results
+
+        failed = [result.name for result in latest_results(home().audits) if not result.passed]
         return dg.AssetCheckResult(passed=not failed, metadata=compared("no failed audit", failed))
 
     return mechanisms_pass_their_audits

@@ -44,6 +44,11 @@ from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL, TEXT_EMBEDDER
+from dpsynth_assets.methods.references import (
+    SPARE,
+    examples_shown,
+    reference_settings,
+)
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.report.card_check import LABEL_FILE
@@ -56,7 +61,6 @@ from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import INTERNAL, PRIVACY, PUBLIC
 
-SPARE = 1.1
 _REFERENCES_CODE = "dpsynth_assets.methods.private_prediction.references"
 
 
@@ -86,43 +90,12 @@ def _model_input(spec: PrivateDatasetSpec) -> dict[str, dg.AssetIn]:
     }
 
 
-def _reference_settings(plan: DatasetPlan) -> Any:
-    """The references are sampled with the settings of the first method that decodes privately.
-
-    Where none does, they end where the longest rows of the methods do: longer ones would not be
-    compared with rows alike, and take as much longer to write.
-    """
-    from dpsynth_assets.methods.registry import get_method
-
-    if plan.predictions:
-        return plan.predictions[0].config
-    settings = get_method("mean_uniform").config_type()
-    longest = max((length for each in plan.corpora for length in _row_tokens(each)), default=None)
-    return (
-        settings
-        if longest is None
-        else settings.model_copy(update={"max_document_tokens": longest})
-    )
-
-
-def _row_tokens(planned: PlannedMethod) -> list[int]:
-    """Most tokens of a method's rows, if its settings say so."""
-    fields = ("max_new_tokens", "max_document_tokens")
-    declared = [getattr(planned.config, name) for name in fields if hasattr(planned.config, name)]
-    return declared[:1]
-
-
 def _writer(plan: DatasetPlan) -> tuple[Any, ...]:
     """What the references take from the methods, whose defaults may be those of a plugin."""
     from dpsynth_assets.attacks.circumstances import code_behind
 
     kinds = [type(each.method) for each in plan.methods]
-    return _reference_settings(plan), _examples(plan), [code_behind(kind) for kind in kinds]
-
-
-def _examples(plan: DatasetPlan) -> int:
-    """Records in a prompt of the ceiling: as many as the most examples that a method shows."""
-    return max((each.method.examples_in_prompt for each in plan.methods), default=1)
+    return reference_settings(plan), examples_shown(plan), [code_behind(kind) for kind in kinds]
 
 
 def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
@@ -152,7 +125,7 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
 
         def write() -> pl.DataFrame:
             model = prompted(models.language_model(public_language_model), plan.terms.prompts)
-            settings, public = _reference_settings(plan), PublicInputs(language_model=model)
+            settings, public = reference_settings(plan), PublicInputs(language_model=model)
             corpus = generate_public_only(settings, plan.terms, public, _documents(spec), report)
             return corpus.rows.head(spec.evaluation.reference_rows)
 
@@ -189,7 +162,7 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         **model_step(spec.public_data, LANGUAGE_MODEL),
         code_version=version_of("non-private", SPARE, *_written_by(spec)),
         description=(
-            f"The ceiling, ε = ∞: the same model with {_examples(plan)} of the real records in its "
+            f"The ceiling, ε = ∞: the same model with {examples_shown(plan)} of the real records in its "
             "prompt, as many as the methods show examples at most. It copies "
             "private text, stays in the owner-only store, and nothing released depends on it."
         ),
@@ -216,13 +189,13 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         with public_section("Opening the public language model"):
             model = prompted(models.language_model(public_language_model), plan.terms.prompts)
         release = generate_non_private(
-            _reference_settings(plan),
+            reference_settings(plan),
             plan.terms,
             private,
             PublicInputs(language_model=model),
             _documents(spec),
             progress.start(context, f"{spec.name}: non-private reference (ε = ∞)"),
-            _examples(plan),
+            examples_shown(plan),
         )
         corpus: SyntheticCorpus = release.value
         rows = corpus.rows.head(spec.evaluation.reference_rows)

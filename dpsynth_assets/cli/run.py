@@ -88,7 +88,7 @@ def _materialise(
     selected = {"/".join(name_in_ledger(key, spec)) for key in keys}
     agreed, tags = _ask_before_paying(spec, selected, release, console, yes=yes)
     job = loaded.resolve_implicit_global_asset_job_def()
-    run_id, progress = str(uuid.uuid4()), RunProgress()
+    run_id, progress = str(uuid.uuid4()), RunProgress(_expected_seconds(spec))
     with (
         dagster_instance(console) as instance,
         alive(run_id),
@@ -116,6 +116,14 @@ def _materialise(
         if event.is_step_failure:
             _print_failure(event, console)
     return bool(result.success)
+
+
+def _expected_seconds(spec: PrivateDatasetSpec) -> dict[str, float]:
+    """Seconds of each release of a cohort and of all else, by the trial of this machine."""
+    from dpsynth_assets.advice.minutes import expected_minutes
+    from dpsynth_assets.methods.planning import plan_dataset
+
+    return expected_minutes(spec, plan_dataset(spec)).seconds()
 
 
 def _ask_before_paying(

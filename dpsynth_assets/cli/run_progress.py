@@ -20,7 +20,8 @@ class RunProgress:
         """Begins with no steps.
 
         Args:
-            expected: Seconds that steps are expected to take, by step key; any may be missing.
+            expected: Seconds that the steps of each release are expected to take together, by its
+                folder, and all other steps under ""; none where nothing is known.
             clock: Says the seconds that have passed.
         """
         self._expected, self._clock = dict(expected or {}), clock
@@ -61,19 +62,25 @@ class RunProgress:
         return f"Step {number} of {len(self._steps)}{told}{name}"
 
     def seconds_left(self) -> float | None:
-        """Seconds until the run ends; None where nothing is expected of any step that is left.
+        """Seconds until the run ends; None where nothing is known.
 
-        A step of which nothing is expected counts nothing. Of the step that runs, what its share
-        says counts once a tenth of it is done.
+        Of a release with steps left, what was expected less what its steps took; at least what the
+        share of the step that runs says, once a tenth of it is done.
         """
-        ahead = [step for step in self._steps if step not in self._took]
-        if not any(step in self._expected for step in ahead):
+        if not self._expected:
             return None
-        rest = sum(self._expected.get(step, 0.0) for step in ahead if step != self._current)
-        return rest + (self._rest_of(self._current) if self._current in ahead else 0.0)
-
-    def _rest_of(self, current: str | None) -> float:
+        left = {self._work_of(step) for step in self._steps if step not in self._took}
+        rest = {work: self._expected.get(work, 0.0) for work in left}
         elapsed = self._clock() - self._since
-        if 0.1 <= self._share < 1:
-            return elapsed * (1 - self._share) / self._share
-        return max(0.0, self._expected.get(current or "", 0.0) - elapsed)
+        took = {**self._took} if self._current is None else {**self._took, self._current: elapsed}
+        for step, seconds in took.items():
+            if (work := self._work_of(step)) in rest:
+                rest[work] -= seconds
+        if self._current is not None and 0.1 <= self._share < 1:
+            work = self._work_of(self._current)
+            rest[work] = max(rest[work], elapsed * (1 - self._share) / self._share)
+        return sum(max(0.0, seconds) for seconds in rest.values())
+
+    def _work_of(self, step: str) -> str:
+        """Folder of the release that a step belongs to, such as `aug_pe`; "" where it is none."""
+        return next((part for part in step.split("__")[1:] if part in self._expected), "")

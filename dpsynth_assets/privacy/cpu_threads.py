@@ -8,10 +8,10 @@ compute are made here.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
-from threading import Barrier, Lock
+from threading import Barrier, RLock
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -23,14 +23,15 @@ which every thread would need for its own sums."""
 
 _VARIABLE = "OMP_NUM_THREADS"
 _Result = TypeVar("_Result")
-_opening = Lock()
+_opening = RLock()
 
 
 def run_alone(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Result]:
     """Runs each task in a thread in which PyTorch uses one thread, without gradients.
 
     The threads stay for later calls. A task must not call this function with the same number of
-    workers: it would wait for itself.
+    workers: it would wait for itself. If a task fails, those that have not begun are dropped, and
+    those that have are waited for: none goes on after the call.
 
     Args:
         tasks: What to run; shares nothing that another task writes.
@@ -42,7 +43,12 @@ def run_alone(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Res
     with _opening:
         pool = _kept_pool(workers)
     futures = [pool.submit(_without_gradients, task) for task in tasks]
-    return [future.result() for future in futures]
+    try:
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
 
 
 @contextmanager
@@ -87,8 +93,15 @@ def _kept_pool(workers: int) -> ThreadPoolExecutor:
     return _pool(workers)
 
 
-# A forked child has the pools and none of their threads: it makes its own.
-os.register_at_fork(after_in_child=_kept_pool.cache_clear)
+def _forget_pools() -> None:
+    """A forked child has the pools and none of their threads: it makes its own."""
+    _kept_pool.cache_clear()
+    _opening.release()
+
+
+os.register_at_fork(
+    before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_forget_pools
+)
 
 
 def _pool(workers: int) -> ThreadPoolExecutor:
@@ -97,10 +110,11 @@ def _pool(workers: int) -> ThreadPoolExecutor:
     PyTorch's number of threads is one variable of the process and a copy in each thread, taken at
     the thread's first look (its first parallel operation, or `get_num_threads`). So a thread looks
     before it sets its own number: nothing replaces that number later. The variable gets its former
-    value back from a thread of its own, so that the caller's number stays as it is.
+    value back from a thread of its own, so that the caller's number stays as it is; one pool is
+    opened at a time, so that none takes another's 1 for that value.
     """
     pool = ThreadPoolExecutor(workers, "one-thread")
-    with ThreadPoolExecutor(1) as starter:
+    with _opening, ThreadPoolExecutor(1) as starter:
         starter.submit(_start, pool, workers).result()
     return pool
 

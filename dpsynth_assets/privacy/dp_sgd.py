@@ -6,6 +6,7 @@ Shape letters: n private records, B records of one batch, T steps.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -288,8 +289,9 @@ class DpSgdMechanism:
             TypeError: If the model's gradients cannot be clipped record by record.
             ValueError: If there is not one loss for each record.
         """
-        with one_thread_each(NOISE_THREADS) as threads:
-            ahead = self._noise_ahead(gradients.parameters, threads)
+        on_device = any(each.device.type != "cpu" for each in gradients.parameters)
+        with one_thread_each(NOISE_THREADS) if on_device else nullcontext() as threads:
+            ahead = [] if threads is None else self._noise_ahead(gradients.parameters, threads)
             parts = self._refusing_shared_passes(private_parts)
             sums, rows = gradients.private_clipped_sums(parts, self.record_bound)
             if gradients.threads == 1:

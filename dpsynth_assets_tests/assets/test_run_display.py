@@ -16,7 +16,7 @@ from dpsynth_assets.resources import progress as module
 from dpsynth_assets_tests.assets.declared_cases import letters
 
 STEPS = ("letters__a__stage", "letters__a__corpus", "letters__report")
-EXPECTED = {"letters__a__stage": 100.0, "letters__report": 260.0}
+EXPECTED = {"a": 100.0, "": 260.0}
 
 
 @pytest.fixture
@@ -74,7 +74,13 @@ def test_minutes_left_are_those_of_all_steps_that_are_left(clock):
     clock[0] = 30.0
     assert run.seconds_left() == 70.0 + 260.0
     run.end(STEPS[0])
+    assert run.seconds_left() == 70.0 + 260.0, "the release has a step left"
+    run.start(STEPS[1])
+    clock[0] = 32.0
+    run.end(STEPS[1])
     assert run.seconds_left() == 260.0
+    run.end(STEPS[2])
+    assert run.seconds_left() == 0.0
 
 
 def test_the_share_of_a_step_says_more_than_what_was_expected_of_it(clock):
@@ -89,8 +95,23 @@ def test_the_share_of_a_step_says_more_than_what_was_expected_of_it(clock):
 def test_a_step_that_failed_or_was_skipped_is_over(clock):
     run = planned(clock)
     run.end(STEPS[0])
+    run.end(STEPS[1])
     assert run.seconds_left() == 260.0
-    assert run.line().startswith("Step 1 of 3")
+    assert run.line().startswith("Step 2 of 3")
+
+
+def test_a_run_is_told_what_its_plan_expects(monkeypatch):
+    """What `dpsynth run` makes its line from is the plan's own estimate, by release."""
+    from dpsynth_assets.advice import minutes
+    from dpsynth_assets.cli import run as command
+
+    told = minutes.ExpectedMinutes(releases={"a": 2.0, "shared": None}, whole=5.0)
+    monkeypatch.setattr(minutes, "expected_minutes", lambda spec, planned: told)
+    expected = command._expected_seconds(letters())
+    assert expected == {"a": 120.0, "shared": 0.0, "": 180.0}
+    run = RunProgress(expected, lambda: 0.0)
+    run.plan(STEPS)
+    assert run.line() == "Step 0 of 3, about 5 min left"
 
 
 def test_a_pipe_gets_lines_of_the_run_and_of_its_work(console, written, clock, monkeypatch):

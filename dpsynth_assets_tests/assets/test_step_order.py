@@ -176,6 +176,11 @@ def test_a_failed_audit_of_its_mechanism_publishes_nothing(monkeypatch, tmp_path
     assert not (tmp_path / "home" / "released").exists()
 
 
-def test_an_audit_of_another_mechanism_holds_nothing_back(monkeypatch, tmp_path):
+def test_a_failed_audit_of_any_mechanism_here_publishes_nothing(monkeypatch, tmp_path):
+    """Another dataset may pay from the same account, and its methods stay in that account's ε."""
     other = found("dp-sgd-poisson", passed=False)
-    assert CORPUS in run_with(monkeypatch, tmp_path, passed=True, extra=[other])
+    assert CORPUS not in run_with(monkeypatch, tmp_path, passed=True, extra=[other])
+
+
+def test_audits_that_pass_let_the_corpus_begin(monkeypatch, tmp_path):
+    assert CORPUS in run_with(monkeypatch, tmp_path, passed=True)

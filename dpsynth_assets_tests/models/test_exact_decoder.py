@@ -32,9 +32,9 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     LIMIT,
     exact_width,
     fastest_kernel,
+    is_exact,
     quantized_rows,
     quantized_weight,
-    trial_seconds,
 )
 from dpsynth_assets.models.exact_decoder.opening import read_decoder
 from dpsynth_assets.models.exact_decoder.shapes import computes_folder
@@ -96,7 +96,7 @@ def decoded(decoder, prompts, **options):
 
 
 def require_exact(kernel):
-    if trial_seconds(kernel, (64, 576)) is None:
+    if not is_exact(kernel, (64, 576)):
         pytest.skip(f"this processor does not compute the kernel {kernel} exactly")
 
 
@@ -258,15 +258,29 @@ class _Missing:
 @pytest.mark.parametrize("wrong", [_Saturating, _Rounding, _Missing])
 def test_a_kernel_that_is_not_exact_is_never_chosen(monkeypatch, wrong):
     monkeypatch.setitem(integer_products.KERNELS, "int8", wrong)
-    assert trial_seconds("int8", (6, 40)) is None
+    assert not is_exact("int8", (6, 40))
     monkeypatch.setattr(integer_products, "_fastest", integer_products._fastest.__wrapped__)
     assert fastest_kernel([(6, 40), (8, 64)]) != "int8"
+
+
+def test_a_kernel_is_chosen_among_those_that_are_exact_for_every_shape(monkeypatch):
+    """int8 is right and fastest on the first shape alone, as it is on a very small one."""
+    monkeypatch.setattr(
+        integer_products,
+        "is_exact",
+        lambda kernel, shape: kernel == "float32" or (kernel == "int8" and shape == (1, 1)),
+    )
+    monkeypatch.setattr(
+        integer_products, "trial_seconds", lambda kernel, _: 1.0 if kernel == "int8" else 100.0
+    )
+    monkeypatch.setattr(integer_products, "_fastest", integer_products._fastest.__wrapped__)
+    assert fastest_kernel([(1, 1), (2, 2)]) == "float32"
 
 
 def test_a_processor_without_an_exact_kernel_is_told_in_one_line(monkeypatch):
     monkeypatch.setattr(integer_products, "KERNELS", {"int8": _Saturating, "float32": _Rounding})
     monkeypatch.setattr(integer_products, "_fastest", integer_products._fastest.__wrapped__)
-    with pytest.raises(ExactDecoderError, match="wrong sums from all of int8, float32") as refusal:
+    with pytest.raises(ExactDecoderError, match="from all of int8, float32") as refusal:
         fastest_kernel([(6, 40)])
     assert "\n" not in str(refusal.value)
 
@@ -327,7 +341,7 @@ tests.assert_equal_bits(tests.decoded(decoder, prompts[:1]), together[:, :1])
 tests.assert_equal_bits(tests.decoded(decoder, prompts, tokens_per_pack=9), together)
 tests.assert_equal_bits(tests.decoded(decoder, prompts, threads=1, max_new_tokens=40), together)
 for kernel in tests.KERNELS:
-    if tests.trial_seconds(kernel, (64, 576)) is not None:
+    if tests.is_exact(kernel, (64, 576)):
         other = tests.ExactDecoder.of(tests.SHAPE, model.state_dict(), prompts[:3], kernel)
         tests.assert_equal_bits(tests.decoded(other, prompts), together)
 """
@@ -384,6 +398,7 @@ def test_prompts_out_of_bounds_are_refused(decoder, prompts, options):
         (lambda table: table["model.norm.weight"].fill_(torch.inf), "model.norm"),
         (lambda table: table.update({DOWN: table[DOWN][:, :-1].contiguous()}), "down_proj"),
         (lambda table: table.pop(DOWN), "down_proj"),
+        (lambda table: table["lm_head.weight"][2].fill_(torch.nan), "lm_head"),
     ],
 )
 def test_weights_that_fit_no_kernel_are_refused_in_one_line(tmp_path, model, change, told):

@@ -119,6 +119,43 @@ def test_a_pool_opened_in_a_pool_leaves_both_numbers_alone():
     assert torch.get_num_threads() == 2
 
 
+def test_pools_that_are_opened_at_once_leave_the_number_as_it_was():
+    def open_some():
+        for _ in range(20):
+            with one_thread_each(2):
+                pass
+
+    openers = [threading.Thread(target=open_some) for _ in range(3)]
+    for opener in openers:
+        opener.start()
+    for opener in openers:
+        opener.join()
+    seen = []
+    fresh = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    fresh.start()
+    fresh.join()
+    assert seen == [2]
+
+
+def test_no_task_goes_on_after_one_failed():
+    begun, ended = [], []
+
+    def fail():
+        raise KeyError
+
+    def work():
+        begun.append(None)
+        time.sleep(0.05)
+        ended.append(None)
+
+    with pytest.raises(KeyError):
+        run_alone([fail, *[work] * 20], 2)
+    assert len(ended) == len(begun) < 20
+    before = len(begun)
+    time.sleep(0.2)
+    assert len(begun) == before
+
+
 def test_a_forked_child_starts_threads_of_its_own():
     code = (
         "import os, warnings\n"
@@ -155,7 +192,8 @@ def test_every_pool_of_computing_threads_is_made_in_one_place():
         file.relative_to(root).as_posix()
         for file in root.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ThreadPoolExecutor"
+        if isinstance(node, ast.Call)
+        and "ThreadPoolExecutor" in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
     }
     assert makers == {"privacy/cpu_threads.py"} | POOLS_OF_WAITING_THREADS
 

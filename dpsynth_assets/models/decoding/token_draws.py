@@ -143,6 +143,8 @@ def _draw_from_nucleus(probabilities: np.ndarray, uniform: float, top_p: float) 
         values = probabilities[likely]
         if values.sum(dtype=np.float64) >= top_p:
             break
+    if not len(values):
+        raise ValueError("Expected a finite logit in every row to draw from, got a row without.")
     inside = _nucleus(values, top_p)
     mass = torch.from_numpy(values[inside]).cumsum(0, dtype=torch.float64).numpy()
     place = int(np.searchsorted(mass, uniform * mass[-1], side="right"))

@@ -31,15 +31,14 @@ Shape = tuple[int, int]
 
 _PACKED_FOR = 32
 """Rows that packed weights are laid out for; other numbers of rows take the same layout."""
-_LARGEST_ROWS = (1, 6, 33, 384)
+_LARGEST_ROWS = (1, 6, 33, 130)
 """Rows of the products whose sums are the largest there are."""
 _RANDOM_ROWS = (1, 6, 33)
-"""Rows of random products; the last are timed."""
+"""Rows of random products."""
+_TIMED_ROWS = 32
 _REPETITIONS = 3
 _CACHED = 1 << 25
 """Bytes that are written before a product is timed: a pass over a model finds no weight cached."""
-_TOO_SLOW = 3.0
-"""A kernel that takes this many times as long as the fastest on one shape is tried on no other."""
 
 
 class IntegerProduct(Protocol):
@@ -203,33 +202,28 @@ def fastest_kernel(shapes: Iterable[Shape]) -> Kernel:
 
 @cache
 def _fastest(shapes: tuple[Shape, ...]) -> Kernel:
-    seconds = dict.fromkeys(KERNELS, 0.0)
-    for shape in shapes:
-        took = {kernel: trial_seconds(kernel, shape) for kernel in seconds}
-        least = min((own for own in took.values() if own is not None), default=0.0)
-        seconds = {
-            kernel: seconds[kernel] + own
-            for kernel, own in took.items()
-            if own is not None and own <= _TOO_SLOW * least
-        }
+    seconds = {
+        kernel: sum(trial_seconds(kernel, shape) for shape in shapes)
+        for kernel in KERNELS
+        if all(is_exact(kernel, shape) for shape in shapes)
+    }
     if not seconds:
         raise ExactDecoderError(
-            "Expected a processor that multiplies small integers exactly in int8 or float32, got "
-            f"wrong sums from all of {', '.join(KERNELS)}; unset variables that lower the "
+            "Expected a processor that multiplies small integers exactly, got wrong sums, or none, "
+            f"from all of {', '.join(KERNELS)}; unset variables that lower the "
             "precision of float32 (DNNL_DEFAULT_FPMATH_MODE), or write decoder: transformers."
         )
     return min(seconds, key=seconds.__getitem__)
 
 
-def trial_seconds(kernel: Kernel, shape: Shape) -> float | None:
-    """Least seconds of a product of some rows; None where a sum is wrong or cannot be computed.
+def is_exact(kernel: Kernel, shape: Shape) -> bool:
+    """Whether a kernel's sums are right: at their largest, where 16 bits saturate, and at random.
 
-    Sums are tried at their largest, where 16 bits saturate, and at random.
+    Must run where PyTorch uses one thread.
     """
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    draw = partial(torch.randint, generator=generator)
     scale = torch.rand(shape[0], generator=generator) + 0.5
     try:
         product = KERNELS[kernel](torch.full(shape, -LIMIT, dtype=torch.int8), scale)
@@ -237,18 +231,34 @@ def trial_seconds(kernel: Kernel, shape: Shape) -> float | None:
         for rows in _LARGEST_ROWS:
             got = product(torch.full((rows, shape[1]), ZERO_POINT + LIMIT, dtype=torch.uint8))
             if not torch.equal(got, largest.expand(rows, -1)):
-                return None
-        integers = draw(-LIMIT, LIMIT + 1, shape, dtype=torch.int8)
+                return False
+        integers = _random(shape, generator)
         product, exact = KERNELS[kernel](integers, scale), integers.t().double()
         for rows in _RANDOM_ROWS:
-            random = draw(1, 2 * LIMIT + 2, (rows, shape[1]), dtype=torch.uint8)
-            sums = (random.double() - ZERO_POINT) @ exact
-            if not torch.equal(product(random), sums.float() * scale):
-                return None
+            drawn = _random((rows, shape[1]), generator)
+            sums = (drawn.double() @ exact).float() * scale
+            if not torch.equal(product((drawn.int() + ZERO_POINT).to(torch.uint8)), sums):
+                return False
     except (RuntimeError, AttributeError):  # An operation that this build of PyTorch lacks.
-        return None
+        return False
+    return True
+
+
+def trial_seconds(kernel: Kernel, shape: Shape) -> float:
+    """Least seconds of a product of some rows with a weight that no cache holds."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    product = KERNELS[kernel](_random(shape, generator), torch.ones(shape[0]))
+    activations = torch.full((_TIMED_ROWS, shape[1]), ZERO_POINT + 1, dtype=torch.uint8)
     written = torch.empty(_CACHED, dtype=torch.int8)
-    return min(_seconds(product, random, written) for _ in range(_REPETITIONS))
+    return min(_seconds(product, activations, written) for _ in range(_REPETITIONS))
+
+
+def _random(shape: tuple[int, int], generator: "torch.Generator") -> "torch.Tensor":
+    import torch
+
+    return torch.randint(-LIMIT, LIMIT + 1, shape, generator=generator, dtype=torch.int8)
 
 
 def _seconds(

@@ -78,7 +78,7 @@ class Weights:
     vocabulary: tuple[IntegerProduct, ...]
 
 
-EMBEDDINGS = "model.embed_tokens.weight"
+EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 ATTENTION, FEED_FORWARD, DOWN, FINAL = "attention", "feed_forward", "down", "final"
 Magnitudes = Mapping[tuple[int, str], "torch.Tensor"]
 """Largest magnitude of each input channel, by layer and place; empty before any was observed."""
@@ -138,6 +138,8 @@ def _expected_shapes(
         for name, own in of_layer.items()
     }
     expected |= {EMBEDDINGS: (shape.vocabulary, width), "model.norm.weight": (width,)}
+    if HEAD in table:
+        expected[HEAD] = expected[EMBEDDINGS]
     return expected
 
 
@@ -153,7 +155,7 @@ def quantized_table(
             weights loses precision in the weights and costs it in the activations: both are
             balanced (Xiao et al. 2023, SmoothQuant, equation 4).
     """
-    head = table.get("lm_head.weight", table[EMBEDDINGS]).float()
+    head = table.get(HEAD, table[EMBEDDINGS]).float()
     vocabulary, final_norm = _balanced(
         head,
         table["model.norm.weight"].float(),
