@@ -35,8 +35,8 @@ _TEXT: Final = (
 _FEW, _MANY = 8, 64
 """Rows of the steps that are tried: what a step takes grows with its rows, from a constant."""
 
-_READ, _STEPS = 3, 24
-"""Prompts that are read, of about a hundred tokens, and steps at most."""
+_READ, _STEPS = 6, 24
+"""Prompts of about a hundred tokens that are read, enough for two threads, and steps at most."""
 
 _LEAST_TIME = 0.12
 """Seconds that one trial takes, or one call of it if that is more."""
