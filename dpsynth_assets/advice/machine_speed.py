@@ -36,7 +36,7 @@ _FEW, _MANY = 8, 64
 """Rows of the steps that are tried: what a step takes grows with its rows, from a constant."""
 
 _READ, _STEPS = 6, 24
-"""Prompts that are read, of about a hundred tokens, enough for two threads; steps at most."""
+"""Prompts of about a hundred tokens that are read, enough for two threads, and steps at most."""
 
 _LEAST_TIME = 0.12
 """Seconds that one trial takes, or one call of it if that is more."""

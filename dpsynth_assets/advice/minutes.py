@@ -21,7 +21,7 @@ from dpsynth_assets.methods.attack_runs import attacked
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.models_run import CONDITIONAL_GENERATOR, LANGUAGE_MODEL
 from dpsynth_assets.methods.plan_cache import remembered
-from dpsynth_assets.methods.references import SPARE, examples_shown, reference_settings
+from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_settings
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.public_base.documents import documents_here

@@ -44,7 +44,7 @@ from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL, TEXT_EMBEDDER
-from dpsynth_assets.methods.references import (
+from dpsynth_assets.methods.planning import (
     SPARE,
     examples_shown,
     reference_settings,
@@ -162,8 +162,8 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         **model_step(spec.public_data, LANGUAGE_MODEL),
         code_version=version_of("non-private", SPARE, *_written_by(spec)),
         description=(
-            f"The ceiling, ε = ∞: the same model with {examples_shown(plan)} of the real records in its "
-            "prompt, as many as the methods show examples at most. It copies "
+            f"The ceiling, ε = ∞: the same model with {examples_shown(plan)} of the real records "
+            "in its prompt, as many as the methods show examples at most. It copies "
             "private text, stays in the owner-only store, and nothing released depends on it."
         ),
     )

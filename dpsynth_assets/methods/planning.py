@@ -22,6 +22,7 @@ from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, Plan
 from dpsynth_assets.methods.declared_terms import budget_terms, cohort_terms, secret_terms
 from dpsynth_assets.methods.dependencies import readable_corpora, refusal_for_inputs
 from dpsynth_assets.methods.plan_scale import fitted_scale, largest_scale
+from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.registry import REGISTRY, bound_method, get_method
 from dpsynth_assets.methods.secret_shares import divided_secret_shares
 from dpsynth_assets.methods.stages import MethodPlan
@@ -30,6 +31,9 @@ from dpsynth_assets.privacy.accounting import zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+
+SPARE = 1.1
+"""Documents that a reference samples for each row that is asked for: a few are blank."""
 
 _BELOW = 1.0 - 1e-9
 """Keeps a plan of shares that sum to one from overspending by a rounding error."""
@@ -249,3 +253,32 @@ def _readable(method: Method[Any], plan: MethodPlan) -> MethodPlan:
     if tail is None or tail.refusal is None:
         return replace(plan, tail=tail)
     return replace(method.refused(tail.refusal, plan.parameters), tail=tail)
+
+
+def reference_settings(plan: DatasetPlan) -> Any:
+    """The references are sampled with the settings of the first method that decodes privately.
+
+    Where none does, they end where the longest rows of the methods do: longer ones would not be
+    compared with rows alike, and take as much longer to write.
+    """
+    if plan.predictions:
+        return plan.predictions[0].config
+    fields = ("max_new_tokens", "max_document_tokens")
+    of_rows = (
+        next(
+            (getattr(each.config, name, None) for name in fields if hasattr(each.config, name)),
+            None,
+        )
+        for each in plan.corpora
+    )
+    longest = max((length for length in of_rows if length is not None), default=None)
+    settings = MeanUniformConfig()
+    if longest is None:
+        return settings
+    least = min(longest, settings.min_tokens_for_new_document)
+    return MeanUniformConfig(max_document_tokens=longest, min_tokens_for_new_document=least)
+
+
+def examples_shown(plan: DatasetPlan) -> int:
+    """Records in a prompt of the ceiling: as many as the most examples that a method shows."""
+    return max((each.method.examples_in_prompt for each in plan.methods), default=1)
