@@ -4,6 +4,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+OTHERS = ""
+"""Stands for all steps that are no method's: audits, embeddings, references, scores."""
+
+TOLD_FROM = 0.1
+"""Share of a step from which on it says how long the rest takes."""
+
 
 class RunProgress:
     """Counts the steps of one run and estimates what is left.
@@ -20,7 +26,8 @@ class RunProgress:
         """Begins with no steps.
 
         Args:
-            expected: Seconds that steps are expected to take, by step key; any may be missing.
+            expected: Seconds that all steps of a method are expected to take, by its folder; those
+                of all other steps by `OTHERS`. Any may be missing.
             clock: Says the seconds that have passed.
         """
         self._expected, self._clock = dict(expected or {}), clock
@@ -63,17 +70,20 @@ class RunProgress:
     def seconds_left(self) -> float | None:
         """Seconds until the run ends; None where nothing is expected of any step that is left.
 
-        A step of which nothing is expected counts nothing. Of the step that runs, what its share
-        says counts once a tenth of it is done.
+        What is expected of a method, less what its steps took, is left as long as one of them is;
+        of the step that runs at least what its share says, once a tenth of it is done.
         """
-        ahead = [step for step in self._steps if step not in self._took]
-        if not any(step in self._expected for step in ahead):
-            return None
-        rest = sum(self._expected.get(step, 0.0) for step in ahead if step != self._current)
-        return rest + (self._rest_of(self._current) if self._current in ahead else 0.0)
+        ahead = {self._group(step) for step in self._steps if step not in self._took}
+        known = [group for group in ahead if group in self._expected]
+        return sum(map(self._left_of, known)) if known else None
 
-    def _rest_of(self, current: str | None) -> float:
+    def _group(self, step: str) -> str:
+        return next((each for each in self._expected if each and f"__{each}__" in step), OTHERS)
+
+    def _left_of(self, group: str) -> float:
+        took = sum(seconds for step, seconds in self._took.items() if self._group(step) == group)
+        if self._current is None or self._group(self._current) != group:
+            return max(0.0, self._expected[group] - took)
         elapsed = self._clock() - self._since
-        if 0.1 <= self._share < 1:
-            return elapsed * (1 - self._share) / self._share
-        return max(0.0, self._expected.get(current or "", 0.0) - elapsed)
+        told = elapsed * (1 - self._share) / self._share if self._share >= TOLD_FROM else 0.0
+        return max(told, self._expected[group] - took - elapsed)
