@@ -55,13 +55,6 @@ class ExpectedMinutes:
     whole: float | None
     unknown: str = ""
 
-    def seconds(self) -> dict[str, float]:
-        """Seconds of each release by folder, and of all else under ""; none where not known."""
-        if self.whole is None:
-            return {}
-        own = {folder: 60 * (minutes or 0.0) for folder, minutes in self.releases.items()}
-        return own | {"": max(0.0, 60 * self.whole - sum(own.values()))}
-
 
 TRIAL = "Trying how fast this machine is: seconds, and once"
 """What a person is told who waits for a trial."""

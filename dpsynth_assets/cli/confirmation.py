@@ -15,6 +15,7 @@ from dpsynth_assets.privacy.ledger.plans import is_secret
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 
 if TYPE_CHECKING:
+    from dpsynth_assets.advice.minutes import ExpectedMinutes
     from dpsynth_assets.methods.dataset_plan import DatasetPlan
 
 
@@ -74,8 +75,8 @@ def pending_releases(
 
 def show_pending(
     spec: PrivateDatasetSpec, pending: Sequence[PendingRelease], ledger: Ledger, console: Console
-) -> None:
-    """Prints the price list, the minutes of the whole run and what remains of the budget."""
+) -> "ExpectedMinutes":
+    """Prints the price list, the minutes of the whole run, which it returns, and what remains."""
     from dpsynth_assets.advice.minutes import TRIAL, expected_minutes, whole_in_words
     from dpsynth_assets.methods.planning import plan_dataset
 
@@ -102,6 +103,7 @@ def show_pending(
         f"Budget: ε = {declared(spec.budget.epsilon)} at δ = {declared(spec.budget.delta)}; "
         f"{epsilon_down(left)} remains before this run. What is paid cannot be paid back."
     )
+    return expected
 
 
 def _is_paid(

@@ -7,7 +7,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,10 +17,13 @@ from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases, show_pending
 from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.cli.run_events import follow_run
-from dpsynth_assets.cli.run_progress import RunProgress
+from dpsynth_assets.cli.run_progress import OTHERS, RunProgress
 from dpsynth_assets.cli.summary import print_summary, summarise
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.ledger import Ledger
+
+if TYPE_CHECKING:
+    from dpsynth_assets.advice.minutes import ExpectedMinutes
 
 
 def run(
@@ -86,9 +89,11 @@ def _materialise(
     loaded = defs()
     keys = selected_assets(select, spec, loaded.resolve_asset_graph())
     selected = {"/".join(name_in_ledger(key, spec)) for key in keys}
-    agreed, tags = _ask_before_paying(spec, selected, release, console, yes=yes)
+    agreed, tags, expected = _ask_before_paying(spec, selected, release, console, yes=yes)
+    if select:  # What is expected of all other steps is that of the whole run.
+        expected.pop(OTHERS, None)
     job = loaded.resolve_implicit_global_asset_job_def()
-    run_id, progress = str(uuid.uuid4()), RunProgress(_expected_seconds(spec))
+    run_id, progress = str(uuid.uuid4()), RunProgress(expected)
     with (
         dagster_instance(console) as instance,
         alive(run_id),
@@ -118,22 +123,15 @@ def _materialise(
     return bool(result.success)
 
 
-def _expected_seconds(spec: PrivateDatasetSpec) -> dict[str, float]:
-    """Seconds of each release of a cohort and of all else, by the trial of this machine."""
-    from dpsynth_assets.advice.minutes import expected_minutes
-    from dpsynth_assets.methods.planning import plan_dataset
-
-    return expected_minutes(spec, plan_dataset(spec)).seconds()
-
-
 def _ask_before_paying(
     spec: PrivateDatasetSpec, selected: set[str], release: str, console: Console, *, yes: bool
-) -> tuple[set[str] | None, dict[str, str]]:
+) -> tuple[set[str] | None, dict[str, str], dict[str, float]]:
     """Shows what the run would pay for, and asks a person.
 
     Returns:
-        The assets that may be charged, None for all that were selected, as `yes` says; and tags by
-        which the run is found, with ε of what it is to pay for.
+        The assets that may be charged, None for all that were selected, as `yes` says; tags by
+        which the run is found, with ε of what it is to pay for; and the seconds that are expected
+        of methods and of all other steps, as `RunProgress` takes them, none where nothing is paid.
 
     Raises:
         PrivacyError: The budget does not hold what the run would pay for; nothing is started.
@@ -143,13 +141,13 @@ def _ask_before_paying(
     from dpsynth_assets.resources.ledger import PrivacyLedger
 
     ledger = PrivacyLedger().open()
-    pending = pending_releases(spec, selected, release, ledger)
+    pending, expected = pending_releases(spec, selected, release, ledger), {}
     if pending:
-        show_pending(spec, pending, ledger, console)
+        expected = _seconds(show_pending(spec, pending, ledger, console))
         _expect_room(spec, pending, release, ledger)
     tags = {**_tags(spec, release, pending), **_person()}
     if yes:
-        return None, tags
+        return None, tags, expected
     if pending and not sys.stdin.isatty():
         raise typer.BadParameter(
             f"Expected --yes where nobody can be asked, got none; {len(pending)} release(s) of "
@@ -157,7 +155,15 @@ def _ask_before_paying(
         )
     if pending:
         typer.confirm("Pay for these releases?", abort=True, err=True)
-    return {each.asset for each in pending}, tags
+    return {each.asset for each in pending}, tags, expected
+
+
+def _seconds(minutes: "ExpectedMinutes") -> dict[str, float]:
+    """Seconds of each method and of all other steps, as far as they are known."""
+    seconds = {folder: 60 * each for folder, each in minutes.releases.items() if each is not None}
+    if minutes.whole is not None:
+        seconds[OTHERS] = max(0.0, 60 * minutes.whole - sum(seconds.values()))
+    return seconds
 
 
 def _expect_room(

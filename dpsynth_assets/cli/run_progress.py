@@ -4,6 +4,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+OTHERS = ""
+"""Stands for all steps that are no method's: audits, embeddings, references, scores."""
+
+TOLD_FROM = 0.1
+"""Share of a step from which on it says how long the rest takes."""
+
 
 class RunProgress:
     """Counts the steps of one run and estimates what is left.
@@ -20,8 +26,8 @@ class RunProgress:
         """Begins with no steps.
 
         Args:
-            expected: Seconds that the steps of each release are expected to take together, by its
-                folder, and all other steps under ""; none where nothing is known.
+            expected: Seconds that all steps of a method are expected to take, by its folder; those
+                of all other steps by `OTHERS`. Any may be missing.
             clock: Says the seconds that have passed.
         """
         self._expected, self._clock = dict(expected or {}), clock
@@ -62,25 +68,22 @@ class RunProgress:
         return f"Step {number} of {len(self._steps)}{told}{name}"
 
     def seconds_left(self) -> float | None:
-        """Seconds until the run ends; None where nothing is known.
+        """Seconds until the run ends; None where nothing is expected of any step that is left.
 
-        Of a release with steps left, what was expected less what its steps took; at least what the
-        share of the step that runs says, once a tenth of it is done.
+        What is expected of a method, less what its steps took, is left as long as one of them is;
+        of the step that runs at least what its share says, once a tenth of it is done.
         """
-        if not self._expected:
-            return None
-        left = {self._work_of(step) for step in self._steps if step not in self._took}
-        rest = {work: self._expected.get(work, 0.0) for work in left}
-        elapsed = self._clock() - self._since
-        took = {**self._took} if self._current is None else {**self._took, self._current: elapsed}
-        for step, seconds in took.items():
-            if (work := self._work_of(step)) in rest:
-                rest[work] -= seconds
-        if self._current is not None and 0.1 <= self._share < 1:
-            work = self._work_of(self._current)
-            rest[work] = max(rest[work], elapsed * (1 - self._share) / self._share)
-        return sum(max(0.0, seconds) for seconds in rest.values())
+        ahead = {self._group(step) for step in self._steps if step not in self._took}
+        known = [group for group in ahead if group in self._expected]
+        return sum(map(self._left_of, known)) if known else None
 
-    def _work_of(self, step: str) -> str:
-        """Folder of the release that a step belongs to, such as `aug_pe`; "" where it is none."""
-        return next((part for part in step.split("__")[1:] if part in self._expected), "")
+    def _group(self, step: str) -> str:
+        return next((each for each in self._expected if each and f"__{each}__" in step), OTHERS)
+
+    def _left_of(self, group: str) -> float:
+        took = sum(seconds for step, seconds in self._took.items() if self._group(step) == group)
+        if self._current is None or self._group(self._current) != group:
+            return max(0.0, self._expected[group] - took)
+        elapsed = self._clock() - self._since
+        told = elapsed * (1 - self._share) / self._share if self._share >= TOLD_FROM else 0.0
+        return max(told, self._expected[group] - took - elapsed)

@@ -11,12 +11,12 @@ from rich.text import Text
 from dpsynth_assets.assets.published import released_rows_path
 from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.cli.run_events import CHARACTERS, ROWS, follow_run, show_rows
-from dpsynth_assets.cli.run_progress import RunProgress
+from dpsynth_assets.cli.run_progress import OTHERS, RunProgress
 from dpsynth_assets.resources import progress as module
 from dpsynth_assets_tests.assets.declared_cases import letters
 
 STEPS = ("letters__a__stage", "letters__a__corpus", "letters__report")
-EXPECTED = {"a": 100.0, "": 260.0}
+EXPECTED = {"a": 100.0, OTHERS: 260.0}
 
 
 @pytest.fixture
@@ -74,13 +74,10 @@ def test_minutes_left_are_those_of_all_steps_that_are_left(clock):
     clock[0] = 30.0
     assert run.seconds_left() == 70.0 + 260.0
     run.end(STEPS[0])
-    assert run.seconds_left() == 70.0 + 260.0, "the release has a step left"
+    assert run.seconds_left() == 70.0 + 260.0, "a step of the method is still to come"
     run.start(STEPS[1])
-    clock[0] = 32.0
     run.end(STEPS[1])
     assert run.seconds_left() == 260.0
-    run.end(STEPS[2])
-    assert run.seconds_left() == 0.0
 
 
 def test_the_share_of_a_step_says_more_than_what_was_expected_of_it(clock):
@@ -92,26 +89,17 @@ def test_the_share_of_a_step_says_more_than_what_was_expected_of_it(clock):
     assert run.seconds_left() == 600.0 + 260.0
 
 
-def test_a_step_that_failed_or_was_skipped_is_over(clock):
+def test_a_method_that_was_stored_or_failed_counts_no_more(clock):
     run = planned(clock)
-    run.end(STEPS[0])
-    run.end(STEPS[1])
+    for step in STEPS[:2]:
+        run.end(step)
     assert run.seconds_left() == 260.0
     assert run.line().startswith("Step 2 of 3")
 
 
-def test_a_run_is_told_what_its_plan_expects(monkeypatch):
-    """What `dpsynth run` makes its line from is the plan's own estimate, by release."""
-    from dpsynth_assets.advice import minutes
-    from dpsynth_assets.cli import run as command
-
-    told = minutes.ExpectedMinutes(releases={"a": 2.0, "shared": None}, whole=5.0)
-    monkeypatch.setattr(minutes, "expected_minutes", lambda spec, planned: told)
-    expected = command._expected_seconds(letters())
-    assert expected == {"a": 120.0, "shared": 0.0, "": 180.0}
-    run = RunProgress(expected, lambda: 0.0)
-    run.plan(STEPS)
-    assert run.line() == "Step 0 of 3, about 5 min left"
+def test_nothing_is_told_of_minutes_that_nobody_knows(clock):
+    run = planned(clock, expected={"b": 100.0})
+    assert run.seconds_left() is None
 
 
 def test_a_pipe_gets_lines_of_the_run_and_of_its_work(console, written, clock, monkeypatch):
