@@ -19,7 +19,7 @@ from dpsynth_assets.methods.models_run import (
     RunModel,
 )
 from dpsynth_assets.methods.stages import Stage
-from dpsynth_assets.resources.model_pool import model_op_tags, model_pool
+from dpsynth_assets.resources.model_pool import PROCESSOR_POOL, model_op_tags, model_pool
 from dpsynth_assets.workers import declared_kind
 
 
@@ -36,13 +36,13 @@ def model_step(base: PublicDataSpec | str, *models: RunModel) -> dict[str, Any]:
 
 
 def on_processors(base: PublicDataSpec | str, method: Staged[Any], stage: str) -> bool:
-    """Whether a stage asks for no GPU, and its engine is one that workers can open beside it.
+    """Whether a stage runs on no GPU, and its engine is one that workers can open beside it.
 
     vLLM takes its share of a device for itself, so there is one of it.
     """
     models = method.models_run(stage)
     in_vllm = any(isinstance(each, EngineSpec) and each.kind == "vllm" for each in models)
-    return not in_vllm and not model_step(base, *models)["op_tags"]
+    return not in_vllm and model_step(base, *models)["pool"] == PROCESSOR_POOL
 
 
 def step_on(devices: int) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def test_weights_over_parts_are_those_of_the_whole(name, tmp_path, store, public
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [3])
 def test_weights_are_the_same_for_any_number_of_workers(
     count, tmp_path, store, public, planted_noise
 ):
