@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
+from threadpoolctl import threadpool_limits
+
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.workers.keeping import forget
 from dpsynth_assets.workers.protocol import Outcome, attempt, check_paths, failed, result_of
@@ -20,6 +22,8 @@ from dpsynth_assets.workers.protocol import Outcome, attempt, check_paths, faile
 R = TypeVar("R")
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
+_LARGE = ("torch", "polars", "transformers")
+"""Modules that take seconds to import: the server of workers imports those that are loaded here."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -124,8 +128,11 @@ class OpenedProcesses:
 def _started(count: int) -> ProcessPoolExecutor:
     """Processes that begin as tasks come, each with its share of the processors."""
     threads = max(1, (os.cpu_count() or 1) // count)
-    # A forked child would inherit the locks of the threads of polars and PyTorch.
-    return ProcessPoolExecutor(count, get_context("spawn"), _begin, (threads,))
+    # A child forked from this process would inherit the locks of the threads of polars and PyTorch.
+    # Those of a server that has imported and computed nothing share its imports and no locks.
+    context = get_context("forkserver")
+    context.set_forkserver_preload([name for name in _LARGE if name in sys.modules])
+    return ProcessPoolExecutor(count, context, _begin, (threads, dict(os.environ)))
 
 
 def _awaited(part: Folder, future: "Future[Outcome]") -> Any:
@@ -150,10 +157,19 @@ def _end(pool: ProcessPoolExecutor) -> None:
     pool.shutdown(cancel_futures=True)
 
 
-def _begin(threads: int) -> None:
-    """Prepares a worker: its share of the processors, and an end with the process that made it."""
-    for name in _THREADS:
-        os.environ[name] = str(threads)
+def _begin(threads: int, environment: dict[str, str]) -> None:
+    """Prepares a worker: its share of the processors, and an end with the process that made it.
+
+    Args:
+        threads: Threads that its libraries may compute with.
+        environment: The variables of whoever asked: the server's are those of its own beginning.
+    """
+    os.environ.clear()
+    os.environ.update(environment | dict.fromkeys(_THREADS, str(threads)))
+    if "torch" in sys.modules:  # Libraries that the server has loaded read the variables then.
+        sys.modules["torch"].set_num_threads(threads)
+    if "numpy" in sys.modules:
+        threadpool_limits(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the driver, which ends the workers.
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
