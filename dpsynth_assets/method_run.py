@@ -21,6 +21,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.declared_terms import cohort_terms
+from dpsynth_assets.methods.drawn_from import drawn_from
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs, Released
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.registry import bound_method
@@ -39,7 +40,7 @@ from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, Reservation
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.rests_on import EMBEDDINGS
 from dpsynth_assets.public_base import PublicBase
-from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
+from dpsynth_assets.public_base.inputs import load_public_inputs, model_files, public_versions
 from dpsynth_assets.records import canonical_frame
 from dpsynth_assets.records.columns import check_columns
 from dpsynth_assets.records.reading import frame_rows
@@ -247,11 +248,14 @@ class _Run:
         with _withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged."):
             differ = self._read_records.differ(self.spec.name, *self._state)
         if differ:
-            raise PrivacyError(
-                f"private: expected the records that release {self.release!r} of "
-                f"{self.spec.name!r} was paid for, got others. Nothing was charged: give those "
-                "records, or, if these are meant, another name of the release, which pays again."
-            )
+            raise self._replaced()
+
+    def _replaced(self) -> PrivacyError:
+        return PrivacyError(
+            f"private: expected the records that release {self.release!r} of {self.spec.name!r} "
+            "was paid for, got others. Nothing was charged: give those records, or, if these are "
+            "meant, another name of the release, which pays again."
+        )
 
     @property
     def _state(self) -> tuple[str, Callable[[bytes], str]]:
@@ -306,6 +310,7 @@ class _Run:
                 plan=self.plan.releases,
                 draw=partial(self._drawn, part, stage, values, embedder, Path(scratch)),
                 passes=None if stage.public else partial(self._unfinished, stage),
+                drawn_from=partial(self._drawn_from, part, stage, values),
                 prepare=partial(self._prepare, part, stage, values),
                 rests_on=lambda: part.method.rests_on(stage, self._inputs(part, values)),
             )
@@ -322,6 +327,32 @@ class _Run:
             with _withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged."):
                 self._refuse_shared_records()
         return part.method.room(stage, public)
+
+    def _drawn_from(
+        self, part: PlannedMethod | PlannedShared, stage: Stage, values: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """All that decides the draw beside its request; binds the charge to this frame."""
+        engine = self.plan.terms.engine if part.method.uses_engine else None
+        embedder = self._embedder().made_by if stage.needs_embeddings else {}
+        return {
+            **drawn_from(self.spec, self.public.spec, part),
+            "files": model_files(values, engine),
+            "embedded": embedder,
+            "records": self._paid_for(),
+        }
+
+    def _paid_for(self) -> str:
+        """The digest of the frame under the key of the store where an unfinished draw lies."""
+        with _withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged."):
+            state, digest = self._state
+            if self.compared:
+                rows = self._read_records
+                with rows.alone(self.spec.name):
+                    if not rows.note_paid(self.spec.name, state, digest(rows.key)):
+                        raise self._replaced()
+                self._fingerprints.note_paid(self.spec.name)
+            kept = self.store.unfinished
+            return digest(ReadRecords(files_below(kept), kept).key)
 
     def _unfinished(
         self, stage: Stage, reservation: Reservation
@@ -348,9 +379,6 @@ class _Run:
             made = part.method.make_public(stage, public, folder, self.progress)
             cost = Cost(guarantee=part.plan.guarantee, event=POST_PROCESSING)
         else:
-            if self.compared:
-                self._fingerprints.note_paid(self.spec.name)
-                self._read_records.note_paid(self.spec.name)
             kept = self._unfinished(stage, reservation)
             name = f"{self.spec.name}/{part.folder}/{stage.name}"
             with _withheld(name, "Its charge stands; the same call resumes it."):
@@ -391,7 +419,6 @@ class _Run:
                 f"cohort: expected records that no other account pays for, got some that {other!r} "
                 f"has read: {name!r} would spend a second budget on them. Name that cohort."
             )
-        self._read_records.note_read(name, *self._state)
 
     def _embedder(self) -> Any:
         manifest = self.public.values(["text_embedder"])["text_embedder"]

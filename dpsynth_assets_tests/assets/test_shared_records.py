@@ -103,17 +103,38 @@ def test_the_same_place_is_told_whatever_it_holds(tmp_path, store):
     assert "cohort 'one' has read" in failure(result)
 
 
-def test_cohorts_of_one_dataset_are_disjoint_by_their_rule(tmp_path, store):
-    """Two months may hold the same form letters; no record is in both."""
-    declared = declare(
-        tmp_path, "mail", letters(range(30)), source={"path": str(tmp_path / "mail-*.csv")},
-        cohorts={"by": "file", "pattern": "mail-{year}.csv"},
+def monthly(folder, **columns):
+    return declare(
+        folder, "mail", [], source={"path": str(folder / "mail-*.csv")},
+        cohorts={"by": "file", "pattern": "mail-{year}.csv"}, columns={"text": "text", **columns},
     )  # fmt: skip
-    for year in ("2025", "2026"):
-        texts = letters(range(30))
-        frame = pl.DataFrame({"id": range(30), "text": texts})
-        frame.write_csv(tmp_path / f"mail-{year}.csv")
-        assert read(CohortSpec.of(declared, year), store).success
+
+
+def put(folder, year, ids, texts):
+    pl.DataFrame({"id": ids, "text": texts}).write_csv(folder / f"mail-{year}.csv")
+
+
+def test_one_record_that_moved_to_another_cohort_of_its_dataset_is_told(tmp_path, store):
+    declared = monthly(tmp_path, id="id")
+    put(tmp_path, 2025, range(30), letters(range(30)))
+    put(tmp_path, 2026, [*range(30, 60), 7], letters(range(100, 131)))
+    assert read(CohortSpec.of(declared, "2025"), store).success
+    result = read(CohortSpec.of(declared, "2026"), store)
+    assert not result.success
+    assert "cohort 'mail_2025' has read" in failure(result)
+    assert "may never change" in failure(result)
+    assert not stored(store, "mail_2026")
+    put(tmp_path, 2026, range(30, 60), letters(range(30)))
+    assert read(CohortSpec.of(declared, "2026"), store).success, "form letters under ids of theirs"
+
+
+def test_without_ids_texts_tell_that_records_moved(tmp_path, store):
+    declared = monthly(tmp_path)
+    for year, texts in ((2025, range(30)), (2026, range(20, 50)), (2027, range(60, 90))):
+        put(tmp_path, year, range(30), letters(texts))
+    assert read(CohortSpec.of(declared, "2025"), store).success
+    assert not read(CohortSpec.of(declared, "2026"), store).success
+    assert read(CohortSpec.of(declared, "2027"), store).success
 
 
 @pytest.mark.parametrize(
