@@ -49,7 +49,14 @@ from dpsynth_assets.records.source_digest import declared_state, source_digest
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import Label, corpus_label
-from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
+from dpsynth_assets.resources.fingerprints import (
+    NONE,
+    Fingerprints,
+    Prints,
+    Reader,
+    id_prints,
+    refuse_unmatched,
+)
 from dpsynth_assets.resources.opened_ledger import opened_ledger
 from dpsynth_assets.resources.private_files import files_below
 from dpsynth_assets.resources.read_records import ReadRecords
@@ -413,7 +420,9 @@ class _Run:
         """Keeps fingerprints of the records, as the assets do, or refuses another account's."""
         name, account = self.spec.name, self.spec.account
         reader = Reader(cohort=name, account=account, dataset=self.spec.dataset, places=())
-        other = self._fingerprints.admit(reader, self._private(None).records["text"])
+        records, key = self._private(None).records, self._read_records.key
+        refuse_unmatched(self.spec, Prints(NONE, id_prints(records["record_id"], key)), key)
+        other = self._fingerprints.admit(reader, records["text"])
         if other is not None:
             raise PrivacyError(
                 f"cohort: expected records that no other account pays for, got some that {other!r} "

@@ -376,6 +376,16 @@ class PrivateDatasetSpec(Declaration):
                 "none",
                 "Name a column of public ids, or drop secrets.public_incidence.",
             )
+        if self.secrets.public_incidence is not None and (
+            self.privacy_unit.column is not None or self.cohorts is not None
+        ):
+            refuse(
+                "secrets.public_incidence",
+                "none beside privacy_unit.column, whose ids are unique within a unit only, or "
+                "cohorts, which hold a part of the listed records",
+                "both",
+                "Drop one of the two.",
+            )
         if self.budget.accountant != "tight":
             refuse(
                 "budget.accountant",

@@ -31,6 +31,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.evolution.secret_incidence import read_public_incidence
 from dpsynth_assets.paths import Folder, home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.resources.private_files import PrivateFiles, files_below
@@ -43,6 +45,9 @@ MANY, SHARE = 10, 0.01
 FEW, HALF = 3, 0.5
 MANY_PUBLIC, PUBLIC_SHARE = 100, 0.05
 """Texts of a public table, and share of it, that a cohort has read before the table is refused."""
+
+NONE = np.empty(0, dtype=np.uint64)
+"""No fingerprint at all."""
 
 _KEY, _LOCK = "key", "lock"
 _BYTES = 8
@@ -101,7 +106,7 @@ class Fingerprints:
             return False
         with self._files.alone(self._folder / _LOCK):
             readers = self._readers()
-            mine = self._prints(texts) if readers else np.empty(0, dtype=np.uint64)
+            mine = self._prints(texts) if readers else NONE
             if len(mine) < MANY_PUBLIC:
                 return False
             common = [np.intersect1d(mine, self._read(each.cohort).texts) for each in readers]
@@ -222,7 +227,7 @@ def all_prints(texts: Iterable[str], key: bytes) -> np.ndarray:
 
 def single_prints(parts: Iterable[np.ndarray]) -> np.ndarray:
     """Sorted fingerprints of the texts that occur once in all parts together, uint64 (n,)."""
-    every = np.sort(np.concatenate([np.empty(0, dtype=np.uint64), *parts]))
+    every = np.sort(np.concatenate([NONE, *parts]))
     changes = np.concatenate([[True], every[1:] != every[:-1], [True]])
     return every[changes[:-1] & changes[1:]] if len(every) else every
 
@@ -272,6 +277,20 @@ def store_key(files: PrivateFiles, base: Folder) -> bytes:
         made = secrets.token_bytes(32)
         files.write(path, lambda file: file.write(made), only_if_absent=True)
     return files.read(path)
+
+
+def refuse_unmatched(spec: PrivateDatasetSpec, prints: Prints, key: bytes) -> None:
+    """Refuses listed ids that no record has: a record under another spelling would be certain."""
+    promise = None if spec.secrets is None else spec.secrets.promise
+    if promise is None or not promise.public_incidence:
+        return
+    listed = id_prints(read_public_incidence(promise).record_ids, key)
+    if not np.isin(listed, NONE if prints.ids is None else prints.ids).all():
+        raise PrivacyError(
+            "secrets.public_incidence: expected ids that records of the dataset have, got some "
+            "that none has, or none that is used. Nothing was charged: list the ids of "
+            f"columns.id ({spec.columns.id!r}) as the source has them, and no others."
+        )
 
 
 def shared_records(reader: Reader, other: str) -> str:

@@ -32,7 +32,13 @@ from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.records.record_filters import CANONICAL
 from dpsynth_assets.records.source_digest import declared_state, reading_digest
 from dpsynth_assets.resources.contributions import Contributions
-from dpsynth_assets.resources.fingerprints import Fingerprints, Prints, Reader, shared_records
+from dpsynth_assets.resources.fingerprints import (
+    Fingerprints,
+    Prints,
+    Reader,
+    refuse_unmatched,
+    shared_records,
+)
 from dpsynth_assets.resources.part_tasks import NoteRead
 from dpsynth_assets.resources.parted_source import StoredParts
 from dpsynth_assets.resources.private_files import PrivateFiles, files_below
@@ -141,7 +147,9 @@ class SensitiveStore(dg.ConfigurableResource):
                 dataset=spec.dataset,
                 places=tuple(sorted(source_places(spec.source.path))),
             )
-            found = Fingerprints(self._files, self.base).admit_prints(reader, prints)
+            made = prints(rows.key)
+            refuse_unmatched(spec, made, rows.key)
+            found = Fingerprints(self._files, self.base).admit_prints(reader, lambda _: made)
             if found is not None:
                 raise PrivacyError(shared_records(reader, found))
             rows.begin_reading(spec.name)
