@@ -179,7 +179,7 @@ class PrivateDatasetSpec(Declaration):
                     f"public_facts.labels.{column}",
                     f"the public values of label column {column!r}",
                     "none",
-                    "Confirm those that `dpsynth init` left as a comment, or list them: counts by "
+                    "List them (`dpsynth init` shows those it finds, on the terminal): counts by "
                     "label are noisy, the set of labels is not protected.",
                 )
         for column in self.public_facts.labels:
