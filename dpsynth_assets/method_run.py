@@ -21,6 +21,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.declared_terms import cohort_terms
+from dpsynth_assets.methods.drawn_from import drawn_from
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs, Released
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.registry import bound_method
@@ -39,7 +40,7 @@ from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, Reservation
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.rests_on import EMBEDDINGS
 from dpsynth_assets.public_base import PublicBase
-from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
+from dpsynth_assets.public_base.inputs import load_public_inputs, model_files, public_versions
 from dpsynth_assets.records import canonical_frame
 from dpsynth_assets.records.columns import check_columns
 from dpsynth_assets.records.reading import frame_rows
@@ -48,7 +49,14 @@ from dpsynth_assets.records.source_digest import declared_state, source_digest
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import Label, corpus_label
-from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
+from dpsynth_assets.resources.fingerprints import (
+    NONE,
+    Fingerprints,
+    Prints,
+    Reader,
+    id_prints,
+    refuse_unmatched,
+)
 from dpsynth_assets.resources.opened_ledger import opened_ledger
 from dpsynth_assets.resources.private_files import files_below
 from dpsynth_assets.resources.read_records import ReadRecords
@@ -247,11 +255,14 @@ class _Run:
         with _withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged."):
             differ = self._read_records.differ(self.spec.name, *self._state)
         if differ:
-            raise PrivacyError(
-                f"private: expected the records that release {self.release!r} of "
-                f"{self.spec.name!r} was paid for, got others. Nothing was charged: give those "
-                "records, or, if these are meant, another name of the release, which pays again."
-            )
+            raise self._replaced()
+
+    def _replaced(self) -> PrivacyError:
+        return PrivacyError(
+            f"private: expected the records that release {self.release!r} of {self.spec.name!r} "
+            "was paid for, got others. Nothing was charged: give those records, or, if these are "
+            "meant, another name of the release, which pays again."
+        )
 
     @property
     def _state(self) -> tuple[str, Callable[[bytes], str]]:
@@ -306,6 +317,7 @@ class _Run:
                 plan=self.plan.releases,
                 draw=partial(self._drawn, part, stage, values, embedder, Path(scratch)),
                 passes=None if stage.public else partial(self._unfinished, stage),
+                drawn_from=partial(self._drawn_from, part, stage, values),
                 prepare=partial(self._prepare, part, stage, values),
                 rests_on=lambda: part.method.rests_on(stage, self._inputs(part, values)),
             )
@@ -322,6 +334,32 @@ class _Run:
             with _withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged."):
                 self._refuse_shared_records()
         return part.method.room(stage, public)
+
+    def _drawn_from(
+        self, part: PlannedMethod | PlannedShared, stage: Stage, values: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """All that decides the draw beside its request; binds the charge to this frame."""
+        engine = self.plan.terms.engine if part.method.uses_engine else None
+        embedder = self._embedder().made_by if stage.needs_embeddings else {}
+        return {
+            **drawn_from(self.spec, self.public.spec, part),
+            "files": model_files(values, engine),
+            "embedded": embedder,
+            "records": self._paid_for(),
+        }
+
+    def _paid_for(self) -> str:
+        """The digest of the frame under the key of the store where an unfinished draw lies."""
+        with _withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged."):
+            state, digest = self._state
+            if self.compared:
+                rows = self._read_records
+                with rows.alone(self.spec.name):
+                    if not rows.note_paid(self.spec.name, state, digest(rows.key)):
+                        raise self._replaced()
+                self._fingerprints.note_paid(self.spec.name)
+            kept = self.store.unfinished
+            return digest(ReadRecords(files_below(kept), kept).key)
 
     def _unfinished(
         self, stage: Stage, reservation: Reservation
@@ -348,9 +386,6 @@ class _Run:
             made = part.method.make_public(stage, public, folder, self.progress)
             cost = Cost(guarantee=part.plan.guarantee, event=POST_PROCESSING)
         else:
-            if self.compared:
-                self._fingerprints.note_paid(self.spec.name)
-                self._read_records.note_paid(self.spec.name)
             kept = self._unfinished(stage, reservation)
             name = f"{self.spec.name}/{part.folder}/{stage.name}"
             with _withheld(name, "Its charge stands; the same call resumes it."):
@@ -385,13 +420,14 @@ class _Run:
         """Keeps fingerprints of the records, as the assets do, or refuses another account's."""
         name, account = self.spec.name, self.spec.account
         reader = Reader(cohort=name, account=account, dataset=self.spec.dataset, places=())
-        other = self._fingerprints.admit(reader, self._private(None).records["text"])
+        records, key = self._private(None).records, self._read_records.key
+        refuse_unmatched(self.spec, Prints(NONE, id_prints(records["record_id"], key)), key)
+        other = self._fingerprints.admit(reader, records["text"])
         if other is not None:
             raise PrivacyError(
                 f"cohort: expected records that no other account pays for, got some that {other!r} "
                 f"has read: {name!r} would spend a second budget on them. Name that cohort."
             )
-        self._read_records.note_read(name, *self._state)
 
     def _embedder(self) -> Any:
         manifest = self.public.values(["text_embedder"])["text_embedder"]

@@ -129,33 +129,29 @@ def in_force(folder):
 
 
 @pytest.mark.parametrize("options", [(), ("--label", "topic")])
-def test_label_values_are_a_comment_until_the_steward_confirms_them(folder, tmp_path, options):
+def test_label_values_are_shown_on_the_terminal_alone(folder, tmp_path, options):
     result = init("complaints", "--from", written(tmp_path, "csv"), *options)
     assert result.exit_code == 0, result.output
-    lines = defs(folder).read_text().splitlines()
-    (values,) = [line for line in lines if "billing" in line]
-    assert values.strip() == "#   topic: [billing, delivery]"
-    above = "".join(lines[: lines.index(values)])
-    assert "TO CONFIRM" in above
-    assert "found in the records" in above
+    told = " ".join(result.output.split())
+    assert "topic: [billing, delivery]. Whatever you list becomes public." in told
+    assert "billing" not in defs(folder).read_text()
+    assert ("TO DECIDE" in defs(folder).read_text()) == bool(options)
     assert in_force(folder)["public_facts"] == {"labels": {}}
     assert in_force(folder)["columns"]["labels"] == ([options[1]] if options else [])
 
 
-def test_a_file_with_labels_to_confirm_does_not_run_and_says_so_in_a_line(folder, tmp_path):
+def test_a_file_with_labels_to_list_does_not_run_and_says_so_in_a_line(folder, tmp_path):
     told = init("complaints", "--from", written(tmp_path, "csv"), "--label", "topic")
-    assert "confirm the label values in the file, then dpsynth datasets check" in told.output
+    assert "list the public label values in the file, then dpsynth datasets check" in told.output
     files, (problem,) = parse_dataset_file(defs(folder))
     assert files == []
     assert problem.field == "public_facts.labels.topic"
-    assert "Confirm those that `dpsynth init` left as a comment" in problem.remedy
-    with pytest.raises(DatasetFileError, match="Confirm those"):
+    assert "`dpsynth init` shows those it finds" in problem.remedy
+    with pytest.raises(DatasetFileError, match="List them"):
         load_dataset_files([folder])
     text = defs(folder).read_text()
-    confirmed = text.replace("labels: {}  ", "labels:     ").replace(
-        "    #   topic: [billing, delivery]", "      topic: [billing, delivery]"
-    )
-    defs(folder).write_text(confirmed)
+    listed = text.replace("labels: {}  ", "labels: {topic: [billing, delivery]}  ")
+    defs(folder).write_text(listed)
     (file,) = load_dataset_files([folder])
     assert file.spec.public_facts.labels == {"topic": ["billing", "delivery"]}
 
@@ -167,7 +163,7 @@ def test_labels_that_the_steward_names_are_public(folder, tmp_path):
     (file,) = load_dataset_files([folder])
     assert file.spec.columns.labels == ["topic"]
     assert file.spec.public_facts.labels == {"topic": ["delivery", "billing", "lost, or late"]}
-    assert "TO CONFIRM" not in defs(folder).read_text()
+    assert "TO DECIDE" not in defs(folder).read_text()
 
 
 def replaced(frame, row, **values):
@@ -183,7 +179,7 @@ def replaced(frame, row, **values):
 
 
 def nine_of(value):
-    """Nine records of a label value: one fewer than are written into a comment."""
+    """Nine records of a label value: one fewer than are shown."""
     frame = complaints()
     some = pl.int_range(pl.len()).is_in(list(range(20, 29)))
     return frame.with_columns(topic=pl.when(some).then(pl.lit(value)).otherwise(pl.col("topic")))
@@ -200,13 +196,13 @@ def nine_of(value):
     ],
 )
 @pytest.mark.parametrize("options", [(), ("--label", "topic")])
-def test_nothing_in_force_depends_on_a_record(folder, tmp_path, change, options):
+def test_nothing_in_the_file_depends_on_a_record(folder, tmp_path, change, options):
     found = []
     for frame in (nine_of("witness"), replaced(nine_of("witness"), 0, **change)):
         frame.write_csv(tmp_path / "data.csv")
         result = init("complaints", "--from", tmp_path / "data.csv", "--force", *options)
         assert result.exit_code == 0, result.output
-        found.append(in_force(folder))
+        found.append(defs(folder).read_text())
     assert found[0] == found[1]
 
 
@@ -370,7 +366,6 @@ def test_every_choice_reaches_the_file():
         max_records=3,
         labels={"kind": ["1", "no"]},
         unconfirmed={"sort": ["b", "a"]},
-        suggested={"other": ["x"]},
         epsilon=2.5,
         delta=1e-8,
         public_data="base",

@@ -173,6 +173,29 @@ def test_a_failure_quotes_nothing_and_its_charge_is_resumed(method, monkeypatch)
 
 
 @pytest.mark.parametrize(
+    ("edit", "field"),
+    [
+        ({"labels": LABELS[::-1]}, "public_facts.labels.label"),
+        ({"declared": {"public_facts": {"records": 400}}}, "public_facts.records"),
+        ({"declared": {"held_out_fraction": 0.5}}, "held_out_fraction"),
+        ({"declared": {"columns": {"max_text_characters": 900}}}, "columns.max_text_characters"),
+    ],
+)
+def test_a_killed_call_is_resumed_under_its_own_declaration_alone(method, monkeypatch, edit, field):
+    release, read = method.release, []
+    monkeypatch.setattr(method, "release", lambda *_: 1 / 0)
+    with pytest.raises(PrivacyError, match="withheld"):
+        run(notes("sun"), "notes")
+    monkeypatch.setattr(method, "release", lambda *given: read.append(1) or release(*given))
+    with pytest.raises(PrivacyError, match=rf"^{field}.*Nothing was read or charged"):
+        run(notes("sun"), "notes", **edit)
+    assert not read
+    made = run(notes("sun"), "notes")
+    paid = [e for e in made.entries if e.kind == "reserve" and e.asset.endswith("label_counts")]
+    assert len(paid) == 1
+
+
+@pytest.mark.parametrize(
     "declared", [{"budget": {"epsilon": 40.0}}, {"name": "other"}, {"source": {"path": "x"}}]
 )
 def test_what_an_argument_states_is_stated_once(declared):

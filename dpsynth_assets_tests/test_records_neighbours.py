@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.records import read_private_records
+from dpsynth_assets.records import canonical_record_id, read_private_records
 from dpsynth_assets.records.hashing import Purpose, keyed_hash
+from dpsynth_assets.records.parts import rows_of_parts
 
 FAST = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -175,6 +176,24 @@ def test_an_id_belongs_to_its_unit(tmp_path):
     records = read(tmp_path, rows, ids=True, bound=1, held_out_fraction=0).records
     assert records.height == 2
     assert records["record_id"].n_unique() == 2
+
+
+def test_two_spellings_of_a_unit_or_of_an_id_are_one(tmp_path):
+    spelt = ["17", "17.0", " 17 ", "17.00", "17.5", "x.0"]
+    rows = [{"text": f"t{i}", "kind": "x", "key": str(i), "who": it} for i, it in enumerate(spelt)]
+    records = read(tmp_path, rows, ids=True, bound=1, held_out_fraction=0).records
+    assert sorted(records["unit_id"]) == ["17", "17.5", "x.0"]
+    rows = [{"text": f"t{i}", "kind": "x", "key": it} for i, it in enumerate(spelt)]
+    kept = read(tmp_path, rows, ids=True, held_out_fraction=0)
+    assert sorted(kept.records["record_id"]) == ["17.5", "x.0"]
+    assert kept.set_aside["repeated id"] == 4
+
+
+def test_spellings_of_a_unit_lie_in_one_part_and_are_looked_up_as_one(tmp_path):
+    spec = declare(tmp_path / "rows.jsonl", ids=True, bound=1, parts=7)
+    rows = pl.DataFrame({"who": ["17", "17.0", " 17"]})
+    assert len(rows_of_parts(rows, spec)) == 1
+    assert canonical_record_id(spec, "4.0", "17.0") == canonical_record_id(spec, "4", " 17")
 
 
 def test_records_come_sorted_whatever_their_order_was(tmp_path):

@@ -1,7 +1,6 @@
 """Assets that every method of a dataset shares: records, embeddings, and released histograms."""
 
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import dagster as dg
@@ -12,12 +11,10 @@ from dpsynth_assets.assets.model_steps import model_step
 from dpsynth_assets.assets.parted_records import declared_of_records, parted_assets
 from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.shared_records import source_places
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
-from dpsynth_assets.resources.fingerprints import Reader
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.progress import Progress
@@ -64,24 +61,16 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     @private_section(f"Reading dataset {spec.name!r}")
     def private_records(sensitive_store: SensitiveStore) -> dg.MaterializeResult:
         from dpsynth_assets.records.reading import canonical_records, read_rows
-        from dpsynth_assets.records.source_digest import declared_state, source_digest
+        from dpsynth_assets.records.source_digest import source_digest
+        from dpsynth_assets.resources.part_tasks import prints_of
 
         raw = read_rows(spec)
-        state, digest = declared_state(spec), partial(source_digest, raw, spec)
-        sensitive_store.refuse_replaced_records(spec.name, spec.source.version, state, digest)
         private = canonical_records(raw, spec)
-        reader = Reader(
-            cohort=spec.name,
-            account=spec.account,
-            dataset=spec.dataset,
-            places=tuple(sorted(source_places(spec.source.path))),
-        )
-        texts = chain(private.records["text"], private.held_out["text"])
-        sensitive_store.refuse_shared_records(reader, texts)
-        sensitive_store.read_records.forget_read(spec.name)
-        sensitive_store.write_records(spec.name, "source", private.records)
-        sensitive_store.write_records(spec.name, "held_out", private.held_out)
-        sensitive_store.read_records.note_read(spec.name, state, digest)
+        with sensitive_store.replacing_records(
+            spec, partial(source_digest, raw, spec), partial(prints_of, private, spec)
+        ):
+            sensitive_store.write_records(spec.name, "source", private.records)
+            sensitive_store.write_records(spec.name, "held_out", private.held_out)
         return dg.MaterializeResult(metadata=declared_of_records(spec))
 
     return private_records

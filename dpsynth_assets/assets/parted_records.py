@@ -1,6 +1,5 @@
 """Records and embeddings of a dataset that lies in parts: the same two assets, made by workers."""
 
-from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
@@ -9,14 +8,12 @@ from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import public_key, shared_key
 from dpsynth_assets.assets.model_steps import model_step, on_processors, step_of_tasks
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.shared_records import source_places
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.base import Staged
 from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.resources.fingerprints import Reader
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.progress import Progress
@@ -50,21 +47,18 @@ def store_in_parts(spec: PrivateDatasetSpec, store: SensitiveStore, workers: Wor
         PrivacyError: Records were replaced under their version, or another account pays for them.
         SourceError: The source is missing, broken, or lacks a declared column.
     """
-    from dpsynth_assets.records.source_digest import declared_state
     from dpsynth_assets.resources import parted_source
 
     parts = store.parts(spec.name)
     places = parts.begin(spec.parts)
     try:
         parted_source.write_parts(spec, places, workers)
-        rows, state = parted_source.digest_of_parts(places), declared_state(spec)
-        digest: Callable[[bytes], str] = lambda _: rows  # noqa: E731 - made under the store's key
-        store.refuse_replaced_records(spec.name, spec.source.version, state, digest)
-        store.refuse_shared_prints(_reader(spec), lambda: parted_source.prints_of_parts(places))
-        parted_source.remove_notes(places)
-        store.read_records.forget_read(spec.name)
-        store.keep_parts(spec.name, places)
-        store.read_records.note_read(spec.name, state, digest)
+        rows = parted_source.digest_of_parts(places)
+        prints = parted_source.prints_of_parts(places)
+        # Both were made under the store's key.
+        with store.replacing_records(spec, lambda _: rows, lambda _: prints):
+            parted_source.remove_notes(places)
+            store.keep_parts(spec.name, places)
     finally:
         parts.drop(places)
 
@@ -89,15 +83,6 @@ def require_parts(spec: PrivateDatasetSpec, store: SensitiveStore) -> tuple[Fold
             f"{len(places) or 'none'}. Materialise {spec.name}/shared/private_records."
         )
     return places
-
-
-def _reader(spec: PrivateDatasetSpec) -> Reader:
-    return Reader(
-        cohort=spec.name,
-        account=spec.account,
-        dataset=spec.dataset,
-        places=tuple(sorted(source_places(spec.source.path))),
-    )
 
 
 def _common(spec: PrivateDatasetSpec, artifact: str) -> dict[str, Any]:

@@ -40,9 +40,11 @@ from dpsynth_assets.assets.released_values import (
 )
 from dpsynth_assets.assets.stage_metadata import shown_facts, stage_pictures
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
+from dpsynth_assets.methods.drawn_from import drawn_from
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.stages import (
@@ -57,7 +59,8 @@ from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
+from dpsynth_assets.public_base.inputs import load_public_inputs, model_files, public_versions
+from dpsynth_assets.records.source_digest import reading_digest
 from dpsynth_assets.releases.once import Drawn, StoredRelease, plain_json, release_once
 from dpsynth_assets.resources.private_section import private_section, public_section, refused
 from dpsynth_assets.resources.release_store import ReleaseStore
@@ -265,6 +268,7 @@ class _StageRun:
                 plan=self.plan.releases,
                 draw=partial(self._make_public, Path(scratch)) if self.stage.public else self._draw,
                 passes=None if self.stage.public else self._unfinished,
+                drawn_from=self._drawn_from,
                 prepare=None if self.stage.public else self._check,
                 rests_on=lambda: self.planned.method.rests_on(self.stage, self.public),
             )
@@ -320,6 +324,21 @@ class _StageRun:
             if self.stage.needs_embeddings
             else None,
         )
+
+    def _drawn_from(self) -> dict[str, Any]:
+        """All that decides the draw beside its request; binds the charge to the stored records."""
+        method = self.planned.method
+        engine = method.terms.engine if method.uses_engine else None
+        return {
+            **drawn_from(self.spec, declared_base(self.spec.public_data), self.planned),
+            "files": model_files(self.public_values, engine),
+            "records": self._sensitive.pay_for_records(
+                self.spec.name,
+                declared=reading_digest(self.spec),
+                with_embeddings=self.stage.needs_embeddings,
+                with_secrets=self.stage.needs_secrets,
+            ),
+        }
 
     def _unfinished(self, reservation: Reservation) -> StoredCheckpoint | StoredPasses:
         """What a killed run of this stage left under its charge."""

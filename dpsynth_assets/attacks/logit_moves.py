@@ -84,14 +84,19 @@ def measured_moves(
     language_model: Any,
     passes: PassShape = PassShape(),
     disturbed: Callable[[OpenRows], OpenRows] = lambda opened: opened,
+    *,
+    whole: bool = False,
 ) -> LogitMoves:
     """Decodes public contexts in many companies; the largest difference of a logit of any of them.
 
     Args:
         decoder: What decodes (`decoding_model`).
         language_model: Its tokenizer.
-        passes: Shape of the passes, cut to what the decoder takes and to `MOST_ROWS`.
+        passes: Shape of the passes, cut to what the decoder takes and, but for `whole`, to
+            `MOST_ROWS`.
         disturbed: Puts a planted mistake between; none by default.
+        whole: Whether passes are as large as they are in a run, whatever that takes, and each
+            company is tried twice: kernels may differ by size, and from one time to the next.
 
     Raises:
         ValueError: The decoder does not take such contexts.
@@ -99,7 +104,8 @@ def measured_moves(
     new_tokens = max(passes.new_tokens, STEPS)
     limit = attention_limit(decoder) or passes.columns + new_tokens
     columns = max(1, min(passes.columns, limit - new_tokens))
-    most = min(max(passes.rows, WATCHED + 1), MOST_ROWS)
+    most = max(passes.rows, WATCHED + 1)
+    most = most if whole else min(most, MOST_ROWS)
     rows = rows_at_once(decoder, most, columns + new_tokens)
 
     def opened(prompts: Sequence[Sequence[int]]) -> "Contexts":
@@ -113,7 +119,7 @@ def measured_moves(
 
     texts = [list(language_model.encode(text)) for text in TEXTS]
     prompts = [_prompt(number, texts, columns) for number in range(rows)]
-    tried = list(companies(rows))
+    tried = list(companies(rows)) * (2 if whole else 1)
     by = _largest_move(disturbed(opened), prompts, tried)
     return LogitMoves(by=by, contexts=rows, companies=len(tried), **_facts(decoder))
 

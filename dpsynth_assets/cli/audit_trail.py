@@ -79,6 +79,7 @@ def used_by(
 ) -> None:
     """List the releases that read one record or one unit, and say nothing about any other."""
     from dpsynth_assets.records import canonical_record_id
+    from dpsynth_assets.records.record_filters import canonical_id_of
     from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
     spec = find_cohort(name)
@@ -88,7 +89,7 @@ def used_by(
         if record is not None:
             reads = table.reads_of("record", canonical_record_id(spec, record, unit))
         elif unit is not None:
-            reads = table.reads_of("unit", unit)
+            reads = table.reads_of("unit", canonical_id_of(unit))
         else:
             raise typer.BadParameter("Expected --record or --unit, got neither.")
     except ValueError as problem:

@@ -1,8 +1,8 @@
 """`dpsynth init`: a commented dataset file for one's own data, and what must be decided.
 
-The file is public. In force stands only what the source's schema (names of columns, and how the
-header is written) and the options say; what was read off the records is shown on the terminal, or
-stands as a comment that the steward confirms or deletes.
+The file is public. In it stands only what the source's schema (names of columns, and how the
+header is written) and the options say; what was read off the records is shown on the terminal
+alone.
 """
 
 import csv
@@ -62,7 +62,9 @@ def init(  # noqa: PLR0913 - options are arguments
     ] = "",
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Label column; its values stand as a comment until you confirm them."),
+        typer.Option(
+            help="Label column; the values found are shown, and you list the public ones."
+        ),
     ] = None,
     public_labels: Annotated[
         list[str] | None,
@@ -106,7 +108,7 @@ def init(  # noqa: PLR0913 - options are arguments
     """Write a dataset file for your own data: columns by their names, and what you must decide.
 
     Reads the file on this machine and sends nothing anywhere. No text is printed or written; the
-    values of columns that look like labels are written as a comment, for you to confirm. The
+    values of columns that look like labels are shown, for you to list the public ones. The
     method is proposed by the numbers that you declare, not by those that are counted.
     """
     if domain and public_data:
@@ -148,11 +150,6 @@ def init(  # noqa: PLR0913 - options are arguments
         max_records=max_records,
         labels=confirmed,
         unconfirmed=unconfirmed,
-        suggested={
-            profile.name: profile.label_values
-            for profile in found.labels
-            if profile.name not in {*unconfirmed, *confirmed, text, unit}
-        },
         epsilon=epsilon,
         delta=delta,
         records=records,
@@ -238,7 +235,7 @@ def _public_labels(given: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _to_confirm(profiles: Sequence[ColumnProfile], names: Sequence[str]) -> dict[str, list[str]]:
-    """Values found in the columns that are named as labels: a comment, until they are confirmed."""
+    """Values found in the columns that are named as labels, for the terminal."""
     by_name = {profile.name: profile for profile in profiles}
     for name in names:
         if not by_name[name].label_values:

@@ -19,7 +19,7 @@ from dpsynth_assets.cli.column_profiles import (
     kept_share,
 )
 from dpsynth_assets.cli.init_source import describe_bytes, source_of
-from dpsynth_assets.datasets.template import Choices
+from dpsynth_assets.datasets.template import Choices, label_line
 from dpsynth_assets.privacy.directed_rounding import declared
 
 LARGEST_DELTA_TIMES_RECORDS = 0.1
@@ -55,7 +55,7 @@ def decisions(
             "add-remove: the dataset with and without the unit. It hides the number of records "
             "too. Keep it unless that number is public.",
         ),
-        ("Public facts: labels", _label_decision(choices)),
+        ("Public facts: labels", _label_decision(choices, found)),
         (
             "Public facts: number of records",
             "None declared, so it stays private. With it, methods that fine-tune can run and rows "
@@ -104,7 +104,7 @@ def show(name: str, draft: Draft) -> None:
     for about, now in draft.decisions:
         console.print(f"- {about}. {now}", highlight=False, markup=False)
     console.print(f"\nWritten: {draft.path}", highlight=False, markup=False, soft_wrap=True)
-    first = "confirm the label values in the file, then " if draft.choices.unconfirmed else ""
+    first = "list the public label values in the file, then " if draft.choices.unconfirmed else ""
     console.print(
         f"Next: {first}dpsynth datasets check {draft.path}, then dpsynth plan {name}",
         highlight=False,
@@ -132,23 +132,34 @@ def _unit_decision(choices: Choices, found: Suggestion) -> str:
     )
 
 
-def _label_decision(choices: Choices) -> str:
-    said = []
+def _label_decision(choices: Choices, found: Suggestion) -> str:
+    said, suggested = [], _suggested(choices, found)
     if choices.labels:
         said.append(f"Columns {', '.join(choices.labels)}: the values that you named are public.")
     if choices.unconfirmed:
         said.append(
-            f"Columns {', '.join(choices.unconfirmed)}: their values stand in the file as a "
-            "comment. Nothing runs before you confirm them there, or name them with "
-            "--public-labels COLUMN=A,B,C; whatever is listed becomes public."
+            f"Columns {', '.join(choices.unconfirmed)}: nothing runs before public_facts.labels "
+            "lists their public values, or --public-labels COLUMN=A,B,C does."
         )
-    if choices.suggested:
+    if suggested:
         said.append(
-            f"Columns {', '.join(choices.suggested)} look like labels. Values that at least "
-            f"{LEAST_RECORDS_PER_LABEL} records share are in the file as a comment: confirm them "
-            "there, and corpora have labels; delete the comment before anybody else sees the file."
+            f"Columns {', '.join(suggested)} look like labels: with them in columns.labels, "
+            "corpora have labels."
+        )
+    shown = {**choices.unconfirmed, **suggested}
+    if shown:
+        values = (label_line(name, sorted(values)) for name, values in shown.items())
+        said.append(
+            f"Found, shared by at least {LEAST_RECORDS_PER_LABEL} records each, and written "
+            f"nowhere: {'; '.join(values)}. Whatever you list becomes public."
         )
     return " ".join(said) or "None found. Corpora will have no labels."
+
+
+def _suggested(choices: Choices, found: Suggestion) -> dict[str, Sequence[str]]:
+    """Columns that look like labels by their values, which nobody has named for anything."""
+    taken = {*choices.labels, *choices.unconfirmed, choices.text, choices.unit}
+    return {each.name: each.label_values for each in found.labels if each.name not in taken}
 
 
 def _base_decision(choices: Choices) -> str:
@@ -179,7 +190,7 @@ def _role(profile: ColumnProfile, draft: Draft) -> str:
         return "privacy unit"
     if profile.name in choices.labels:
         return "label (public)"
-    if profile.name in choices.unconfirmed or profile.name in choices.suggested:
+    if profile.name in choices.unconfirmed or profile.name in _suggested(choices, found):
         return "label? confirm its values"
     if profile.name == choices.id:
         return "id"

@@ -58,8 +58,8 @@ class CohortsSpec(Declaration):
     column: str | None = Field(
         default=None,
         min_length=1,
-        description="by window: column whose text begins with a date YYYY-MM-DD; a record without "
-        "one is in no cohort.",
+        description="by window: column whose text begins with a date YYYY-MM-DD that never "
+        "changes; a record without one is in no cohort.",
     )
     period: Period | None = Field(
         default=None, description="by window: length of a window; weeks begin on Monday."

@@ -179,7 +179,7 @@ class PrivateDatasetSpec(Declaration):
                     f"public_facts.labels.{column}",
                     f"the public values of label column {column!r}",
                     "none",
-                    "Confirm those that `dpsynth init` left as a comment, or list them: counts by "
+                    "List them (`dpsynth init` shows those it finds, on the terminal): counts by "
                     "label are noisy, the set of labels is not protected.",
                 )
         for column in self.public_facts.labels:
@@ -375,6 +375,16 @@ class PrivateDatasetSpec(Declaration):
                 "an id column where public_incidence names records by their ids",
                 "none",
                 "Name a column of public ids, or drop secrets.public_incidence.",
+            )
+        if self.secrets.public_incidence is not None and (
+            self.privacy_unit.column is not None or self.cohorts is not None
+        ):
+            refuse(
+                "secrets.public_incidence",
+                "none beside privacy_unit.column, whose ids are unique within a unit only, or "
+                "cohorts, which hold a part of the listed records",
+                "both",
+                "Drop one of the two.",
             )
         if self.budget.accountant != "tight":
             refuse(

@@ -87,16 +87,9 @@ attributes:
 """
 
 
-_TO_CONFIRM = (
-    "    # TO CONFIRM: these values were found in the records. Whatever is listed becomes public:",
-    "    # drop values that are not, put the rest in place of `labels` above, and delete this",
-    "    # comment before anybody else sees the file. Until then the dataset is refused.",
-)
-_TO_CHOOSE = (
-    "    # TO CONFIRM OR DELETE: these columns look like labels, by values found in the records.",
-    "    # Whatever is listed becomes public: drop values that are not, put the rest in place of",
-    "    # `labels` above, name the column in columns.labels, and delete this comment before",
-    "    # anybody else sees the file.",
+_TO_LIST = (
+    "    # TO DECIDE: list the public values of each column in columns.labels in place of `labels`",
+    "    # above (`dpsynth init` showed those it found). Until then the file is refused.",
 )
 
 
@@ -145,9 +138,8 @@ class Choices:
         unit: Column of whoever is protected; None: one record is.
         max_records: Records used of one unit.
         labels: Label column -> values that the steward has named as public.
-        unconfirmed: Label column that is used -> values found in the records, written as a comment.
-            The file is refused until the steward has confirmed them.
-        suggested: Column that may be a label -> values found in the records, as a comment.
+        unconfirmed: Label column that is used -> values found in the records. The file is refused
+            until the steward lists public ones: none of those found is written to it.
         epsilon: Budget ε.
         delta: Budget δ.
         records: Number of records, if it is public.
@@ -166,7 +158,6 @@ class Choices:
     max_records: int = 1
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     unconfirmed: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    suggested: Mapping[str, Sequence[str]] = field(default_factory=dict)
     epsilon: float = 4.0
     delta: float = 1e-6
     records: int | None = None
@@ -183,8 +174,8 @@ def dataset_template(name: str, choices: Choices | None = None) -> str:
         choices: What is known of the dataset; None: nothing.
 
     Returns:
-        YAML that validates as it stands, given columns and a path that exist, but for labels that
-        are to be confirmed. Nothing outside comments depends on values of records.
+        YAML that validates as it stands, given columns and a path that exist, but for labels whose
+        public values are to be listed. Nothing in it depends on values of records.
     """
     known = choices or Choices()
     labels = ", ".join(map(scalar, [*known.labels, *known.unconfirmed]))
@@ -269,22 +260,13 @@ def _unit(known: Choices) -> str:
 
 
 def _values(known: Choices) -> str:
-    """Label values: named ones in force, those found in the records as a comment."""
-    lines = [f"      {_label(name, values)}" for name, values in known.labels.items()]
-    if known.unconfirmed:
-        lines += [*_TO_CONFIRM, *_commented(known.unconfirmed)]
-    if known.suggested:
-        lines += [*_TO_CHOOSE, *_commented(known.suggested)]
-    return "".join(f"{line}\n" for line in lines)
+    """Label values: those that were named as public; of others only that they are to be listed."""
+    lines = [f"      {label_line(name, values)}" for name, values in known.labels.items()]
+    return "".join(f"{line}\n" for line in (*lines, *(_TO_LIST if known.unconfirmed else ())))
 
 
-def _commented(values_of: Mapping[str, Sequence[str]]) -> list[str]:
-    """Values in alphabetical order: by frequency they would tell more of the records."""
-    columns = (_label(name, sorted(values)) for name, values in values_of.items())
-    return ["    # labels:", *(f"    #   {column}" for column in columns)]
-
-
-def _label(name: str, values: Sequence[str]) -> str:
+def label_line(name: str, values: Sequence[str]) -> str:
+    """Writes a label column and its public values as a dataset file has them."""
     return f"{scalar(name)}: [{', '.join(map(scalar, values))}]"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.datasets.engine import EngineSpec
@@ -9,7 +10,13 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.public_base.opening import OpenedModels, OpensEngine
-from dpsynth_assets.storage.identity import array_version, version_of, version_of_texts
+from dpsynth_assets.storage.identity import (
+    array_version,
+    folder_version,
+    version_of,
+    version_of_texts,
+)
+from dpsynth_assets.storage.shared_models import local_copy
 
 
 def load_public_inputs(
@@ -91,6 +98,20 @@ def _manifests(values: Mapping[str, Any]) -> dict[str, Any]:
 def public_versions(values: Mapping[str, Any]) -> dict[str, str]:
     """Identity of each public artifact: another one makes another release."""
     return {name: _version(name, value) for name, value in sorted(values.items())}
+
+
+def model_files(values: Mapping[str, Any], engine: EngineSpec | None) -> dict[str, str]:
+    """Digest of the files of each public model that lies in a folder, tokenizer included.
+
+    Args:
+        values: Artifacts; those that describe a model name its folder, or a model of the hub.
+        engine: What a method writes through, if anything.
+    """
+    named = {name: it.get("path") or it.get("model") for name, it in _manifests(values).items()}
+    if engine is not None:
+        named["engine"] = engine.model
+    folders = {name: Path(local_copy(str(path))) for name, path in named.items() if path}
+    return {name: folder_version(path) for name, path in folders.items() if path.is_dir()}
 
 
 def _version(name: str, value: Any) -> str:

@@ -14,7 +14,7 @@ import polars as pl
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.records.batches import source_batches
 from dpsynth_assets.records.hashing import Purpose, keyed_hash
-from dpsynth_assets.records.record_filters import column_names
+from dpsynth_assets.records.record_filters import canonical_id, column_names
 from dpsynth_assets.records.windows import in_window
 
 PIECE_BYTES = 1 << 27
@@ -71,8 +71,8 @@ def part_of(unit: str, spec: PrivateDatasetSpec) -> int:
 def _unit(spec: PrivateDatasetSpec) -> pl.Expr:
     """What tells units apart: the unit's id, else the record's, else its text.
 
-    Blanks at the ends are dropped as they are from canonical ids; a record without the id is set
-    aside later, wherever it lies. Without any id nothing looks at two records together.
+    In the form of canonical ids; a record without the id is set aside later, wherever it lies.
+    Without any id nothing looks at two records together.
     """
     name = spec.privacy_unit.column or spec.columns.id or column_names(spec).text
-    return pl.col(name).str.strip_chars().fill_null("")
+    return canonical_id(pl.col(name)).fill_null("")

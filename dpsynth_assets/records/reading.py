@@ -17,6 +17,7 @@ from dpsynth_assets.records.record_filters import (
     CANONICAL,
     REASON,
     Rule,
+    canonical_id_of,
     column_names,
     identify,
     judge,
@@ -120,13 +121,15 @@ def canonical_record_id(spec: PrivateDatasetSpec, record: str, unit: str | None 
         ValueError: A unit is needed and was not given.
     """
     if spec.columns.id is None or spec.privacy_unit.column is None:
-        return record.strip()
+        return canonical_id_of(record)
     if unit is None:
         raise ValueError(
             f"Expected the unit of the record as well, got its id alone. Ids of {spec.name!r} are "
             f"unique within one {spec.privacy_unit.column} only."
         )
-    return hash_rows(Purpose.RECORD_ID, spec.name, [[unit.strip()], [record.strip()]])[0]
+    return hash_rows(
+        Purpose.RECORD_ID, spec.name, [[canonical_id_of(each)] for each in (unit, record)]
+    )[0]
 
 
 def bound_units(records: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:

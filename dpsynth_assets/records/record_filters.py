@@ -81,6 +81,21 @@ class Rule(StrEnum):
     OVER_BOUND = "over the unit's bound"
 
 
+def canonical_id(column: pl.Expr) -> pl.Expr:
+    """An id, of a record or a unit, as all are listed, compared and looked up.
+
+    Blanks at its ends are dropped, and `17.0`, which tools write of `17` beside a gap, is `17`: two
+    spellings of one id are one. A blank id is absent.
+    """
+    stripped = column.str.strip_chars()
+    return pl.when(stripped != "").then(stripped.str.replace(r"^(-?[0-9]+)\.0+$", "${1}"))
+
+
+def canonical_id_of(written: str) -> str:
+    """The id that somebody wrote, as it is compared; blank where it is absent."""
+    return str(pl.select(canonical_id(pl.lit(written))).item() or "")
+
+
 def column_names(spec: PrivateDatasetSpec) -> ColumnNames:
     """Lists the columns a declaration names, each with its field."""
     others = {f"columns.labels.{i}": name for i, name in enumerate(spec.columns.labels)}
@@ -118,9 +133,9 @@ def judge(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
 def identify(kept: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
     """Gives each kept record its id and its unit.
 
-    A declared id is used as it stands; with a unit column it is hashed together with the unit, in
-    which alone it is unique. Without an id column it is the hash of the record's content: records
-    with the same content share it, and all of them are kept.
+    A declared id is used in its canonical form; with a unit column it is hashed together with the
+    unit, in which alone it is unique. Without an id column it is the hash of the record's content:
+    records with the same content share it, and all of them are kept.
 
     Returns:
         The CANONICAL columns, sorted, so that the order of the input is forgotten.
@@ -231,13 +246,16 @@ def _canonical_columns(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFr
         stripped = column.str.strip_chars()
         return pl.when(stripped != "").then(stripped)
 
+    def identity(name: str | None) -> pl.Expr:
+        return pl.lit(None, dtype=pl.String) if name is None else canonical_id(pl.col(name))
+
     labels = [value(name) for name in spec.columns.labels]
     label = pl.concat_str(labels, separator=LABEL_SEPARATOR) if labels else pl.lit("")
     return raw.select(
         value(column_names(spec).text, is_text=True).alias("text"),
         label.alias("label"),
-        value(spec.columns.id).alias("id"),
-        value(spec.privacy_unit.column).alias("unit"),
+        identity(spec.columns.id).alias("id"),
+        identity(spec.privacy_unit.column).alias("unit"),
         READABLE,
         IS_TEXT,
     )

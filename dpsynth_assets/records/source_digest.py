@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.records.columns import IS_TEXT, READABLE
-from dpsynth_assets.records.record_filters import column_names
 from dpsynth_assets.records.windows import in_window
 
 _BYTES = 32
@@ -18,14 +17,34 @@ _PERSON = b"source rows"
 def declared_state(spec: PrivateDatasetSpec, release: str = "") -> str:
     """Names the state of the records that a declaration reads; public.
 
-    Two readings are comparable where this name is equal: the same version, columns and window.
+    Two readings are comparable where this name is equal: the same version and window. Which columns
+    are read is no part of it: under an edited set of columns the digests differ, so that no edit
+    lets other records pass.
 
     Args:
         spec: The cohort.
         release: Name of the release, for a frame in memory, which has no version of its own.
     """
     window = spec.window and [spec.window.column, str(spec.window.start), str(spec.window.end)]
-    parts = [spec.source.version, release, column_names(spec).fields, window]
+    return _named([spec.source.version, release, window])
+
+
+def reading_digest(spec: PrivateDatasetSpec) -> str:
+    """Names what decides which records come of the rows of a source; public."""
+    return _named(
+        [
+            declared_state(spec),
+            spec.columns.model_dump(mode="json"),
+            spec.composite_labels[0],
+            spec.privacy_unit.model_dump(mode="json"),
+            spec.neighboring_relation,
+            spec.public_facts.slots,
+            spec.held_out_fraction,
+        ]
+    )
+
+
+def _named(parts: Sequence[object]) -> str:
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
 
 

@@ -34,6 +34,7 @@ from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.consent import expect_consent
 from dpsynth_assets.releases.draw_lock import alone
 from dpsynth_assets.releases.realised_cost import KeptCosts, keep_realised_cost, realised_cost
+from dpsynth_assets.releases.same_draw import refuse_changed
 from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
 from dpsynth_assets.releases.waiting import once_there_is_room, say
 from dpsynth_assets.storage.disk_room import Room
@@ -50,7 +51,11 @@ class Unfinished(KeptCosts, Protocol):
     def begun(self) -> bool:
         """Whether a run on this store made the charge, and nothing of it is released yet."""
 
-    def begin(self) -> None:
+    @property
+    def drawn_from(self) -> Mapping[str, Any]:
+        """What decided the draw when the charge was made."""
+
+    def begin(self, drawn_from: Mapping[str, Any] | None = None) -> None:
         """Marks, on disk, that a run on this store makes the charge; before that is on disk."""
 
     def remove(self) -> None:
@@ -98,6 +103,7 @@ def release_once(  # noqa: PLR0913 - one call says all there is to a release
     plan: Sequence[PlannedRelease],
     draw: Callable[[Reservation], Drawn],
     passes: Callable[[Reservation], Unfinished] | None = None,
+    drawn_from: Callable[[], Mapping[str, Any]] = dict,
     prepare: Callable[[], Room] | None = None,
     rests_on: Callable[[], Mapping[str, Any]] | None = None,
 ) -> StoredRelease:
@@ -113,6 +119,8 @@ def release_once(  # noqa: PLR0913 - one call says all there is to a release
         passes: What an unfinished run kept of a reservation, for a mechanism that can resume where
             a killed run stopped. Its charge is then used, not repeated: what that run drew and
             did not keep was seen by nobody.
+        drawn_from: States all that decides what is drawn and is not in the request, as JSON values:
+            kept with the charge, and equal where it is resumed. `records` among them is private.
         prepare: Opens the public models that the draw needs and checks what is public about it,
             where a draw is about to begin: what cannot be loaded, or could not end, costs nothing,
             and its message is shown. Returns what the release takes of the disks at most, which
@@ -127,13 +135,14 @@ def release_once(  # noqa: PLR0913 - one call says all there is to a release
     """
     with alone(request.key(terms.relation, terms.unit), ledger.url, lambda: _say_waiting(request)):
         _commit_stored_values(ledger, store, request, passes)
-        reservation = _interrupted(ledger, store, request, passes)
+        reservation = _interrupted(ledger, store, request, passes, drawn_from)
         if reservation is None:
             expect_consent(ledger, request, terms, plan)
             _check_room(ledger, store, request, terms, plan)
             if _prepare(ledger, store, request, terms, plan, prepare) and rests_on is not None:
                 request = request.resting_on(rests_on())
-            reservation = ledger.reserve(request, terms, plan, _marked(passes))
+            begin = _marked(ledger, request, terms, plan, passes, drawn_from)
+            reservation = ledger.reserve(request, terms, plan, begin)
             if not reservation.reused:
                 _say_what_was_edited(ledger, request, reservation)
         elif prepare is not None:
@@ -322,6 +331,7 @@ def _interrupted(
     store: StoredReleases,
     request: ReleaseRequest,
     passes: Callable[[Reservation], Unfinished] | None,
+    drawn_from: Callable[[], Mapping[str, Any]],
 ) -> Reservation | None:
     """Finds the charge of a run of this very request that did not live to store its value.
 
@@ -340,30 +350,40 @@ def _interrupted(
     reported draws that it kept: other draws under its charge would be a second release, so it is
     charged anew. So is an ex-post value that was stored there: its realised cost, without which it
     cannot be labelled, was kept there.
+
+    What is kept was drawn from the records as they were divided then. The rest of the draw has to
+    be of the same division, or a record is drawn from more often than was paid for. So whatever
+    decides the draw is compared, and a change is refused before a record is read.
     """
     if passes is None:
         return None
     lost = request.guarantee == GuaranteeType.EX_POST
-    return next(
-        (
-            reservation
-            for reservation in ledger.pending(request)
-            if passes(reservation).begun and not (lost and store.has(reservation.id))
-        ),
-        None,
-    )
+    for reservation in ledger.pending(request):
+        kept = passes(reservation)
+        if kept.begun and not (lost and store.has(reservation.id)):
+            refuse_changed(request, kept.drawn_from, plain_json(dict(drawn_from())))
+            return reservation
+    return None
 
 
 def _marked(
+    ledger: Ledger,
+    request: ReleaseRequest,
+    terms: BudgetTerms,
+    plan: Sequence[PlannedRelease],
     passes: Callable[[Reservation], Unfinished] | None,
+    drawn_from: Callable[[], Mapping[str, Any]],
 ) -> Callable[[Reservation], None] | None:
     """Marks a draw before its charge is on disk; a mark without a charge pays for nothing."""
     if passes is None:
         return None
+    # What admits a charge seldom waits for anything else: the ledger is not locked meanwhile.
+    expects = ledger.preview(request, terms, plan).admitted
+    facts = plain_json(dict(drawn_from())) if expects else None
 
     def mark(reservation: Reservation) -> None:
         try:
-            passes(reservation).begin()
+            passes(reservation).begin(plain_json(dict(drawn_from())) if facts is None else facts)
         except OSError as problem:
             raise StoreUnavailableError(
                 f"The sensitive store cannot be written ({problem.strerror}). Nothing was charged: "

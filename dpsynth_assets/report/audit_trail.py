@@ -1,6 +1,7 @@
 """The audit trail of a cohort: every spend, every released file, and whether all records agree.
 
-Everything here is public or derived from public values: realised ex-post bounds stay in the ledger.
+Realised ex-post bounds and answers of gates that read private text stay in the ledger; the hashes
+of its entries seal them, so a trail with such entries is internal, like its ledger.
 """
 
 import csv

@@ -82,7 +82,7 @@ def privacy_statement(label: Mapping[str, Any], facts: Mapping[str, Any]) -> str
             "",
             "## Releases",
             "",
-            "| when (UTC) | release | mechanism | guarantee | ε alone | state |",
+            "| day (UTC) | release | mechanism | guarantee | ε alone | state |",
             "|---|---|---|---|---|---|",
             *(_release_row(release) for release in facts["releases"]),
             "",
@@ -229,8 +229,7 @@ def _content(columns: Sequence[str], rows: int) -> list[str]:
 
 def _release_row(release: Mapping[str, Any]) -> str:
     epsilon = "—" if release["epsilon"] is None else epsilon_up(release["epsilon"])
-    when = release["at"][:16].replace("T", " ")
     return (
-        f"| {when} | {release['asset']} ({release['release']}) | {release['mechanism']} | "
+        f"| {release['at']} | {release['asset']} ({release['release']}) | {release['mechanism']} | "
         f"{release['guarantee']} | {epsilon} | {release['state']} |"
     )

@@ -1,8 +1,8 @@
 """The guarantee on a privacy label: what holds, beside what an odometer reads.
 
 Two numbers must not be mistaken for each other. What is *guaranteed* of a cohort is ε of the budget
-under which a filter admitted its releases, or ε of the charged copies of a plan. What was *spent so
-far* is the reading of an odometer, a diagnostic: it says how much of the budget is left.
+under which a filter admitted its releases, or ε of all copies of a plan that its budget admits.
+What was *spent so far* is the reading of an odometer, a diagnostic: it says what is left.
 """
 
 from collections.abc import Mapping, Sequence

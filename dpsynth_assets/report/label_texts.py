@@ -73,12 +73,12 @@ BASIS = {
         "releases were chosen after seeing others, if the budget was not raised because of them"
     ),
     PLAN: (
-        "a plan fixed before the first charge: ε of its charged copies, exact; the budget holds "
-        "for all copies that may still follow"
+        "a plan fixed before the first charge: ε of all its copies that the budget admits, since "
+        "whether another one follows may depend on what came out"
     ),
     SWITCHED: (
-        "a plan, then a filter: the larger of ε of the plan's charged copies and ε of the largest "
-        "budget, with δ doubled"
+        "a plan, then a filter: the larger of ε of the plan's copies and ε of the largest budget, "
+        "with δ doubled"
     ),
 }
 """Reasons why the guarantee of a cohort's label holds."""

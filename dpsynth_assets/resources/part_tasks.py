@@ -5,6 +5,7 @@ Each reads the records itself, from the sensitive store. None opens the ledger o
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -16,11 +17,17 @@ from dpsynth_assets.paths import Folder
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.records.batches import empty_rows
 from dpsynth_assets.records.memory import keep_out_of_core_dumps
-from dpsynth_assets.records.reading import canonical_records
+from dpsynth_assets.records.reading import PrivateRecords, canonical_records
 from dpsynth_assets.records.record_filters import column_names
 from dpsynth_assets.records.source_digest import source_digest
 from dpsynth_assets.resources.contributions import Contributions
-from dpsynth_assets.resources.fingerprints import all_prints, store_key
+from dpsynth_assets.resources.fingerprints import (
+    Prints,
+    all_prints,
+    id_prints,
+    single_prints,
+    store_key,
+)
 from dpsynth_assets.resources.record_parts import (
     SPLITS,
     files_of,
@@ -41,8 +48,9 @@ PIECE: Final = "piece"
 """Beginning of the names of files with rows of a part as the source has them."""
 
 PRINTS: Final = "prints.npy"
+IDS: Final = "ids.npy"
 ROWS: Final = "rows.digest"
-"""Fingerprints of a part's texts, and the digest of its rows; both for the driver, then removed."""
+"""Fingerprints of a part's texts and ids, and the digest of its rows: for the driver, then gone."""
 
 LARGEST_SENT: Final = 1 << 16
 """Bytes of counts that a worker sends; more are a file of the store, which Ray moves to no disk."""
@@ -72,10 +80,27 @@ class Canonical:
         del raw
         write_canonical(part, "source", private.records)
         write_canonical(part, "held_out", private.held_out)
-        texts = [*private.records["text"], *private.held_out["text"]]
-        write_array(part, PRINTS, all_prints(texts, key))
+        texts, ids = _prints(private, self.spec, key)
+        write_array(part, PRINTS, texts)
+        if ids is not None:
+            write_array(part, IDS, ids)
         for piece in pieces:
             files.remove(piece)
+
+
+def prints_of(private: PrivateRecords, spec: PrivateDatasetSpec, key: bytes) -> Prints:
+    """Fingerprints of a cohort's records, those held out included."""
+    texts, ids = _prints(private, spec, key)
+    return Prints(single_prints([texts]), ids)
+
+
+def _prints(private: PrivateRecords, spec: PrivateDatasetSpec, key: bytes) -> Prints:
+    """Fingerprints of texts, as often as they occur, and of ids where these name records."""
+    both = [private.records, private.held_out]
+    texts = all_prints(chain(*(each["text"] for each in both)), key)
+    if spec.columns.id is None or spec.privacy_unit.column is not None:
+        return Prints(texts)
+    return Prints(texts, id_prints(chain(*(each["record_id"] for each in both)), key))
 
 
 @dataclass(frozen=True)

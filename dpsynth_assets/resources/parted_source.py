@@ -20,8 +20,8 @@ from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.parts import PIECE_BYTES, pieces_of_source
 from dpsynth_assets.records.source_digest import joined_digest
-from dpsynth_assets.resources.fingerprints import single_prints
-from dpsynth_assets.resources.part_tasks import PIECE, PRINTS, ROWS, Canonical, Count, Embed
+from dpsynth_assets.resources.fingerprints import Prints, single_prints
+from dpsynth_assets.resources.part_tasks import IDS, PIECE, PRINTS, ROWS, Canonical, Count, Embed
 from dpsynth_assets.resources.pass_tasks import (
     DrawKept,
     SortRecords,
@@ -69,16 +69,24 @@ def digest_of_parts(places: Iterable[Folder]) -> str:
     return joined_digest(read_text(place, ROWS) or "0" for place in places)
 
 
-def prints_of_parts(places: Iterable[Folder]) -> np.ndarray:
-    """Fingerprints of the texts that occur once in the cohort, uint64 (n,), sorted."""
-    each = (io.BytesIO(files_of(place).read(place / PRINTS)) for place in places)
-    return single_prints(np.load(content, allow_pickle=False) for content in each)
+def prints_of_parts(places: Sequence[Folder]) -> Prints:
+    """Fingerprints of the records of a cohort, as `part_tasks.prints_of` makes them of a whole."""
+    texts = single_prints(_notes(places, PRINTS))
+    ids = [*_notes(places, IDS)]
+    return Prints(texts, np.unique(np.concatenate(ids)) if ids else None)
+
+
+def _notes(places: Sequence[Folder], name: str) -> Iterator[np.ndarray]:
+    for place in places:
+        if files_of(place).exists(place / name):
+            content = io.BytesIO(files_of(place).read(place / name))
+            yield np.load(content, allow_pickle=False)
 
 
 def remove_notes(places: Iterable[Folder]) -> None:
     """Removes what the workers left for the driver alone."""
     for place in places:
-        for name in (PRINTS, ROWS):
+        for name in (PRINTS, IDS, ROWS):
             files_of(place).remove(place / name)
 
 

@@ -3,8 +3,11 @@
 A release is found again by its declaration, in which `source.version` stands for the records. Other
 records under the same version would be answered by releases over the first ones, or add to a corpus
 half of which rests on the first ones. So the digest of a cohort's source rows
-(`records/source_digest.py`) is kept once a paid release has read them, and the rows are compared
-whenever they are read again. Before the first payment nothing rests on them: they may be replaced.
+(`records/source_digest.py`) is kept as soon as a release is about to be charged for them, and the
+rows are compared whenever they are read again. Before, nothing rests on them: they may be replaced.
+
+Whoever replaces, reads or pays for the records of a cohort holds its lock (`alone`), so that the
+digest that is kept is that of the records that the charge reads.
 
 The digests lie beside the fingerprints, under their key. Who removes the sensitive store removes
 both, and the next reading is the first.
@@ -14,10 +17,36 @@ both, and the next reading is the first.
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.resources.fingerprints import FOLDER, store_key
 from dpsynth_assets.resources.private_files import PrivateFiles
+
+
+def replaced_records(cohort: str, version: str) -> str:
+    """Says in one line that records of a cohort were replaced under their version."""
+    return (
+        f"source.version: expected the records of version {version!r} as they were when releases "
+        f"of {cohort!r} were paid for, got others under the same version. Nothing was charged: "
+        "restore the source and its columns, or, if these records are meant, raise "
+        "source.version, which pays for every release again (`dpsynth plan` shows it)."
+    )
+
+
+class Reading(NamedTuple):
+    """One reading of a cohort's source.
+
+    Attributes:
+        state: Public name of the version and window that were read (`declared_state`).
+        declared: Public digest of all that decides what becomes of the rows (`reading_digest`).
+        rows: Keyed digest of the rows (`source_digest`); private.
+    """
+
+    state: str
+    declared: str
+    rows: str
 
 
 class ReadRecords:
@@ -26,6 +55,11 @@ class ReadRecords:
     def __init__(self, files: PrivateFiles, base: Folder) -> None:
         """Names the sensitive store's folder."""
         self._files, self._base = files, base
+
+    def alone(self, cohort: str) -> AbstractContextManager[None]:
+        """Holds the lock of a cohort's records: one process replaces, reads or pays for them."""
+        self._files.make_folder(self._base / FOLDER)
+        return self._files.alone(self._base / FOLDER / f"{cohort}.lock")
 
     def differ(self, cohort: str, state: str, digest: Callable[[bytes], str]) -> bool:
         """Says whether a paid release read other records under the same state.
@@ -38,29 +72,39 @@ class ReadRecords:
         paid = self._paid(cohort, state)
         if not self._files.exists(paid):
             return False
-        return self._files.read(paid).decode() != digest(self._key())
+        return self._files.read(paid).decode() != digest(self.key)
 
-    def note_read(self, cohort: str, state: str, digest: Callable[[bytes], str]) -> None:
+    def begin_reading(self, cohort: str) -> None:
+        """Notes that other records are about to take the place of those that are stored."""
+        self._files.write(self._last(cohort), lambda _: None)
+
+    def note_read(
+        self, cohort: str, state: str, declared: str, digest: Callable[[bytes], str]
+    ) -> None:
         """Notes which records of a cohort were read last: those that the next release pays for."""
-        content = json.dumps([state, digest(self._key())]).encode()
+        content = json.dumps(Reading(state, declared, digest(self.key))).encode()
         self._files.write(self._last(cohort), lambda file: file.write(content))
 
-    def forget_read(self, cohort: str) -> None:
-        """Forgets the last reading, before other records take the place of what it stored."""
-        self._files.remove(self._last(cohort))
+    def last(self, cohort: str) -> Reading | None:
+        """The last reading; None where it was noted by nobody.
 
-    def note_paid(self, cohort: str) -> None:
-        """Keeps the digest of the last reading for good: a paid release reads those records."""
+        Raises:
+            ValueError: That reading did not come to its end.
+        """
         if not self._files.exists(self._last(cohort)):
-            return  # They were read before digests were kept.
-        state, digest = json.loads(self._files.read(self._last(cohort)))
-        self._files.write(
-            self._paid(cohort, state),
-            lambda file: file.write(digest.encode()),
-            only_if_absent=True,
-        )
+            return None
+        return Reading(*json.loads(self._files.read(self._last(cohort))))
 
-    def _key(self) -> bytes:
+    def note_paid(self, cohort: str, state: str, rows: str) -> bool:
+        """Keeps the digest of rows that a release pays for; False where others were paid for."""
+        self._files.write(
+            self._paid(cohort, state), lambda file: file.write(rows.encode()), only_if_absent=True
+        )
+        return self._files.read(self._paid(cohort, state)).decode() == rows
+
+    @property
+    def key(self) -> bytes:
+        """The store's random key."""
         return store_key(self._files, self._base)
 
     def _last(self, cohort: str) -> Folder:

@@ -8,10 +8,12 @@ in memory; nothing is memory-mapped, so records and embeddings have to fit there
 DPSYNTH_SENSITIVE_URL the files lie in an object store (`sealed_objects.py`), never without a key.
 """
 
+import hashlib
 import io
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import BinaryIO, ClassVar, Literal, Self
 
@@ -20,18 +22,27 @@ import numpy as np
 import polars as pl
 from pydantic import PrivateAttr
 
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.shared_records import source_places
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder, absolute, home, located
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.records.record_filters import CANONICAL
+from dpsynth_assets.records.source_digest import declared_state, reading_digest
 from dpsynth_assets.resources.contributions import Contributions
-from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
+from dpsynth_assets.resources.fingerprints import (
+    Fingerprints,
+    Prints,
+    Reader,
+    refuse_unmatched,
+    shared_records,
+)
 from dpsynth_assets.resources.part_tasks import NoteRead
 from dpsynth_assets.resources.parted_source import StoredParts
 from dpsynth_assets.resources.private_files import PrivateFiles, files_below
-from dpsynth_assets.resources.read_records import ReadRecords
+from dpsynth_assets.resources.read_records import ReadRecords, replaced_records
 from dpsynth_assets.resources.record_parts import (
     EXCHANGE,
     SPLITS,
@@ -106,49 +117,115 @@ class SensitiveStore(dg.ConfigurableResource):
         for split in SPLITS:
             self.write_internal(dataset, f"{split}_embeddings.made_by", json.dumps(dict(made_by)))
 
-    def refuse_shared_records(self, reader: Reader, texts: Iterable[str]) -> None:
-        """Keeps fingerprints of a cohort's texts, or refuses records that another account pays for.
+    @contextmanager
+    def replacing_records(
+        self,
+        spec: PrivateDatasetSpec,
+        digest: Callable[[bytes], str],
+        prints: Callable[[bytes], Prints],
+    ) -> Iterator[None]:
+        """Admits what was read of a cohort's source, or refuses it; the block then stores it.
 
-        Raises:
-            PrivacyError: A cohort of another account has read the same records; nothing was kept.
-        """
-        self._refuse_shared(reader, Fingerprints(self._files, self.base).admit(reader, texts))
-
-    def refuse_shared_prints(self, reader: Reader, prints: Callable[[], np.ndarray]) -> None:
-        """Does as `refuse_shared_records` with the fingerprints of records in parts."""
-        admitted = Fingerprints(self._files, self.base).admit_prints(reader, prints)
-        self._refuse_shared(reader, admitted)
-
-    @staticmethod
-    def _refuse_shared(reader: Reader, other: str | None) -> None:
-        if other is not None:
-            raise PrivacyError(
-                "source.path: expected records that no other account pays for, got some that "
-                f"cohort {other!r} has read: {reader.cohort!r} would spend a second budget on "
-                "them. Write `shares_records_with` in its dataset file, name other records, or, if "
-                f"nothing was released from {other!r}, run `dpsynth purge {other}`."
-            )
-
-    def refuse_replaced_records(
-        self, dataset: str, version: str, state: str, digest: Callable[[bytes], str]
-    ) -> None:
-        """Refuses records other than those that a paid release of the same version read.
+        One process at a time replaces a cohort's records or is charged for them.
 
         Args:
-            dataset: Cohort whose records they are.
-            version: Their declared version.
-            state: Public name of what is compared (`declared_state`).
-            digest: Computes their digest from the key (`source_digest`).
+            spec: The cohort.
+            digest: Computes the digest of the rows from a key (`source_digest`).
+            prints: Computes the fingerprints of the records from a key.
 
         Raises:
-            PrivacyError: The source was replaced under its version; nothing is stored or charged.
+            PrivacyError: They were replaced under their version, or another account pays for them.
+                What is stored stays.
         """
-        if self.read_records.differ(dataset, state, digest):
+        rows, state = self.read_records, declared_state(spec)
+        with rows.alone(spec.name):
+            if rows.differ(spec.name, state, digest):
+                raise PrivacyError(replaced_records(spec.name, spec.source.version))
+            reader = Reader(
+                cohort=spec.name,
+                account=spec.account,
+                dataset=spec.dataset,
+                places=tuple(sorted(source_places(spec.source.path))),
+            )
+            made = prints(rows.key)
+            refuse_unmatched(spec, made, rows.key)
+            found = Fingerprints(self._files, self.base).admit_prints(reader, lambda _: made)
+            if found is not None:
+                raise PrivacyError(shared_records(reader, found))
+            rows.begin_reading(spec.name)
+            yield
+            rows.note_read(spec.name, state, reading_digest(spec), digest)
+
+    def pay_for_records(
+        self,
+        dataset: str,
+        *,
+        declared: str | None = None,
+        with_embeddings: bool = False,
+        with_secrets: bool = False,
+    ) -> str:
+        """Binds a charge to the stored records, just before it is made.
+
+        Args:
+            dataset: The cohort.
+            declared: `reading_digest` of its declaration; None: not compared.
+            with_embeddings: Whether the draw reads embeddings.
+            with_secrets: Whether it reads the secrets that were found.
+
+        Returns:
+            What they are known by from then on; private.
+
+        Raises:
+            PrivacyError: There are none, or others than were paid for; nothing was charged.
+        """
+        with self.read_records.alone(dataset):
+            return self._paid_for(dataset, declared, with_embeddings, with_secrets)
+
+    def _paid_for(
+        self, dataset: str, declared: str | None, with_embeddings: bool, with_secrets: bool
+    ) -> str:
+        again = f"Materialise {dataset}/shared/private_records"
+        if not (self.parts(dataset).places or self.holds_internal(dataset, "source.parquet")):
             raise PrivacyError(
-                f"source.version: expected the records of version {version!r} as they were when "
-                f"releases of {dataset!r} were paid for, got others under the same version. "
-                "Nothing was charged: restore the source, or, if these records are meant, raise "
-                "source.version, which pays for every release again (`dpsynth plan` shows it)."
+                f"Expected the records of {dataset!r} in the sensitive store, got none. Nothing "
+                f"was charged. {again} first."
+            )
+        try:
+            last = self.read_records.last(dataset)
+        except ValueError:
+            raise PrivacyError(
+                f"Expected the records of {dataset!r}, got a reading of them that was cut off. "
+                f"Nothing was charged. {again} again."
+            ) from None
+        if last is not None:
+            if declared is not None and declared != last.declared:
+                raise PrivacyError(
+                    f"Expected the records of {dataset!r} as its dataset file declares them, got "
+                    f"some that were read under another declaration. Nothing was charged. {again} "
+                    "again."
+                )
+            if not self.read_records.note_paid(dataset, last.state, last.rows):
+                raise PrivacyError(replaced_records(dataset, "declared"))
+        Fingerprints(self._files, self.base).note_paid(dataset)
+        known = [*(last or ())]
+        if with_embeddings:
+            known.append(self.embeddings_version(dataset, "source") or "")
+        if with_secrets:
+            found = self._files.read(self._existing(dataset, f"{DICTIONARY}.parquet"))
+            known.append(hashlib.blake2b(found, key=self.read_records.key).hexdigest())
+        return "/".join(known)
+
+    def _require_charged_records(
+        self, dataset: str, reservation: Reservation, with_embeddings: bool, with_secrets: bool
+    ) -> None:
+        """Refuses other records than those that the charge was made for."""
+        charged = self.passes(dataset, reservation).drawn_from.get("records")
+        found = self._paid_for(dataset, None, with_embeddings, with_secrets)
+        if charged not in (None, found):
+            raise PrivacyError(
+                f"Expected the records of {dataset!r} as they were charged for, got others. None "
+                f"was read; the charge stands. Materialise {dataset}/shared/private_records under "
+                "the declaration it was made with, and run again."
             )
 
     @property
@@ -234,9 +311,10 @@ class SensitiveStore(dg.ConfigurableResource):
             UnaccountedReleaseError: If the reservation is not open in the ledger.
         """
         self._require_charge(dataset, ledger, reservation)
-        private = self._read(dataset, "source", with_embeddings=with_embeddings)
+        with self.read_records.alone(dataset):
+            self._require_charged_records(dataset, reservation, with_embeddings, with_secrets)
+            private = self._read(dataset, "source", with_embeddings=with_embeddings)
         self.contributions(dataset).note(reservation.id, private.records)
-        self._note_paid(dataset)
         return replace(private, secrets=self._found_secrets(dataset) if with_secrets else None)
 
     def read_parts_for_release(
@@ -266,10 +344,11 @@ class SensitiveStore(dg.ConfigurableResource):
             WorkerError: A worker failed.
         """
         self._require_charge(dataset, ledger, reservation)
-        places = self.parts(dataset).places
+        with self.read_records.alone(dataset):
+            self._require_charged_records(dataset, reservation, with_embeddings, with_secrets)
+            places = self.parts(dataset).places
         for _ in workers.map_parts(NoteRead(reservation.id), places):
             pass
-        self._note_paid(dataset)
         release = absolute(self.folder(dataset) / _PASSES / reservation.id)
         exchange = self._new_exchange(release)
         return replace(
@@ -295,10 +374,6 @@ class SensitiveStore(dg.ConfigurableResource):
     def _found_secrets(self, dataset: str) -> pl.DataFrame:
         """Numbers of records by secret; what the secrets say stays where it is."""
         return self._read_table(dataset, f"{DICTIONARY}.parquet").drop("value")
-
-    def _note_paid(self, dataset: str) -> None:
-        Fingerprints(self._files, self.base).note_paid(dataset)
-        self.read_records.note_paid(dataset)
 
     @staticmethod
     def _require_charge(dataset: str, ledger: Ledger, reservation: Reservation) -> None:

@@ -5,7 +5,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from dpsynth_assets.resources.sealing import sealing_key
 _LEAST_ROOM = 1 << 20
 """A disk with fewer bytes than this is full."""
 
+_DRAWN_FROM = "drawn_from.json"
 _PAID = "A checkpoint of a release that is paid for cannot be kept."
 
 _plain_folders: dict[Folder, Path] = {}
@@ -36,9 +37,25 @@ class Unfinished:
         """Says whether the charge was made with this store, and nothing of it is released yet."""
         return self._files.has_begun(self._folder)
 
-    def begin(self) -> None:
-        """Marks, on disk, that a charge is made with this store; before the charge itself is."""
+    def begin(self, drawn_from: Mapping[str, Any] | None = None) -> None:
+        """Marks, on disk, that a charge is made with this store; before the charge itself is.
+
+        Args:
+            drawn_from: What decides the draw: JSON values, for the owner alone.
+        """
         self._files.begin_folder(self._folder)
+        if drawn_from:
+            content = json.dumps(drawn_from).encode()
+            path = self._folder / _DRAWN_FROM
+            self._files.write(path, lambda file: file.write(content))
+            self._files.keep(path)
+
+    @property
+    def drawn_from(self) -> dict[str, Any]:
+        """What `begin` was told; nothing where the mark is of an earlier version."""
+        path = self._folder / _DRAWN_FROM
+        known: dict[str, Any] = {}
+        return json.loads(self._files.read(path)) if self._files.exists(path) else known
 
     def keep_cost(self, value: str, epsilon: float) -> None:
         """Keeps the realised cost of an ex-post value, by the value's digest, on disk."""

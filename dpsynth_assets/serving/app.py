@@ -271,7 +271,7 @@ def _provenance(label: Label) -> dict[str, Any]:
 
 
 def _model_facts(name: str, served: Served) -> dict[str, Any]:
-    made = datetime.fromisoformat(served.artifact.charge.recorded_at)
+    made = datetime.fromisoformat(f"{served.artifact.charge.recorded_at[:10]}T00:00:00+00:00")
     return {
         "id": name,
         "object": "model",

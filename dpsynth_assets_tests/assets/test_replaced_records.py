@@ -2,14 +2,18 @@
 
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 
+import numpy as np
 import polars as pl
 import pytest
 
 from dpsynth_assets.datasets import CohortSpec
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.reading import read_rows
-from dpsynth_assets.records.source_digest import declared_state, source_digest
-from dpsynth_assets.resources.fingerprints import FOLDER
+from dpsynth_assets.records.source_digest import reading_digest, source_digest
+from dpsynth_assets.resources.fingerprints import FOLDER, Prints
 from dpsynth_assets.resources.purging import PurgeRule, purge
 from dpsynth_assets_tests.assets.test_shared_records import (
     SECRET,
@@ -28,8 +32,8 @@ def digest(spec):
 
 
 def pay(store, name):
-    """Does what a paid release does when it reads the records (`read_for_release`)."""
-    store.read_records.note_paid(name)
+    """Does what a release does before it is charged."""
+    store.pay_for_records(name)
 
 
 def test_replaced_records_are_refused_once_a_release_was_paid_for(tmp_path, store):
@@ -154,7 +158,56 @@ def test_a_window_is_compared_by_its_own_records(tmp_path):
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_other_columns_are_another_state(tmp_path):
-    spec = declare(tmp_path, "one", ["x"])
-    other = declare(tmp_path, "one", ["x"], columns={"text": "text", "id": "id"})
-    assert declared_state(spec) != declared_state(other)
+@pytest.mark.parametrize("columns", [{"text": "text", "id": "id"}, {"text": "id"}])
+def test_an_edited_set_of_columns_lets_no_other_records_pass(tmp_path, store, columns):
+    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    pay(store, "one")
+    other = declare(tmp_path, "one", letters(range(100, 150)), columns=columns)
+    assert not read(other, store).success
+
+
+def test_two_runs_at_once_pay_for_the_records_that_they_read(tmp_path, store):
+    """One reads the source anew while the other is charged: whoever comes second is refused."""
+    first = declare(tmp_path, "one", letters(range(50)))
+    assert read(first, store).success
+    paid = []
+    with ThreadPoolExecutor(1) as other:
+        with store.replacing_records(
+            first, partial(source_digest, read_rows(first), first), lambda _: Prints(np.array([]))
+        ):
+            charge = other.submit(lambda: paid.append(store.pay_for_records("one")))
+            assert not wait([charge], timeout=0.05).done, "charged between reading and storing"
+        charge.result()
+    assert paid
+    assert not read(declare(tmp_path, "one", letters(range(1, 51))), store).success
+
+
+def test_a_reading_that_was_cut_off_is_not_charged_for(tmp_path, store):
+    spec = declare(tmp_path, "one", letters(range(50)))
+    assert read(spec, store).success
+    store.read_records.begin_reading("one")
+    with pytest.raises(PrivacyError, match=r"cut off\. Nothing was charged"):
+        pay(store, "one")
+    assert read(spec, store).success
+    pay(store, "one")
+
+
+def test_records_that_are_not_there_are_not_charged_for(store):
+    with pytest.raises(PrivacyError, match=r"got none\. Nothing was charged"):
+        pay(store, "one")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"held_out_fraction": 0.2},
+        {"columns": {"text": "text", "max_text_characters": 9}},
+        {"privacy_unit": {"column": "id", "max_records": 3}},
+    ],
+)
+def test_records_stored_under_another_declaration_are_not_charged_for(tmp_path, store, edit):
+    """A bound of three records a unit, say, would be charged as the bound of one in the file."""
+    assert read(declare(tmp_path, "one", letters(range(50)), **edit), store).success
+    declared = reading_digest(declare(tmp_path, "one", letters(range(50))))
+    with pytest.raises(PrivacyError, match=r"under another declaration\. Nothing was charged"):
+        store.pay_for_records("one", declared=declared)

@@ -12,6 +12,7 @@ import pytest
 from dpsynth_assets.assets.dataset import dataset_definitions
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
 from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.methods.evolution.secret_incidence import read_public_incidence
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError
@@ -103,17 +104,73 @@ def test_the_same_place_is_told_whatever_it_holds(tmp_path, store):
     assert "cohort 'one' has read" in failure(result)
 
 
-def test_cohorts_of_one_dataset_are_disjoint_by_their_rule(tmp_path, store):
-    """Two months may hold the same form letters; no record is in both."""
-    declared = declare(
-        tmp_path, "mail", letters(range(30)), source={"path": str(tmp_path / "mail-*.csv")},
-        cohorts={"by": "file", "pattern": "mail-{year}.csv"},
+def monthly(folder, **columns):
+    return declare(
+        folder, "mail", [], source={"path": str(folder / "mail-*.csv")},
+        cohorts={"by": "file", "pattern": "mail-{year}.csv"}, columns={"text": "text", **columns},
     )  # fmt: skip
-    for year in ("2025", "2026"):
-        texts = letters(range(30))
-        frame = pl.DataFrame({"id": range(30), "text": texts})
-        frame.write_csv(tmp_path / f"mail-{year}.csv")
-        assert read(CohortSpec.of(declared, year), store).success
+
+
+def put(folder, year, ids, texts):
+    pl.DataFrame({"id": ids, "text": texts}).write_csv(folder / f"mail-{year}.csv")
+
+
+def test_one_record_that_moved_to_another_cohort_of_its_dataset_is_told(tmp_path, store):
+    declared = monthly(tmp_path, id="id")
+    put(tmp_path, 2025, range(30), letters(range(30)))
+    put(tmp_path, 2026, [*range(30, 60), 7], letters(range(100, 131)))
+    assert read(CohortSpec.of(declared, "2025"), store).success
+    result = read(CohortSpec.of(declared, "2026"), store)
+    assert not result.success
+    assert "cohort 'mail_2025' has read" in failure(result)
+    assert "may never change" in failure(result)
+    assert not stored(store, "mail_2026")
+    put(tmp_path, 2026, range(30, 60), letters(range(30)))
+    assert read(CohortSpec.of(declared, "2026"), store).success, "form letters under ids of theirs"
+
+
+def listing(folder, ids):
+    """A dataset with public incidence, whose records have the ids 0 to 49."""
+    held = {"record_id": ids, "secret": ["x"] * len(ids), "kind": ["code"] * len(ids)}
+    pl.DataFrame(held).write_parquet(folder / "held.parquet")
+    kind = {"name": "code", "detector": "regex", "pattern": "x", "max_records": 9}
+    return declare(
+        folder, "listed", letters(range(50)), columns={"text": "text", "id": "id"},
+        budget={"epsilon": 8, "delta": 1e-6, "accountant": "tight"},
+        secrets={"kinds": [kind], "public_incidence": str(folder / "held.parquet")},
+    )  # fmt: skip
+
+
+def test_listed_ids_are_canonical_and_each_is_the_id_of_a_record(tmp_path, store):
+    spec = listing(tmp_path, ["7", " 8 ", "9.0"])
+    assert read_public_incidence(spec.secrets.promise).record_ids == ("7", "8", "9")
+    assert read(spec, store).success
+    result = read(listing(tmp_path, ["7", "R8"]), store)
+    assert not result.success
+    assert "expected ids that records of the dataset have" in failure(result)
+    assert "R8" not in failure(result)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"privacy_unit": {"column": "person", "max_records": 2}},
+        {"cohorts": {"by": "file", "pattern": "m-{year}.csv"}},
+    ],
+)
+def test_listed_ids_are_refused_where_they_name_no_record_by_themselves(tmp_path, beside):
+    written = listing(tmp_path, ["7"]).model_dump(mode="json", exclude_unset=True)
+    with pytest.raises(ValueError, match=r"secrets\.public_incidence|ids are unique within"):
+        PrivateDatasetSpec.model_validate(written | beside)
+
+
+def test_without_ids_texts_tell_that_records_moved(tmp_path, store):
+    declared = monthly(tmp_path)
+    for year, texts in ((2025, range(30)), (2026, range(20, 50)), (2027, range(60, 90))):
+        put(tmp_path, year, range(30), letters(texts))
+    assert read(CohortSpec.of(declared, "2025"), store).success
+    assert not read(CohortSpec.of(declared, "2026"), store).success
+    assert read(CohortSpec.of(declared, "2027"), store).success
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ file asks it to: whoever kills it knows where it was without watching a clock.
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,8 @@ def reached(point: str) -> None:
 class MarkedPasses(StoredPasses):
     """Passes of a charge, saying when its mark is on disk."""
 
-    def begin(self) -> None:
-        super().begin()
+    def begin(self, drawn_from: Mapping[str, Any] | None = None) -> None:
+        super().begin(drawn_from)
         reached(MARKED)
 
 
@@ -196,6 +197,7 @@ def candidate_corpus(
             plan=(),
             draw=draw,
             passes=lambda reservation: _marked_passes(sensitive_store, reservation),
+            drawn_from=lambda: {"records": sensitive_store.pay_for_records(COHORT)},
         )
     reached(COMMITTED)
     if os.environ.get("FAULTS_PUBLISH") == "1":

@@ -3,6 +3,7 @@
 import base64
 import json
 import stat
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -13,6 +14,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import SourceError, read_private_records
 from dpsynth_assets.resources import parted_source
 from dpsynth_assets.resources.fingerprints import FOLDER, all_prints, single_prints
+from dpsynth_assets.resources.part_tasks import prints_of
 from dpsynth_assets.resources.purging import PurgeRule, purge
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import SECRET, declared, texts
@@ -109,7 +111,7 @@ def test_parts_and_whole_records_take_turns(tmp_path, store):
 def test_replaced_records_are_refused_and_the_old_parts_stay(tmp_path, store):
     spec = declared(tmp_path, parts=3)
     store_in_parts(spec, store, ONE)
-    store.read_records.note_paid("letters")
+    store.pay_for_records("letters")
     kept = files(store)
     store_in_parts(spec, store, ONE)  # The same records: nothing to refuse.
     (tmp_path / "letters.csv").unlink()
@@ -145,16 +147,16 @@ def test_fingerprints_of_parts_are_those_of_the_whole(tmp_path):
 
 
 def test_the_stored_fingerprints_do_not_depend_on_parts(tmp_path, store):
-    spec = declared(tmp_path)
-    private = read_private_records(spec)
-    from dpsynth_assets.resources.fingerprints import Reader
-
-    reader = Reader(cohort="letters", account="letters", dataset="letters")
-    store.refuse_shared_records(reader, [*private.records["text"], *private.held_out["text"]])
-    place = store.base / FOLDER / "letters.npy"
-    whole = place.read_bytes()
-    store_in_parts(declared(tmp_path, parts=4), store, TWO)
-    assert place.read_bytes() == whole
+    columns = {"text": "text", "labels": ["label"], "id": "who"}
+    spec = declared(tmp_path, columns=columns, privacy_unit={})
+    prints = partial(prints_of, read_private_records(spec), spec)
+    with store.replacing_records(spec, lambda _: "", prints):
+        pass
+    places = [store.base / FOLDER / f"letters.{kind}" for kind in ("npy", "ids.npy")]
+    whole = [place.read_bytes() for place in places]
+    parts = declared(tmp_path, columns=columns, privacy_unit={}, parts=4)
+    store_in_parts(parts, store, TWO)
+    assert [place.read_bytes() for place in places] == whole
 
 
 def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, store, monkeypatch):

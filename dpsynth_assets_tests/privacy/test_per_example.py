@@ -511,6 +511,44 @@ def test_a_layer_that_sees_no_first_axis_of_examples_is_refused():
         summed(Mixing())
 
 
+class Remembering(nn.Module):
+    """Keeps the largest row it has seen, in a buffer that it writes to or puts anew."""
+
+    def __init__(self, *, anew):
+        super().__init__()
+        self.linear, self.anew = nn.Linear(3, 3), anew
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, rows):
+        most = torch.maximum(self.seen, rows.detach().amax((0, 1)))
+        if self.anew:
+            self.seen = most
+        else:
+            self.seen.copy_(most)
+        return self.linear(rows)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Linear(3, 3), nn.InstanceNorm1d(2, track_running_stats=True)).train(),
+        Remembering(anew=True),
+        Remembering(anew=False),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_what_a_pass_leaves_behind_in_the_model_is_refused(model):
+    """It is released with the weights, and no noise is added to it."""
+    with pytest.raises(TypeError, match="buffers that no forward pass changes") as refusal:
+        summed(model)
+    assert "\n" not in str(refusal.value)
+
+
+def test_statistics_that_are_read_and_not_written_are_none_of_its_traces():
+    norm = nn.InstanceNorm1d(2, track_running_stats=True)
+    summed(nn.Sequential(nn.Linear(3, 3), norm).eval())
+
+
 def test_losses_must_be_one_for_each_example():
     model = nn.Linear(3, 1)
     part = LossOfPart(4, lambda model: model(torch.ones(4, 3)).mean())

@@ -18,7 +18,7 @@ from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.releases.waiting import StoreUnavailableError
 from dpsynth_assets.resources import owner_only, part_tasks, sealed_objects
-from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
+from dpsynth_assets.resources.fingerprints import Fingerprints, Prints, Reader, text_prints
 from dpsynth_assets.resources.pass_tasks import SortRecords, numbered_places, pass_inputs
 from dpsynth_assets.resources.private_files import files_below
 from dpsynth_assets.resources.purging import PurgeRule, kept_datasets, purge
@@ -248,7 +248,7 @@ def test_no_body_and_no_name_of_an_object_holds_a_private_byte(remote, place):
     assert passes.cost("cd" * 32) is None
     remote.contributions("letters").note("r1", RECORDS)
     reader = Reader(cohort="letters", account="letters", dataset="letters")
-    remote.refuse_shared_records(reader, TEXTS)
+    Fingerprints(files_below(place), place).admit(reader, TEXTS)
     needles = [text.encode() for text in (*TEXTS, "record-a", "user-1", drawn)]
     needles.append(EMBEDDINGS[1].tobytes())
     for name, content in objects(place).items():
@@ -360,12 +360,12 @@ def test_of_two_cohorts_that_are_admitted_at_once_one_is_refused(place):
 
     other = threading.Thread(target=second)
 
-    def prints():
+    def prints(key):
         other.start()
         assert began.wait(60)
         other.join(0.3)
         assert "two" not in answers, "it was compared while the first was not yet kept"
-        return first._prints(texts)
+        return Prints(text_prints(texts, key))
 
     first = Fingerprints(files_below(place), place)
     reader = Reader(cohort="one", account="one", dataset="one")
@@ -401,8 +401,7 @@ def test_a_conflict_of_two_writers_is_a_lost_race_and_not_an_error(place, monkey
 
 
 def test_a_store_out_of_reach_is_an_error_and_never_an_empty_store(remote, place, monkeypatch):
-    remote.read_records.note_read("letters", "version 1", lambda _: "first")
-    remote.read_records.note_paid("letters")
+    remote.read_records.note_paid("letters", "version 1", "first")
     assert remote.read_records.differ("letters", "version 1", lambda _: "second")
 
     def unreachable(*arguments, **options):

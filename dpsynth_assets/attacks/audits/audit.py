@@ -107,7 +107,7 @@ class AuditResult:
         passed: Whether the claim survived.
         seconds: Wall time.
         version: Installed version of this package.
-        finished_at: UTC, ISO 8601.
+        finished_at: Day, UTC, ISO 8601: labels repeat it, and an attack may follow a private stage.
         bug: The bug that was planted; None for the real code.
         settings: Digest of the settings that were attacked; empty where a mechanism was audited,
             whose claim holds for all of them.
@@ -142,7 +142,7 @@ class AuditResult:
             passed=bool(finding.passed),
             seconds=time.perf_counter() - started,
             version=importlib.metadata.version("dpsynth_assets"),
-            finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            finished_at=datetime.now(UTC).date().isoformat(),
             bug=None if bug is None else str(bug),
             circumstances=circumstances(),
         )

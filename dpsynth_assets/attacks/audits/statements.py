@@ -55,14 +55,24 @@ def _two_rules(stated: Callable[[CohortSpend], float]) -> Finding:
         return Finding(claimed=stated(ledger.spend("audit")), observed=1 - (1 - DELTA) ** 2)
 
 
-def _still_to_come(stated: Callable[[CohortSpend], float]) -> Finding:
-    """Compares the ε stated after one release with that of all that the filter then admits."""
+def _both(stated: Callable[[CohortSpend], float]) -> Finding:
+    """The worse of a filter and of a plan that has several rounds."""
+    found = [_still_to_come(stated, accountant) for accountant in ("zcdp", "tight")]
+    return max(found, key=lambda each: each.observed - each.claimed)
+
+
+def _still_to_come(stated: Callable[[CohortSpend], float], accountant: str) -> Finding:
+    """Compares the ε stated after one release with that of all that are then admitted.
+
+    Whoever sees one release decides on the next, so that any number of them may follow.
+    """
+    plan = [PlannedRelease("audit/sum", EVENT)]
     with _ledger() as ledger:
-        ledger.reserve(_request("audit/sum"), _terms("zcdp"))
+        ledger.reserve(_request("audit/sum"), _terms(accountant), plan)
         claimed = stated(ledger.spend("audit"))
         for release in range(2, 1000):
             try:
-                ledger.reserve(_request("audit/sum", str(release)), _terms("zcdp"))
+                ledger.reserve(_request("audit/sum", str(release)), _terms(accountant), plan)
             except BudgetExceededError:
                 break
         return Finding(claimed=claimed, observed=ledger.spend("audit").epsilon)
@@ -126,12 +136,12 @@ AUDITS = (
     ),
     Audit(
         name="guaranteed-epsilon",
-        mechanism="ledger of a cohort under the filter",
+        mechanism="ledger of a cohort under the filter, and under a plan of several rounds",
         events=(EVERY_RELEASE,),
         claim="The ε it states as guaranteed covers all that is still to be admitted.",
         measure=f"ε at δ = {rounded_up(DELTA)}",
         kind=AuditKind.EXACT,
-        observe=lambda: _still_to_come(lambda spend: spend.guaranteed_epsilon),
-        planted={Bug.ODOMETER: lambda: _still_to_come(lambda spend: spend.epsilon)},
+        observe=lambda: _both(lambda spend: spend.guaranteed_epsilon),
+        planted={Bug.ODOMETER: lambda: _both(lambda spend: spend.epsilon)},
     ),
 )

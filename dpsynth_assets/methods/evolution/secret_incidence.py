@@ -17,6 +17,7 @@ from dpsynth_assets.privacy.secret_sampling import (
     sampling_probabilities,
     secret_weights,
 )
+from dpsynth_assets.records.record_filters import canonical_id
 
 COLUMNS = ("record_id", "secret", "kind")
 
@@ -54,7 +55,10 @@ def read_public_incidence(promise: SecretPromise) -> PublicIncidence:
     table = pl.read_parquet(path)
     if missing := [name for name in COLUMNS if name not in table.columns]:
         raise IncidenceError(f"Expected columns {', '.join(COLUMNS)} in {path}, got no {missing}.")
-    table = table.select(pl.col(name).cast(pl.String) for name in COLUMNS).unique()
+    table = table.select(pl.col(name).cast(pl.String) for name in COLUMNS)
+    table = table.with_columns(canonical_id(pl.col("record_id"))).unique()
+    if table["record_id"].null_count():
+        raise IncidenceError(f"Expected ids in column record_id of {path}, got a blank one.")
     known = {budget.kind: budget.max_records for budget in promise.budgets}
     ids = table["record_id"].unique().sort()
     place = pl.DataFrame({"record_id": ids, "place": np.arange(len(ids))})
@@ -101,6 +105,8 @@ def aligned_probabilities(
     incidence: PublicIncidence, sampling: SecretSampling, record_ids: list[str]
 ) -> np.ndarray:
     """Probabilities of the given records; records that hold no secret always take part.
+
+    Both are canonical ids, and every listed one was found among the records when these were read.
 
     Raises:
         IncidenceError: If an id occurs twice: the law would not count its second record.

@@ -28,8 +28,8 @@ NO_SLACK = (
     "exact, or set VLLM_BATCH_INVARIANT=1 for vllm on a GPU that has such kernels."
 )
 
-_tested: "WeakKeyDictionary[Any, LogitMoves]" = WeakKeyDictionary()
-"""Decoder -> its self-test; once a process."""
+_tested: "WeakKeyDictionary[Any, dict[PassShape, LogitMoves]]" = WeakKeyDictionary()
+"""Decoder -> its self-tests, the last one last; once a process and shape."""
 
 
 def batch_invariant() -> bool:
@@ -52,15 +52,22 @@ def require_invariant_kernels(decoder: Any) -> None:
         )
 
 
-def self_tested(decoder: Any, language_model: Any) -> LogitMoves:
-    """Tests a decoder on public contexts, once a process: no bit of a logit may move.
+def self_tested(decoder: Any, language_model: Any, passes: PassShape | None = None) -> LogitMoves:
+    """Tests a decoder on public contexts, in passes of a plan's shape: no bit of a logit may move.
+
+    Args:
+        decoder: What decodes.
+        language_model: Its tokenizer.
+        passes: The largest passes of the plan; None: of the last test, which the charge rested on.
 
     Raises:
         ValueError: One did, or the decoder cannot be tested; in one line.
     """
-    if decoder not in _tested:
-        _tested[decoder] = measured_moves(decoder, language_model)
-    found = _tested[decoder]
+    tests = _tested.setdefault(decoder, {})
+    shape = passes or next(reversed(tests), PassShape())
+    if shape not in tests:
+        tests[shape] = measured_moves(decoder, language_model, shape, whole=True)
+    found = tests[shape]
     if found.by > 0:
         raise ValueError(
             "Expected a self-test in which no other row moves a logit (logit_slack: 0), got moves "

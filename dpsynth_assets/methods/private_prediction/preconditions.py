@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.config import (
@@ -46,14 +47,17 @@ def check_batches(
     """
     config, terms, model = declared.config, declared.terms, public.language_model
     decoder = decoder_of(terms, model)
-    check_slack(config, terms, model, decoder)
+    columns = prompt_columns(
+        model, terms.label_texts, config.examples_per_context, config.max_example_tokens
+    )
+    passes = PassShape(
+        rows=declared.facts.rows_per_pass, columns=columns, new_tokens=config.max_document_tokens
+    )
+    check_slack(config, terms, model, decoder, passes)
     constraint = constraint_of(terms, model)
     if constraint is not None:
         _require_a_record(constraint, terms, model, decoder, config.max_document_tokens)
     declared.check(public)
-    columns = prompt_columns(
-        model, terms.label_texts, config.examples_per_context, config.max_example_tokens
-    )
     require_room(decoder, columns + config.max_document_tokens)
     groups = [(declared.rows_per_pass or 0, columns + config.max_document_tokens)]
     if reads_public_prompts:
@@ -71,10 +75,11 @@ def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInpu
     """
     model, length = public.language_model, config.max_document_tokens
     decoder = decoder_of(terms, model)
-    check_slack(config, terms, model, decoder)
     columns = prompt_columns(
         model, terms.label_texts, config.examples_per_subset, config.max_example_tokens
     )
+    passes = PassShape(rows=config.subsets, columns=columns, new_tokens=length)
+    check_slack(config, terms, model, decoder, passes)
     require_room(
         decoder,
         columns + length,
@@ -91,6 +96,7 @@ def check_slack(
     terms: CohortTerms,
     language_model: Any,
     decoder: Any,
+    passes: PassShape | None = None,
 ) -> None:
     """Refuses rounding that is not charged, and low precision under the slack of float32.
 
@@ -99,6 +105,7 @@ def check_slack(
         terms: The cohort's declared terms.
         language_model: The public model.
         decoder: What decodes; nothing is asked of an exact one.
+        passes: The largest passes of the plan, before a charge; None: they were tested.
 
     Raises:
         ValueError: In one line; also where a slack of 0 fails its self-test.
@@ -111,7 +118,7 @@ def check_slack(
         return
     if config.logit_slack == 0:
         require_invariant_kernels(decoder)
-        self_tested(decoder, language_model)
+        self_tested(decoder, language_model, passes)
     elif decoder.dtype != torch.float32 and "logit_slack" not in config.model_fields_set:
         raise ValueError(
             f"Expected a declared logit_slack for {decoder.dtype} weights, whose rounding lets one "

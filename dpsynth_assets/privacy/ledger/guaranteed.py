@@ -3,8 +3,9 @@
 A filter admits releases that were chosen after seeing earlier ones, and guarantees the budget it
 compares with. ε of what was spent so far is a reading of an odometer: its best order, and which
 releases there were at all, may depend on what came out. It says how much of the budget is left and
-is no guarantee. A plan that was fixed before the first charge has no such choice: ε of its charged
-copies is itself guaranteed, and so is the budget for every number of copies.
+is no guarantee. A plan that was fixed before the first charge pins each copy and not their number:
+who looks at one round decides on the next. So what is guaranteed is ε of all copies that the budget
+admits; whoever stops before the last one publishes less of the same draws.
 
 **Source** Feldman and Zrnic 2021 for filters; Rogers et al. 2016 for odometers and filters.
 """
@@ -16,6 +17,7 @@ from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.plans import (
     Charges,
+    admitted_rounds,
     plan_copies,
     plan_dp_events,
     plan_epsilon,
@@ -46,7 +48,8 @@ def guaranteed(account: CohortAccount) -> Guaranteed:
     """States what holds for everything charged to a cohort, whatever was chosen in between.
 
     **Privacy** `filter`: ε is the largest budget under which any release was admitted; it holds if
-    that budget was not raised because of what was released. `plan`: ε of the charged copies.
+    that budget was not raised because of what was released. `plan`: ε of the most copies of the
+    plan that it admits, of which those that were charged are a part, wherever anybody stops.
 
     `plan, then filter`: the cohort began with a plan and was switched to the filter, perhaps
     because of what came out. Let ε be the larger of the plan's and the largest budget, and S any
@@ -73,11 +76,13 @@ def charged_copies(account: CohortAccount) -> tuple[Event, ...]:
 
 
 def _planned_epsilon(account: CohortAccount) -> float | None:
-    """ε of the copies of the plan that hold its charges; None where none of it was charged."""
+    """ε of all copies of the plan that may be charged; None where none of it was."""
     copies = _copies(account)
     if not copies or account.plan_json is None:
         return None
-    return plan_epsilon(account.plan_json, copies, account.opened.delta)
+    delta = account.opened.delta
+    most = admitted_rounds(account.plan_json, copies, delta, account.largest_budget)
+    return plan_epsilon(account.plan_json, most, delta)
 
 
 def _copies(account: CohortAccount) -> int:

@@ -47,6 +47,25 @@ def plan_epsilon(plan_json: str, rounds: int, delta: float) -> float:
     return accounting.epsilon_of(events * rounds, delta, TIGHT)
 
 
+@lru_cache(maxsize=256)
+def admitted_rounds(plan_json: str, rounds: int, delta: float, budget: float) -> int:
+    """The most copies of a plan that a budget admits; `rounds` where it admits no further one."""
+    if not plan_dp_events(plan_json):
+        return rounds
+
+    def fits(copies: int) -> bool:
+        return plan_epsilon(plan_json, copies, delta) <= budget
+
+    fitting, step = rounds, 1
+    while fits(fitting + step):
+        fitting, step = fitting + step, 2 * step
+    while step > 1:
+        step //= 2
+        if fits(fitting + step):
+            fitting += step
+    return fitting
+
+
 def plan_dp_events(plan_json: str) -> tuple[Event, ...]:
     """Events of one copy of a plan that have an ε: all but those that bound a secret only."""
     return tuple(event for event in _plan_events(plan_json) if not is_secret(event))

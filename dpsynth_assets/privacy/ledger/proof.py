@@ -8,7 +8,8 @@ that is edited later no longer leads to a head that somebody has noted down.
 
 **Privacy** A leaf holds the public columns of an entry alone. Realised ex-post bounds, answers of
 gates that read private text, and digests that seal them are functions of private data without
-noise: they are in no leaf, so a head may be published whatever the ledger holds. The hash of an
+noise, as is how long a private stage took: they are in no leaf, which shows the day of a charge and
+no time of what followed. So a head may be published whatever the ledger holds. The hash of an
 entry in the chain may not (`report.label.public_head`), and a recovery, which names the last entry
 that was seen, is shown without that entry's hash.
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger.schema import DECISION, RECOVERY, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, RECOVERY, LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import canonical_json
 
 _WITHHELD: Mapping[str, Any] = {
@@ -32,12 +33,13 @@ _WITHHELD: Mapping[str, Any] = {
 }
 """Columns that no leaf holds: private ones, what seals them, and places on the owner's machine."""
 
-_SHOWN_OF_DECISION = ("seq", "recorded_at", "kind", "cohort", "dataset")
+_SHOWN_OF_DECISION = ("seq", "kind", "cohort", "dataset")
 """A label counts decisions that read private text; their answers are private."""
 
 _SEEN = "seen"
 """Parameter of a recovery: the last entry before it, with its hash in the chain."""
 
+_DAY = len("2026-01-01")
 _MOST_ENTRIES = 1 << 63
 _LEAF, _NODE, _HEAD = b"\x00", b"\x01", b"\x02"
 
@@ -136,7 +138,8 @@ def leads_to(proof: ProvenEntry, head: TreeHead) -> bool:
 def _public_part(entry: LedgerEntry) -> LedgerEntry:
     """Empties the columns that no leaf holds."""
     if entry.kind != DECISION:
-        return entry._replace(**_WITHHELD, parameters_json=_told(entry))
+        shown = entry._replace(parameters_json=_told(entry), recorded_at=_day(entry))
+        return shown._replace(**_WITHHELD)
     kept = {name: getattr(entry, name) for name in _SHOWN_OF_DECISION}
     empty: dict[str, Any] = {**dict.fromkeys(LedgerEntry._fields, ""), **_NO_CHARGE, **_WITHHELD}
     return LedgerEntry(**{**empty, **kept})
@@ -145,7 +148,14 @@ def _public_part(entry: LedgerEntry) -> LedgerEntry:
 def _public_columns(entry: LedgerEntry) -> dict[str, Any]:
     shown = _SHOWN_OF_DECISION if entry.kind == DECISION else LedgerEntry._fields
     columns = {name: getattr(entry, name) for name in shown if name not in _WITHHELD}
-    return columns if entry.kind == DECISION else columns | {"parameters_json": _told(entry)}
+    if entry.kind == DECISION:
+        return columns
+    return columns | {"parameters_json": _told(entry), "recorded_at": _day(entry)}
+
+
+def _day(entry: LedgerEntry) -> str:
+    """The day of an entry; none of a commit, which comes when a private stage has ended."""
+    return "" if entry.kind == COMMIT else entry.recorded_at[:_DAY]
 
 
 def _told(entry: LedgerEntry) -> str | None:

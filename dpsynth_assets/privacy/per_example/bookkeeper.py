@@ -161,6 +161,7 @@ class Bookkeeper:
 
         for parameter in self.parameters:
             parameter.grad = None
+        before = self._buffers()
         booked = recording(self._model, self._modules, part.examples, self._products)
         with torch.enable_grad(), booked as record:
             losses = part.losses(self._model)
@@ -172,6 +173,7 @@ class Bookkeeper:
             if losses.requires_grad:
                 losses.sum().backward()
         self._refuse_other_readers()
+        self._refuse_changed_buffers(before)
         with torch.no_grad():
             found = record.take()
         return [found.pop(id(parameter), None) for parameter in self.parameters]
@@ -183,6 +185,20 @@ class Bookkeeper:
                 raise TypeError(
                     f"Expected {name} to be read by its own layer alone, got another reader, whose "
                     "gradient nobody clips. Freeze it, or call the layer."
+                )
+
+    def _buffers(self) -> dict[str, tuple[int, int]]:
+        """Which tensor each buffer of the model is, and how often it was written to."""
+        return {name: (id(each), each._version) for name, each in self._model.named_buffers()}
+
+    def _refuse_changed_buffers(self, before: dict[str, tuple[int, int]]) -> None:
+        """Refuses what a pass leaves behind in the model: it would be released without noise."""
+        now = self._buffers()
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                raise TypeError(
+                    f"Expected buffers that no forward pass changes, got {name}, which records "
+                    "would leave their traces in. Take layers without running statistics."
                 )
 
     def _add_clipped(

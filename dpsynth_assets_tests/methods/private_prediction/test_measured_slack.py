@@ -209,6 +209,21 @@ def on_gpu(monkeypatch, language_model):
     return decoder
 
 
+def test_a_test_of_a_plan_has_its_rows_and_tries_each_company_twice(mixing, monkeypatch):
+    tried = []
+    monkeypatch.setattr(
+        "dpsynth_assets.attacks.logit_moves._largest_move",
+        lambda _opened, _prompts, companies: tried.append(companies) or 0.0,
+    )
+    passes = PassShape(rows=MOST_ROWS + 60, columns=12, new_tokens=8)
+    one = measured_moves(mixing.model, mixing, passes)
+    whole = measured_moves(mixing.model, mixing, passes, whole=True)
+    assert (one.contexts, whole.contexts) == (MOST_ROWS, passes.rows)
+    half = len(tried[1]) // 2
+    assert tried[1][:half] == tried[1][half:]
+    assert max(map(len, tried[1])) == passes.rows
+
+
 def test_a_failing_self_test_is_one_line(mixing):
     with pytest.raises(ValueError, match="Expected a self-test in which no other row") as refused:
         self_tested(mixing.model, mixing)
@@ -230,8 +245,15 @@ def test_a_slack_of_zero_in_vllm_is_planned_only_where_kernels_are_asked_for(cas
 
 def test_a_slack_of_zero_is_tested_once_and_stated(cases, language_model, on_gpu, monkeypatch):
     terms, config, runs = terms_of(cases, "vllm"), MeanUniformConfig(logit_slack=0.0), []
-    monkeypatch.setattr(measured_slack, "measured_moves", lambda *_: runs.append(1) or STILL)
-    check_slack(config, terms, language_model, on_gpu)
+
+    def tested(decoder, model, passes, *, whole):
+        runs.append((passes, whole))
+        return STILL
+
+    monkeypatch.setattr(measured_slack, "measured_moves", tested)
+    plan = PassShape(rows=600, columns=90, new_tokens=40)
+    for passes in (plan, None, plan):
+        check_slack(config, terms, language_model, on_gpu, passes)
     method = bound_method("mean_uniform", BATCHES | {"logit_slack": 0.0}, terms)
     facts = method.rests_on(None, cases.public(language_model))
     assert facts == {
@@ -244,7 +266,9 @@ def test_a_slack_of_zero_is_tested_once_and_stated(cases, language_model, on_gpu
             "dtype": "bfloat16",
         }
     }
-    assert len(runs) == 1
+    assert runs == [(plan, True)], "at the shape of the plan's own passes"
+    check_slack(config, terms, language_model, on_gpu, dataclasses.replace(plan, rows=601))
+    assert len(runs) == 2
     paid = bound_method("mean_uniform", BATCHES, terms)
     assert paid.rests_on(None, cases.public(language_model)) == {}
 
@@ -260,7 +284,7 @@ def test_a_moving_row_a_processor_and_unasked_kernels_are_refused(
         assert "\n" not in str(told.value)
 
     moved = dataclasses.replace(STILL, by=2.9e-6)
-    monkeypatch.setattr(measured_slack, "measured_moves", lambda *_: moved)
+    monkeypatch.setattr(measured_slack, "measured_moves", lambda *_, **__: moved)
     refused(on_gpu, r"moves of 2\.9e-06 \(24 public contexts.* a GPU, bfloat16\)")
     on_gpu.device = torch.device("cpu")
     refused(on_gpu, "got a processor")
