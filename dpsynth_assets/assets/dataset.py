@@ -63,6 +63,7 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     )
     @private_section(f"Reading dataset {spec.name!r}")
     def private_records(sensitive_store: SensitiveStore) -> dg.MaterializeResult:
+        from dpsynth_assets.records.admission import refuse_unfit
         from dpsynth_assets.records.reading import canonical_records, read_rows
         from dpsynth_assets.records.source_digest import declared_state, source_digest
 
@@ -70,6 +71,7 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
         state, digest = declared_state(spec), partial(source_digest, raw, spec)
         sensitive_store.refuse_replaced_records(spec.name, spec.source.version, state, digest)
         private = canonical_records(raw, spec)
+        refuse_unfit(private.tally, spec)
         reader = Reader(
             cohort=spec.name,
             account=spec.account,

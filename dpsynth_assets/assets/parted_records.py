@@ -47,9 +47,11 @@ def store_in_parts(spec: PrivateDatasetSpec, store: SensitiveStore, workers: Wor
     """Reads a source into parts and makes them the dataset's, or refuses and keeps what was there.
 
     Raises:
-        PrivacyError: Records were replaced under their version, or another account pays for them.
+        PrivacyError: Records are unfit, were replaced under their version, or another account
+            pays for them.
         SourceError: The source is missing, broken, or lacks a declared column.
     """
+    from dpsynth_assets.records.admission import refuse_unfit
     from dpsynth_assets.records.source_digest import declared_state
     from dpsynth_assets.resources import parted_source
 
@@ -57,6 +59,7 @@ def store_in_parts(spec: PrivateDatasetSpec, store: SensitiveStore, workers: Wor
     places = parts.begin(spec.parts)
     try:
         parted_source.write_parts(spec, places, workers)
+        refuse_unfit(parted_source.tally_of_parts(places), spec)
         rows, state = parted_source.digest_of_parts(places), declared_state(spec)
         digest: Callable[[bytes], str] = lambda _: rows  # noqa: E731 - made under the store's key
         store.refuse_replaced_records(spec.name, spec.source.version, state, digest)

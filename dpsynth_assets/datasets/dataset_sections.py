@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
+from dpsynth_assets.datasets.fields import Declaration, LabelWord, Name, PublicWord, refuse
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.units import PrivacyUnit
 
@@ -94,7 +94,7 @@ class PrivacyUnitSpec(Declaration):
 class PublicFactsSpec(Declaration):
     """Facts about the private data that may be known to anybody. What is absent is private."""
 
-    labels: dict[str, list[PublicWord] | dict[PublicWord, PublicWord]] = Field(
+    labels: dict[str, list[LabelWord] | dict[LabelWord, PublicWord]] = Field(
         default_factory=dict,
         description="Label column -> allowed values, or value -> how a prompt writes it. "
         "The set of labels must be public; a record with another label is set aside.",

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.records import SourceError, batches, read_private_records
-from dpsynth_assets.records.batches import source_batches
+from dpsynth_assets.records import SourceError, read_private_records, sources as reader
 from dpsynth_assets.records.parts import pieces_of_source
 from dpsynth_assets.records.reading import canonical_records, read_rows
 from dpsynth_assets.records.record_filters import CANONICAL, column_names
 from dpsynth_assets.records.source_digest import joined_digest, source_digest
+from dpsynth_assets.records.sources import source_batches
 from dpsynth_assets_tests.test_records_neighbours import FAST, HAS_COLUMNS, SOURCES, declare
 
 KEY = bytes(range(32))
@@ -124,7 +124,7 @@ def sources(folder):
 )
 def test_batches_joined_are_the_source_read_whole(tmp_path, monkeypatch, name):
     assert name in sources(tmp_path)
-    monkeypatch.setattr(batches, "BATCH_ROWS", 4)
+    monkeypatch.setattr(reader, "BATCH_ROWS", 4)
     source = {"path": str(tmp_path / name)}
     source |= {"encoding": "latin-1"} if name == "latin.csv" else {}
     columns = {"text": "body", "labels": ["stars"], "id": "key"}
