@@ -78,7 +78,7 @@ class Rowset:
         return Rowset([self.texts[i] for i in chosen], [self.labels[i] for i in chosen])
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - options are arguments
     real: Real,
     synthetic: Synthetic,
     text_column: TextColumn = "text",

@@ -41,6 +41,9 @@ PublicWord = Annotated[
 ]
 """A label value or a version as the file writes it; YAML numbers are read as text."""
 
+OWN_COLUMNS = "dpsynth_"
+"""Beginning of the names of columns that published rows have beside text and labels."""
+
 WHOLE_NUMBER = r"^([+-]?\d+)\.0+$"
 """A whole number as a column of floats writes it; the group is what is read."""
 
