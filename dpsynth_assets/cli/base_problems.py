@@ -76,7 +76,7 @@ def _lengths(
     if counts is None:
         return
     read, median = base.text_embedder.max_tokens, math.ceil(float(counts.median()))  # type: ignore[arg-type]
-    if (longer := float((counts > read).mean() or 0)) > 0.1:
+    if (longer := int((counts > read).sum()) / len(counts)) > 0.1:
         yield _warning(
             "public_data",
             f"texts of at most {read} tokens, which the text embedder of base {base.name!r} reads",

@@ -8,7 +8,6 @@ confirm: labels are public.
 
 import re
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -167,13 +166,11 @@ def read_rows(source: SourceSpec, names: Sequence[str]) -> pl.DataFrame:
     """Reads columns of the first MOST_ROWS records as a run reads them, lists and objects too."""
     others = {f"{name} (--from)": name for name in names[1:]}
     columns = ColumnNames(text=names[0], others=others, any_type=True)
-    frames = [empty_rows(columns)]
-    with closing(source_batches(source, columns)) as batches:
-        for batch in batches:
-            frames.append(batch)
-            if sum(frame.height for frame in frames) >= MOST_ROWS:
-                break
-    read = pl.concat(frames)
+    read = empty_rows(columns)
+    for batch in source_batches(source, columns):
+        read = pl.concat([read, batch])
+        if read.height >= MOST_ROWS:
+            break
     if (torn := read.height - read[READABLE].sum()) > MAX_SET_ASIDE * read.height:
         raise SourceError(
             field="source.path",

@@ -144,7 +144,7 @@ def check_records(
     judged = judge(raw, spec)
     usable = judged.filter(pl.col(REASON).is_null())
     problems = [problem for rule in Rule for problem in _set_aside(judged, rule, path)]
-    problems = [replace(problem, **_of_encodings(problem, spec)) for problem in problems]
+    problems = [_of_encodings(problem, spec) for problem in problems]
     problems = _of_kept_ids(judged, spec, path, problems)
     problems += _cleaned(raw[column_names(spec).text], path)
     problems += _no_records(usable, spec, path) + _in_no_cohort(source, whole or spec, path)
@@ -240,11 +240,11 @@ def _cleaned(texts: pl.Series, path: Path) -> list[Problem]:
     return [_warning(path, "columns.text", "text without control characters", got, remedy)]
 
 
-def _of_encodings(problem: Problem, spec: PrivateDatasetSpec) -> dict[str, str]:
+def _of_encodings(problem: Problem, spec: PrivateDatasetSpec) -> Problem:
     """Where only some of several files are written otherwise, no encoding fits all: names them."""
     files = matching_files(spec.source)
     if Rule.DAMAGED_TEXT.value not in problem.got or len(files) < 2:
-        return {}
+        return problem
     text = column_names(spec).text
     other = [
         file.name
@@ -255,12 +255,13 @@ def _of_encodings(problem: Problem, spec: PrivateDatasetSpec) -> dict[str, str]:
         )
     ]
     if len(other) == len(files):
-        return {}
+        return problem
     named = ", ".join(other[:_ROWS_SHOWN])
-    return {
-        "got": f"{problem.got} in {len(other)} of {len(files)} files ({named})",
-        "remedy": "Save these files as the others are: one encoding is read for all.",
-    }
+    return replace(
+        problem,
+        got=f"{problem.got} in {len(other)} of {len(files)} files ({named})",
+        remedy="Save these files as the others are: one encoding is read for all.",
+    )
 
 
 def _counted(rows: Sequence[int]) -> str:

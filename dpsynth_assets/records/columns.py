@@ -88,15 +88,15 @@ def check_columns(
         known: Column names that the source has.
         columns: Columns that are asked for.
         file: Where they were looked for.
-        schema: Whether the names come from a schema. Otherwise they are only counted: without a
-            header the first line of a CSV file, which polars takes for one, is a private record.
+        schema: Whether the names come from a schema. Otherwise they are not told: without a
+            header the first line of a CSV file is a private record.
 
     Raises:
         SourceError: A column is not there.
     """
     for field, name in columns.fields.items():
         if name not in known:
-            got = f"columns {', '.join(known)}" if schema else f"{len(known)} other columns"
+            got = f"columns {', '.join(known)}" if schema else "none of this name"
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
             advice = f"Did you mean {close[0]!r}?" if close else _OTHER_COLUMN[schema]
             expected = f"column {name!r} in {file}"

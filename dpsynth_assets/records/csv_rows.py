@@ -101,14 +101,14 @@ def _header(lines: Iterator[str], dialect: Dialect) -> list[str]:
 
 def _refuse_preamble(lines: Iterator[str], dialect: Dialect, width: int, file: Path) -> None:
     """Refuses a file with lines above the header, by how many fields lines have, not what."""
-    widths = [_fields_alone(line, dialect) for line in islice(lines, _LINES_PEEKED)]
-    if max(widths, default=0) > max(width, 1):
+    below = islice(lines, _LINES_PEEKED)
+    if any(_fields_alone(line, dialect) > max(width, 1) for line in below):
         raise SourceError(
             field="source.path",
             expected=f"the names of the columns in the first line of {file}",
-            got=f"a first line of {width} field(s), and further below lines of {max(widths)}",
-            remedy="Drop the lines above the header; if it is the header, put fields that hold the "
-            "separator in quotes.",
+            got="a first line with fewer fields than lines below it have",
+            remedy="Drop the lines above the header; or, if it is the header, put fields that hold "
+            "the separator in quotes.",
         )
 
 
