@@ -42,6 +42,7 @@ from dpsynth_assets.privacy.rests_on import EMBEDDINGS
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.public_base.inputs import load_public_inputs, model_files, public_versions
 from dpsynth_assets.records import canonical_frame
+from dpsynth_assets.records.admission import refuse_unfit
 from dpsynth_assets.records.columns import check_columns
 from dpsynth_assets.records.reading import frame_rows
 from dpsynth_assets.records.record_filters import column_names
@@ -330,9 +331,11 @@ class _Run:
         """Refuses, before a charge, what the stage could not end with, and shared records."""
         public = self._inputs(part, values)
         part.method.check_public(stage, public)
-        if self.compared and not stage.public:
+        if not stage.public:
             with _withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged."):
-                self._refuse_shared_records()
+                self._private(None)
+                if self.compared:
+                    self._refuse_shared_records()
         return part.method.room(stage, public)
 
     def _drawn_from(
@@ -400,7 +403,9 @@ class _Run:
     def _private(self, embedder: Any) -> PrivateInputs:
         """Reads the records in canonical form, and embeds them once where a stage needs it."""
         if self.read is None:
-            self.read = PrivateInputs(records=canonical_frame(self.private, self.spec).records)
+            canonical = canonical_frame(self.private, self.spec)
+            refuse_unfit(canonical.tally, self.spec)
+            self.read = PrivateInputs(records=canonical.records)
         if embedder is not None and self.read.embeddings is None:
             embeddings = embedder.embed(self.read.records["text"].to_list())
             self.read = replace(self.read, embeddings=embeddings)

@@ -51,7 +51,8 @@ def test_a_sound_folder_passes_and_foreign_components_are_passed_over(folder):
 
 
 def test_warnings_pass_and_errors_do_not(folder):
-    assert run("check", write(folder, text='""')).exit_code == 0
+    lax = {"path": str(folder / "reviews.csv"), "max_set_aside": 0.5}
+    assert run("check", write(folder, text='""', source=lax)).exit_code == 0
     broken = write(folder, source={"path": "absent.csv"})
     result = run("check", broken)
     assert result.exit_code == 2
@@ -160,9 +161,19 @@ def test_a_file_whose_plan_cannot_be_made_at_all_is_an_error(folder, monkeypatch
 
 def test_json_holds_every_part_of_a_problem(folder):
     result = run("check", "--json", write(folder, budget={"epsilon": 0, "delta": 1e-6}))
-    (problem,) = json.loads(result.stdout)
+    (problem,) = json.loads(result.stdout)["problems"]
     assert set(problem) == {"file", "field", "expected", "got", "remedy", "severity"}
     assert (problem["field"], problem["severity"]) == ("budget.epsilon", "error")
+
+
+def test_json_holds_what_was_read_of_each_dataset(folder):
+    found = json.loads(run("check", "--json", write(folder, text='""')).stdout)
+    assert found["datasets"] == [
+        {"name": "reviews", "records": 2, "read": 1, "set_aside": {"missing text": 1}}
+    ]
+    assert [
+        problem["field"] for problem in found["problems"] if problem["severity"] == "error"
+    ] == ["source.max_set_aside"]
 
 
 def test_names_are_compared_across_files(folder):

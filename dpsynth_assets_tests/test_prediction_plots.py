@@ -47,10 +47,10 @@ ROWS = pl.DataFrame(
     {
         "text": ["a", "b", "c", "d"],
         "label": ["x", "x", "y", "y"],
-        "batch": [0, 0, 1, 2],
-        "n_tokens": [10, 5, 7, 9],
+        "dpsynth_batch": [0, 0, 1, 2],
+        "dpsynth_n_tokens": [10, 5, 7, 9],
     },
-    schema_overrides={"batch": pl.Int32, "n_tokens": pl.Int32},
+    schema_overrides={"dpsynth_batch": pl.Int32, "dpsynth_n_tokens": pl.Int32},
 )
 FACTS = {"private_tokens": 30, "public_tokens": 90, "rows": 4}
 
@@ -107,7 +107,11 @@ def test_rows_of_a_batch_are_summed_over_its_documents():
 
 @pytest.mark.parametrize(
     "rows",
-    [ROWS.drop("batch"), ROWS.with_columns(batch=pl.lit(None, dtype=pl.Int32)), ROWS.head(0)],
+    [
+        ROWS.drop("dpsynth_batch"),
+        ROWS.with_columns(dpsynth_batch=pl.lit(None, dtype=pl.Int32)),
+        ROWS.head(0),
+    ],
 )
 def test_rows_that_name_no_batch_show_none(rows):
     assert pictures.by_batch(rows) == {}

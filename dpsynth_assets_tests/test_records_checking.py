@@ -1,12 +1,15 @@
 """Laws of checking: every defect of a source is one line, with rows and counts but no content."""
 
 import json
+import re
 
 import pytest
 import yaml
 
-from dpsynth_assets.datasets import Problem
-from dpsynth_assets.records import check_dataset_file
+from dpsynth_assets.datasets import Problem, parse_dataset_file
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.records import check_dataset_file, read_private_records
+from dpsynth_assets.records.admission import refuse_unfit
 
 SECRET = "Zaphod has gout"
 GOOD = {"text": SECRET, "kind": "x", "key": "k0", "who": "w0"}
@@ -18,7 +21,7 @@ def write(folder, rows, **changes):
     source.write_bytes("\n".join(lines).encode())
     attributes = {
         "name": "reviews",
-        "source": {"path": str(source)},
+        "source": {"path": str(source), "max_set_aside": 0.8},
         "columns": {"labels": ["kind"], "id": "key", "max_text_characters": 50},
         "public_facts": {"labels": {"kind": ["x", "y"]}},
         "privacy_unit": {"column": "who", "max_records": 1},
@@ -35,6 +38,10 @@ def declare(folder, attributes, kind="PrivateDataset"):
     return file
 
 
+def check(file, method_checker=None):
+    return check_dataset_file(file, method_checker).problems
+
+
 def only(problems, file):
     assert len(problems) == 1, [str(problem) for problem in problems]
     line = str(problems[0])
@@ -48,7 +55,7 @@ def only(problems, file):
 
 
 def test_a_sound_file_has_no_problems(tmp_path):
-    assert check_dataset_file(write(tmp_path, [GOOD])) == []
+    assert check(write(tmp_path, [GOOD])) == []
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,7 @@ def test_a_sound_file_has_no_problems(tmp_path):
 def test_each_rule_is_a_warning_at_its_field_with_its_rows(tmp_path, row, field, words):
     rows = [GOOD, GOOD | {"key": "k1", "who": "w1"} | row, GOOD | {"key": "k2", "who": "w2"}]
     file = write(tmp_path, rows)
-    problem = only(check_dataset_file(file), file)
+    problem = only(check(file), file)
     assert problem.severity == "warning"
     assert problem.field == field
     assert words in problem.got
@@ -79,7 +86,7 @@ REPLACED = {"neighboring_relation": "replace-one"}
 
 def test_replace_one_with_ids_says_that_they_are_kept(tmp_path):
     file = write(tmp_path, [GOOD], **REPLACED)
-    problem = only(check_dataset_file(file), file)
+    problem = only(check(file), file)
     assert (problem.field, problem.severity) == ("neighboring_relation", "note")
     assert problem.got == "replace-one with columns.id: key, privacy_unit.column: who"
 
@@ -87,7 +94,7 @@ def test_replace_one_with_ids_says_that_they_are_kept(tmp_path):
 @pytest.mark.parametrize("text", ["other", ""])
 def test_repeated_ids_under_replace_one_are_an_error(tmp_path, text):
     rows = [GOOD, GOOD | {"key": "k1", "who": "w1"}, GOOD | {"text": text}]
-    problems = check_dataset_file(write(tmp_path, rows, **REPLACED))
+    problems = check(write(tmp_path, rows, **REPLACED))
     (problem,) = [problem for problem in problems if problem.severity == "error"]
     assert (problem.field, problem.got) == ("columns.id", "2 rows that share one (rows 1, 3)")
     assert "replace-one neighbours keep them" in problem.expected
@@ -96,22 +103,70 @@ def test_repeated_ids_under_replace_one_are_an_error(tmp_path, text):
 
 def test_a_torn_line_is_a_warning_and_shown_by_its_number_alone(tmp_path):
     file = write(tmp_path, [GOOD, f'{{"text": "{SECRET}'])
-    problem = only(check_dataset_file(file), file)
+    problem = only(check(file), file)
     assert problem.got == "1 row set aside (unreadable record; row 2)"
 
 
 def test_many_rows_are_counted_and_the_first_five_named(tmp_path):
     rows = [GOOD, *({"text": "", "kind": "x", "key": f"b{i}", "who": f"b{i}"} for i in range(7))]
+    rows += [GOOD | {"key": f"k{i}", "who": f"w{i}"} for i in range(1, 7)]
     file = write(tmp_path, rows)
-    got = only(check_dataset_file(file), file).got
+    got = only(check(file), file).got
     assert got == "7 rows set aside (missing text; rows 2, 3, 4, 5, 6, …)"
+
+
+@pytest.mark.parametrize(("bad", "errors"), [(1, 0), (2, 1)])
+def test_more_records_set_aside_than_declared_are_an_error_for_a_check_and_a_run(
+    tmp_path, bad, errors
+):
+    rows = [GOOD | {"key": f"k{i}", "who": f"w{i}"} for i in range(20)]
+    rows[:bad] = [row | {"kind": SECRET} for row in rows[:bad]]
+    checked = check_dataset_file(
+        file := write(tmp_path, rows, source={"path": str(tmp_path / "rows.jsonl")})
+    )
+    found = [problem for problem in checked.problems if problem.severity == "error"]
+    assert [(problem.field, problem.got) for problem in found] == [
+        ("source.max_set_aside", "2 of 20")
+    ] * errors
+    tally = checked.tallies["reviews"]
+    assert (tally.records, tally.read) == (20, 20 - bad)
+    assert tally.set_aside == {"missing or unknown label": bad}
+    (declared,) = parse_dataset_file(file)[0]
+    private = read_private_records(declared.spec)
+    if errors:
+        with pytest.raises(PrivacyError) as refused:
+            refuse_unfit(private.tally, declared.spec)
+        assert not re.search(r"\d", str(refused.value))
+    else:
+        refuse_unfit(private.tally, declared.spec)
+
+
+def test_files_of_another_encoding_are_named_where_none_fits_all(tmp_path):
+    for name, encoding in (("a.csv", "utf-8"), ("b.csv", "cp1252")):
+        rows = "".join(f"k{name}{i},Grüße,x,w{name}{i}\n" for i in range(3))
+        (tmp_path / name).write_bytes(f"key,text,kind,who\n{rows}".encode(encoding))
+    file = write(tmp_path, [], source={"path": str(tmp_path / "*.csv"), "max_set_aside": 1})
+    problem = only(check(file), file)
+    assert problem.got.endswith("in 1 of 2 files (b.csv)")
+    assert "encoding is read for all" in problem.remedy
+
+
+def test_dates_before_the_first_window_are_counted(tmp_path):
+    rows = [{"text": f"letter {i}", "day": f"2025-{1 + i % 12:02d}-03"} for i in range(12)]
+    rows += [{"text": f"letter {i}", "day": f"2026-0{1 + i}-03"} for i in range(3)]
+    cohorts = {"by": "window", "column": "day", "period": "month", "first": "2026-01-01"}
+    alone = {"columns": {}, "public_facts": {}, "privacy_unit": {}}
+    file = write(tmp_path, rows, cohorts=cohorts, **alone)
+    problem = only(check(file), file)
+    assert problem.field == "cohorts.column"
+    assert problem.got == "12 before 2026-01-01"
 
 
 def test_no_usable_record_is_an_error(tmp_path):
     file = write(tmp_path, [])
-    assert only(check_dataset_file(file), file).got == "no rows"
+    assert only(check(file), file).got == "no rows"
     bad = [GOOD | {"key": str(i), "kind": SECRET} for i in range(2)]
-    warning, error = check_dataset_file(write(tmp_path, bad))
+    warning, error = check(write(tmp_path, bad))
     assert (warning.severity, error.severity) == ("warning", "error")
     assert error.got == "2 rows, all set aside"
 
@@ -119,7 +174,7 @@ def test_no_usable_record_is_an_error(tmp_path):
 def test_a_missing_source_is_an_error_with_its_path(tmp_path):
     for path in ("absent.csv", "*.parquet", "absent/"):
         file = write(tmp_path, [GOOD], source={"path": str(tmp_path / path)})
-        problem = only(check_dataset_file(file), file)
+        problem = only(check(file), file)
         assert problem.severity == "error"
         assert problem.field == "source.path"
 
@@ -127,7 +182,7 @@ def test_a_missing_source_is_an_error_with_its_path(tmp_path):
 def test_a_missing_column_is_an_error_at_the_field_that_names_it(tmp_path):
     columns = {"text": "text", "labels": ["kind"], "id": "kee"}
     file = write(tmp_path, [GOOD], columns=columns)
-    problem = only(check_dataset_file(file), file)
+    problem = only(check(file), file)
     assert (problem.field, problem.severity) == ("columns.id", "error")
 
 
@@ -135,26 +190,26 @@ def test_a_csv_without_a_header_shows_nothing_of_its_first_record(tmp_path):
     source = tmp_path / "a.csv"
     source.write_text(f"{SECRET},x,k0,w0\nother,x,k1,w1\n", encoding="utf-8")
     file = write(tmp_path, [GOOD], source={"path": str(source)})
-    assert "header" in only(check_dataset_file(file), file).remedy
+    assert "header" in only(check(file), file).remedy
 
 
 def test_a_public_number_of_records_must_be_the_number_there_is(tmp_path):
     facts = {"labels": {"kind": ["x"]}, "records": 3}
     file = write(tmp_path, [GOOD], public_facts=facts)
-    problem = only(check_dataset_file(file), file)
+    problem = only(check(file), file)
     assert (problem.field, problem.got) == ("public_facts.records", "1")
 
 
 def test_absent_canaries_are_an_error(tmp_path):
     file = write(tmp_path, [GOOD], evaluation={"canaries": str(tmp_path / "none.txt")})
-    assert only(check_dataset_file(file), file).field == "evaluation.canaries"
+    assert only(check(file), file).field == "evaluation.canaries"
 
 
 def test_a_broken_declaration_is_reported_without_reading_the_source(tmp_path):
     file = write(
         tmp_path, [GOOD], source={"path": "absent.csv"}, budget={"epsilon": 0, "delta": 1e-6}
     )
-    assert only(check_dataset_file(file), file).field == "budget.epsilon"
+    assert only(check(file), file).field == "budget.epsilon"
 
 
 def test_what_the_method_checker_finds_is_reported_at_the_file(tmp_path):
@@ -171,7 +226,7 @@ def test_what_the_method_checker_finds_is_reported_at_the_file(tmp_path):
         ]
 
     file = write(tmp_path, [GOOD])
-    problem = only(check_dataset_file(file, needs_records), file)
+    problem = only(check(file, needs_records), file)
     assert problem.field == "public_facts.records"
 
 
@@ -180,13 +235,13 @@ def test_public_sources_are_checked_each_at_its_own_field(tmp_path):
     (tmp_path / "b.csv").write_text("text\n", encoding="utf-8")
     sources = [{"source": {"path": str(tmp_path / name)}} for name in ("a.csv", "b.csv", "c.csv")]
     file = declare(tmp_path, {"name": "base", "source": sources}, "PublicData")
-    problems = check_dataset_file(file)
+    problems = check(file)
     assert [problem.field for problem in problems] == [
         "source.1.source.path",
         "source.2.source.path",
     ]
     file = declare(tmp_path, {"name": "base", "source": sources[2]["source"]}, "PublicData")
-    assert only(check_dataset_file(file), file).field == "source.path"
+    assert only(check(file), file).field == "source.path"
 
 
 def test_texts_that_are_no_records_of_the_declared_schema_are_counted(tmp_path):
@@ -197,6 +252,6 @@ def test_texts_that_are_no_records_of_the_declared_schema_are_counted(tmp_path):
         {**GOOD, "key": "k2", "who": "w2", "text": '{"b":1}'},
     ]
     file = write(tmp_path, rows, structured={"json_schema": schema})
-    found = only(check_dataset_file(file), file)
+    found = only(check(file), file)
     assert (found.field, found.severity) == ("structured.json_schema", "warning")
     assert "2 of 3 texts" in found.got

@@ -8,8 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec, SourceSpec
 from dpsynth_assets.records import SourceError, read_private_records, read_public_records
+from dpsynth_assets.records.columns import READABLE, ColumnNames
+from dpsynth_assets.records.sources import read_source
+
+TEXT = ColumnNames(text="body", others={})
 
 ROWS = [
     {"key": "a", "body": "  first, with a comma ", "stars": 5},
@@ -184,7 +188,8 @@ def test_bytes_that_are_not_utf8_spoil_only_their_own_record(tmp_path):
 
 
 BROKEN = {
-    "ragged.csv": f"body\n{SECRET},b,c\n".encode(),
+    "array.json": json.dumps([{"body": SECRET}, {"body": SECRET}], indent=1).encode(),
+    "above.csv": f"{SECRET}\n\nkey,body\na,b\n".encode(),
     "quote.csv": f'body\n"{SECRET}\n'.encode(),
     "empty.csv": b"",
     "torn.parquet": f"PAR1 {SECRET}".encode(),
@@ -207,6 +212,64 @@ def test_a_broken_source_is_refused_without_a_word_of_it(tmp_path, name):
     assert name in str(error)
     assert "Zaphod" not in str(error)
     assert "gout" not in str(error)
+
+
+TORN = {
+    "an inner quote": (b'a,5",x\n', [("a", '5"', "x")]),
+    "a comma too many": (b"a,b, c,x\n", []),
+    "a comma too few": (b"a,b\n", []),
+    "words behind a quote": (b'a,"so called" b,x\n', []),
+    "an open quote": (b'a,"b,x\n', []),
+    "a blank line": (b"\n  \n", []),
+    "several lines": (b'a,"one\ntwo, three\nfour",x\n', [("a", "one\ntwo, three\nfour", "x")]),
+}
+
+
+@pytest.mark.parametrize("name", TORN)
+def test_a_torn_line_of_a_csv_file_spoils_itself_alone(tmp_path, name):
+    line, read = TORN[name]
+    sound = [(f"k{i}", f'the "{i}"th, of many', "y") for i in range(9)]
+    quoted = [f'{key},"{text.replace(chr(34), chr(34) * 2)}",{last}\n' for key, text, last in sound]
+    lines = [line.encode() for line in quoted]
+    (tmp_path / "a.csv").write_bytes(b"".join([b"key,body,unread\n", *lines[:4], line, *lines[4:]]))
+    found = read_source(
+        SourceSpec(path=str(tmp_path / "a.csv")),
+        ColumnNames(text="body", others={"columns.id": "key"}),
+    )
+    kept = found.filter(READABLE).select("key", "body").rows()
+    assert kept == [row[:2] for row in (*sound[:4], *read, *sound[4:])]
+    assert found.height - len(kept) == (not read and name != "a blank line")
+
+
+def test_rows_that_an_open_quote_took_into_its_field_are_read(tmp_path):
+    rows = [f"{i},text {i},x" for i in range(12)]
+    rows[2], rows[9] = '2,x,"text 2', '9,x,text 9"'
+    (tmp_path / "a.csv").write_text("\n".join(["key,kind,body", *rows]))
+    source = SourceSpec(path=str(tmp_path / "a.csv"))
+    found = read_source(source, ColumnNames(text="body", others={}))
+    assert found[READABLE].to_list() == [True, True, False, *[True] * 9]
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", ",\n"], ids=ascii)
+def test_csv_files_as_programs_write_them_are_read(tmp_path, end):
+    lines = ["key,body", *(f"{i},text {i}" for i in range(3)), ""]
+    (tmp_path / "a.csv").write_bytes(end.join(lines).encode())
+    marked = "sep=;\n" + "\n".join(lines).replace(",", ";")
+    (tmp_path / "marked.csv").write_text(marked)
+    for name in ("a.csv", "marked.csv"):
+        found = read_source(SourceSpec(path=str(tmp_path / name)), TEXT)
+        assert found["body"].to_list() == ["text 0", "text 1", "text 2"], name
+
+
+def test_names_of_classes_are_read_from_the_schema_of_a_parquet_file(tmp_path):
+    features = {"stars": {"_type": "ClassLabel", "names": ["bad", "good"]}}
+    table = pa.table({"body": ["a", "b", "c"], "stars": [1, 0, -1]}).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    columns = ColumnNames(text="body", others={"columns.labels.0": "stars"})
+    found = read_source(SourceSpec(path=str(tmp_path / "a.parquet")), columns)
+    assert found["stars"].to_list() == ["good", "bad", None]
 
 
 def test_a_missing_column_is_named_and_a_close_one_suggested(tmp_path):

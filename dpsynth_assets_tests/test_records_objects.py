@@ -192,13 +192,13 @@ def test_checking_names_the_object_where_a_text_has_a_problem(tmp_path):
         f"""type: dpsynth_assets.components.PrivateDataset
 attributes:
   name: movies
-  source: {{path: {tmp_path / "a.jsonl"}}}
+  source: {{path: {tmp_path / "a.jsonl"}, max_set_aside: 0.5}}
   columns: {{object: [{", ".join(NAMES)}]}}
   budget: {{epsilon: 4, delta: 1.0e-6}}
   methods: [{{method: mean_uniform}}]
 """,
         encoding="utf-8",
     )
-    (problem,) = check_dataset_file(file)
+    (problem,) = check_dataset_file(file).problems
     assert (problem.field, problem.severity) == ("columns.object", "warning")
     assert SECRET not in str(problem)

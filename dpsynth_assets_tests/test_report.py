@@ -1,6 +1,7 @@
 import json
 import re
 import sys
+from collections import Counter
 from html.parser import HTMLParser
 
 import polars as pl
@@ -9,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.evaluate import evaluate, read_rows, split_by_content
+from dpsynth_assets.metrics.sampling import stratified_rows
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import TableBlock
 from dpsynth_assets.report.render import BANNER, render_report
@@ -246,8 +248,8 @@ def test_missing_files_and_columns_are_one_line_and_exit_code_two(run, files, tm
         (("--real", tmp_path / "none.csv", "--synthetic", made), "Expected a file"),
         (("--real", real, "--synthetic", made, "--text-column", "body"), "column 'body'"),
         (("--real", real, "--synthetic", tmp_path / "empty.csv"), "rows with text"),
-        (("--real", real, "--synthetic", tmp_path / "x.docx"), "ending in"),
-        (("--real", real, "--synthetic", tmp_path / "broken.jsonl"), "valid jsonl"),
+        (("--real", real, "--synthetic", tmp_path / "x.docx"), "a suffix among"),
+        (("--real", real, "--synthetic", tmp_path / "broken.jsonl"), "rows with text"),
     ):
         result = run(*arguments)
         assert result.exit_code == 2
@@ -263,3 +265,44 @@ def test_the_split_is_by_content_and_not_by_place(files):
     assert set(source.texts) == set(backwards[0].texts)
     assert set(source.texts).isdisjoint(held_out.texts)
     assert len(source.texts) + len(held_out.texts) == 37
+
+
+def test_a_sample_has_every_label_in_its_share_wherever_its_rows_stand():
+    labels = [*"a" * 60, *"b" * 30, *"c" * 10]
+    found = stratified_rows(labels, 20, seed=0)
+    assert Counter(labels[row] for row in found) == {"a": 12, "b": 6, "c": 2}
+    assert len(set(found)) == 20
+    assert set(found) != set(stratified_rows(labels, 20, seed=1))
+    assert stratified_rows(labels, 100, seed=0).tolist() == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding", "separator"),
+    [("a.tsv", "utf-8", "\t"), ("b.csv", "cp1252", ";"), ("c.csv", "utf-16", ",")],
+)
+def test_a_file_is_read_for_scores_as_it_is_for_a_run(tmp_path, name, encoding, separator):
+    lines = [["text", "label"], ["naïve", "1.0"], ["Grüße", "1"], ["x", "02"]]
+    text = "\n".join(separator.join(line) for line in lines)
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    rows = read_rows(tmp_path / name, "text", "label", "cp1252" if encoding == "cp1252" else "")
+    assert (rows.texts, rows.labels) == (["naïve", "Grüße", "x"], ["1", "1", "02"])
+
+
+def test_types_that_differ_from_line_to_line_are_read_line_by_line(tmp_path):
+    values = [7, 1.0, "1", True, *range(20)]
+    lines = [json.dumps({"text": f"t{i}", "label": value}) for i, value in enumerate(values)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    rows = read_rows(tmp_path / "a.jsonl", "text", "label")
+    assert rows.labels[:4] == ["7", "1", "1", "true"]
+
+
+def test_few_rows_or_other_labels_have_no_verdict(run, tmp_path):
+    for name, rows, label in (("real.csv", 60, "x"), ("made.csv", 5, "y")):
+        lines = [f"letter {name} number {i},{label}{i % 2}" for i in range(rows)]
+        (tmp_path / name).write_text("\n".join(["text,label", *lines]))
+    result = run("--real", tmp_path / "real.csv", "--synthetic", tmp_path / "made.csv", "--json")
+    found = json.loads(result.stdout)
+    assert found["accuracy"] is None
+    (told,) = found["verdicts"]
+    assert "no label in common" in told
+    assert "No verdict" in told

@@ -1,5 +1,6 @@
 """`dpsynth run` materialises what its selection names, and asks before it pays."""
 
+import json
 from types import SimpleNamespace
 
 import dagster as dg
@@ -11,9 +12,10 @@ from dpsynth_assets.advice import minutes
 from dpsynth_assets.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.cli import confirmation, run as run_module
 from dpsynth_assets.cli.asset_selection import name_in_ledger, selected_assets
+from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases
 from dpsynth_assets.cli.one_line import described
-from dpsynth_assets.datasets import CohortSpec, PublicDataSpec
+from dpsynth_assets.datasets import CohortSpec, DatasetFileError, PublicDataSpec
 from dpsynth_assets.methods import planning
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
@@ -285,3 +287,33 @@ def test_other_names_are_taken():
     context = SimpleNamespace(run=SimpleNamespace(tags={}))
     for name in ("2026-12-01T03:00", "Frühling 2", "1"):
         assert release_name(context, ReleaseConfig(release=name)) == name
+
+
+@pytest.mark.parametrize(("unknown", "told"), [(0, None), (2, "source.max_set_aside")])
+def test_what_a_check_finds_is_said_before_anybody_is_asked_to_pay(
+    tmp_path, monkeypatch, unknown, told
+):
+    rows = [f"The parcel of day {i} was late,{'x' if i >= unknown else 'X'}" for i in range(20)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]))
+    document = {
+        "type": "dpsynth_assets.components.PrivateDataset",
+        "attributes": {
+            "name": "parcels",
+            "source": {"path": str(tmp_path / "rows.csv")},
+            "columns": {"labels": ["label"]},
+            "public_facts": {"labels": {"label": ["x"]}},
+            "budget": {"epsilon": 8, "delta": 1e-6},
+            "public_data": "english",
+            "methods": [{"method": "aug_pe"}],
+        },
+    }
+    (tmp_path / "parcels.yaml").write_text(json.dumps(document))
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
+    console = Console(record=True, width=400)
+    spec = find_cohort("parcels")
+    if told is None:
+        run_module._expect_fit(spec, console)
+        return
+    with pytest.raises(DatasetFileError, match=told):
+        run_module._expect_fit(spec, console)
+    assert "2 rows set aside" in console.export_text()

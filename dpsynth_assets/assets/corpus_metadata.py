@@ -10,6 +10,8 @@ from typing import Any, Final
 import dagster as dg
 import polars as pl
 
+from dpsynth_assets.datasets.fields import OWN_COLUMNS
+
 SAMPLES: Final = 5
 """Rows of a corpus that its page in the web UI shows, more only where it has more labels."""
 MOST_SAMPLES: Final = 20
@@ -37,13 +39,14 @@ def column_schema(rows: pl.DataFrame, labels: Sequence[str] = ()) -> dict[str, A
         rows: The corpus.
         labels: Its label columns.
     """
+    other = "Released beside the text by the method."
     columns = [
         dg.TableColumn(
             name,
             type=str(kind).lower(),
             description=f"Its label in the column {name}."
             if name in labels
-            else MEANINGS.get(name, "Released beside the text by the method."),
+            else MEANINGS.get(name.removeprefix(OWN_COLUMNS), other),
         )
         for name, kind in rows.schema.items()
     ]

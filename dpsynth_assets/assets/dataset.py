@@ -60,12 +60,14 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     )
     @private_section(f"Reading dataset {spec.name!r}")
     def private_records(sensitive_store: SensitiveStore) -> dg.MaterializeResult:
+        from dpsynth_assets.records.admission import refuse_unfit
         from dpsynth_assets.records.reading import canonical_records, read_rows
         from dpsynth_assets.records.source_digest import source_digest
         from dpsynth_assets.resources.part_tasks import prints_of
 
         raw = read_rows(spec)
         private = canonical_records(raw, spec)
+        refuse_unfit(private.tally, spec)
         with sensitive_store.replacing_records(
             spec, partial(source_digest, raw, spec), partial(prints_of, private, spec)
         ):

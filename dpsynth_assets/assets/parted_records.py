@@ -44,15 +44,18 @@ def store_in_parts(spec: PrivateDatasetSpec, store: SensitiveStore, workers: Wor
     """Reads a source into parts and makes them the dataset's, or refuses and keeps what was there.
 
     Raises:
-        PrivacyError: Records were replaced under their version, or another account pays for them.
+        PrivacyError: Records are unfit, were replaced under their version, or another account
+            pays for them.
         SourceError: The source is missing, broken, or lacks a declared column.
     """
+    from dpsynth_assets.records.admission import refuse_unfit
     from dpsynth_assets.resources import parted_source
 
     parts = store.parts(spec.name)
     places = parts.begin(spec.parts)
     try:
         parted_source.write_parts(spec, places, workers)
+        refuse_unfit(parted_source.tally_of_parts(places), spec)
         rows = parted_source.digest_of_parts(places)
         prints = parted_source.prints_of_parts(places)
         # Both were made under the store's key.

@@ -6,7 +6,6 @@ cell is shown, but for the values of columns with few distinct ones, which the s
 confirm: labels are public.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,10 +15,10 @@ import polars as pl
 
 from dpsynth_assets.cli.column_roles import names_a_person
 from dpsynth_assets.datasets import SourceSpec
-from dpsynth_assets.records.columns import SourceError, guarded
-from dpsynth_assets.records.csv_dialects import Dialect, dialect_of, scan_csv
-from dpsynth_assets.records.file_formats import read_arrow_stream
-from dpsynth_assets.records.sources import source_files
+from dpsynth_assets.datasets.fields import WHOLE_NUMBER
+from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
+from dpsynth_assets.records.columns import READABLE, ColumnNames, SourceError, empty_rows
+from dpsynth_assets.records.sources import source_batches, source_columns, source_files
 
 MOST_ROWS = 100_000
 """Rows that are looked at: a suggestion needs no more."""
@@ -34,6 +33,7 @@ _TEXT = re.compile(
 _KEY = re.compile(r"id|key|number", re.IGNORECASE)
 _HEADER_CHARACTERS = 64
 _TEXT_WORDS = 3.0
+_WORDS = r"\S+", r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class ColumnProfile:
     @property
     def looks_like_id(self) -> bool:
         """Whether every row has a short value of its own."""
-        unique = self.filled == 1 and self.distinct == self.rows > 1
+        unique = self.filled == 1 and self.distinct == self.rows > 0
         return unique and self.words < 2 and self.characters <= _HEADER_CHARACTERS
 
     @property
@@ -133,74 +133,58 @@ def profile_columns(source: SourceSpec) -> list[ColumnProfile]:
     Raises:
         SourceError: The file cannot be read, or has no header; no cell is quoted.
     """
-    frame = read_rows(source)
-    return [_profile(frame[name], frame.height) for name in frame.columns]
+    names = source_columns(source, MOST_ROWS)
+    if any(is_csv(file) for file in source_files(source)) and not all(
+        _is_header(name) for name in names if name.strip()
+    ):
+        raise SourceError(  # Without a header the first line is a record, so it is not shown.
+            field="source.path",
+            expected=f"a first line in {source.path} that names the columns",
+            got="something else",
+            remedy="Add a header line.",
+        )
+    once = [name for name in names if name.strip() and names.count(name) == 1]
+    if not once:
+        raise SourceError(
+            field="source.path",
+            expected="records with named columns",
+            got=f"none in {source.path}",
+            remedy="Is it the right file?",
+        )
+    frame = read_rows(source, once)
+    return [_profile(frame[name], frame.height) for name in once]
 
 
 def kept_share(source: SourceSpec, column: str, bound: int) -> float:
     """Share of records that remain if at most `bound` of each unit are used."""
-    values = read_rows(source)[column].drop_nulls()
+    values = read_rows(source, [column])[column].drop_nulls()
     counts = [int(count) for count in values.value_counts()["count"]]
     return sum(min(count, bound) for count in counts) / max(1, sum(counts))
 
 
-def read_rows(source: SourceSpec) -> pl.DataFrame:
-    """Reads the first MOST_ROWS rows of the first files, every scalar as text."""
-    frames: list[pl.DataFrame] = []
-    for file in source_files(source):
-        frames.append(_read_file(file, source))
-        if sum(frame.height for frame in frames) >= MOST_ROWS:
+def read_rows(source: SourceSpec, names: Sequence[str]) -> pl.DataFrame:
+    """Reads columns of the first MOST_ROWS records as a run reads them, lists and objects too."""
+    others = {f"{name} (--from)": name for name in names[1:]}
+    columns = ColumnNames(text=names[0], others=others, any_type=True)
+    read = empty_rows(columns)
+    for batch in source_batches(source, columns):
+        read = pl.concat([read, batch])
+        if read.height >= MOST_ROWS:
             break
-    return pl.concat(frames, how="diagonal_relaxed").head(MOST_ROWS)
+    if (torn := read.height - read[READABLE].sum()) > MAX_SET_ASIDE * read.height:
+        raise SourceError(
+            field="source.path",
+            expected="as many fields on every line as the header has, or one JSON object a line",
+            got=f"{torn} of {read.height} lines that are not so in {source.path}",
+            remedy="Mend these lines: put a field with a separator or a quotation mark in quotes.",
+        )
+    return read.filter(READABLE).head(MOST_ROWS)
 
 
 def is_csv(file: Path) -> bool:
     """Whether a file is CSV, packed or not, by its name."""
-    return _suffix(file) in {".csv", ".tsv"}
-
-
-def _suffix(file: Path) -> str:
     suffixes = [part for part in file.suffixes if part != ".gz"]
-    return suffixes[-1].lower() if suffixes else ""
-
-
-def _read_file(file: Path, source: SourceSpec) -> pl.DataFrame:
-    suffix = _suffix(file)
-    if is_csv(file):
-        return _read_csv(file, dialect_of(file, source))
-    if suffix in {".jsonl", ".ndjson", ".json"}:
-        return guarded(lambda: _read_json_lines(file), file, "a JSON Lines file")
-    if suffix in {".parquet", ".pq"}:
-        return guarded(
-            lambda: pl.scan_parquet(file, glob=False).head(MOST_ROWS).collect(),
-            file,
-            "a Parquet file",
-        )
-    if suffix == ".arrow":
-        frame = guarded(lambda: read_arrow_stream(file), file, "an Arrow stream")
-        return frame.head(MOST_ROWS)
-    raise SourceError(
-        field="--from",
-        expected="a .csv, .tsv, .jsonl, .ndjson, .parquet file or a save_to_disk folder",
-        got=repr(file.name),
-        remedy="Convert it, or write the dataset file by hand (`dg scaffold defs`).",
-    )
-
-
-def _read_csv(file: Path, dialect: Dialect) -> pl.DataFrame:
-    frame = guarded(
-        lambda: scan_csv(file, dialect).head(MOST_ROWS).collect(),
-        file,
-        "a CSV file with a header and as many fields on every line",
-    )
-    if not all(map(_is_header, frame.columns)):
-        raise SourceError(  # Without a header the first line is a record, so it is not shown.
-            field="--from",
-            expected=f"a first line in {file} that names the columns",
-            got="something else",
-            remedy="Add a header line.",
-        )
-    return frame
+    return bool(suffixes) and suffixes[-1].lower() in {".csv", ".tsv"}
 
 
 def _is_header(name: str) -> bool:
@@ -216,49 +200,8 @@ def _is_number(name: str) -> bool:
     return True
 
 
-def _read_json_lines(file: Path) -> pl.DataFrame:
-    import gzip
-
-    data = file.read_bytes()
-    data = gzip.decompress(data) if file.suffix == ".gz" else data
-    lines = [line for line in data.decode("utf-8", errors="replace").split("\n") if line.strip()]
-    records = [record for line in lines[:MOST_ROWS] if isinstance(record := _parsed(line), dict)]
-    if not records:
-        raise ValueError("no JSON object")
-    names = list(dict.fromkeys(name for record in records for name in record))
-    return pl.DataFrame(
-        {name: pl.Series([_scalar(record.get(name)) for record in records]) for name in names}
-    )
-
-
-def _parsed(line: str) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _scalar(value: object) -> str | None:
-    """A JSON value as text; `_profile` knows lists and objects by how their JSON begins."""
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value)
-
-
 def _profile(column: pl.Series, rows: int) -> ColumnProfile:
-    nested = column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary)
-    if nested:
-        filled = column.drop_nulls().len()
-        return ColumnProfile(
-            name=column.name,
-            filled=filled / max(1, rows),
-            distinct=0,
-            rows=filled,
-            characters=0.0,
-            words=0.0,
-            nested=True,
-        )
-    texts = column.cast(pl.String).str.strip_chars()
+    texts = column.str.strip_chars()
     texts = texts.filter(texts.is_not_null() & (texts != ""))
     nested = bool(texts.len()) and bool(texts.str.contains(r"^[\[{]").all())
     distinct = texts.n_unique()
@@ -270,8 +213,16 @@ def _profile(column: pl.Series, rows: int) -> ColumnProfile:
         distinct=distinct,
         rows=texts.len(),
         characters=float(lengths.mean() or 0.0),  # type: ignore[arg-type]
-        words=float(texts.str.count_matches(r"\S+").mean() or 0.0),  # type: ignore[arg-type]
+        words=_words(texts),
         nested=nested,
         damaged=int(texts.str.contains("\ufffd", literal=True).sum()),
-        values=dict(texts.value_counts().iter_rows()) if few else {},
+        values=dict(texts.str.replace(WHOLE_NUMBER, "$1").value_counts().iter_rows())
+        if few
+        else {},
     )
+
+
+def _words(texts: pl.Series) -> float:
+    """Mean number of words; two letters count as one where a script writes no blanks."""
+    parted, joined = (texts.str.count_matches(pattern).mean() or 0.0 for pattern in _WORDS)
+    return max(float(parted), float(joined) / 2)  # type: ignore[arg-type]

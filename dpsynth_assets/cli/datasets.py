@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dpsynth_assets.cli.base_problems import base_problems
 from dpsynth_assets.cli.method_problems import method_problems
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
@@ -61,12 +62,28 @@ def check(
     from dpsynth_assets.records import check_dataset_file
 
     paths = files or _declared_files()
-    problems = [problem for path in paths for problem in check_dataset_file(path, method_problems)]
-    problems += _across(paths)
+    checked = [check_dataset_file(path, method_problems, base_problems) for path in paths]
+    problems = [problem for each in checked for problem in each.problems] + _across(paths)
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(problem) for problem in problems], indent=2))
+        tallies = {name: tally for each in checked for name, tally in each.tallies.items()}
+        told = {
+            "problems": [dataclasses.asdict(problem) for problem in problems],
+            "datasets": [
+                {
+                    "name": name,
+                    "records": tally.records,
+                    "read": tally.read,
+                    "set_aside": dict(tally.set_aside),
+                }
+                for name, tally in tallies.items()
+            ],
+        }
+        typer.echo(json.dumps(told, indent=2))
     else:
-        _print(problems, len(paths))
+        console = Console(soft_wrap=True, highlight=False, markup=False)
+        print_problems(problems, console)
+        counts = Counter(problem.severity for problem in problems)
+        console.print(f"{len(paths)} files, {counts['error']} errors, {counts['warning']} warnings")
     if any(problem.severity == "error" for problem in problems):
         raise typer.Exit(2)
 
@@ -142,12 +159,16 @@ def _across(paths: Sequence[Path]) -> list[Problem]:
     return across + unknown_bases(files, bases, refused=standing(dataset_folders()).names)
 
 
-def _print(problems: Sequence[Problem], checked: int) -> None:
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+def print_problems(problems: Sequence[Problem], console: Console) -> None:
+    """Prints a line a problem, in the colour of its severity."""
     for problem in problems:
-        console.print(str(problem), style=_COLOURS[problem.severity])
-    counts = Counter(problem.severity for problem in problems)
-    console.print(f"{checked} files, {counts['error']} errors, {counts['warning']} warnings")
+        console.print(
+            str(problem),
+            style=_COLOURS[problem.severity],
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
 
 
 def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str, object]:

@@ -5,18 +5,21 @@ The scores are computed from real text without noise: they are for whoever may r
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import polars as pl
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.attacks.overlap import verbatim_share
+from dpsynth_assets.cli.init_source import recognised_source
+from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
+from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
 from dpsynth_assets.metrics.comparison import interval_rule, verdicts
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
@@ -27,15 +30,27 @@ from dpsynth_assets.metrics.evaluation import (
     score_corpus,
 )
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
+from dpsynth_assets.metrics.sampling import stratified_rows
+from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
+from dpsynth_assets.records.reading import read_public_source
+from dpsynth_assets.records.sources import source_columns
 
 HELD_OUT_SHARE = 0.5
 """MAUVE and accuracy need about as many held-out rows as rows to train on."""
+
+LEAST_ROWS_OF_A_VERDICT = 20
+"""Resamples of fewer rows say little of what other rows would give."""
+
+_ROWS_PEEKED = 10_000
 
 Real = Annotated[Path, typer.Option(help="Real records: CSV, JSON lines or Parquet.")]
 Synthetic = Annotated[Path, typer.Option(help="Synthetic corpus in one of the same formats.")]
 TextColumn = Annotated[str, typer.Option(help="Column of text in all files.")]
 LabelColumn = Annotated[str, typer.Option(help="Column of labels; accuracy needs it.")]
+Encoding = Annotated[
+    str, typer.Option(help="Encoding of real records in CSV; default: by the header.")
+]
 Public = Annotated[Path | None, typer.Option(help="Public text, whose spans are no leak.")]
 Rows = Annotated[
     int, typer.Option(min=20, help="Most rows scored a side; no more than the corpus has.")
@@ -57,21 +72,18 @@ class Rowset:
     texts: list[str] = field(repr=False)
     labels: list[str] = field(repr=False)
 
-    def select(self, keep: list[bool]) -> "Rowset":
-        """The rows that `keep` marks."""
-        pairs = [
-            (text, label)
-            for text, label, kept in zip(self.texts, self.labels, keep, strict=True)
-            if kept
-        ]
-        return Rowset([text for text, _ in pairs], [label for _, label in pairs])
+    def select(self, places: Iterable[int]) -> "Rowset":
+        """The rows at some places."""
+        chosen = list(places)
+        return Rowset([self.texts[i] for i in chosen], [self.labels[i] for i in chosen])
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - options are arguments
     real: Real,
     synthetic: Synthetic,
     text_column: TextColumn = "text",
     label_column: LabelColumn = "label",
+    encoding: Encoding = "",
     public: Public = None,
     rows: Rows = 1_000,
     as_json: AsJson = False,
@@ -79,7 +91,7 @@ def evaluate(
 ) -> None:
     """Score a synthetic corpus against real text: MAUVE, accuracy, diversity, copying."""
     try:
-        real_rows = read_rows(real, text_column, label_column)
+        real_rows = read_rows(real, text_column, label_column, encoding)
         corpus = read_rows(synthetic, text_column, label_column)
         public_rows = read_rows(public, text_column, label_column) if public else Rowset([], [])
         source, held_out = split_by_content(real_rows)
@@ -96,27 +108,30 @@ def evaluate(
         _print_table(table, context["verdicts"], output)
 
 
-def read_rows(path: Path, text_column: str, label_column: str) -> Rowset:
-    """Reads the texts and labels of a CSV, JSON-lines or Parquet file; empty texts are left out.
+def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "") -> Rowset:
+    """Reads texts and labels of a file as a run reads them, its dialect by its header.
 
     Raises:
-        EvaluationInputError: The file, its format, the text column or its rows are missing.
+        EvaluationInputError: The file, its format, the text column or its rows are missing, or
+            more of them than ingestion would bear cannot be used.
     """
-    if not path.is_file():
-        raise EvaluationInputError(f"Expected a file at {path}, got none. Check the path.")
-    frame = _read_frame(path)
-    if text_column not in frame.columns:
-        found = ", ".join(frame.columns)
+    try:
+        source = recognised_source(str(path), "", encoding)
+        labels = [label_column] if label_column in source_columns(source, _ROWS_PEEKED) else []
+        columns = PublicColumns(text=text_column, labels=labels)
+        frame, there = read_public_source(PublicSource(source=source, columns=columns))
+    except ValidationError as error:
+        raise EvaluationInputError(f"--encoding: {error.errors()[0]['msg']}") from None
+    except SourceError as error:
+        expected = "--text-column: expected" if error.field == "columns.text" else "Expected"
         raise EvaluationInputError(
-            f"Expected column {text_column!r} in {path}, got {found}. Use --text-column."
+            f"{expected} {error.expected}, got {error.told}. {error.remedy}"
+        ) from None
+    if there - frame.height > MAX_SET_ASIDE * there or frame.is_empty():
+        raise EvaluationInputError(
+            f"Expected rows with text in {path}, got {frame.height} among {there} rows. Mend the "
+            "others: they are torn, have no text, or are not UTF-8 (--encoding, e.g. cp1252)."
         )
-    labels = pl.col(label_column) if label_column in frame.columns else pl.lit("")
-    frame = frame.select(
-        pl.col(text_column).cast(pl.String).alias("text"),
-        labels.cast(pl.String).fill_null("").alias("label"),
-    ).filter(pl.col("text").str.strip_chars().str.len_chars() > 0)
-    if frame.height == 0:
-        raise EvaluationInputError(f"Expected rows with text in {path}, got none.")
     return Rowset(frame["text"].to_list(), frame["label"].to_list())
 
 
@@ -133,28 +148,9 @@ def split_by_content(real: Rowset) -> tuple[Rowset, Rowset]:
             f"Expected enough different real texts to hold some out, got {len(real.texts)} rows "
             "that fall on one side. Give more real rows."
         )
-    return real.select([not kept for kept in held_out]), real.select(held_out)
-
-
-def _read_frame(path: Path) -> pl.DataFrame:
-    readers: dict[str, Callable[[Path], pl.DataFrame]] = {
-        ".csv": lambda file: pl.read_csv(file, infer_schema=False),
-        ".jsonl": pl.read_ndjson,
-        ".ndjson": pl.read_ndjson,
-        ".parquet": pl.read_parquet,
-    }
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise EvaluationInputError(
-            f"Expected a file ending in {', '.join(readers)}, got {path.name}. Convert it first."
-        )
-    try:
-        return reader(path)
-    except (pl.exceptions.PolarsError, OSError):
-        # The reader's own message may quote a record.
-        raise EvaluationInputError(
-            f"Expected {path} to be valid {path.suffix[1:]}, got something else. Check the file."
-        ) from None
+    places = range(len(held_out))
+    source = real.select(i for i in places if not held_out[i])
+    return source, real.select(i for i in places if held_out[i])
 
 
 def _score(
@@ -170,7 +166,10 @@ def _score(
 
     embedder = TextEmbedder()
     limit = settings.max_rows
-    sides = [Rowset(side.texts[:limit], side.labels[:limit]) for side in (source, held_out, corpus)]
+    sides = [
+        side.select(stratified_rows(side.labels, limit, settings.seed))
+        for side in (source, held_out, corpus)
+    ]
     features = []
     for index, (name, side) in enumerate(zip(("source", "held-out", "corpus"), sides, strict=True)):
         report(0.25 * index, f"embedding {len(side.texts)} texts ({name})")
@@ -193,16 +192,29 @@ def _score(
     copied = verbatim_share(scored.texts, [*source.texts, *held_out.texts], public.texts)
     table = [real, dataclasses.replace(scores, verbatim_share=copied)]
     context = {"embedder": embedder.name, "evaluation": settings.to_json()}
-    return table, {**context, "verdicts": _verdicts(table, settings)}
+    labels = sides[1].labels, sides[2].labels
+    return table, {**context, "verdicts": _verdicts(table, labels, settings)}
 
 
-def _verdicts(table: list[CorpusScores], settings: EvaluationSettings) -> list[str]:
+def _verdicts(
+    table: list[CorpusScores],
+    labels: tuple[list[str], list[str]],
+    settings: EvaluationSettings,
+) -> list[str]:
     """On how many rows both were scored, and where the corpus differs from real data."""
     few = settings.max_rows < MINIMUM_ROWS
     mauve = f"; MAUVE is given from {MINIMUM_ROWS} rows a side on" if few else ""
     scored = f"Corpus and real data are scored on {settings.max_rows} rows{mauve}."
     if table[0].rows < settings.max_rows:
         scored = f"{scored} Of real data only {table[0].rows} are there: give more real rows."
+    if not set(labels[0]) & set(labels[1]):
+        scored = f"{scored} Corpus and real data have no label in common: no accuracy is given."
+    least = min(score.rows for score in table)
+    if least < LEAST_ROWS_OF_A_VERDICT:
+        return [
+            f"{scored} No verdict: that takes {LEAST_ROWS_OF_A_VERDICT} rows a side, and here are "
+            f"{least}."
+        ]
     told = verdicts({score.name: score.estimates for score in table})
     return [scored, *told, *([interval_rule("rows")] if told else [])]
 

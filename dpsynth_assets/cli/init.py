@@ -133,7 +133,8 @@ def init(  # noqa: PLR0913 - options are arguments
         first = problem.errors()[0]
         _refuse(f"--{first['loc'][0]}: {first['msg']}")
     except SourceError as problem:
-        _refuse(str(problem))
+        field = problem.field.replace("source.path", "--from").replace("source.", "--")
+        _refuse(f"{field}: expected {problem.expected}, got {problem.told}. {problem.remedy}")
     found = suggest(profiles)
     roles = roles_by_name([profile.name for profile in profiles])
     unconfirmed = _to_confirm(profiles, labels)

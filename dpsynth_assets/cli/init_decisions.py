@@ -191,7 +191,8 @@ def _role(profile: ColumnProfile, draft: Draft) -> str:
     if profile.name in choices.labels:
         return "label (public)"
     if profile.name in choices.unconfirmed or profile.name in _suggested(choices, found):
-        return "label? confirm its values"
+        empty = "" if profile.filled == 1 else "; records without one would be set aside"
+        return f"label? confirm its values{empty}"
     if profile.name == choices.id:
         return "id"
     return "unit? decide" if profile.name in (found.unit, found.possible_unit) else "not read"

@@ -143,8 +143,10 @@ def _ask_before_paying(
     ledger = PrivacyLedger().open()
     pending, expected = pending_releases(spec, selected, release, ledger), {}
     if pending:
-        expected = _seconds(show_pending(spec, pending, ledger, console))
         _expect_room(spec, pending, release, ledger)
+        if f"{spec.name}/shared/private_records" in selected:
+            _expect_fit(spec, console)
+        expected = _seconds(show_pending(spec, pending, ledger, console))
     tags = {**_tags(spec, release, pending), **_person()}
     if yes:
         return None, tags, expected
@@ -182,6 +184,33 @@ def _expect_room(
             f"{refused} No run was started; --select names a part of the cohort, such as what was "
             "paid for before."
         )
+
+
+def _expect_fit(spec: PrivateDatasetSpec, console: Console) -> None:
+    """Checks the records as `dpsynth datasets check` does, before anybody is asked to pay for them.
+
+    Those in parts are not held whole here: the step that reads them refuses them, uncharged.
+
+    Raises:
+        DatasetFileError: They are not as the dataset file says; nothing is started.
+    """
+    from dpsynth_assets.cli.base_problems import base_problems
+    from dpsynth_assets.cli.cohorts import find_file
+    from dpsynth_assets.cli.datasets import print_problems
+    from dpsynth_assets.datasets import DatasetFileError, parse_dataset_file
+    from dpsynth_assets.records.checking import check_records
+
+    if spec.parts > 1:
+        return
+    file = find_file(spec.name)
+    declared = [each.spec for each in parse_dataset_file(file)[0]]
+    whole = next((each for each in declared if each.name == spec.dataset), None)
+    whole = whole if isinstance(whole, PrivateDatasetSpec) else None
+    problems = check_records(spec, file, base_problems, whole).problems
+    errors = [problem for problem in problems if problem.severity == "error"]
+    print_problems([problem for problem in problems if problem not in errors], console)
+    if errors:
+        raise DatasetFileError(errors)
 
 
 def _tags(

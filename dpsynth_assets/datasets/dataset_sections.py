@@ -4,7 +4,14 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
+from dpsynth_assets.datasets.fields import (
+    OWN_COLUMNS,
+    Declaration,
+    LabelWord,
+    Name,
+    PublicWord,
+    refuse,
+)
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.units import PrivacyUnit
 
@@ -46,6 +53,18 @@ class ColumnsSpec(Declaration):
         for names in (self.object, single) if self.object else ([self.text, *single],):
             if repeated := sorted({name for name in names if names.count(name) > 1}):
                 refuse("", "distinct columns", f"{repeated[0]!r} twice", "Name each column once.")
+        return self
+
+    @model_validator(mode="after")
+    def _labels_are_no_column_of_ours(self) -> Self:
+        for index, name in enumerate(self.labels):
+            if name == "text" or name.startswith(OWN_COLUMNS):
+                refuse(
+                    f"labels.{index}",
+                    f"another name than text, and than those that begin with {OWN_COLUMNS}",
+                    repr(name),
+                    "Published rows have columns of these names: rename it in the source.",
+                )
         return self
 
     @model_validator(mode="after")
@@ -94,7 +113,7 @@ class PrivacyUnitSpec(Declaration):
 class PublicFactsSpec(Declaration):
     """Facts about the private data that may be known to anybody. What is absent is private."""
 
-    labels: dict[str, list[PublicWord] | dict[PublicWord, PublicWord]] = Field(
+    labels: dict[str, list[LabelWord] | dict[LabelWord, PublicWord]] = Field(
         default_factory=dict,
         description="Label column -> allowed values, or value -> how a prompt writes it. "
         "The set of labels must be public; a record with another label is set aside.",

@@ -1,8 +1,9 @@
 """The base of every declaration, and refusals that say expected, got and remedy."""
 
+import re
 from typing import Annotated, Any, NoReturn
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints
 from pydantic_core import PydanticCustomError
 
 REFUSAL = "dpsynth_refusal"
@@ -39,6 +40,21 @@ PublicWord = Annotated[
     str, BeforeValidator(_public_word), StringConstraints(strip_whitespace=True, min_length=1)
 ]
 """A label value or a version as the file writes it; YAML numbers are read as text."""
+
+OWN_COLUMNS = "dpsynth_"
+"""Beginning of the names of columns that published rows have beside text and labels."""
+
+WHOLE_NUMBER = r"^([+-]?\d+)\.0+$"
+"""A whole number as a column of floats writes it; the group is what is read."""
+
+
+def normal_label(value: str) -> str:
+    """A label as it is compared everywhere: `1.0` is `1`, without blanks at its ends."""
+    return re.sub(WHOLE_NUMBER, r"\1", value.strip())
+
+
+LabelWord = Annotated[PublicWord, AfterValidator(normal_label)]
+"""A label value."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 """A name that is safe in asset keys, folders and tags."""

@@ -10,6 +10,9 @@ from dpsynth_assets.datasets.fields import Declaration, PublicWord, refuse
 UTF_8 = "utf-8"
 """The encoding of a file that declares none."""
 
+MAX_SET_ASIDE = 0.05
+"""More records than one in twenty are hardly ever set aside on purpose."""
+
 _NO_FILE_ENCODINGS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape"}
 _WITH_STATE = ("utf-7", "hz", "iso2022")
 """Encodings in which one record can change how all that follow are read."""
@@ -73,6 +76,13 @@ class SourceSpec(Declaration):
         description="Encoding of a CSV file, by a name that Python knows, e.g. cp1252, latin-1 or "
         "utf-16. Bytes that it does not know spoil their record alone.",
     )
+    max_set_aside: float = Field(
+        default=MAX_SET_ASIDE,
+        ge=0,
+        le=1,
+        description="Largest share of the records, in [0, 1], that rules may set aside; more is "
+        "refused before anything is charged.",
+    )
     version: PublicWord = Field(
         default="1",
         description="Public name of the data's version. A new version is a new state of the same "
@@ -81,9 +91,10 @@ class SourceSpec(Declaration):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves defaults of the dialect out: declarations made before it keep their identity."""
+        """Leaves defaults of later fields out: declarations made before keep their identity."""
         fields: dict[str, Any] = handler(self)
-        for name, default in (("separator", None), ("encoding", UTF_8)):
+        later = (("separator", None), ("encoding", UTF_8), ("max_set_aside", MAX_SET_ASIDE))
+        for name, default in later:
             if fields.get(name) == default:
                 fields.pop(name, None)
         return fields

@@ -27,6 +27,7 @@ from dpsynth_assets.metrics.estimates import ScoredSide, corpus_estimates
 from dpsynth_assets.metrics.mauve import NOT_COMPUTED, MauveSettings, mauve_is_installed
 from dpsynth_assets.metrics.next_word import next_word_accuracy
 from dpsynth_assets.metrics.resampling import RESAMPLES, Estimate
+from dpsynth_assets.metrics.sampling import stratified_rows
 from dpsynth_assets.metrics.structured import structure_scores
 from dpsynth_assets.metrics.text import distinct_n, label_distance, length_distance, word_lengths
 
@@ -138,7 +139,8 @@ class CorpusScores:
             extra `mauve` is not installed.
         mauve_std: Standard deviation over resampled rows.
         mauve_rows: Rows a side; scores of different numbers of rows do not compare.
-        accuracy: Trained on the corpus, tested on held-out records; None without labels.
+        accuracy: Trained on the corpus, tested on held-out records; None without labels that both
+            have.
         accuracy_std: Standard deviation over resampled rows.
         mean_words: Mean number of words a text.
         distinct_1: Share of distinct words among the first ten thousand.
@@ -200,8 +202,8 @@ def score_corpus(
     public_texts: Sequence[str],
     settings: EvaluationSettings,
 ) -> CorpusScores:
-    """Scores the first `max_rows` rows of one corpus."""
-    corpus = _head(corpus, settings.max_rows)
+    """Scores at most `max_rows` rows of one corpus."""
+    corpus = _sample(corpus, settings)
     canaries = find_canaries(corpus.texts, reference.canaries) if reference.canaries else None
     scores = _scores(corpus, reference, public_texts, settings, canaries)
     return dataclasses.replace(
@@ -220,21 +222,21 @@ def real_scores(
     many source records as a corpus may have rows. Copying is that of held-out from source
     records: the overlap that is there without any copying.
     """
-    order = np.random.default_rng(settings.seed).permutation(len(reference.source_texts))
-    chosen = order[: settings.max_rows]
     held_out = ScoredCorpus(
         name=REAL_DATA,
         texts=reference.held_out_texts,
         labels=reference.held_out_labels,
         features=reference.held_out_features,
     )
+    order = np.random.default_rng(settings.seed).permutation(len(reference.source_texts))
+    chosen = order[: settings.max_rows]
     source = ScoredCorpus(
         name=REAL_DATA,
         texts=[reference.source_texts[row] for row in chosen],
         labels=[reference.source_labels[row] for row in chosen],
         features=reference.source_features[chosen],
     )
-    scores = _scores(_head(held_out, settings.max_rows), reference, public_texts, settings, None)
+    scores = _scores(_sample(held_out, settings), reference, public_texts, settings, None)
     return dataclasses.replace(
         scores,
         rows=len(chosen),
@@ -246,12 +248,13 @@ def real_scores(
     )
 
 
-def _head(corpus: ScoredCorpus, rows: int) -> ScoredCorpus:
+def _sample(corpus: ScoredCorpus, settings: EvaluationSettings) -> ScoredCorpus:
+    chosen = stratified_rows(corpus.labels, settings.max_rows, settings.seed)
     return dataclasses.replace(
         corpus,
-        texts=corpus.texts[:rows],
-        labels=corpus.labels[:rows],
-        features=corpus.features[:rows],
+        texts=[corpus.texts[row] for row in chosen],
+        labels=[corpus.labels[row] for row in chosen],
+        features=corpus.features[chosen],
     )
 
 
@@ -299,7 +302,7 @@ def _estimate_fields(
     corpus: ScoredCorpus, reference: PrivateReference, settings: EvaluationSettings
 ) -> dict[str, Any]:
     """Scores that are resampled, with their ±."""
-    labelled = reference.has_labels
+    labelled = reference.has_labels and not set(corpus.labels).isdisjoint(reference.held_out_labels)
     held_out = ScoredSide.of(
         reference.held_out_features,
         reference.held_out_labels if labelled else (),

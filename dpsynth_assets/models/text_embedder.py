@@ -135,15 +135,12 @@ class _PackedEngine:
     """all-MiniLM-L6-v2 through `PackedBert`."""
 
     def __init__(self, max_tokens: int, quantize: bool, token_budget: int) -> None:
-        from tokenizers import Tokenizer
-
         from dpsynth_assets.models.packed_bert import PackedBert
 
         folder = _packaged_model()
         # In float32 a matrix product may round by batch shape: one document at a time does not.
         self._token_budget = token_budget if quantize else 1
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._tokenizer.no_padding()
+        self._tokenizer = packaged_tokenizer()
         self._tokenizer.enable_truncation(max_tokens)
         self._model = PackedBert(folder, quantize=quantize)
         self.arithmetic = Arithmetic.INT8 if quantize else Arithmetic.FLOAT32
@@ -238,6 +235,16 @@ def _has_accelerator() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def packaged_tokenizer() -> Any:
+    """The tokenizer of the packaged model, which reads texts whole."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(_packaged_model() / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def _packaged_model() -> Path:

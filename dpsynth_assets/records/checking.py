@@ -5,7 +5,7 @@ It never shows a text or another value of a private column.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -18,8 +18,9 @@ from dpsynth_assets.datasets import (
     parse_dataset_file,
 )
 from dpsynth_assets.json_records import record_check
+from dpsynth_assets.records.admission import Tally, unfit
 from dpsynth_assets.records.columns import SourceError
-from dpsynth_assets.records.reading import public_column_names
+from dpsynth_assets.records.reading import public_column_names, tally_of
 from dpsynth_assets.records.record_filters import (
     CONTROL,
     REASON,
@@ -30,16 +31,37 @@ from dpsynth_assets.records.record_filters import (
     kept_id_columns,
     repeated_ids,
 )
-from dpsynth_assets.records.sources import read_source
-from dpsynth_assets.records.windows import date_of
+from dpsynth_assets.records.sources import file_batches, read_source
+from dpsynth_assets.records.windows import date_of, in_window
 
 MethodChecker = Callable[[PrivateDatasetSpec], Sequence[Problem]]
 """Checks what only methods know: settings, and public facts a method needs."""
 
+BaseChecker = Callable[[PrivateDatasetSpec, pl.Series], Sequence[Problem]]
+"""Compares usable texts with what the public base can do."""
+
 _ROWS_SHOWN = 5
 
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What a check found.
+
+    Attributes:
+        problems: What to mend, or to know.
+        tallies: Numbers of records by dataset, for those whose source could be read; private.
+    """
+
+    problems: list[Problem]
+    tallies: dict[str, Tally]
+
+
 _ADVICE: dict[Rule, tuple[str, str, str]] = {
-    Rule.UNREADABLE: ("source.path", "one JSON object a line", "Mend or drop these lines."),
+    Rule.UNREADABLE: (
+        "source.path",
+        "one JSON object a line, or as many CSV fields as the header has, with quotes that close",
+        "Mend these lines: put a field with a separator or a quotation mark in quotes.",
+    ),
     Rule.NOT_TEXT: ("columns.text", "a string in every record", "Quote these values."),
     Rule.MISSING_TEXT: ("columns.text", "text in every record", "Fill or drop these rows."),
     Rule.DAMAGED_TEXT: (
@@ -71,59 +93,76 @@ _ADVICE: dict[Rule, tuple[str, str, str]] = {
 }
 
 
-def check_dataset_file(path: Path, method_checker: MethodChecker | None = None) -> list[Problem]:
+def check_dataset_file(
+    path: Path,
+    method_checker: MethodChecker | None = None,
+    base_checker: BaseChecker | None = None,
+) -> Checked:
     """Checks a dataset file: its declaration, its methods, and every record of its source.
 
     Args:
         path: The YAML file.
         method_checker: Called with each private declaration that holds by itself.
+        base_checker: Called with it and the texts that can be used.
 
     Returns:
         Problems, declaration first; those of severity `warning` leave the dataset usable.
     """
     files, problems = parse_dataset_file(path)
+    tallies: dict[str, Tally] = {}
     for file in files:
         if isinstance(file.spec, PublicDataSpec):
             problems += _check_public(file.spec, path)
             continue
         found = method_checker(file.spec) if method_checker else []
         problems += [replace(problem, file=str(path)) for problem in found]
-        problems += _check_records(file.spec, path) + _check_canaries(file.spec, path)
-    return problems
+        checked = check_records(file.spec, path, base_checker)
+        problems += checked.problems
+        tallies |= checked.tallies
+    return Checked(problems=problems, tallies=tallies)
 
 
-def _check_records(spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
+def check_records(
+    spec: PrivateDatasetSpec,
+    path: Path,
+    base_checker: BaseChecker | None = None,
+    whole: PrivateDatasetSpec | None = None,
+) -> Checked:
+    """Checks the records of one declaration, or of one cohort of it, as `check_dataset_file` does.
+
+    Args:
+        spec: The declaration.
+        path: Its file.
+        base_checker: Called with it and the texts that can be used.
+        whole: The declaration that `spec` is a cohort of.
+    """
     try:
-        raw = read_source(spec.source, column_names(spec))
+        source = read_source(spec.source, column_names(spec))
     except SourceError as error:
-        return [_source_problem(error, path)]
+        return Checked(problems=[_source_problem(error, path)], tallies={})
+    raw = in_window(source, spec)
     judged = judge(raw, spec)
-    usable = judged[REASON].null_count()
+    usable = judged.filter(pl.col(REASON).is_null())
     problems = [problem for rule in Rule for problem in _set_aside(judged, rule, path)]
+    problems = [_of_encodings(problem, spec) for problem in problems]
     problems = _of_kept_ids(judged, spec, path, problems)
     problems += _cleaned(raw[column_names(spec).text], path)
-    problems += _no_records(judged, spec, path) + _in_no_cohort(raw, spec, path)
+    problems += _no_records(usable, spec, path) + _in_no_cohort(source, whole or spec, path)
     if spec.columns.object:
         problems = [_of_object(problem) for problem in problems]
-    if usable == 0:
-        got = "no rows" if judged.is_empty() else f"{judged.height} rows, all set aside"
-        remedy = "Fill the source, or point source.path at the right file."
-        problems.append(_problem(path, "source.path", "at least one usable record", got, remedy))
-    declared = None if spec.cohorts else spec.public_facts.records  # Of each cohort, not of all.
-    if declared is not None and judged.height != declared:
-        expected = f"{declared} records, as public_facts.records says"
-        remedy = "Correct public_facts.records, or name the version it counts."
-        problems.append(
-            _problem(path, "public_facts.records", expected, f"{judged.height}", remedy)
-        )
-    return problems
+    if base_checker is not None:
+        found = base_checker(spec, usable["text"])
+        problems += [replace(problem, file=str(path)) for problem in found]
+    tally = tally_of(judged)
+    problems += [_source_problem(error, path) for error in unfit(tally, spec)]
+    problems += _check_canaries(spec, path)
+    return Checked(problems=problems, tallies={spec.name: tally})
 
 
-def _no_records(judged: pl.DataFrame, spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
+def _no_records(usable: pl.DataFrame, spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
     """Says how many texts are no records of the declared schema."""
     if spec.structured is None:
         return []
-    usable = judged.filter(pl.col(REASON).is_null())
     follows = record_check(spec.structured.schema_mapping)
     others = usable.filter(~usable["text"].map_elements(follows, return_dtype=pl.Boolean))
     if others.is_empty():
@@ -138,11 +177,15 @@ def _in_no_cohort(raw: pl.DataFrame, spec: PrivateDatasetSpec, path: Path) -> li
     """Says how many records no cohort will hold, and which files."""
     if spec.cohorts is None:
         return []
-    expected, field = "records with a date YYYY-MM-DD", "cohorts.column"
+    first, field = spec.cohorts.first, "cohorts.column"
+    expected = "records with a date YYYY-MM-DD in a window"
     if spec.cohorts.by == "window":
-        column = spec.cohorts.column or ""
-        strangers = raw.select(date_of(column).is_null().sum()).item()
-        got, remedy = f"{strangers} rows without one", "They are in no cohort: mend or drop them."
+        day = date_of(spec.cohorts.column or "")
+        none, early = raw.select(day.is_null().sum(), (day < first).sum().alias("early")).row(0)
+        strangers = none + early
+        found = {"without one": none, f"before {first}": early}
+        got = ", ".join(f"{count} {which}" for which, count in found.items() if count)
+        remedy = "They are in no cohort: mend or drop them, or declare an earlier cohorts.first."
     else:
         names = [file.name for file in matching_files(spec.source)]
         other = [name for name in names if spec.cohorts.file_key(name) is None]
@@ -197,6 +240,30 @@ def _cleaned(texts: pl.Series, path: Path) -> list[Problem]:
     return [_warning(path, "columns.text", "text without control characters", got, remedy)]
 
 
+def _of_encodings(problem: Problem, spec: PrivateDatasetSpec) -> Problem:
+    """Where only some of several files are written otherwise, no encoding fits all: names them."""
+    files = matching_files(spec.source)
+    if Rule.DAMAGED_TEXT.value not in problem.got or len(files) < 2:
+        return problem
+    text = column_names(spec).text
+    other = [
+        file.name
+        for file in files
+        if any(
+            batch[text].str.contains("\ufffd", literal=True).any()
+            for batch in file_batches(file, spec.source, column_names(spec))
+        )
+    ]
+    if len(other) == len(files):
+        return problem
+    named = ", ".join(other[:_ROWS_SHOWN])
+    return replace(
+        problem,
+        got=f"{problem.got} in {len(other)} of {len(files)} files ({named})",
+        remedy="Save these files as the others are: one encoding is read for all.",
+    )
+
+
 def _counted(rows: Sequence[int]) -> str:
     return f"{len(rows)} {'row' if len(rows) == 1 else 'rows'}"
 
@@ -243,7 +310,7 @@ def _check_public(spec: PublicDataSpec, path: Path) -> list[Problem]:
 
 
 def _source_problem(error: SourceError, path: Path, prefix: str = "") -> Problem:
-    return _problem(path, f"{prefix}{error.field}", error.expected, error.got, error.remedy)
+    return _problem(path, f"{prefix}{error.field}", error.expected, error.told, error.remedy)
 
 
 def _problem(path: Path, field: str, expected: str, got: str, remedy: str) -> Problem:

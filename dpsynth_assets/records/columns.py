@@ -29,10 +29,17 @@ T = TypeVar("T")
 
 
 class SourceError(ValueError):
-    """A source that cannot be read; says where, expected, got, remedy, and no content."""
+    """A source that cannot be read; says where, expected, got, remedy, and no content.
 
-    def __init__(self, *, field: str, expected: str, got: str, remedy: str) -> None:
+    The line of the file, which follows from the records, is for the steward's terminal (`told`):
+    the message itself may stand in a log.
+    """
+
+    def __init__(
+        self, *, field: str, expected: str, got: str, remedy: str, line: int | None = None
+    ) -> None:
         self.field, self.expected, self.got, self.remedy = field, expected, got, remedy
+        self.told = got if line is None else f"{got}, from line {line} on"
         super().__init__(f"{field}: expected {expected}, got {got}. {remedy}")
 
 
@@ -44,11 +51,14 @@ class ColumnNames:
         text: Column of the text; OBJECT where it is composed.
         others: Label, id and unit columns by field.
         object: Columns that the text is composed of, in order; empty: none is.
+        any_type: Whether lists and objects are read as JSON instead of refused, and a text may be
+            of any type: where the columns have no roles yet.
     """
 
     text: str
     others: dict[str, str]
     object: tuple[str, ...] = ()
+    any_type: bool = False
 
     @property
     def fields(self) -> dict[str, str]:
@@ -78,15 +88,15 @@ def check_columns(
         known: Column names that the source has.
         columns: Columns that are asked for.
         file: Where they were looked for.
-        schema: Whether the names come from a schema. Otherwise they are only counted: without a
-            header the first line of a CSV file, which polars takes for one, is a private record.
+        schema: Whether the names come from a schema. Otherwise they are not told: without a
+            header the first line of a CSV file is a private record.
 
     Raises:
         SourceError: A column is not there.
     """
     for field, name in columns.fields.items():
         if name not in known:
-            got = f"columns {', '.join(known)}" if schema else f"{len(known)} other columns"
+            got = f"columns {', '.join(known)}" if schema else "none of this name"
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
             advice = f"Did you mean {close[0]!r}?" if close else _OTHER_COLUMN[schema]
             expected = f"column {name!r} in {file}"
@@ -114,12 +124,21 @@ def guarded(
     return results[0]
 
 
-def as_records(frame: pl.DataFrame, columns: ColumnNames) -> pl.DataFrame:
-    """Casts typed columns to text, by the type the file declares."""
+def as_records(
+    frame: pl.DataFrame, columns: ColumnNames, readable: Sequence[bool] | None = None
+) -> pl.DataFrame:
+    """Casts typed columns to text, by the type the file declares.
+
+    Args:
+        frame: Has the columns.
+        columns: Columns that are asked for.
+        readable: Which rows could be parsed; None: all.
+    """
     if columns.object:
         frame = frame.with_columns(_composed(frame, columns))
     declared = frame.schema[columns.text]
-    if not isinstance(declared, _TEXT_TYPES) and declared != pl.Binary:
+    wrong = not isinstance(declared, _TEXT_TYPES) and declared != pl.Binary
+    if wrong and not columns.any_type:
         raise SourceError(
             field="columns.text",
             expected="a column of text",
@@ -127,8 +146,9 @@ def as_records(frame: pl.DataFrame, columns: ColumnNames) -> pl.DataFrame:
             remedy="Name the column that holds the text.",
         )
     texts = [_as_text(frame[name], columns) for name in columns.written]
+    flags = [True] * frame.height if readable is None else readable
     return pl.DataFrame(texts).with_columns(
-        pl.lit(True).alias(READABLE), pl.lit(True).alias(IS_TEXT)
+        pl.Series(READABLE, flags, dtype=pl.Boolean), pl.lit(True).alias(IS_TEXT)
     )
 
 
@@ -145,6 +165,9 @@ def _composed(frame: pl.DataFrame, columns: ColumnNames) -> pl.Series:
 
 
 def _as_text(series: pl.Series, columns: ColumnNames) -> pl.Series:
+    if isinstance(series.dtype, _NESTED) and columns.any_type:
+        written = series.to_frame().select(pl.struct(series.name).struct.json_encode())
+        return written.to_series().alias(series.name)
     if isinstance(series.dtype, _NESTED):
         field = next(field for field, name in columns.others.items() if name == series.name)
         raise SourceError(
@@ -159,6 +182,12 @@ def _as_text(series: pl.Series, columns: ColumnNames) -> pl.Series:
     if series.dtype.is_float():
         return pl.Series(series.name, [float_text(value) for value in series], dtype=pl.String)
     return series.cast(pl.String)
+
+
+def empty_rows(columns: ColumnNames) -> pl.DataFrame:
+    """What a source without records is read as."""
+    texts = dict.fromkeys(columns.written, pl.String)
+    return pl.DataFrame(schema={**texts, READABLE: pl.Boolean, IS_TEXT: pl.Boolean})
 
 
 def float_text(value: float | None) -> str | None:

@@ -8,22 +8,22 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import polars as pl
 
 from dpsynth_assets.datasets import SourceSpec
 from dpsynth_assets.records.columns import ColumnNames, SourceError
 
 _LONGEST_HEADER_BYTES = 1 << 16
-_BLOCK_BYTES = 1 << 20
 _UTF_8 = "utf-8"
 _EIGHT_BIT = "cp1252"
 """What most programs that write neither UTF-8 nor UTF-16 use; latin-1 without its gaps."""
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars", ",": "commas"}
+_NAMED = re.compile("\ufeff?sep=(.)[\r\n]", re.IGNORECASE)
+"""What Excel reads a file's separator from."""
 _MARKS = {
     b"\xff\xfe\x00\x00": "utf-32",
     b"\x00\x00\xfe\xff": "utf-32",
@@ -40,16 +40,23 @@ class Dialect:
     Attributes:
         separator: The character between two fields.
         encoding: Python's name of the encoding.
+        lines_before_header: 1 where the first line names the separator (`sep=;`), else 0.
     """
 
     separator: str
     encoding: str
+    lines_before_header: int = 0
 
 
 def dialect_of(file: Path, source: SourceSpec) -> Dialect:
-    """The dialect that a source declares for one of its files."""
+    """The dialect that a source declares for one of its files, or that its first line names."""
     usual = "\t" if ".tsv" in file.name.lower() else ","
-    return Dialect(separator=source.separator or usual, encoding=source.encoding)
+    named = _NAMED.match(_start(file).decode(source.encoding, "replace"))
+    return Dialect(
+        separator=source.separator or (named[1] if named else usual),
+        encoding=source.encoding,
+        lines_before_header=1 if named else 0,
+    )
 
 
 def recognised_dialect(file: Path, declared: Dialect) -> Dialect:
@@ -65,10 +72,11 @@ def recognised_dialect(file: Path, declared: Dialect) -> Dialect:
         encoding = _EIGHT_BIT
     signs = dict.fromkeys([declared.separator, *_SEPARATORS])
     columns = {
-        sign: len(_names(start, Dialect(separator=sign, encoding=encoding))) for sign in signs
+        sign: len(_names(start, replace(declared, separator=sign, encoding=encoding)))
+        for sign in signs
     }
     most = max(signs, key=lambda sign: columns[sign])  # The declared one is first among equals.
-    return Dialect(separator=most, encoding=encoding)
+    return replace(declared, separator=most, encoding=encoding)
 
 
 def refuse_dialect(file: Path, declared: Dialect, columns: ColumnNames) -> None:
@@ -80,7 +88,7 @@ def refuse_dialect(file: Path, declared: Dialect, columns: ColumnNames) -> None:
     start, wanted = _start(file), set(columns.distinct)
     marked = _marked(start)
     if marked is not None and not declared.encoding.startswith(marked):
-        raise _refusal(file, declared, Dialect(separator=declared.separator, encoding=marked))
+        raise _refusal(file, declared, replace(declared, encoding=marked))
     names = _names(start, declared)
     if doubled := sorted(name for name in wanted if names.count(name) > 1):
         raise SourceError(
@@ -112,34 +120,8 @@ def refuse_stray_dialect(source: SourceSpec, kind: str) -> None:
             )
 
 
-def scan_csv(file: Path, dialect: Dialect) -> pl.LazyFrame:
-    """Scans a CSV file, packed or not, every field as text.
-
-    A file that is not UTF-8 is decoded piece by piece into memory, and never onto a disk: only its
-    UTF-8 form is held whole.
-
-    Raises:
-        OSError: The file cannot be opened.
-        polars.exceptions.PolarsError: It is no CSV file.
-    """
-    source = file if dialect.encoding == _UTF_8 else _decoded(file, dialect.encoding)
-    return pl.scan_csv(
-        source, infer_schema=False, encoding="utf8-lossy", separator=dialect.separator, glob=False
-    )
-
-
-def _decoded(file: Path, encoding: str) -> io.BytesIO:
-    """The file's text in UTF-8; bytes that the encoding does not know become U+FFFD."""
-    result = io.BytesIO()
-    with _opened(file) as opened:
-        text = io.TextIOWrapper(opened, encoding=encoding, errors="replace", newline="")
-        while block := text.read(_BLOCK_BYTES):
-            result.write(block.encode(_UTF_8))
-    result.seek(0)
-    return result
-
-
-def _opened(file: Path) -> gzip.GzipFile | io.BufferedReader:
+def opened(file: Path) -> gzip.GzipFile | io.BufferedReader:
+    """Opens a file, packed or not, to read its unpacked bytes."""
     return gzip.open(file) if file.suffix == ".gz" else file.open("rb")
 
 
@@ -150,7 +132,7 @@ def _others(start: bytes, declared: Dialect) -> Iterator[Dialect]:
         likely.append(_EIGHT_BIT)
     for encoding in dict.fromkeys(likely):
         for separator in dict.fromkeys([declared.separator, *_SEPARATORS]):
-            yield Dialect(separator=separator, encoding=encoding)
+            yield replace(declared, separator=separator, encoding=encoding)
 
 
 def _marked(start: bytes) -> str | None:
@@ -173,8 +155,8 @@ def _marked(start: bytes) -> str | None:
 
 def _start(file: Path) -> bytes:
     try:
-        with _opened(file) as opened:
-            return opened.read(_LONGEST_HEADER_BYTES)
+        with opened(file) as raw:
+            return raw.read(_LONGEST_HEADER_BYTES)
     except (OSError, EOFError, zlib.error):
         return b""  # Whoever reads it says so.
 
@@ -195,7 +177,8 @@ def _names(start: bytes, dialect: Dialect) -> list[str]:
     """The names in the first line; none where it cannot be parsed."""
     text = start.decode(dialect.encoding, "replace").removeprefix("\ufeff")
     try:
-        return next(csv.reader(text.splitlines()[:1], delimiter=dialect.separator), [])
+        lines = text.splitlines()[dialect.lines_before_header :]
+        return next(csv.reader(lines[:1], delimiter=dialect.separator), [])
     except csv.Error:
         return []
 

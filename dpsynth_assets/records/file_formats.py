@@ -6,7 +6,7 @@ UTF-8 spoils only itself.
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,24 +19,48 @@ from dpsynth_assets.records.columns import (
     IS_TEXT,
     READABLE,
     ColumnNames,
+    SourceError,
     check_columns,
     float_text,
     guarded,
 )
 from dpsynth_assets.records.objects import compose_record
 
+_JSON_FILE = "a JSON Lines file, one object a line"
 
-def read_arrow_stream(file: Path) -> pl.DataFrame:
-    """Reads one Arrow file of a Hugging Face `save_to_disk` folder.
 
-    Columns of class numbers are read as their names, which `dataset_info.json` beside it holds.
-    """
+def arrow_columns(file: Path) -> list[str]:
+    """The columns of one Arrow file of a Hugging Face `save_to_disk` folder; reads no row."""
     with pa.memory_map(str(file)) as source:
-        frame = _frame(pa.ipc.open_stream(source).read_all())
-    for column, names in _class_names(file.parent).items():
-        if column in frame.columns:
-            frame = frame.with_columns(_named(frame[column], names))
-    return frame
+        return list(pa.ipc.open_stream(source).schema.names)
+
+
+def arrow_batches(file: Path, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Reads one Arrow file, in the pieces that it was written in."""
+    names = {c: each for c, each in _saved_class_names(file.parent).items() if c in columns}
+    with pa.memory_map(str(file)) as source:
+        for batch in pa.ipc.open_stream(source):
+            yield named_classes(_frame(pa.Table.from_batches([batch])).select(columns), names)
+
+
+def parquet_class_names(file: Path, columns: Sequence[str]) -> dict[str, list[str]]:
+    """Names of class numbers, which Hugging Face writes into the schema of a Parquet file."""
+    written = (pq.read_schema(file).metadata or {}).get(b"huggingface")
+    info = json.loads(written).get("info") if written else None
+    names = _class_names((info or {}).get("features"))
+    return {column: each for column, each in names.items() if column in columns}
+
+
+def named_classes(frame: pl.DataFrame, names: Mapping[str, Sequence[str]]) -> pl.DataFrame:
+    """Replaces class numbers by names; -1, Hugging Face's mark for no label, is absent."""
+    return frame.with_columns(
+        pl.Series(
+            column,
+            [None if n is None or not 0 <= n < len(own) else own[n] for n in frame[column]],
+            dtype=pl.String,
+        )
+        for column, own in names.items()
+    )
 
 
 def declared_rows(file: Path) -> int:
@@ -45,15 +69,10 @@ def declared_rows(file: Path) -> int:
 
 
 def parquet_batches_lossy(file: Path, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
-    """Reads as `read_parquet_lossy` does, at most `rows` rows at a time."""
+    """Reads a Parquet file whose texts may hold bytes that are not UTF-8 (they become U+FFFD)."""
     with pq.ParquetFile(file) as opened:
         for batch in opened.iter_batches(batch_size=rows, columns=list(columns)):
             yield _frame(pa.Table.from_batches([batch])).select(columns)
-
-
-def read_parquet_lossy(file: Path, columns: Sequence[str]) -> pl.DataFrame:
-    """Reads a Parquet file whose texts may hold bytes that are not UTF-8 (they become U+FFFD)."""
-    return _frame(pq.read_table(file, columns=list(columns)))
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:
@@ -73,9 +92,14 @@ def _valid_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _class_names(folder: Path) -> dict[str, list[str]]:
+def _saved_class_names(folder: Path) -> dict[str, list[str]]:
     info = folder / "dataset_info.json"
-    features = json.loads(info.read_text(encoding="utf-8")).get("features") if info.exists() else {}
+    return _class_names(
+        json.loads(info.read_text(encoding="utf-8")).get("features") if info.exists() else None
+    )
+
+
+def _class_names(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
     return {
         column: feature["names"]
         for column, feature in (features or {}).items()
@@ -83,46 +107,49 @@ def _class_names(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def _named(numbers: pl.Series, names: list[str]) -> pl.Series:
-    """Replaces class numbers by names; -1, Hugging Face's mark for no label, is absent."""
-    values = [None if n is None or not 0 <= n < len(names) else names[n] for n in numbers]
-    return pl.Series(numbers.name, values, dtype=pl.String)
-
-
-def read_json_lines(file: Path, columns: ColumnNames) -> pl.DataFrame:
-    """Reads the named columns of a JSON Lines file (`.gz` too): `read_source` says what returns.
-
-    Raises:
-        SourceError: The file cannot be opened, or no record has one of the columns.
-    """
-    lines = guarded(lambda: _lines(file), file, "a JSON Lines file")
-    records = [_json_object(line) for line in lines]
-    known = {key for record in records if record for key in record}
-    if known:
-        check_columns(sorted(known), columns, file, schema=False)
-    return _as_rows(records, columns)
+def json_columns(file: Path, rows: int) -> list[str]:
+    """Keys of the first records of a JSON Lines file, in the order in which they come."""
+    lines = islice(_streamed_lines(file), rows)
+    chunk = guarded(lambda: list(lines), file, _JSON_FILE)
+    records = [_json_object(line) for line in chunk]
+    _refuse_array(chunk, records, file)
+    return list(dict.fromkeys(key for record in records if record for key in record))
 
 
 def json_lines_batches(file: Path, columns: ColumnNames, rows: int) -> Iterator[pl.DataFrame]:
-    """Reads as `read_json_lines` does, at most `rows` records at a time.
+    """Reads the named columns of a JSON Lines file (`.gz` too), at most `rows` records at a time.
 
     Raises:
-        SourceError: As there; a column that no record has is known at the end only.
+        SourceError: The file cannot be opened or is one JSON array; or no record has one of the
+            columns, which is known at the end only.
     """
     known: set[str] = set()
     lines = _streamed_lines(file)
-    while chunk := guarded(lambda: list(islice(lines, rows)), file, "a JSON Lines file"):
+    while chunk := guarded(lambda: list(islice(lines, rows)), file, _JSON_FILE):
         records = [_json_object(line) for line in chunk]
+        if not known:
+            _refuse_array(chunk, records, file)
         known.update(key for record in records if record for key in record)
         yield _as_rows(records, columns)
     if known:
         check_columns(sorted(known), columns, file, schema=False)
 
 
+def _refuse_array(lines: Sequence[str], records: Sequence[object], file: Path) -> None:
+    """Refuses one JSON array in place of lines."""
+    if lines and lines[0].lstrip().startswith("[") and sum(map(bool, records)) < 2:
+        raise SourceError(
+            field="source.path",
+            expected=_JSON_FILE,
+            got=f"{file}, which begins as a JSON array",
+            remedy="Write its elements one a line, e.g. jq -c '.[]' FILE.",
+        )
+
+
 def _as_rows(records: Sequence[dict[str, Any] | None], columns: ColumnNames) -> pl.DataFrame:
     texts = [_text(record, columns) if record else None for record in records]
     data: dict[str, Any] = {
-        name: [_json_text(record.get(name)) if record else None for record in records]
+        name: [_json_text(record.get(name), columns) if record else None for record in records]
         for name in columns.written
     }
     if columns.object:
@@ -131,14 +158,6 @@ def _as_rows(records: Sequence[dict[str, Any] | None], columns: ColumnNames) -> 
     data[IS_TEXT] = [text is None or isinstance(text, str) for text in texts]
     schema = {**dict.fromkeys(columns.written, pl.String), READABLE: pl.Boolean}
     return pl.DataFrame(data, schema={**schema, IS_TEXT: pl.Boolean})
-
-
-def _lines(file: Path) -> list[str]:
-    data = file.read_bytes()
-    data = gzip.decompress(data) if file.suffix == ".gz" else data
-    text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
-    # Not splitlines(): U+2028 and its kin may stand inside a JSON string.
-    return [line for line in text.split("\n") if line.strip()]
 
 
 def _streamed_lines(file: Path) -> Iterator[str]:
@@ -165,8 +184,10 @@ def _json_object(line: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _json_text(value: Any) -> str | None:
+def _json_text(value: Any, columns: ColumnNames) -> str | None:
     """Writes a JSON scalar as text; lone surrogates become U+FFFD, other values are absent."""
+    if isinstance(value, list | dict) and columns.any_type:
+        value = json.dumps(value)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.records.batches import source_batches
 from dpsynth_assets.records.hashing import Purpose, keyed_hash
 from dpsynth_assets.records.record_filters import canonical_id, column_names
+from dpsynth_assets.records.sources import source_batches
 from dpsynth_assets.records.windows import in_window
 
 PIECE_BYTES = 1 << 27

@@ -11,7 +11,15 @@ from dpsynth_assets.datasets import (
     PublicDataSpec,
     PublicSource,
 )
-from dpsynth_assets.records.columns import ColumnNames, as_records, check_columns
+from dpsynth_assets.datasets.fields import WHOLE_NUMBER
+from dpsynth_assets.records.admission import Tally
+from dpsynth_assets.records.columns import (
+    IS_TEXT,
+    READABLE,
+    ColumnNames,
+    as_records,
+    check_columns,
+)
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
 from dpsynth_assets.records.record_filters import (
     CANONICAL,
@@ -37,11 +45,13 @@ class PrivateRecords:
         records: What mechanisms read: string columns `record_id`, `unit_id`, `text`, `label`.
         held_out: The same columns; units kept for evaluation, which no mechanism reads.
         set_aside: Rule -> number of records it set aside. Private counts: for the steward only.
+        tally: The same, and how many there were, without the bound on a unit.
     """
 
     records: pl.DataFrame = field(repr=False)
     held_out: pl.DataFrame = field(repr=False)
     set_aside: Mapping[str, int] = field(repr=False)
+    tally: Tally
 
 
 def read_private_records(spec: PrivateDatasetSpec) -> PrivateRecords:
@@ -103,10 +113,17 @@ def canonical_records(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> PrivateRec
     kept = identify(judged.filter(pl.col(REASON).is_null()), spec)
     bounded = bound_units(kept, spec)
     records, held_out = split_held_out(bounded, spec)
+    tally = tally_of(judged)
+    over = kept.height - bounded.height
+    set_aside = {**tally.set_aside, **({Rule.OVER_BOUND.value: over} if over else {})}
+    return PrivateRecords(records=records, held_out=held_out, set_aside=set_aside, tally=tally)
+
+
+def tally_of(judged: pl.DataFrame) -> Tally:
+    """Counts what rules set aside, in the order of the rules."""
     counts = dict(judged.drop_nulls(REASON).group_by(REASON).len().iter_rows())
-    counts[Rule.OVER_BOUND.value] = kept.height - bounded.height
-    set_aside = {rule.value: counts[rule.value] for rule in Rule if counts.get(rule.value)}
-    return PrivateRecords(records=records, held_out=held_out, set_aside=set_aside)
+    set_aside = {rule.value: counts[rule.value] for rule in Rule if rule.value in counts}
+    return Tally(records=judged.height, set_aside=set_aside)
 
 
 def canonical_record_id(spec: PrivateDatasetSpec, record: str, unit: str | None = None) -> str:
@@ -178,21 +195,33 @@ def read_public_records(spec: PublicDataSpec) -> pl.DataFrame:
     Raises:
         SourceError: A source is missing, broken, or lacks a declared column.
     """
-    frames = [_read_public_source(source) for source in spec.sources]
+    frames = [read_public_source(source)[0] for source in spec.sources]
     empty = pl.DataFrame(schema={"text": pl.String, "label": pl.String})
     joined = pl.concat([empty, *frames])
     return joined if spec.max_documents is None else joined.head(spec.max_documents)
 
 
-def _read_public_source(source: PublicSource) -> pl.DataFrame:
+def read_public_source(source: PublicSource) -> tuple[pl.DataFrame, int]:
+    """Reads one source whose labels nobody declares: columns `text` and `label`, absent as "".
+
+    Returns:
+        The usable documents, and how many there were.
+
+    Raises:
+        SourceError: It is missing, broken, or lacks a declared column.
+    """
     raw = read_source(source.source, public_column_names(source))
-    labels = [pl.col(name).fill_null("").str.strip_chars() for name in source.columns.labels]
+    labels = [
+        pl.col(name).fill_null("").str.strip_chars().str.replace(WHOLE_NUMBER, "$1")
+        for name in source.columns.labels
+    ]
     label = pl.concat_str(labels, separator=LABEL_SEPARATOR) if labels else pl.lit("")
     text = pl.col(source.columns.text).str.strip_chars()
-    usable = raw.select(text.alias("text"), label.alias("label")).filter(
+    documents = raw.filter(READABLE, IS_TEXT).select(text.alias("text"), label.alias("label"))
+    usable = documents.filter(
         pl.col("text") != "", ~pl.col("text").str.contains("\ufffd", literal=True)
     )
-    return usable if source.max_documents is None else usable.head(source.max_documents)
+    return usable.head(source.max_documents or usable.height), raw.height
 
 
 def public_column_names(source: PublicSource) -> ColumnNames:

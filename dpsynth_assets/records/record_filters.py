@@ -49,6 +49,7 @@ from enum import StrEnum
 import polars as pl
 
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
+from dpsynth_assets.datasets.fields import WHOLE_NUMBER
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.records.columns import IS_TEXT, READABLE, ColumnNames
@@ -249,7 +250,8 @@ def _canonical_columns(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFr
     def identity(name: str | None) -> pl.Expr:
         return pl.lit(None, dtype=pl.String) if name is None else canonical_id(pl.col(name))
 
-    labels = [value(name) for name in spec.columns.labels]
+    labels = [value(name).str.replace(WHOLE_NUMBER, "$1") for name in spec.columns.labels]
+
     label = pl.concat_str(labels, separator=LABEL_SEPARATOR) if labels else pl.lit("")
     return raw.select(
         value(column_names(spec).text, is_text=True).alias("text"),

@@ -5,8 +5,10 @@ as text, JSON Lines value by value, and Parquet and Arrow by the type their file
 name the file and never repeat its content: polars' own messages quote the offending field.
 """
 
+from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
@@ -16,19 +18,20 @@ from dpsynth_assets.records.columns import (
     SourceError,
     as_records,
     check_columns,
+    empty_rows,
     guarded,
 )
-from dpsynth_assets.records.csv_dialects import (
-    dialect_of,
-    refuse_dialect,
-    refuse_stray_dialect,
-    scan_csv,
-)
+from dpsynth_assets.records.csv_dialects import refuse_stray_dialect
+from dpsynth_assets.records.csv_rows import csv_batches, csv_columns
 from dpsynth_assets.records.file_formats import (
+    arrow_batches,
+    arrow_columns,
     declared_rows,
-    read_arrow_stream,
-    read_json_lines,
-    read_parquet_lossy,
+    json_columns,
+    json_lines_batches,
+    named_classes,
+    parquet_batches_lossy,
+    parquet_class_names,
 )
 from dpsynth_assets.records.refusals import (
     refuse_foreign,
@@ -40,9 +43,11 @@ from dpsynth_assets.records.refusals import (
     refuse_unpacked_bytes,
 )
 
-CSV_FILE = "a CSV file with a header and as many fields on every line"
-PARQUET_FILE = "a Parquet file"
-REMOTE = (
+BATCH_ROWS: Final = 20_000
+"""Rows of a batch, about; a public constant."""
+
+PARQUET_FILE, ARROW_FILE = "a Parquet file", "an Arrow stream"
+_REMOTE = (
     "an answer from the Hugging Face hub with Parquet files",
     "Go online, or download it and name the folder.",
 )
@@ -69,10 +74,72 @@ def read_source(source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
     Raises:
         SourceError: No such file, a file that cannot be parsed, or a column that is not there.
     """
-    if source.path.startswith("hf://"):
-        return _read_remote(source, columns)
-    frames = [_read_file(file, source, columns) for file in source_files(source)]
-    return pl.concat(frames)
+    if not _is_remote(source):
+        for file in source_files(source):
+            refuse_no_file(file)
+            refuse_little_memory(file)
+    return pl.concat([empty_rows(columns), *source_batches(source, columns)])
+
+
+def source_batches(source: SourceSpec, columns: ColumnNames) -> Iterator[pl.DataFrame]:
+    """Reads as `read_source` does, some rows at a time.
+
+    Memory is bounded by a batch of rows, whatever the size of a file.
+
+    Raises:
+        SourceError: As `read_source`, though perhaps after some batches.
+    """
+    if _is_remote(source):
+        for batch in _batches(_remote_query(source, columns), source.path, *_REMOTE):
+            yield as_records(batch, columns)
+        return
+    for file in source_files(source):
+        yield from file_batches(file, source, columns)
+
+
+def file_batches(file: Path, source: SourceSpec, columns: ColumnNames) -> Iterator[pl.DataFrame]:
+    """Reads one file of a source as `source_batches` does."""
+    kind = _admitted_format(file, source)
+    if kind == "csv":
+        yield from csv_batches(file, source, columns, BATCH_ROWS)
+    elif kind == "jsonl":
+        yield from json_lines_batches(file, columns, BATCH_ROWS)
+    else:
+        typed = _parquet_batches if kind == "parquet" else _arrow_batches
+        for batch in typed(file, columns):
+            yield as_records(batch, columns)
+
+
+def source_columns(source: SourceSpec, rows: int) -> list[str]:
+    """Names of the columns that all files of a local source have.
+
+    Args:
+        source: Where the files lie.
+        rows: Records of JSON Lines whose keys are looked at.
+
+    Raises:
+        SourceError: There is no such file, or one that cannot be parsed.
+    """
+    found: list[str] = []
+    for number, file in enumerate(source_files(source)):
+        own = _file_columns(file, source, rows)
+        found = own if number == 0 else [name for name in found if name in own]
+    return found
+
+
+def _file_columns(file: Path, source: SourceSpec, rows: int) -> list[str]:
+    kind = _admitted_format(file, source)
+    if kind == "csv":
+        return csv_columns(file, source)
+    if kind == "jsonl":
+        return json_columns(file, rows)
+    if kind == "parquet":
+        return guarded(pl.scan_parquet(file, glob=False).collect_schema, file, PARQUET_FILE).names()
+    return guarded(lambda: arrow_columns(file), file, ARROW_FILE)
+
+
+def _is_remote(source: SourceSpec) -> bool:
+    return source.path.startswith("hf://")
 
 
 def source_files(source: SourceSpec) -> list[Path]:
@@ -126,10 +193,19 @@ def _folder_files(folder: Path) -> list[Path]:
             field="source.path",
             expected="a folder written by save_to_disk",
             got=f"no .arrow file in {folder}",
-            remedy=f"For other files use a glob, e.g. {folder}/*.parquet.",
+            remedy=f"For other files use a glob, e.g. {folder}/{_glob_of(folder)}.",
         )
     refuse_links_away(files, folder)
     return files
+
+
+def _glob_of(folder: Path) -> str:
+    """A glob of the files that can be read below a folder."""
+    for pattern in ("*", "**/*"):
+        found = (path.suffix.lower() for path in folder.glob(pattern) if path.is_file())
+        if suffix := next((suffix for suffix in found if suffix in _FORMATS), None):
+            return f"{pattern}{suffix}"
+    return "*.parquet"
 
 
 def _format_of(name: str, source: SourceSpec) -> str:
@@ -149,15 +225,7 @@ def _format_of(name: str, source: SourceSpec) -> str:
     return _FORMATS[suffix]
 
 
-def _read_file(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
-    kind = admitted_format(file, source)
-    refuse_little_memory(file)
-    if kind == "jsonl":
-        return read_json_lines(file, columns)
-    return read_typed(file, source, columns, kind)
-
-
-def admitted_format(file: Path, source: SourceSpec) -> str:
+def _admitted_format(file: Path, source: SourceSpec) -> str:
     """The format of a file that may be read.
 
     Raises:
@@ -170,56 +238,49 @@ def admitted_format(file: Path, source: SourceSpec) -> str:
     return kind
 
 
-def read_typed(file: Path, source: SourceSpec, columns: ColumnNames, kind: str) -> pl.DataFrame:
-    """Reads a file of a format other than JSON Lines whole."""
-    if kind == "huggingface":
-        frame = guarded(lambda: read_arrow_stream(file), file, "an Arrow stream")
-        return as_records(_selected(frame.lazy(), columns, file, schema=True).collect(), columns)
-    if kind == "csv":
-        return as_records(_read_csv(file, source, columns), columns)
-    return as_records(_read_parquet(file, columns), columns)
+def _arrow_batches(file: Path, columns: ColumnNames) -> Iterator[pl.DataFrame]:
+    known = guarded(lambda: arrow_columns(file), file, ARROW_FILE)
+    check_columns(known, columns, file, schema=True)
+    yield from _guarded(arrow_batches(file, columns.distinct), file, ARROW_FILE)
 
 
-def csv_query(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.LazyFrame:
-    """The named columns of a CSV file, which nothing has read but its header.
+def _parquet_batches(file: Path, columns: ColumnNames) -> Iterator[pl.DataFrame]:
+    """Reads all texts once to see that they are UTF-8: polars refuses a file for one that is not.
 
     Raises:
-        SourceError: The file is no CSV file of the declared dialect, or lacks a column.
-    """
-    dialect = dialect_of(file, source)
-    refuse_dialect(file, dialect, columns)
-    scan = guarded(lambda: scan_csv(file, dialect), file, CSV_FILE)
-    guarded(scan.collect_schema, file, CSV_FILE)
-    return _selected(scan, columns, file, schema=False)
-
-
-def parquet_query(file: Path, columns: ColumnNames) -> pl.LazyFrame:
-    """The named columns of a Parquet file, of which the footer alone was read.
-
-    Raises:
-        SourceError: The file is no Parquet file, declares too many rows, or lacks a column.
+        SourceError: The file is broken, lacks a column, declares too many rows, or unpacks to far
+            more than text does.
     """
     scan = pl.scan_parquet(file, glob=False)
     guarded(scan.collect_schema, file, PARQUET_FILE)
     refuse_many_rows(file, guarded(lambda: declared_rows(file), file, PARQUET_FILE))
-    return _selected(scan, columns, file, schema=True)
-
-
-def _read_csv(file: Path, source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
-    return guarded(csv_query(file, source, columns).collect, file, CSV_FILE)
-
-
-def _read_parquet(file: Path, columns: ColumnNames) -> pl.DataFrame:
-    query = parquet_query(file, columns)
+    query = _selected(scan, columns, file)
+    names = guarded(lambda: parquet_class_names(file, columns.distinct), file, PARQUET_FILE)
     try:
-        refuse_unpacked_bytes(file, bytes_of_text(query))
-        return query.collect()
+        refuse_unpacked_bytes(file, _bytes_of_text(query))
     except pl.exceptions.PolarsError:
-        pass  # Polars refuses a whole file for one text that is not UTF-8.
-    return guarded(lambda: read_parquet_lossy(file, columns.distinct), file, PARQUET_FILE)
+        lossy = parquet_batches_lossy(file, columns.distinct, BATCH_ROWS)
+        batches = _guarded(lossy, file, PARQUET_FILE)
+    else:
+        batches = _batches(query, file, PARQUET_FILE)
+    for batch in batches:
+        yield named_classes(batch, names)
 
 
-def bytes_of_text(query: pl.LazyFrame) -> int:
+def _batches(query: pl.LazyFrame, file: Path | str, *told: str) -> Iterator[pl.DataFrame]:
+    batches = guarded(lambda: query.collect_batches(chunk_size=BATCH_ROWS), file, *told)
+    yield from _guarded(batches, file, *told)
+
+
+def _guarded(
+    batches: Iterator[pl.DataFrame], file: Path | str, *told: str
+) -> Iterator[pl.DataFrame]:
+    """Passes batches on; a failure between them carries no word of its own message."""
+    while (batch := guarded(lambda: next(batches, None), file, *told)) is not None:
+        yield batch
+
+
+def _bytes_of_text(query: pl.LazyFrame) -> int:
     """Bytes of all texts, counted without writing out those that a dictionary holds once."""
     sizes = []
     for name, kind in query.collect_schema().items():
@@ -233,7 +294,7 @@ def bytes_of_text(query: pl.LazyFrame) -> int:
     return sum(query.select(sizes).collect(engine="streaming").row(0)) if sizes else 0
 
 
-def remote_query(source: SourceSpec, columns: ColumnNames) -> pl.LazyFrame:
+def _remote_query(source: SourceSpec, columns: ColumnNames) -> pl.LazyFrame:
     """The named columns of Parquet files at an hf:// address.
 
     Raises:
@@ -248,17 +309,10 @@ def remote_query(source: SourceSpec, columns: ColumnNames) -> pl.LazyFrame:
         )
     refuse_stray_dialect(source, "parquet")
     scan = pl.scan_parquet(source.path)
-    guarded(scan.collect_schema, source.path, *REMOTE)
-    return _selected(scan, columns, source.path, schema=True)
+    guarded(scan.collect_schema, source.path, *_REMOTE)
+    return _selected(scan, columns, source.path)
 
 
-def _read_remote(source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
-    query = remote_query(source, columns)
-    return as_records(guarded(query.collect, source.path, *REMOTE), columns)
-
-
-def _selected(
-    query: pl.LazyFrame, columns: ColumnNames, file: Path | str, *, schema: bool
-) -> pl.LazyFrame:
-    check_columns(query.collect_schema().names(), columns, file, schema=schema)
+def _selected(query: pl.LazyFrame, columns: ColumnNames, file: Path | str) -> pl.LazyFrame:
+    check_columns(query.collect_schema().names(), columns, file, schema=True)
     return query.select(columns.distinct)

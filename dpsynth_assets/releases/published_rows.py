@@ -3,23 +3,28 @@
 import polars as pl
 
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
+from dpsynth_assets.datasets.fields import OWN_COLUMNS
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 
-PROVENANCE = ("method", "origin", "batch", "cluster", "topic", "n_tokens")
+PROVENANCE = ("origin", "batch", "cluster", "topic", "n_tokens")
 
 
 def published_rows(
     spec: PrivateDatasetSpec, planned: PlannedMethod, candidate: pl.DataFrame
 ) -> pl.DataFrame:
-    """Columns text, labels, id and provenance, and nothing else."""
-    columns = spec.columns.labels
-    parts = candidate["label"].str.split(LABEL_SEPARATOR)
-    labels = [parts.list.get(i, null_on_oob=True).alias(name) for i, name in enumerate(columns)]
+    """Columns text and labels; id, method and provenance, under names that no label can have."""
+    parts = pl.col("label").str.split(LABEL_SEPARATOR)
     name = f"{spec.name}-{planned.folder}"
-    frame = candidate.with_columns(
-        pl.format("{}-{}", pl.lit(name), pl.int_range(pl.len())).alias("id"),
-        pl.lit(planned.method.name).alias("method"),
-        *labels,
+    own = {
+        "id": pl.format("{}-{}", pl.lit(name), pl.int_range(pl.len())),
+        "method": pl.lit(planned.method.name),
+        **{column: pl.col(column) for column in PROVENANCE if column in candidate.columns},
+    }
+    return candidate.select(
+        "text",
+        *(
+            parts.list.get(place, null_on_oob=True).alias(column)
+            for place, column in enumerate(spec.columns.labels)
+        ),
+        *(value.alias(f"{OWN_COLUMNS}{column}") for column, value in own.items()),
     )
-    kept = [column for column in PROVENANCE if column in frame.columns]
-    return frame.select("text", *columns, "id", *kept)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dpsynth_assets.datasets.fields import OWN_COLUMNS
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.report.guarantee_lines import guarantee_lines
 from dpsynth_assets.report.label_texts import is_not_run, is_recall
@@ -209,7 +210,6 @@ def _head(cohort: Mapping[str, Any]) -> str:
 
 def _content(columns: Sequence[str], rows: int) -> list[str]:
     meanings = {
-        "text": "synthetic text",
         "id": "number of the row, unrelated to any private id",
         "method": "generation method",
         "origin": "`demonstration`: drawn from private records; `extra`: written after those",
@@ -218,12 +218,14 @@ def _content(columns: Sequence[str], rows: int) -> list[str]:
         "topic": "public topic whose keywords were asked for; -1 for none",
         "n_tokens": "tokens of the text",
     }
+    own = {f"{OWN_COLUMNS}{name}": meaning for name, meaning in meanings.items()}
+    named = {"text": "synthetic text", **own}
     return [
         "## Content",
         "",
-        f"{rows} rows. Nothing below is a private record; `id` counts synthetic rows.",
+        f"{rows} rows. Nothing below is a private record; `{OWN_COLUMNS}id` counts synthetic rows.",
         "",
-        *(f"- `{name}`: {meanings.get(name, 'label that was asked for')}" for name in columns),
+        *(f"- `{name}`: {named.get(name, 'label that was asked for')}" for name in columns),
     ]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsynth_assets.datasets.fields import OWN_COLUMNS
 from dpsynth_assets.metrics.clusterings import ClusteringScores
 from dpsynth_assets.report.plots import COLORS, add_legend, new_axes, shortened, to_png
 
@@ -96,11 +97,11 @@ def by_batch(rows: "pl.DataFrame") -> dict[str, np.ndarray]:
     """Tokens and documents in each batch of released rows; empty where rows name no batch."""
     import polars as pl
 
-    if not {"batch", "n_tokens"} <= set(rows.columns):
+    batch, tokens = f"{OWN_COLUMNS}batch", f"{OWN_COLUMNS}n_tokens"
+    if not {batch, tokens} <= set(rows.columns):
         return {}
-    batches = rows.filter(pl.col("batch").is_not_null()).group_by("batch").agg(
-        tokens=pl.col("n_tokens").sum(), documents=pl.len()
-    ).sort("batch")  # fmt: skip
+    known = rows.filter(pl.col(batch).is_not_null()).group_by(batch)
+    batches = known.agg(tokens=pl.col(tokens).sum(), documents=pl.len()).sort(batch)
     if batches.is_empty():
         return {}
     return {name: batches[name].to_numpy() for name in ("tokens", "documents")}

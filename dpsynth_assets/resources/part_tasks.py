@@ -3,8 +3,9 @@
 Each reads the records itself, from the sensitive store. None opens the ledger or adds noise.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.public_base.opening import OpenedModels
-from dpsynth_assets.records.batches import empty_rows
+from dpsynth_assets.records.columns import empty_rows
 from dpsynth_assets.records.memory import keep_out_of_core_dumps
 from dpsynth_assets.records.reading import PrivateRecords, canonical_records
 from dpsynth_assets.records.record_filters import column_names
@@ -50,7 +51,9 @@ PIECE: Final = "piece"
 PRINTS: Final = "prints.npy"
 IDS: Final = "ids.npy"
 ROWS: Final = "rows.digest"
-"""Fingerprints of a part's texts and ids, and the digest of its rows: for the driver, then gone."""
+TALLY: Final = "tally.json"
+"""Fingerprints of a part's texts and ids, the digest of its rows, and how many records rules set
+aside: for the driver, then removed."""
 
 LARGEST_SENT: Final = 1 << 16
 """Bytes of counts that a worker sends; more are a file of the store, which Ray moves to no disk."""
@@ -77,6 +80,7 @@ class Canonical:
         key = store_key(files, part.parents[2])
         write_text(part, ROWS, source_digest(raw, self.spec, key))
         private = canonical_records(raw, self.spec)
+        write_text(part, TALLY, json.dumps(asdict(private.tally)))
         del raw
         write_canonical(part, "source", private.records)
         write_canonical(part, "held_out", private.held_out)

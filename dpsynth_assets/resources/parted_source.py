@@ -5,6 +5,7 @@ workers return and collects what they keep. It never holds the records of more t
 """
 
 import io
+import json
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -18,10 +19,20 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, SortStep
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.records.admission import Tally
 from dpsynth_assets.records.parts import PIECE_BYTES, pieces_of_source
 from dpsynth_assets.records.source_digest import joined_digest
 from dpsynth_assets.resources.fingerprints import Prints, single_prints
-from dpsynth_assets.resources.part_tasks import IDS, PIECE, PRINTS, ROWS, Canonical, Count, Embed
+from dpsynth_assets.resources.part_tasks import (
+    IDS,
+    PIECE,
+    PRINTS,
+    ROWS,
+    TALLY,
+    Canonical,
+    Count,
+    Embed,
+)
 from dpsynth_assets.resources.pass_tasks import (
     DrawKept,
     SortRecords,
@@ -69,6 +80,11 @@ def digest_of_parts(places: Iterable[Folder]) -> str:
     return joined_digest(read_text(place, ROWS) or "0" for place in places)
 
 
+def tally_of_parts(places: Iterable[Folder]) -> Tally:
+    """Numbers of records, and of those set aside, of the whole source."""
+    return Tally.of_all(Tally(**json.loads(read_text(place, TALLY) or "")) for place in places)
+
+
 def prints_of_parts(places: Sequence[Folder]) -> Prints:
     """Fingerprints of the records of a cohort, as `part_tasks.prints_of` makes them of a whole."""
     texts = single_prints(_notes(places, PRINTS))
@@ -86,7 +102,7 @@ def _notes(places: Sequence[Folder], name: str) -> Iterator[np.ndarray]:
 def remove_notes(places: Iterable[Folder]) -> None:
     """Removes what the workers left for the driver alone."""
     for place in places:
-        for name in (PRINTS, IDS, ROWS):
+        for name in (PRINTS, IDS, ROWS, TALLY):
             files_of(place).remove(place / name)
 
 

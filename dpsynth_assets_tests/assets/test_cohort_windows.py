@@ -386,9 +386,9 @@ attributes:
 
 def test_checking_a_file_tells_how_many_records_no_cohort_will_hold(tmp_path):
     write_file(tmp_path / "files", source_of(tmp_path, DAYS))
-    problems = check_dataset_file(tmp_path / "files" / "letters.yaml")
+    problems = check_dataset_file(tmp_path / "files" / "letters.yaml").problems
     (found,) = [problem for problem in problems if problem.field == "cohorts.column"]
-    assert found.got == "4 rows without one"
+    assert found.got == "4 without one, 1 before 2026-01-01"
     assert found.severity == "warning"
 
 
@@ -396,7 +396,7 @@ def test_checking_a_file_tells_when_the_date_column_is_missing(tmp_path):
     source = tmp_path / "letters.csv"
     source.write_text("text\nhello\n")
     write_file(tmp_path / "files", source)
-    (problem,) = check_dataset_file(tmp_path / "files" / "letters.yaml")
+    (problem,) = check_dataset_file(tmp_path / "files" / "letters.yaml").problems
     assert problem.field == "cohorts.column"
 
 

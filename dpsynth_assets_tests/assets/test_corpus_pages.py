@@ -1,15 +1,19 @@
 """The page of a corpus in the web UI: its columns, rows of every label, its own method."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import polars as pl
 import pytest
+from pydantic import ValidationError
 
 from dpsynth_assets.assets import corpus_metadata
 from dpsynth_assets.assets.corpus_metadata import column_schema, sample_table
+from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.metadata import with_paper_links
 from dpsynth_assets.methods.registry import REGISTRY
-from dpsynth_assets.releases.published_rows import PROVENANCE
+from dpsynth_assets.releases.published_rows import PROVENANCE, published_rows
 from dpsynth_assets.report import evolution_plots, prediction_plots
 
 ROWS = pl.DataFrame({
@@ -55,8 +59,40 @@ def test_every_corpus_is_described_by_its_own_method():
             assert graph.get(key).description.startswith(title), key
 
 
+def labelled(*labels):
+    facts = {"labels": {label: ["x", "y"] for label in labels}}
+    return PrivateDatasetSpec.model_validate(
+        {
+            "name": "letters",
+            "source": {"path": "a.csv"},
+            "columns": {"text": "body", "labels": list(labels)},
+            "public_facts": facts,
+            "budget": {"epsilon": 4, "delta": 1e-6},
+            "methods": [{"method": "mean_uniform"}],
+        }
+    )
+
+
+def test_labels_may_be_called_like_what_is_published_beside_them():
+    names = ("id", "method", *PROVENANCE)
+    made = {name: [0, 1] for name in PROVENANCE}
+    label = [" | ".join([one] * len(names)) for one in "xy"]
+    candidate = pl.DataFrame({"text": ["a", "b"], "label": label, "reservation": "r", **made})
+    planned = SimpleNamespace(folder="mean", method=SimpleNamespace(name="mean_uniform"))
+    rows = published_rows(labelled(*names), planned, candidate)
+    assert rows.select(names).rows() == [("x",) * len(names), ("y",) * len(names)]
+    assert rows["dpsynth_topic"].to_list() == [0, 1]
+    assert rows.columns == ["text", *names, *(f"dpsynth_{name}" for name in names)]
+
+
+@pytest.mark.parametrize("name", ["text", "dpsynth_id"])
+def test_a_label_called_like_a_column_of_published_rows_is_refused(name):
+    with pytest.raises(ValidationError, match="another name"):
+        labelled(name)
+
+
 def test_nothing_is_drawn_of_a_single_point():
-    rows = pl.DataFrame({"text": ["a", "b"], "batch": [0, 0], "n_tokens": [3, 4]})
+    rows = pl.DataFrame({"text": ["a", "b"], "dpsynth_batch": [0, 0], "dpsynth_n_tokens": [3, 4]})
     assert prediction_plots.released_pictures({"mean": ({}, rows)}) == {}
     generations = pl.DataFrame({
         "iteration": [0, 0], "label": [0, 0], "votes": [4.0, 1.0], "survived": [1, 0],

@@ -9,12 +9,14 @@ import numpy as np
 import polars as pl
 import pytest
 
+from dpsynth_assets.assets.parted_records import store_in_parts
 from dpsynth_assets.datasets import CohortSpec
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.reading import read_rows
 from dpsynth_assets.records.source_digest import reading_digest, source_digest
 from dpsynth_assets.resources.fingerprints import FOLDER, Prints
 from dpsynth_assets.resources.purging import PurgeRule, purge
+from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.assets.test_shared_records import (
     SECRET,
     declare,
@@ -50,6 +52,35 @@ def test_replaced_records_are_refused_once_a_release_was_paid_for(tmp_path, stor
     assert SECRET not in message
     assert "50" not in message
     assert (store.base / "one" / "source.parquet").read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes"),
+    [
+        ([*letters(range(50)), *[""] * 3], {}),
+        ([""] * 4, {}),
+        ([], {}),
+        (letters(range(50)), {"public_facts": {"records": 49}}),
+    ],
+    ids=["too many set aside", "none to use", "none", "another number than declared"],
+)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_records_that_a_check_refuses_are_refused_in_one_constant_sentence(
+    tmp_path, store, rows, changes, parts
+):
+    spec = declare(tmp_path, "one", rows, columns={"text": "text"}, parts=parts, **changes)
+    if parts == 1:
+        told = failure(read(spec, store))
+    else:
+        with pytest.raises(PrivacyError) as refused:
+            store_in_parts(spec, store, LocalWorkers(1))
+        told = str(refused.value)
+    assert told == (
+        "The records of 'one' are not as its dataset file says: nothing was charged. `dpsynth "
+        "datasets check` on the steward's terminal says why."
+    )
+    assert not (store.base / "one" / "source.parquet").exists()
+    assert not store.parts("one").places
 
 
 def test_what_the_message_offers_is_true(tmp_path, store):

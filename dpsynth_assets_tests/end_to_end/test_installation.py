@@ -78,10 +78,18 @@ def test_published_corpus_has_text_labels_id_and_provenance_and_nothing_else(hou
     rows = pl.read_parquet(
         house.home / "released" / "letters" / method / "data" / "train-00000-of-00001.parquet"
     )
-    assert rows.columns == ["text", "label", "id", "method", "batch", "cluster", "n_tokens"]
+    assert rows.columns == [
+        "text",
+        "label",
+        "dpsynth_id",
+        "dpsynth_method",
+        "dpsynth_batch",
+        "dpsynth_cluster",
+        "dpsynth_n_tokens",
+    ]
     assert rows.height > 0
     assert set(rows["label"].unique()) <= set(LABELS)
-    assert rows["id"].n_unique() == rows.height
+    assert rows["dpsynth_id"].n_unique() == rows.height
 
 
 def test_every_dp_release_is_in_the_ledger_and_within_budget(house):

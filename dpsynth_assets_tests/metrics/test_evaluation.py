@@ -13,6 +13,7 @@ from dpsynth_assets.metrics.evaluation import (
     score_corpus,
 )
 from dpsynth_assets.metrics.mauve import MauveSettings
+from dpsynth_assets.metrics.sampling import stratified_rows
 from dpsynth_assets.report import plots
 
 SETTINGS = EvaluationSettings(
@@ -90,11 +91,12 @@ def test_copies_are_counted_against_the_source(reference):
 
 def test_at_most_max_rows_are_scored(reference):
     first = _corpus(count=150)
+    rows = stratified_rows(first.labels, 120, SETTINGS.seed)
     cut = ScoredCorpus(
         name="corpus",
-        texts=first.texts[:120],
-        labels=first.labels[:120],
-        features=first.features[:120],
+        texts=[first.texts[row] for row in rows],
+        labels=[first.labels[row] for row in rows],
+        features=first.features[rows],
     )
     assert _score(first, reference) == _score(cut, reference)
 

@@ -192,7 +192,9 @@ def test_the_steward_is_told_of_control_characters_in_one_line(tmp_path):
     lines(tmp_path / "a.jsonl", [{"text": "clean"}, {"text": CONTROLS}])
     content = {"type": COMPONENT, "attributes": fields(tmp_path / "a.jsonl")}
     (tmp_path / "a.yaml").write_text(json.dumps(content))
-    (problem,) = [p for p in check_dataset_file(tmp_path / "a.yaml") if p.severity == "warning"]
+    (problem,) = [
+        p for p in check_dataset_file(tmp_path / "a.yaml").problems if p.severity == "warning"
+    ]
     assert problem.got == "1 row with some, read as blanks (row 2)"
 
 
