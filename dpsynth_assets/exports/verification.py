@@ -13,6 +13,7 @@ from typing import Any
 from dpsynth_assets.exports.contents import card_of
 from dpsynth_assets.exports.package import MECHANISM, RELEASE
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
+from dpsynth_assets.exports.strangers_files import LONGEST_FILE, digest_of, text_of
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
@@ -21,7 +22,7 @@ from dpsynth_assets.releases.sealed import releases_behind
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts
 from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, LIBRARY, SCHEMA, corpus_label
-from dpsynth_assets.storage.whole_folders import digest_of, file_names
+from dpsynth_assets.storage.whole_folders import file_names
 
 _OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")
 """What a label says of entries that a proof does not show; the digest of the label seals it."""
@@ -49,6 +50,8 @@ def verify_package(folder: Path, published_root: str | None = None) -> Verificat
         folder: The package.
         published_root: Root of a head that the owner published, if one is known.
     """
+    if odd := _odd_files(folder):
+        return Verification(problems=tuple(odd))
     try:
         proof = LedgerProof.read(folder)
     except PrivacyError as problem:
@@ -81,9 +84,6 @@ def _file_problems(folder: Path, package: LedgerEntry) -> list[str]:
     if package.mechanism != MECHANISM:
         return [f"{PROOF_FILE}: expected the entry of an export, got {package.mechanism!r}."]
     expected: dict[str, str] = package.parameters["files"]
-    if odd := [path for path in folder.rglob("*") if not _is_plain(path)]:
-        names = sorted(path.relative_to(folder).as_posix() for path in odd)
-        return [f"{name}: expected a file or a folder, got something else." for name in names]
     found = set(file_names(folder)) - {PROOF_FILE}
     missing = [f"{name}: expected this file, got none." for name in sorted(set(expected) - found)]
     added = [f"{name}: expected no such file." for name in sorted(found - set(expected))]
@@ -95,14 +95,28 @@ def _file_problems(folder: Path, package: LedgerEntry) -> list[str]:
     return [*missing, *added, *changed]
 
 
-def _is_plain(path: Path) -> bool:
-    """Says whether a path is listed with what is in it; a link to a folder is not."""
-    return path.is_file() or (path.is_dir() and not path.is_symlink())
+def _odd_files(folder: Path) -> list[str]:
+    """Names what cannot be read to its end, before anything is read."""
+    paths = sorted(folder.rglob("*"))
+    return [
+        f"{path.relative_to(folder).as_posix()}: {problem}"
+        for path in paths
+        if (problem := _odd(path)) is not None
+    ]
+
+
+def _odd(path: Path) -> str | None:
+    if path.is_file():  # Also behind a link, as the cache of the hub has it.
+        is_too_long = path.stat().st_size > LONGEST_FILE
+        return f"expected at most {LONGEST_FILE >> 30} GiB, got more." if is_too_long else None
+    if path.is_dir() and not path.is_symlink():  # What is in a folder behind a link is not listed.
+        return None
+    return "expected a file or a folder, got something else."
 
 
 def _label(folder: Path) -> dict[str, Any] | None:
     try:
-        label: dict[str, Any] = json.loads((folder / LABEL_FILE).read_text(encoding="utf-8"))
+        label: dict[str, Any] = json.loads(text_of(folder / LABEL_FILE))
         _ = (
             label["subject"]["kind"],
             label["subject"]["reservation"],
@@ -142,7 +156,7 @@ def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> 
         for name in _different(label, recomputed)
     ]
     hub = HubFacts(**proof.package.parameters["card"])
-    if (folder / CARD_FILE).read_text(encoding="utf-8") != card_of(folder, label, hub):
+    if text_of(folder / CARD_FILE) != card_of(folder, label, hub):
         problems.append(f"{CARD_FILE}: differs from what the label says.")
     return problems
 
