@@ -1,12 +1,17 @@
 """A package of a few rows, which no model wrote: what a verifier reads, and which rows it takes."""
 
+import json
 import os
 import shutil
+from functools import partial
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
 from dpsynth_assets.assets.published import publish_corpus
+from dpsynth_assets.exports import verification
+from dpsynth_assets.exports.contents import write_corpus, write_generator
 from dpsynth_assets.exports.exporting import export_corpus
 from dpsynth_assets.exports.package import Packager
 from dpsynth_assets.exports.proof import PROOF_FILE
@@ -17,8 +22,14 @@ from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.once import Drawn, release_once
+from dpsynth_assets.releases.published_rows import (
+    candidate_behind,
+    published_rows,
+    rows_digest,
+)
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts
+from dpsynth_assets.report.label import GENERATOR, corpus_label
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets_tests.assets.declared_cases import letters
@@ -42,7 +53,8 @@ def house(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPSYNTH_HOME", str(root / "home"))
         patch.delenv("DPSYNTH_LEDGER_URL", raising=False)
-        spec = letters()
+        labels = {"label": ["billing", "delivery"]}
+        spec = letters(columns={"labels": ["label"]}, public_facts={"labels": labels})
         plan = plan_dataset(spec)
         packager = Packager(
             spec=spec, plan=plan, ledger=PrivacyLedger().open(), store=ReleaseStore()
@@ -51,13 +63,15 @@ def house(tmp_path_factory):
         (stage,) = planned.plan.stages
         request = stage_request(spec, planned, stage, release="1", inputs={})
         cost = Cost(guarantee=GuaranteeType.DP, event=request.event)
+        (root / "weights").mkdir()
+        (root / "weights" / "model.safetensors").write_bytes(b"weights")
         stored = release_once(
             ledger=packager.ledger,
             store=packager.store,
             request=request,
             terms=plan.budget,
             plan=plan.releases,
-            draw=lambda _: Drawn(facts={}, rows=ROWS, cost=cost),
+            draw=lambda _: Drawn(facts={}, rows=ROWS, cost=cost, files=root / "weights"),
         )
         candidate = ROWS.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
         publish_corpus(spec, planned, candidate, packager.ledger)
@@ -90,3 +104,80 @@ def test_a_package_that_does_not_end_is_not_read(package, name):
 
 def test_a_package_agrees(package):
     assert verify_package(package).problems == ()
+
+
+def altered(**columns):
+    return lambda rows: rows.with_columns(**columns)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        altered(text=pl.Series(["Ottoline of Thistledown Crescent."] * ROWS.height)),
+        altered(label=pl.Series(["billing"] * ROWS.height)),
+        altered(origin=pl.lit("Ottoline")),
+        altered(method=pl.lit("Ottoline")),
+        altered(id=pl.format("Ottoline-{}", pl.int_range(pl.len()))),
+        altered(note=pl.lit("Ottoline")),
+        lambda rows: rows.head(2),
+        lambda rows: rows.reverse(),
+        lambda rows: rows.drop("origin"),
+    ],
+    ids=["text", "label", "origin", "method", "id", "added", "fewer", "order", "column"],
+)
+def test_a_true_label_on_other_rows_is_found(house, tmp_path, lie):
+    """Who owns the ledger packs them himself, so that every digest of the export is true."""
+    packager, planned, honest = house
+    label = json.loads((honest / LABEL_FILE).read_text())
+    rows = lie(pl.read_parquet(honest / "data"))
+    head = packager.write(
+        tmp_path / "lie",
+        folder=planned.folder,
+        label=label,
+        hub=HUB,
+        fill=lambda folder: write_corpus(folder, label, rows, HUB),
+    )
+    found = verify_package(tmp_path / "lie", head.root)
+    assert found.problems == ("rows: expected those of the release that was paid for, got others.",)
+
+
+def test_a_true_label_on_other_weights_is_found(house, tmp_path):
+    packager, planned, honest = house
+    paid = json.loads((honest / LABEL_FILE).read_text())["subject"]["reservation"]
+    label = corpus_label(packager.ledger.entries(), paid, [], kind=GENERATOR)
+    for name, content in (("true", b"weights"), ("lie", b"Ottoline")):
+        weights = tmp_path / f"{name}_weights"
+        weights.mkdir()
+        (weights / "model.safetensors").write_bytes(content)
+        packager.write(
+            tmp_path / name,
+            folder=planned.folder,
+            label=label,
+            hub=HUB,
+            fill=partial(
+                write_generator, label=label, weights=weights, prompts={"billing": "B:"}, hub=HUB
+            ),
+        )
+    assert verify_package(tmp_path / "true").problems == ()
+    (problem,) = verify_package(tmp_path / "lie").problems
+    assert problem == "files: expected those of the release that was paid for, got others."
+
+
+@pytest.mark.parametrize("labels", [(), ("label",), ("subject", "tone")])
+def test_published_rows_lead_back_to_what_was_released(labels):
+    columns = {"text": [], "id": "id", "labels": list(labels)}
+    spec = SimpleNamespace(name="letters", columns=SimpleNamespace(**columns))
+    planned = SimpleNamespace(folder="mean", method=SimpleNamespace(name="mean_uniform"))
+    values = {0: [""] * 3, 1: ["a", "b", "a"], 2: ["a | x", "b", "a | y"]}[len(labels)]
+    candidate = ROWS.with_columns(label=pl.Series(values), reservation=pl.lit("r"))
+    back = candidate_behind(
+        published_rows(spec, planned, candidate), "letters-mean", "mean_uniform"
+    )
+    assert rows_digest(back) == rows_digest(candidate)
+
+
+def test_a_release_without_the_digest_of_its_rows_shows_nothing_of_them(house):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verification, "ROWS", "a digest that no entry holds")
+        (problem,) = verify_package(house[2]).problems
+    assert "nothing shows that these are its own" in problem

@@ -1,5 +1,8 @@
 """Checks a package without the ledger: files, label, card and proof must tell the same story.
 
+Rows and weights are compared twice: with what left (the entry of the export), and with what was
+released under the charge that the label names.
+
 What the proof cannot show: that the head is one the owner stands by (compare it with a head that
 was published), and that no other entry of the cohort was left out of the ledger.
 """
@@ -10,14 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsynth_assets.exports.contents import card_of
+import polars as pl
+
+from dpsynth_assets.exports.contents import PROMPTS_FILE, card_of
 from dpsynth_assets.exports.package import MECHANISM, RELEASE
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
 from dpsynth_assets.exports.strangers_files import LONGEST_FILE, digest_of, text_of
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
-from dpsynth_assets.privacy.ledger.schema import RESERVE
+from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
+from dpsynth_assets.releases.published_rows import (
+    FILES,
+    ROWS,
+    candidate_behind,
+    files_digest,
+    rows_digest,
+)
 from dpsynth_assets.releases.sealed import releases_behind
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts
@@ -158,7 +170,35 @@ def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> 
     hub = HubFacts(**proof.package.parameters["card"])
     if text_of(folder / CARD_FILE) != card_of(folder, label, hub):
         problems.append(f"{CARD_FILE}: differs from what the label says.")
-    return problems
+    return [*problems, *_content_problems(folder, label, seen)]
+
+
+def _content_problems(
+    folder: Path, label: dict[str, Any], entries: Sequence[LedgerEntry]
+) -> list[str]:
+    """Compares rows, or weights, with what the ledger noted when the release was stored."""
+    subject = label["subject"]
+    paid = [e for e in entries if e.kind == COMMIT and e.reservation == subject["reservation"]]
+    told = paid[0].parameters if paid else {}
+    if subject["kind"] == CORPUS:
+        what, name = ROWS, "-".join(subject["asset"].split("/")[:2])
+        try:
+            rows = candidate_behind(pl.read_parquet(folder / "data"), name, label["method"]["name"])
+            found = rows_digest(rows)
+        except ValueError:
+            found = "another form"
+    else:
+        what, written = FILES, {PROOF_FILE, LABEL_FILE, CARD_FILE, PROMPTS_FILE}
+        released = sorted(set(file_names(folder)) - written)
+        found = files_digest({name: digest_of(folder / name) for name in released})
+    if what not in told:
+        return [
+            f"{PROOF_FILE}: expected the digest of the {what} with the release, got none: it was "
+            "made before ledgers held one, so nothing shows that these are its own."
+        ]
+    if found != told[what]:
+        return [f"{what}: expected those of the release that was paid for, got others."]
+    return []
 
 
 def _expect_all_inputs(entries: Sequence[LedgerEntry], reservation: str) -> None:
