@@ -1,5 +1,6 @@
 """The module Dagster loads: gathers what is declared, verifies the privacy lineage."""
 
+import os
 import warnings
 from pathlib import Path
 
@@ -19,6 +20,7 @@ def defs() -> dg.Definitions:
     from dpsynth_assets.metadata import as_shown
     from dpsynth_assets.privacy.cpu_threads import check_declared_threads
 
+    os.umask(0o077)  # A code server or a run that no `dpsynth` started writes as one that it did.
     check_declared_threads()
     # Not load_from_defs_folder: that one needs pyproject.toml, which a wheel does not carry.
     tree = DatasetTree(defs_module=dpsynth_assets.defs, project_root=Path(__file__).parents[1])

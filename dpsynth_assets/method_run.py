@@ -33,7 +33,7 @@ from dpsynth_assets.methods.stages import (
     with_corpora_behind,
 )
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
-from dpsynth_assets.paths import home
+from dpsynth_assets.paths import begin_home, home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, Reservation
@@ -228,6 +228,7 @@ def _refuse_repeated(field_name: str, arguments: Iterable[str], fields: Iterable
 
 def _own_ledger() -> Ledger:
     """Opens the ledger of this installation, as its assets do."""
+    begin_home()
     return opened_ledger(home().ledger_url)
 
 

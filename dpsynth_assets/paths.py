@@ -191,3 +191,8 @@ def project_root() -> Path:
 def home() -> Home:
     """Resolves DPSYNTH_HOME."""
     return Home(Path(os.environ.get("DPSYNTH_HOME", project_root() / ".dpsynth")).resolve())
+
+
+def begin_home() -> None:
+    """Makes a new home for its owner alone, in a process whose umask is not ours to set."""
+    home().root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,9 @@
 """`dpsynth plan`: fits a screen, a line for each refusal, and exit code 2 where there is one."""
 
 import json
+import os
 
+import polars as pl
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -9,6 +11,8 @@ from typer.testing import CliRunner
 from dpsynth_assets.advice import minutes
 from dpsynth_assets.advice.machine_speed import SpeedUnknownError
 from dpsynth_assets.cli.main import app
+from dpsynth_assets.paths import home
+from dpsynth_assets.public_base.base import PublicBase
 from dpsynth_assets_tests.advice.conftest import speed_of
 
 SCREEN = {"COLUMNS": "100"}
@@ -44,6 +48,21 @@ def declare(folder, *methods, **language_model):
 
 def plan(*options):
     return CliRunner().invoke(app, ["plan", *options], env=SCREEN)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_new_home_is_its_owners_alone_whatever_the_umask():
+    before = os.umask(0)
+    try:
+        PublicBase(pl.DataFrame({"text": ["a"]}))  # From Python: the home shuts others out.
+        assert home().root.stat().st_mode & 0o077 == 0
+        home().root.rmdir()
+        assert plan("feedback").exit_code == 0
+    finally:
+        os.umask(before)
+    written = [home().root, *home().root.rglob("*")]
+    assert home().plans in written
+    assert [path for path in written if path.stat().st_mode & 0o077] == []
 
 
 def test_a_plan_fits_a_screen_and_names_the_other_methods(folder):

@@ -295,6 +295,11 @@ class _StageRun:
         public = self.public
         if self.in_parts:
             require_parts(self.spec, self._sensitive)
+        self._sensitive.require_records(
+            self.spec.name,
+            with_embeddings=self.stage.needs_embeddings,
+            with_secrets=self.stage.needs_secrets,
+        )
         if self.stage.needs_embeddings:
             require_stated_embeddings(self._sensitive, self.spec.name)
         room = self.planned.method.room(self.stage, public)

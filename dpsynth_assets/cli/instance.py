@@ -22,7 +22,6 @@ LOCATION = "dpsynth_assets"
 
 def prepare_dagster_home() -> Path:
     """Sets DAGSTER_HOME and the privacy switches; creates the folder for the owner alone."""
-    os.umask(0o077)
     folder = Path(os.environ.setdefault("DAGSTER_HOME", str(home().dagster)))
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)

@@ -1,5 +1,6 @@
 """The `dpsynth` command: declare, plan, run, evaluate, and audit from a terminal."""
 
+import os
 import signal
 from typing import Annotated
 
@@ -40,6 +41,7 @@ def root(
     """
     from dpsynth_assets.privacy.cpu_threads import check_declared_threads
 
+    os.umask(0o077)  # Also of what it starts: daemon, web server, runs.
     try:
         check_declared_threads()
     except ValueError as problem:

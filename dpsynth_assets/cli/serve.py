@@ -4,7 +4,7 @@ import importlib.util
 import ipaddress
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,13 +49,12 @@ def serve(  # noqa: PLR0913 - one option a setting
     A request names a label and a number of rows. It spends nothing; the ledger gets one line a day
     and artifact, without anything of a request. DPSYNTH_SERVE_TOKEN is asked of every client.
     """
-    import uvicorn
-
     from dpsynth_assets.cli.web.command import expect_free
     from dpsynth_assets.cli.web.guard import Guard, declared_hosts
     from dpsynth_assets.models.engines import EngineError
     from dpsynth_assets.serving.app import Endpoint, Limits, Served
     from dpsynth_assets.serving.row_queue import RowQueue
+    from dpsynth_assets.serving.server import RowServer
 
     token = os.environ.get(TOKEN, "")
     _expect_private(host, token, tls_certificate, tls_key)
@@ -83,16 +82,17 @@ def serve(  # noqa: PLR0913 - one option a setting
         endpoint = Endpoint(served=served, queue=queue, limits=limits, token=token)
         scheme = "http" if tls_certificate is None else "https"
         typer.echo(f"Serving on {scheme}://{host}:{port}/v1 (Ctrl-C ends it)", err=True)
-        uvicorn.run(
+        server = RowServer(
             Guard(endpoint.app(), hosts=declared_hosts()),
+            queue,
+            connections=limits.connections,
             host=host,
             port=port,
             ssl_certfile=tls_certificate,
             ssl_keyfile=tls_key,
-            log_level="warning",
-            access_log=False,
-            limit_concurrency=limits.connections,
         )
+        with suppress(KeyboardInterrupt):
+            server.run()
 
 
 def _cohort(spec: PrivateDatasetSpec, engine: str) -> "Cohort":
@@ -189,8 +189,14 @@ def _expect_private(host: str, token: str, certificate: Path | None, key: Path |
     """Refuses to serve strangers, and half of a certificate.
 
     Raises:
-        typer.BadParameter: An address that others reach, without a token.
+        typer.BadParameter: An address that others reach, without a token; or a token that no
+            client can send.
     """
+    if token and (token.split() != [token] or not token.isprintable()):
+        raise typer.BadParameter(
+            f"{TOKEN}: expected visible characters without blanks, got others (not shown). Make "
+            "one with `openssl rand -hex 32`."
+        )
     if (certificate is None) != (key is None):
         raise typer.BadParameter("Expected --tls-certificate and --tls-key together, got one.")
     try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from dpsynth_assets.exports.strangers_files import text_of
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts, hub_dataset_card, hub_model_card
 from dpsynth_assets.report.label import CORPUS
@@ -59,7 +60,7 @@ def card_of(folder: Path, label: Mapping[str, Any], hub: HubFacts) -> str:
     """The card that the files of a package ask for."""
     if label["subject"]["kind"] == CORPUS:
         return hub_dataset_card(label, pl.read_parquet(folder / "data"), hub)
-    prompts = json.loads((folder / PROMPTS_FILE).read_text(encoding="utf-8"))
+    prompts = json.loads(text_of(folder / PROMPTS_FILE))
     return hub_model_card(label, prompts, hub)
 
 

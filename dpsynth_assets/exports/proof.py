@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpsynth_assets.exports.strangers_files import text_of
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import ProvenEntry, TreeHead, leads_to, proven
@@ -80,7 +81,7 @@ class LedgerProof:
             PrivacyError: There is none, or it cannot be read, or an entry leads to another head.
         """
         try:
-            stored = json.loads((folder / PROOF_FILE).read_text(encoding="utf-8"))
+            stored = json.loads(text_of(folder / PROOF_FILE))
             found = cls._parsed(stored)
             lost = [each.entry.seq for each in found.entries if not leads_to(each, found.head)]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -1,5 +1,8 @@
 """Checks a package without the ledger: files, label, card and proof must tell the same story.
 
+Rows and weights are compared twice: with what left (the entry of the export), and with what was
+released under the charge that the label names.
+
 What the proof cannot show: that the head is one the owner stands by (compare it with a head that
 was published), and that no other entry of the cohort was left out of the ledger.
 """
@@ -10,18 +13,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsynth_assets.exports.contents import card_of
+import polars as pl
+
+from dpsynth_assets.exports.contents import PROMPTS_FILE, card_of
 from dpsynth_assets.exports.package import MECHANISM, RELEASE
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
+from dpsynth_assets.exports.strangers_files import LONGEST_FILE, digest_of, text_of
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
-from dpsynth_assets.privacy.ledger.schema import RESERVE
+from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
+from dpsynth_assets.releases.published_rows import (
+    FILES,
+    ROWS,
+    candidate_behind,
+    files_digest,
+    rows_digest,
+)
 from dpsynth_assets.releases.sealed import releases_behind
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts
 from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, LIBRARY, SCHEMA, corpus_label
-from dpsynth_assets.storage.whole_folders import digest_of, file_names
+from dpsynth_assets.storage.whole_folders import file_names
 
 _OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")
 """What a label says of entries that a proof does not show; the digest of the label seals it."""
@@ -49,6 +62,8 @@ def verify_package(folder: Path, published_root: str | None = None) -> Verificat
         folder: The package.
         published_root: Root of a head that the owner published, if one is known.
     """
+    if odd := _odd_files(folder):
+        return Verification(problems=tuple(odd))
     try:
         proof = LedgerProof.read(folder)
     except PrivacyError as problem:
@@ -81,9 +96,6 @@ def _file_problems(folder: Path, package: LedgerEntry) -> list[str]:
     if package.mechanism != MECHANISM:
         return [f"{PROOF_FILE}: expected the entry of an export, got {package.mechanism!r}."]
     expected: dict[str, str] = package.parameters["files"]
-    if odd := [path for path in folder.rglob("*") if not _is_plain(path)]:
-        names = sorted(path.relative_to(folder).as_posix() for path in odd)
-        return [f"{name}: expected a file or a folder, got something else." for name in names]
     found = set(file_names(folder)) - {PROOF_FILE}
     missing = [f"{name}: expected this file, got none." for name in sorted(set(expected) - found)]
     added = [f"{name}: expected no such file." for name in sorted(found - set(expected))]
@@ -95,14 +107,28 @@ def _file_problems(folder: Path, package: LedgerEntry) -> list[str]:
     return [*missing, *added, *changed]
 
 
-def _is_plain(path: Path) -> bool:
-    """Says whether a path is listed with what is in it; a link to a folder is not."""
-    return path.is_file() or (path.is_dir() and not path.is_symlink())
+def _odd_files(folder: Path) -> list[str]:
+    """Names what cannot be read to its end, before anything is read."""
+    paths = sorted(folder.rglob("*"))
+    return [
+        f"{path.relative_to(folder).as_posix()}: {problem}"
+        for path in paths
+        if (problem := _odd(path)) is not None
+    ]
+
+
+def _odd(path: Path) -> str | None:
+    if path.is_file():  # Also behind a link, as the cache of the hub has it.
+        is_too_long = path.stat().st_size > LONGEST_FILE
+        return f"expected at most {LONGEST_FILE >> 30} GiB, got more." if is_too_long else None
+    if path.is_dir() and not path.is_symlink():  # What is in a folder behind a link is not listed.
+        return None
+    return "expected a file or a folder, got something else."
 
 
 def _label(folder: Path) -> dict[str, Any] | None:
     try:
-        label: dict[str, Any] = json.loads((folder / LABEL_FILE).read_text(encoding="utf-8"))
+        label: dict[str, Any] = json.loads(text_of(folder / LABEL_FILE))
         _ = (
             label["subject"]["kind"],
             label["subject"]["reservation"],
@@ -142,9 +168,37 @@ def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> 
         for name in _different(label, recomputed)
     ]
     hub = HubFacts(**proof.package.parameters["card"])
-    if (folder / CARD_FILE).read_text(encoding="utf-8") != card_of(folder, label, hub):
+    if text_of(folder / CARD_FILE) != card_of(folder, label, hub):
         problems.append(f"{CARD_FILE}: differs from what the label says.")
-    return problems
+    return [*problems, *_content_problems(folder, label, seen)]
+
+
+def _content_problems(
+    folder: Path, label: dict[str, Any], entries: Sequence[LedgerEntry]
+) -> list[str]:
+    """Compares rows, or weights, with what the ledger noted when the release was stored."""
+    subject = label["subject"]
+    paid = [e for e in entries if e.kind == COMMIT and e.reservation == subject["reservation"]]
+    told = paid[0].parameters if paid else {}
+    if subject["kind"] == CORPUS:
+        what, name = ROWS, "-".join(subject["asset"].split("/")[:2])
+        try:
+            rows = candidate_behind(pl.read_parquet(folder / "data"), name, label["method"]["name"])
+            found = rows_digest(rows)
+        except ValueError:
+            found = "another form"
+    else:
+        what, written = FILES, {PROOF_FILE, LABEL_FILE, CARD_FILE, PROMPTS_FILE}
+        released = sorted(set(file_names(folder)) - written)
+        found = files_digest({name: digest_of(folder / name) for name in released})
+    if what not in told:
+        return [
+            f"{PROOF_FILE}: expected the digest of the {what} with the release, got none: it was "
+            "made before ledgers held one, so nothing shows that these are its own."
+        ]
+    if found != told[what]:
+        return [f"{what}: expected those of the release that was paid for, got others."]
+    return []
 
 
 def _expect_all_inputs(entries: Sequence[LedgerEntry], reservation: str) -> None:

@@ -1,16 +1,28 @@
-"""Rows of a corpus as they are published."""
+"""Rows of a corpus as they are published, and the digest by which the ledger knows them."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
-from dpsynth_assets.methods.dataset_plan import PlannedMethod
+from dpsynth_assets.storage.whole_folders import file_digests
+
+if TYPE_CHECKING:
+    from dpsynth_assets.methods.dataset_plan import PlannedMethod
+
+ROWS, FILES = "rows", "files"
+"""What a commit tells the digest of, in the public part of the ledger."""
 
 PROVENANCE = ("origin", "batch", "cluster", "topic", "n_tokens")
 
 
 def published_rows(
-    spec: PrivateDatasetSpec, planned: PlannedMethod, candidate: pl.DataFrame
+    spec: PrivateDatasetSpec, planned: "PlannedMethod", candidate: pl.DataFrame
 ) -> pl.DataFrame:
     """Columns text and labels; id, method and provenance, under names that no label can have."""
     parts = pl.col("label").str.split(LABEL_SEPARATOR)
@@ -28,3 +40,54 @@ def published_rows(
         ),
         *(value.alias(f"{OWN_COLUMNS}{column}") for column, value in own.items()),
     )
+
+
+def content_digests(rows: pl.DataFrame | None, files: Path | None) -> dict[str, str]:
+    """What a commit tells of a release: SHA-256 of its rows, or of its files, by what they are.
+
+    **Privacy** A function of what the charge paid for, and no more private than that.
+    """
+    told = {} if rows is None else {ROWS: rows_digest(rows)}
+    if files is not None and files.is_dir():
+        told[FILES] = files_digest(file_digests(files))
+    return told
+
+
+def rows_digest(candidate: pl.DataFrame) -> str:
+    """SHA-256 of what is published of a candidate, row by row; names of label columns are not."""
+    kept = [name for name in ("text", "label", *PROVENANCE) if name in candidate.columns]
+    digest = hashlib.sha256(json.dumps(kept).encode())
+    for row in candidate.select(kept).iter_rows():
+        digest.update(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def files_digest(digests: Mapping[str, str]) -> str:
+    """SHA-256 of released files from that of each, by its name."""
+    return hashlib.sha256(json.dumps(dict(digests), sort_keys=True).encode()).hexdigest()
+
+
+def candidate_behind(rows: pl.DataFrame, name: str, method: str) -> pl.DataFrame:
+    """Undoes `published_rows`.
+
+    Args:
+        rows: Published rows.
+        name: What their ids begin with.
+        method: Their method.
+
+    Raises:
+        ValueError: They have another form, in which something else could stand.
+    """
+    own = {each: f"{OWN_COLUMNS}{each}" for each in ("id", "method", *PROVENANCE)}
+    there = {each: column for each, column in own.items() if column in rows.columns}
+    labels = rows.columns[1 : rows.width - len(there)]
+    if (
+        rows.columns != ["text", *labels, *there.values()]
+        or list(there)[:2] != ["id", "method"]
+        or rows[own["id"]].to_list() != [f"{name}-{number}" for number in range(rows.height)]
+        or set(rows[own["method"]].to_list()) - {method}
+    ):
+        raise ValueError("Expected rows as they are published, got others.")
+    rows = rows.rename({column: each for each, column in there.items()})
+    joined = pl.concat_str(labels, separator=LABEL_SEPARATOR, ignore_nulls=True)
+    return rows.with_columns((joined if labels else pl.lit("")).alias("label"))

@@ -9,7 +9,6 @@ DPSYNTH_SENSITIVE_URL the files lie in an object store (`sealed_objects.py`), ne
 """
 
 import hashlib
-import io
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +48,7 @@ from dpsynth_assets.resources.record_parts import (
     RecordParts,
     Split,
     read_part,
+    read_table,
     read_whole,
 )
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
@@ -294,7 +294,7 @@ class SensitiveStore(dg.ConfigurableResource):
     ) -> pl.DataFrame:
         """Reads what `write_internal_table` stored, for an internal stage."""
         del purpose
-        return self._read_table(dataset, f"{name}.parquet")
+        return read_table(self.folder(dataset), f"{name}.parquet", self._files)
 
     def read_for_release(
         self,
@@ -373,7 +373,8 @@ class SensitiveStore(dg.ConfigurableResource):
 
     def _found_secrets(self, dataset: str) -> pl.DataFrame:
         """Numbers of records by secret; what the secrets say stays where it is."""
-        return self._read_table(dataset, f"{DICTIONARY}.parquet").drop("value")
+        found = read_table(self.folder(dataset), f"{DICTIONARY}.parquet", self._files)
+        return found.drop("value")
 
     @staticmethod
     def _require_charge(dataset: str, ledger: Ledger, reservation: Reservation) -> None:
@@ -439,14 +440,49 @@ class SensitiveStore(dg.ConfigurableResource):
             raise ValueError(f"Expected embeddings of dataset {dataset!r}, got none.")
         return private.records, private.embeddings
 
+    def require_records(
+        self, dataset: str, *, with_embeddings: bool = False, with_secrets: bool = False
+    ) -> None:
+        """Refuses a release, before its charge, where a file that it would read is not there.
+
+        Raises:
+            PrivacyError: It was never stored, was purged, or is lost.
+        """
+        if lost := self._lost(dataset, "source", embeddings=with_embeddings, secrets=with_secrets):
+            raise PrivacyError(f"{lost} Nothing was charged.")
+
+    def _lost(
+        self, dataset: str, split: Split, *, embeddings: bool, secrets: bool = False
+    ) -> str | None:
+        """What is not there of a split, and what makes it, in one line; None where all is."""
+        made_by = {f"{split}.parquet": "private_records"}
+        if embeddings:
+            made_by[f"{split}_embeddings.npy"] = "private_embeddings"
+        folder = self.folder(dataset)
+        places = self.parts(dataset).places or (folder,)
+        needed = [(place / name, made) for place in places for name, made in made_by.items()]
+        if secrets:
+            needed.append((folder / f"{DICTIONARY}.parquet", "secrets"))
+        lost = {made: path.name for path, made in needed if not self._files.exists(path)}
+        if not lost:
+            return None
+        return (
+            f"Expected {', '.join(lost.values())} of {dataset!r} in the sensitive store, got "
+            "nothing: purged, lost, or not made yet. Materialise "
+            f"{', '.join(f'{dataset}/shared/{name}' for name in lost)} (`dpsynth run {dataset}` "
+            "does)."
+        )
+
     def _read(self, dataset: str, split: Split, *, with_embeddings: bool) -> PrivateInputs:
+        if lost := self._lost(dataset, split, embeddings=with_embeddings):
+            raise PrivacyError(lost)
         if places := self.parts(dataset).places:
             return read_whole(places, split, with_embeddings=with_embeddings)
-        records = self._read_table(dataset, f"{split}.parquet")
+        folder = self.folder(dataset)
+        records = read_table(folder, f"{split}.parquet", self._files)
         if not with_embeddings:
             return PrivateInputs(records=records)
-        path = self._existing(dataset, f"{split}_embeddings.npy")
-        embeddings = self._files.read_array(path)
+        embeddings = self._files.read_array(folder / f"{split}_embeddings.npy")
         if len(embeddings) != records.height:
             raise ValueError(
                 f"Expected one embedding per record of dataset {dataset!r}, got another number. "
@@ -461,18 +497,6 @@ class SensitiveStore(dg.ConfigurableResource):
     def _write_table(self, dataset: str, name: str, table: pl.DataFrame) -> Folder:
         path = self.folder(dataset) / name
         self._files.write(path, lambda file: table.write_parquet(file))
-        return path
-
-    def _read_table(self, dataset: str, name: str) -> pl.DataFrame:
-        return pl.read_parquet(io.BytesIO(self._files.read(self._existing(dataset, name))))
-
-    def _existing(self, dataset: str, name: str) -> Folder:
-        path = self.folder(dataset) / name
-        if not self._files.exists(path):
-            raise FileNotFoundError(
-                f"Expected {name} of dataset {dataset!r} in the sensitive store, got nothing. "
-                f"Materialise {dataset}/shared/private_records and private_embeddings first."
-            )
         return path
 
 

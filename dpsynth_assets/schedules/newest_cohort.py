@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.assets.keys import AUDIT, EVALUATION
-from dpsynth_assets.assets.launch import run_tags
+from dpsynth_assets.assets.launch import DEFAULT_RELEASE, run_tags
 from dpsynth_assets.assets.partitions import register_partitions
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, known_cohorts
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
@@ -24,6 +24,8 @@ from dpsynth_assets.schedules.new_cohorts import first_run
 from dpsynth_assets.schedules.refusals import first_run_refusal, refusal_of
 from dpsynth_assets.schedules.regeneration import (
     declared_schedule,
+    name_of_tick,
+    open_release,
     rounds_in_words,
     row_settings,
     what_decides,
@@ -72,9 +74,8 @@ def newest_cohort_definitions(
         register_partitions(context.instance, spec)
         if not (keys := known_cohorts(spec.name)):
             return dg.SkipReason(f"No cohort of {spec.name} is complete yet.")
-        release = f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}"
         newest = _Newest(CohortSpec.of(spec, keys[-1]), folders, ledger.open())
-        return newest.asked(release, assets, settings)
+        return newest.asked(name_of_tick(context), assets, settings)
 
     return dg.Definitions(jobs=[job], schedules=[regenerate])
 
@@ -98,31 +99,34 @@ class _Newest:
     book: Ledger
 
     def asked(
-        self, release: str, assets: Sequence[dg.AssetKey], settings: dict[str, Any]
+        self, tick: str, assets: Sequence[dg.AssetKey], settings: dict[str, Any]
     ) -> dg.RunRequest | dg.SkipReason:
-        """What the tick asks for: the first run, or a release under a new name; or why nothing."""
+        """What the tick asks for: an open release, the first, or a new one; or why nothing."""
         cohort, plan = self.cohort, plan_dataset(self.cohort)
-        first = self.book.account(cohort.account) is None
         chosen = _chosen(plan, self.folders)
         left = rounds_in_words(self.book, cohort, plan, self.folders)
-        refusal = (
-            first_run_refusal(cohort, plan, self.book)
-            if first
-            else refusal_of(cohort, plan, chosen, self.book, release)
-        )
+        release = open_release(self.book, cohort.account, {each.asset for each in plan.releases})
+        first = release == DEFAULT_RELEASE or self.book.account(cohort.account) is None
+        refusal = None
+        if release is None and first:
+            refusal = first_run_refusal(cohort, plan, self.book)
+        elif release is None:
+            refusal = refusal_of(cohort, plan, chosen, self.book, tick)
         if refusal is not None:
             return dg.SkipReason(f"{cohort.name}: {refusal} Rounds: {left}. {what_decides(cohort)}")
         if first:
             request = first_run(cohort, assets)
             return request.with_replaced_attrs(
-                tags={**request.tags, ROUNDS: left}, run_config=settings
+                run_key=f"{request.run_key}:{tick}" if release else request.run_key,
+                tags={**request.tags, ROUNDS: left},
+                run_config=settings,
             )
         paid = {f"{cohort.name}/{p.folder}/{stage}" for p in chosen for stage in p.plan.charges}
         regenerated = {*self.folders, EVALUATION, AUDIT}
         return dg.RunRequest(
-            run_key=f"{cohort.name}:{release}",
+            run_key=f"{cohort.name}:{tick}",
             asset_selection=[key for key in assets if key.path[1] in regenerated],
             partition_key=cohort.part.key,
-            tags={**run_tags(cohort.name, release, plan, paid), ROUNDS: left},
+            tags={**run_tags(cohort.name, release or tick, plan, paid), ROUNDS: left},
             run_config=settings,
         )

@@ -1,6 +1,7 @@
 """Scheduled regeneration: new releases by name, or a skip that says why the budget refuses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from datetime import UTC
 from typing import Any
 
 import dagster as dg
@@ -10,7 +11,8 @@ from dpsynth_assets.assets.launch import run_tags
 from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.privacy.directed_rounding import declared
-from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
 from dpsynth_assets.report.budgets import rounds_left
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
@@ -43,15 +45,16 @@ def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.
     def regenerate(
         context: dg.ScheduleEvaluationContext, ledger: PrivacyLedger
     ) -> dg.RunRequest | dg.SkipReason:
-        release = f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}"
-        book = ledger.open()
+        tick, book = name_of_tick(context), ledger.open()
         left = rounds_in_words(book, spec, plan, [planned.folder for planned in chosen])
         context.log.info("Rounds of %s: %s.", spec.name, left)
-        refusal = refusal_of(spec, plan, chosen, book, release)
-        if refusal is not None:
-            return dg.SkipReason(f"{refusal} Rounds: {left}. {what_decides(spec)}")
+        release = open_release(book, spec.account, paid)
+        if release is None:
+            release, refusal = tick, refusal_of(spec, plan, chosen, book, tick)
+            if refusal is not None:
+                return dg.SkipReason(f"{refusal} Rounds: {left}. {what_decides(spec)}")
         return dg.RunRequest(
-            run_key=f"{spec.name}:{release}",
+            run_key=f"{spec.name}:{tick}",
             tags={**run_tags(spec.name, release, plan, paid), ROUNDS: left},
             run_config=settings,
         )
@@ -71,6 +74,30 @@ def declared_schedule(
         default_status=dg.DefaultScheduleStatus.STOPPED,
         description=description,
     )
+
+
+def name_of_tick(context: dg.ScheduleEvaluationContext) -> str:
+    """The release that a tick asks for, by its time in UTC: each hour is there once."""
+    return f"{context.scheduled_execution_time.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
+
+
+def open_release(ledger: Ledger, account: str, assets: Collection[str]) -> str | None:
+    """Name of the oldest release that was charged and never finished; None where all are finished.
+
+    A tick asks for it before it asks for a new one: a killed draw is paid for, and the run goes on
+    from what it kept. One that still lives makes the run wait, which then uses its value.
+
+    Args:
+        ledger: What was charged so far.
+        account: Account of the cohort.
+        assets: Keys of the paid assets that a tick would make.
+    """
+    last: dict[tuple[str, str], LedgerEntry] = {}
+    for entry in ledger.stream(account):
+        if entry.kind in (RESERVE, COMMIT) and entry.asset in assets:
+            last[entry.asset, entry.release] = entry
+    waiting = [entry for entry in last.values() if entry.kind == RESERVE]
+    return min(waiting, key=lambda entry: entry.seq).release if waiting else None
 
 
 def rounds_in_words(

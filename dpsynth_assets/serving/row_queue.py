@@ -83,13 +83,19 @@ class RowQueue:
             self._changed.notify()
         return [each.row for each in asked]
 
-    def close(self) -> None:
-        """Ends the thread after its batch; what still waits is cancelled."""
+    def refuse_all(self) -> None:
+        """Refuses what waits and all that is asked from here on; a batch in writing goes on."""
         with self._changed:
             self._closed = True
             while self._rows:
-                self._rows.popleft().row.cancel()
+                row = self._rows.popleft().row
+                if row.set_running_or_notify_cancel():
+                    row.set_exception(QueueFullError())
             self._changed.notify()
+
+    def close(self) -> None:
+        """Does as `refuse_all`, and waits until the batch in writing is done."""
+        self.refuse_all()
         self._thread.join()
 
     def _write_all(self) -> None:

@@ -524,9 +524,9 @@ def test_a_tick_makes_the_newest_complete_window_and_then_regenerates_it(today, 
     assert sensor.partitions == ["2026_01", "2026_02"]
     charge(cohorts_of(sensor.spec)[1])
     (again,) = sensor.on_schedule().run_requests
-    assert again.run_key == "letters_2026_02:2030-01-01T03:00"
+    assert again.run_key == "letters_2026_02:2030-01-01T03:00Z"
     assert again.partition_key == "2026_02"
-    assert again.tags[RELEASE] == "2030-01-01T03:00"
+    assert again.tags[RELEASE] == "2030-01-01T03:00Z"
     assert "shared" not in {key.path[1] for key in again.asset_selection}
     today("2026-04-02")
     (newer,) = sensor.on_schedule().run_requests
@@ -546,6 +546,22 @@ def test_a_tick_says_why_the_newest_window_may_not_be_released_again(today, inst
     said = sensor.on_schedule().skip_message
     assert said.startswith("letters_2026_01: ")
     assert "budget.rounds is 1" in said
+
+
+def test_a_tick_goes_on_with_a_killed_draw_of_the_newest_window(today, instance):
+    """Of its first run with everything of it, also where the budget holds no other round."""
+    today("2026-02-02")
+    sensor = Sensor(
+        instance,
+        schedule={"cron": "0 3 1 * *"},
+        budget={"epsilon": 60.0, "delta": 1e-6, "rounds": 1},
+    )
+    register_cohorts("letters", ["2026_01"])
+    charge(*cohorts_of(sensor.spec), killed=True)
+    (request,) = sensor.on_schedule().run_requests
+    assert request.run_key == "letters_2026_01:first:2030-01-01T03:00Z"
+    assert request.tags[RELEASE] == "1"
+    assert "shared" in {key.path[1] for key in request.asset_selection}
 
 
 # The sensor for first runs
@@ -586,11 +602,13 @@ def test_a_cohort_that_was_charged_is_not_asked_for_even_by_a_sensor_without_mem
     assert not sensor.tick().run_requests
 
 
-def charge(cohort, release="1") -> None:
-    plan = plan_dataset(cohort)
+def charge(cohort, release="1", *, killed=False) -> None:
+    plan, book = plan_dataset(cohort), PrivacyLedger().open()
     for planned in plan.methods:
         request = stage_request(cohort, planned, planned.plan.stages[0], release=release)
-        PrivacyLedger().open().reserve(request, plan.budget, plan.releases)
+        paid = book.reserve(request, plan.budget, plan.releases)
+        if not killed:
+            book.commit(paid, artifact_digest="0" * 64, artifact_uri="nowhere")
 
 
 def test_many_windows_are_worked_off_little_by_little(today, instance):

@@ -148,10 +148,18 @@ def released(dp_counts, labels=LABELS):
         ),
         ("mean_clustered", BATCHES, released(EMPTY), "half a batch"),
         ("median_clustered", BATCHES, released(FULL, ["a", "c"]), "declared labels"),
+        ("mean_uniform", BATCHES, released(FULL), "source.parquet of 'letters' in the sensitive"),
     ],
-    ids=["long documents", "long examples", "few long examples", "no batch", "other labels"],
+    ids=[
+        "long documents",
+        "long examples",
+        "few long examples",
+        "no batch",
+        "other labels",
+        "records purged or lost",
+    ],
 )
-def test_public_misconfigurations_cost_nothing_and_say_what_is_wrong(
+def test_what_cannot_be_drawn_costs_nothing_and_says_what_is_wrong(
     tmp_path, monkeypatch, method, settings, histogram, message
 ):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import dagster as dg
 import pytest
@@ -22,7 +23,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import ReleaseRequest
+from dpsynth_assets.privacy.ledger import ReleaseRequest, Reservation
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.schedules import refusal_of
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
@@ -51,7 +52,7 @@ def tick(spec: PrivateDatasetSpec, at: datetime = MIDNIGHT):
         return schedule.evaluate_tick(context)
 
 
-def charge(spec: PrivateDatasetSpec, noise_multiplier: float) -> None:
+def charge(spec: PrivateDatasetSpec, noise_multiplier: float, *, killed: bool = False) -> None:
     """Charges the cohort something, as an earlier run would have."""
     plan = plan_dataset(spec)
     request = ReleaseRequest(
@@ -66,7 +67,10 @@ def charge(spec: PrivateDatasetSpec, noise_multiplier: float) -> None:
         data_version="1",
         release="earlier",
     )
-    PrivacyLedger().open().reserve(request, plan.budget)
+    book = PrivacyLedger().open()
+    reservation = book.reserve(request, plan.budget)
+    if not killed:
+        book.commit(reservation, artifact_digest="0" * 64, artifact_uri="nowhere")
 
 
 # What is asked for
@@ -74,10 +78,38 @@ def charge(spec: PrivateDatasetSpec, noise_multiplier: float) -> None:
 
 def test_a_tick_asks_for_a_release_named_after_its_time():
     (request,) = tick(spec_with()).run_requests
-    assert request.run_key == "letters:2026-11-01T03:00"
-    assert request.tags["dpsynth/release"] == "2026-11-01T03:00"
+    assert request.run_key == "letters:2026-11-01T03:00Z"
+    assert request.tags["dpsynth/release"] == "2026-11-01T03:00Z"
     assert request.tags["dpsynth/cohort"] == "letters"
     assert 0 < float(request.tags["dpsynth/epsilon"]) <= spec_with().budget.epsilon
+
+
+def test_an_hour_that_the_clock_shows_twice_has_two_names():
+    ticks = [
+        datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=n) for n in (0, 1)
+    ]
+    names = [tick(spec_with(), at).run_requests[0].tags["dpsynth/release"] for at in ticks]
+    assert names == ["2026-10-25T00:30Z", "2026-10-25T01:30Z"]
+
+
+def test_a_tick_goes_on_with_a_killed_draw_before_it_pays_for_another():
+    """Also where the budget holds no other round: this one is paid for."""
+    charge(spec_with(), noise_multiplier=0.16, killed=True)
+    (request,) = tick(spec_with()).run_requests
+    assert request.run_key == "letters:2026-11-01T03:00Z"
+    assert request.tags["dpsynth/release"] == "earlier"
+    book = PrivacyLedger().open()
+    (lost,) = book.charges().values()
+    book.commit(Reservation(lost.reservation, lost.request()), artifact_digest="", artifact_uri="")
+    assert not tick(spec_with()).run_requests
+
+
+def test_a_charge_that_was_made_again_is_waited_for_by_no_tick():
+    """As where what the killed run kept is lost: the later charge of that name is the release."""
+    charge(spec_with(), noise_multiplier=2.0, killed=True)
+    charge(spec_with(), noise_multiplier=2.1)
+    (request,) = tick(spec_with()).run_requests
+    assert request.tags["dpsynth/release"] == "2026-11-01T03:00Z"
 
 
 def test_a_tick_says_how_many_rounds_the_budget_holds():
@@ -332,7 +364,8 @@ def pay_for_a_round(spec: PrivateDatasetSpec, release: str) -> None:
         for stage in planned.plan.stages:
             if stage.mechanism is not None:
                 request = stage_request(spec, planned, stage, release=release)
-                book.reserve(request, plan.budget, plan.releases)
+                paid = book.reserve(request, plan.budget, plan.releases)
+                book.commit(paid, artifact_digest="0" * 64, artifact_uri="nowhere")
 
 
 def test_the_demos_schedule_runs_as_often_as_its_rounds_and_then_says_why_not(feedback):
@@ -342,7 +375,7 @@ def test_the_demos_schedule_runs_as_often_as_its_rounds_and_then_says_why_not(fe
         at = datetime(2027, month, 1, 3, tzinfo=UTC)
         (request,) = tick(feedback, at).run_requests
         assert request.tags["dpsynth/rounds"] == f"{rounds - month + 1} of 12 left"
-        assert request.tags["dpsynth/release"] == f"2027-{month:02}-01T03:00"
+        assert request.tags["dpsynth/release"] == f"2027-{month:02}-01T03:00Z"
         pay_for_a_round(feedback, request.tags["dpsynth/release"])
     data = tick(feedback, datetime(2028, 1, 1, 3, tzinfo=UTC))
     assert not data.run_requests

@@ -126,7 +126,7 @@ def test_private_inputs_do_not_print_their_records(sensitive):
 
 def test_missing_records_say_what_to_materialise(tmp_path):
     store = SensitiveStore.at(str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="Materialise tickets/shared/private_records"):
+    with pytest.raises(PrivacyError, match="Materialise tickets/shared/private_records"):
         store.read_internal("tickets", "source", purpose="embed records")
 
 

@@ -373,4 +373,4 @@ def test_schedule_asks_for_a_new_release_by_name_while_the_budget_allows(house):
     richer = private_spec(house.folder, budget={**BUDGET, "epsilon": 500.0, "rounds": 3})
     data = tick(house, definitions_of(public_spec(house.folder), richer))
     (request,) = data.run_requests
-    assert request.tags["dpsynth/release"] == "2030-01-01T03:00"
+    assert request.tags["dpsynth/release"] == "2030-01-01T03:00Z"

@@ -189,6 +189,16 @@ def test_purge_removes_parts(tmp_path, store):
     assert store.parts("letters").places == ()
 
 
+def test_one_lost_file_of_a_part_is_found_before_a_charge(tmp_path, store):
+    store_in_parts(declared(tmp_path, parts=3), store, ONE)
+    store.require_records("letters")
+    with pytest.raises(PrivacyError, match=r"shared/private_embeddings .*Nothing was charged"):
+        store.require_records("letters", with_embeddings=True)
+    (store.parts("letters").places[1] / "source.parquet").unlink()
+    with pytest.raises(PrivacyError, match=r"source\.parquet of 'letters'.*Nothing was charged"):
+        store.require_records("letters")
+
+
 def test_the_manifest_says_nothing_of_the_records(tmp_path, store):
     store_in_parts(declared(tmp_path, parts=3), store, ONE)
     said = json.loads((store.base / "letters" / "parts.json").read_text())

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from dpsynth_assets.assets.purge_after_run import finished_datasets
 from dpsynth_assets.cli import purge as command
 from dpsynth_assets.cli.main import app
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.resources.purging import PurgeRule, purge, purges_after_success
 from dpsynth_assets_tests.security.conftest import RECORDS
 
@@ -71,8 +72,9 @@ def test_a_dry_run_removes_nothing(used):
 
 def test_a_purged_cohort_says_what_to_materialise(used):
     purge(used, PurgeRule(), is_open)
-    with pytest.raises(FileNotFoundError, match="Materialise letters/shared/private_records"):
-        used.read_internal("letters", "source", purpose="embed records")
+    lost = r"got nothing: purged, lost, .* Materialise letters/shared/private_records .*charged\."
+    with pytest.raises(PrivacyError, match=lost):
+        used.require_records("letters")
 
 
 @pytest.mark.parametrize(("age", "seconds"), [("30d", 2_592_000), ("12h", 43_200), ("0m", 0)])

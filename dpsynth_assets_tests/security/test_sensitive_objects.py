@@ -330,6 +330,13 @@ def test_plain_altered_and_moved_objects_are_refused(remote, place):
         read(remote)
 
 
+def test_a_lost_object_is_found_before_a_charge(remote, place):
+    remote.require_records("letters", with_embeddings=True)
+    place.fs.rm_file((place / "letters" / "source.parquet").path)
+    with pytest.raises(PrivacyError, match=r"source\.parquet of 'letters'.*Nothing was charged"):
+        remote.require_records("letters", with_embeddings=True)
+
+
 def test_nothing_is_read_without_an_open_reservation(remote):
     closed = SimpleNamespace(id="closed", request=OPEN.request)
     with pytest.raises(UnaccountedReleaseError, match="open reservation"):

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-import uvicorn
 
 from dpsynth_assets.serving.app import Endpoint, Limits, Served
 from dpsynth_assets.serving.row_queue import RowQueue
+from dpsynth_assets.serving.server import RowServer
 
 LABEL = {
     "guarantee": {"type": "dp", "epsilon": 3.0, "delta": 1e-6, "definition": "(ε, δ)-DP"},
@@ -67,13 +67,13 @@ def endpoint(source, *, token="", limits=None, canaries=()):
 
 
 @contextmanager
-def listening(app):
-    """Runs an application on a free port of this machine; yields its address."""
+def listening(opened, app=None):
+    """Runs the server of an endpoint on a free port of this machine; yields its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
+    server = RowServer(
+        app or opened.app(), opened.queue, connections=64, host="127.0.0.1", port=port
     )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

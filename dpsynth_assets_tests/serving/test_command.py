@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import typer
-import uvicorn
 
 from dpsynth_assets.cli import serve as command
 from dpsynth_assets.cli.web import command as web
@@ -13,6 +12,7 @@ from dpsynth_assets.cli.web.guard import Guard
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.models.engines import EngineError
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.serving.server import RowServer
 from dpsynth_assets_tests.serving.conftest import Sentences
 
 
@@ -29,6 +29,12 @@ def test_strangers_are_not_served_without_a_token(host):
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
 def test_this_machine_is_served_without_a_token(host):
     command._expect_private(host, "", None, None)
+
+
+@pytest.mark.parametrize("token", [" ", "two words", "end\n", "a\u00a0b", "\u200b"])
+def test_a_token_that_no_client_can_send_is_refused_and_not_shown(token):
+    with pytest.raises(typer.BadParameter, match=r"without blanks, got others \(not shown\)"):
+        command._expect_private("127.0.0.1", token, None, None)
 
 
 def test_half_of_a_certificate_is_refused(tmp_path):
@@ -80,15 +86,16 @@ def declared(**further):
 
 
 def test_the_server_is_bounded_guarded_and_logs_no_request(artifacts, monkeypatch):
-    found = {}
+    found = []
     opened = nullcontext(Sentences())
     artifacts.append(SimpleNamespace(name="letters/ctcl", open=lambda: opened))
-    monkeypatch.setattr(uvicorn, "run", lambda app, **options: found.update(options, app=app))
+    monkeypatch.setattr(RowServer, "run", lambda server: found.append(server.config))
     typer.main.get_command(_app()).main(["letters"], standalone_mode=False)
-    assert isinstance(found["app"], Guard)
-    assert found["limit_concurrency"] == 512
-    assert not found["access_log"]
-    assert found["host"] == "127.0.0.1"
+    (config,) = found
+    assert isinstance(config.app, Guard)
+    assert config.limit_concurrency == 512
+    assert not config.access_log
+    assert config.host == "127.0.0.1"
 
 
 def _app():

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from dpsynth_assets.cli.web.guard import Guard
-from dpsynth_assets.serving import app
+from dpsynth_assets.serving import app, server
 from dpsynth_assets.serving.app import LONGEST_BODY, Limits
 from dpsynth_assets_tests.serving.conftest import Sentences, endpoint, listening
 
@@ -180,7 +180,7 @@ def test_a_blank_row_is_written_again():
 def test_requests_that_wait_together_share_a_batch():
     source = Sentences(seconds=0.2)
     opened = endpoint(source, limits=Limits(rows=8, waiting=64, batch_rows=16))
-    with listening(opened.app()) as address, ThreadPoolExecutor(9) as pool:
+    with listening(opened) as address, ThreadPoolExecutor(9) as pool:
         body = {"model": MODEL, "prompt": "billing", "n": 2}
         ask = lambda _: httpx.post(f"{address}/v1/completions", json=body).status_code  # noqa: E731
         assert list(pool.map(ask, range(9))) == [200] * 9
@@ -192,7 +192,7 @@ def test_requests_that_wait_together_share_a_batch():
 def test_more_rows_than_may_wait_are_refused_for_now():
     source = Sentences(seconds=0.5)
     opened = endpoint(source, limits=Limits(rows=8, waiting=8, batch_rows=1))
-    with listening(opened.app()) as address:
+    with listening(opened) as address:
         body = {"model": MODEL, "prompt": "billing", "n": 8}
         first = threading.Thread(
             target=httpx.post, args=(f"{address}/v1/completions",), kwargs={"json": body}
@@ -221,7 +221,7 @@ def test_rows_of_a_client_that_has_gone_are_not_written(stream, monkeypatch):
     monkeypatch.setattr(app, "SECONDS_BETWEEN_LOOKS", 0.05)
     source = Sentences(seconds=0.4)
     opened = endpoint(source, limits=Limits(rows=8, waiting=64, batch_rows=1))
-    with listening(opened.app()) as address:
+    with listening(opened) as address:
         asked_and_left(address, n=8, stream=stream)
         body = {"model": MODEL, "prompt": "delivery"}
         assert httpx.post(f"{address}/v1/completions", json=body).status_code == 200
@@ -231,12 +231,51 @@ def test_rows_of_a_client_that_has_gone_are_not_written(stream, monkeypatch):
 
 def test_a_body_that_does_not_come_is_not_waited_for(opened, monkeypatch):
     monkeypatch.setattr(app, "SECONDS_FOR_BODY", 0.2)
-    with listening(opened.app()) as address:
+    with listening(opened) as address:
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             head = f"POST /v1/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: 90\r\n\r\n{{"
             connection.sendall(head.encode())
             assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def connected(address):
+    host, port = address.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def test_a_head_that_does_not_end_is_refused_before_it_is_kept(opened):
+    with listening(opened) as address, connected(address) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nx: " + b"a" * (2 * server.LONGEST_HEAD))
+        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_a_head_that_does_not_come_is_not_waited_for(opened, monkeypatch):
+    monkeypatch.setattr(server, "SECONDS_FOR_HEAD", 0.2)
+    with listening(opened) as address, connected(address) as silent, connected(address) as slow:
+        slow.sendall(b"GET /health HTTP/1.1\r\n")
+        assert silent.recv(100) == slow.recv(100) == b""
+        assert httpx.get(f"{address}/health").status_code == 200
+
+
+def test_a_body_is_not_waited_for_without_the_token(source):
+    opened = endpoint(source, token="a-long-token")
+    with listening(opened) as address, connected(address) as connection:
+        head = "POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: 90\r\n\r\n{"
+        connection.sendall(head.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 401")
+
+
+def test_a_server_that_ends_refuses_the_rows_that_wait(monkeypatch):
+    source = Sentences(seconds=0.3)
+    opened = endpoint(source, limits=Limits(rows=8, waiting=64, batch_rows=1))
+    body = {"model": MODEL, "prompt": "billing", "n": 8}
+    with ThreadPoolExecutor(1) as pool, listening(opened) as address:
+        answer = pool.submit(httpx.post, f"{address}/v1/completions", json=body, timeout=30)
+        while not source.asked:
+            time.sleep(0.01)
+    assert answer.result().status_code == 429
+    assert len(source.asked) < 8
 
 
 def test_an_artifact_that_writes_a_canary_is_held_back():
@@ -264,7 +303,7 @@ def test_a_token_of_any_letters_is_known(source):
 
 def test_openais_client_works_whole_streamed_and_in_chat(opened):
     openai = pytest.importorskip("openai")
-    with listening(opened.app()) as address:
+    with listening(opened) as address:
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="none")
         assert [model.id for model in client.models.list()] == [MODEL]
         whole = client.completions.create(model=MODEL, prompt="billing", n=2)
@@ -290,7 +329,7 @@ def test_openais_client_works_whole_streamed_and_in_chat(opened):
 
 
 def test_curl_works_behind_the_guard_and_pages_of_other_sites_do_not(opened):
-    with listening(Guard(opened.app())) as address:
+    with listening(opened, Guard(opened.app())) as address:
         body = json.dumps({"model": MODEL, "prompt": "billing", "n": 1})
         line = ["curl", "-s", f"{address}/v1/completions", "-H", "content-type: application/json"]
         done = subprocess.run([*line, "-d", body], capture_output=True, check=True)

@@ -1,7 +1,7 @@
 """Writes the next entry of the chain: a charge, its release, or the decision of a gate."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -19,7 +19,7 @@ from dpsynth_assets.privacy.ledger.schema import (
     ReleaseRequest,
     plan_to_json,
 )
-from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, digest
+from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, canonical_json, digest
 
 
 def reserve_entry(
@@ -69,13 +69,14 @@ def commit_entry(
     artifact_digest: str,
     artifact_uri: str,
     ex_post_epsilon: float | None,
+    content: Mapping[str, str],
     now: datetime | None = None,
 ) -> LedgerEntry:
     """Completes a charge; what the reserve says is not said twice."""
     entry = reserve._replace(
         kind=COMMIT,
         event_json=None,
-        parameters_json=None,
+        parameters_json=canonical_json(dict(content)) if content else None,
         terms_json=None,
         plan_digest=None,
         plan_json=None,

@@ -6,7 +6,8 @@ head by one sibling hash a level. The number of entries is hashed into the head,
 tree alone does not fix it. Who owns the ledger publishes heads (`dpsynth ledger head`); an entry
 that is edited later no longer leads to a head that somebody has noted down.
 
-**Privacy** A leaf holds the public columns of an entry alone. Realised ex-post bounds, answers of
+**Privacy** A leaf holds the public columns of an entry alone; of a commit these include digests of
+released rows or weights, functions of what its charge paid for. Realised ex-post bounds, answers of
 gates that read private text, and digests that seal them are functions of private data without
 noise, as is how long a private stage took: they are in no leaf, which shows the day of a charge and
 no time of what followed. So a head may be published whatever the ledger holds. The hash of an

@@ -189,7 +189,7 @@ class LedgerEntry(NamedTuple):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Public parameters of the release; empty for a commit."""
+        """Public parameters of the release; of a commit, digests of the rows or files it made."""
         parameters: dict[str, Any] = json.loads(self.parameters_json or "{}")
         return parameters
 

@@ -1,7 +1,7 @@
 """The ledger: reserve before private data is read, commit when the release is stored."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -137,6 +137,7 @@ class Ledger:
         artifact_digest: str,
         artifact_uri: str,
         ex_post_epsilon: float | None = None,
+        content: Mapping[str, str] | None = None,
     ) -> None:
         """Notes where the reserved release is stored; committing the same again changes nothing.
 
@@ -145,6 +146,7 @@ class Ledger:
             artifact_digest: SHA-256 of the stored release.
             artifact_uri: Place of the stored release.
             ex_post_epsilon: Realised bound of an ex-post release; unknown counts as infinite.
+            content: Digests of the rows or files that may leave: public, in every proof.
 
         Raises:
             PrivacyError: Nothing was reserved under this id, another artifact was committed for
@@ -159,7 +161,7 @@ class Ledger:
             _check_bound(reserve, ex_post_epsilon)
             earlier = book.committed.get(reservation.id)
             if earlier is None:
-                stored = (artifact_digest, artifact_uri, ex_post_epsilon)
+                stored = (artifact_digest, artifact_uri, ex_post_epsilon, content or {})
                 appender.append(commit_entry(book, reserve, *stored, self._clock()))
             elif earlier != (artifact_digest, artifact_uri):
                 raise PrivacyError(

@@ -1,0 +1,183 @@
+"""A package of a few rows, which no model wrote: what a verifier reads, and which rows it takes."""
+
+import json
+import os
+import shutil
+from functools import partial
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+
+from dpsynth_assets.assets.published import publish_corpus
+from dpsynth_assets.exports import verification
+from dpsynth_assets.exports.contents import write_corpus, write_generator
+from dpsynth_assets.exports.exporting import export_corpus
+from dpsynth_assets.exports.package import Packager
+from dpsynth_assets.exports.proof import PROOF_FILE
+from dpsynth_assets.exports.strangers_files import LONGEST_FILE, text_of
+from dpsynth_assets.exports.verification import verify_package
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.releases.once import Drawn, release_once
+from dpsynth_assets.releases.published_rows import (
+    candidate_behind,
+    published_rows,
+    rows_digest,
+)
+from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
+from dpsynth_assets.report.hub import HubFacts
+from dpsynth_assets.report.label import GENERATOR, corpus_label
+from dpsynth_assets.resources.ledger import PrivacyLedger
+from dpsynth_assets.resources.release_store import ReleaseStore
+from dpsynth_assets_tests.assets.declared_cases import letters
+
+HUB = HubFacts(license="cc0-1.0", language="en", classes={"label": ["billing", "delivery"]})
+ROWS = pl.DataFrame(
+    {
+        "text": ["The bill is wrong.", "The parcel is late.", "A bill again."],
+        "label": ["billing", "delivery", "billing"],
+        "origin": ["private", "private", "public"],
+        "batch": [0, 1, 0],
+        "n_tokens": [4, 4, 3],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """A cohort whose corpus was released and published, and its package."""
+    root = tmp_path_factory.mktemp("house")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPSYNTH_HOME", str(root / "home"))
+        patch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+        labels = {"label": ["billing", "delivery"]}
+        spec = letters(columns={"labels": ["label"]}, public_facts={"labels": labels})
+        plan = plan_dataset(spec)
+        packager = Packager(
+            spec=spec, plan=plan, ledger=PrivacyLedger().open(), store=ReleaseStore()
+        )
+        planned = plan.methods[0]
+        (stage,) = planned.plan.stages
+        request = stage_request(spec, planned, stage, release="1", inputs={})
+        cost = Cost(guarantee=GuaranteeType.DP, event=request.event)
+        (root / "weights").mkdir()
+        (root / "weights" / "model.safetensors").write_bytes(b"weights")
+        stored = release_once(
+            ledger=packager.ledger,
+            store=packager.store,
+            request=request,
+            terms=plan.budget,
+            plan=plan.releases,
+            draw=lambda _: Drawn(facts={}, rows=ROWS, cost=cost, files=root / "weights"),
+        )
+        candidate = ROWS.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
+        publish_corpus(spec, planned, candidate, packager.ledger)
+        export_corpus(packager, planned, root / "package", HUB)
+        yield packager, planned, root / "package"
+
+
+@pytest.fixture
+def package(house, tmp_path):
+    copy = tmp_path / "package"
+    shutil.copytree(house[2], copy)
+    return copy
+
+
+@pytest.mark.parametrize("name", [PROOF_FILE, LABEL_FILE, CARD_FILE, "data/more"])
+def test_a_package_that_does_not_end_is_not_read(package, name):
+    file = package / name
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        file.unlink(missing_ok=True)
+        make(file)
+        with pytest.raises(OSError, match="expected a file, got something else"):
+            text_of(file)
+        (problem,) = verify_package(package).problems
+        assert problem == f"{name}: expected a file or a folder, got something else."
+    file.unlink()
+    with file.open("wb") as sparse:
+        sparse.truncate(LONGEST_FILE + 1)
+    assert verify_package(package).problems == (f"{name}: expected at most 64 GiB, got more.",)
+
+
+def test_a_package_agrees(package):
+    assert verify_package(package).problems == ()
+
+
+def altered(**columns):
+    return lambda rows: rows.with_columns(**columns)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        altered(text=pl.Series(["Ottoline of Thistledown Crescent."] * ROWS.height)),
+        altered(label=pl.Series(["billing"] * ROWS.height)),
+        altered(origin=pl.lit("Ottoline")),
+        altered(method=pl.lit("Ottoline")),
+        altered(id=pl.format("Ottoline-{}", pl.int_range(pl.len()))),
+        altered(note=pl.lit("Ottoline")),
+        lambda rows: rows.head(2),
+        lambda rows: rows.reverse(),
+        lambda rows: rows.drop("origin"),
+    ],
+    ids=["text", "label", "origin", "method", "id", "added", "fewer", "order", "column"],
+)
+def test_a_true_label_on_other_rows_is_found(house, tmp_path, lie):
+    """Who owns the ledger packs them himself, so that every digest of the export is true."""
+    packager, planned, honest = house
+    label = json.loads((honest / LABEL_FILE).read_text())
+    rows = lie(pl.read_parquet(honest / "data"))
+    head = packager.write(
+        tmp_path / "lie",
+        folder=planned.folder,
+        label=label,
+        hub=HUB,
+        fill=lambda folder: write_corpus(folder, label, rows, HUB),
+    )
+    found = verify_package(tmp_path / "lie", head.root)
+    assert found.problems == ("rows: expected those of the release that was paid for, got others.",)
+
+
+def test_a_true_label_on_other_weights_is_found(house, tmp_path):
+    packager, planned, honest = house
+    paid = json.loads((honest / LABEL_FILE).read_text())["subject"]["reservation"]
+    label = corpus_label(packager.ledger.entries(), paid, [], kind=GENERATOR)
+    for name, content in (("true", b"weights"), ("lie", b"Ottoline")):
+        weights = tmp_path / f"{name}_weights"
+        weights.mkdir()
+        (weights / "model.safetensors").write_bytes(content)
+        packager.write(
+            tmp_path / name,
+            folder=planned.folder,
+            label=label,
+            hub=HUB,
+            fill=partial(
+                write_generator, label=label, weights=weights, prompts={"billing": "B:"}, hub=HUB
+            ),
+        )
+    assert verify_package(tmp_path / "true").problems == ()
+    (problem,) = verify_package(tmp_path / "lie").problems
+    assert problem == "files: expected those of the release that was paid for, got others."
+
+
+@pytest.mark.parametrize("labels", [(), ("label",), ("subject", "tone")])
+def test_published_rows_lead_back_to_what_was_released(labels):
+    columns = {"text": [], "id": "id", "labels": list(labels)}
+    spec = SimpleNamespace(name="letters", columns=SimpleNamespace(**columns))
+    planned = SimpleNamespace(folder="mean", method=SimpleNamespace(name="mean_uniform"))
+    values = {0: [""] * 3, 1: ["a", "b", "a"], 2: ["a | x", "b", "a | y"]}[len(labels)]
+    candidate = ROWS.with_columns(label=pl.Series(values), reservation=pl.lit("r"))
+    back = candidate_behind(
+        published_rows(spec, planned, candidate), "letters-mean", "mean_uniform"
+    )
+    assert rows_digest(back) == rows_digest(candidate)
+
+
+def test_a_release_without_the_digest_of_its_rows_shows_nothing_of_them(house):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verification, "ROWS", "a digest that no entry holds")
+        (problem,) = verify_package(house[2]).problems
+    assert "nothing shows that these are its own" in problem
