@@ -12,7 +12,7 @@ from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, dataset_key
 from dpsynth_assets.assets.launched_by import launchers
 from dpsynth_assets.assets.materialised import FILES, materialised
-from dpsynth_assets.assets.partitions import asset_of_cohort, cohort_of_event, report_check
+from dpsynth_assets.assets.partitions import asset_of_cohort, cohort_of_event
 from dpsynth_assets.assets.privacy_budgets import report_budgets_or_problem
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references, compared
@@ -44,6 +44,7 @@ from dpsynth_assets.report.audit_trail import (
     to_csv,
     to_json,
 )
+from dpsynth_assets.resources.check_results import report_check
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
@@ -194,9 +195,14 @@ def _report(cohort: str, passed: bool, lines: list[str], instance: dg.DagsterIns
         asset_key=key,
         check_name=AGREES,
         passed=passed,
-        metadata={**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)},
+        metadata=_shown(lines),
+        partition=partition,
     )
-    report_check(instance, evaluation, partition)
+    report_check(instance, evaluation)
+
+
+def _shown(lines: list[str]) -> dict[str, Any]:
+    return {**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)}
 
 
 def _lines(trail: AuditTrail) -> list[str]:
@@ -277,9 +283,7 @@ def audit_trail_definitions(
     ) -> dg.AssetCheckResult:
         """Ledger, event log, stored releases and released files say the same, both ways."""
         trail = audit_trail(spec.name, ledger.open(), release_store, context.instance)
-        lines = _lines(trail)
-        shown = {**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)}
-        return dg.AssetCheckResult(passed=trail.agrees, metadata=shown)
+        return dg.AssetCheckResult(passed=trail.agrees, metadata=_shown(_lines(trail)))
 
     return dg.Definitions(
         assets=[audit_trail_of_cohort], asset_checks=[ledger_agrees_with_event_log]

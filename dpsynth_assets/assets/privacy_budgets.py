@@ -28,6 +28,7 @@ from dpsynth_assets.report.budgets import (
     read_budgets,
     with_findings,
 )
+from dpsynth_assets.resources.check_results import report_check
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.storage.identity import version_of
@@ -142,7 +143,7 @@ def report_budgets(ledger: Ledger, instance: dg.DagsterInstance) -> Budgets:
     table = None if shown is None else shown.metadata.get("dpsynth/budgets")
     if table != metadata["dpsynth/budgets"]:
         instance.report_runless_asset_event(dg.AssetMaterialization(BUDGETS, metadata=metadata))
-    report_check(budgets.problems(), instance)
+    _show_check(budgets.problems(), instance)
     return budgets
 
 
@@ -162,25 +163,20 @@ def report_budgets_or_problem(
         report_budgets(open_ledger(), instance)
     except Exception as error:  # noqa: BLE001 - what the caller showed stays
         problem = f"Could not read the budgets ({type(error).__name__}: {error})"
-        report_check([problem], instance)
+        _show_check([problem], instance)
         return f"{problem}: dpsynth budgets says why."
     return ""
 
 
-def report_check(problems: list[str], instance: dg.DagsterInstance) -> None:
-    """Shows a result of the check of the budgets, outside of any run.
-
-    Args:
-        problems: What is wrong; empty where the budgets hold.
-        instance: Learns the result.
-    """
-    instance.report_runless_asset_event(
+def _show_check(problems: list[str], instance: dg.DagsterInstance) -> None:
+    report_check(
+        instance,
         dg.AssetCheckEvaluation(
             asset_key=BUDGETS,
             check_name=BUDGETS_HOLD,
             passed=not problems,
             metadata=compared(_EXPECTED, problems),
-        )
+        ),
     )
 
 

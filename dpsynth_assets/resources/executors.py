@@ -9,11 +9,13 @@ with a GPU it is `local`, because only the end of a process gives the memory of 
 import importlib
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
 
+from dpsynth_assets.resources.check_results import keep_results
 from dpsynth_assets.resources.live_runs import hold_until_exit
 from dpsynth_assets.resources.model_pool import carry_over_limit, has_gpu
 from dpsynth_assets.resources.private_section import is_refused
@@ -74,12 +76,16 @@ class _AliveExecutor(dg.Executor):
         hold_until_exit(plan_context.run_id)
         if carried := carry_over_limit(plan_context.instance):
             plan_context.log.info(carried)
-        failed = []
-        with watched(plan_context.instance, plan_context.run_id, plan_context.log.warning):
-            for event in self._inner.execute(plan_context, execution_plan):
-                if event.is_step_failure:
-                    failed.append(event)
-                yield event
+        instance, failed = plan_context.instance, []
+        try:
+            with watched(instance, plan_context.run_id, plan_context.log.warning):
+                for event in self._inner.execute(plan_context, execution_plan):
+                    if event.is_step_failure:
+                        failed.append(event)
+                    yield event
+        finally:
+            with suppress(Exception):  # What a check shows must not hide how the run ended.
+                keep_results(instance, plan_context.dagster_run)
         if failed and all(map(is_refused, failed)):
             _end_refused(plan_context)
 
@@ -87,8 +93,8 @@ class _AliveExecutor(dg.Executor):
 def _end_refused(plan_context: Any) -> NoReturn:
     """Ends a run as canceled whose only failures are releases that were refused.
 
-    Dagster shows an asset whose latest run failed in red, and its planned checks as failed. After a
-    refusal what was released before is as valid as it was.
+    Dagster shows an asset whose latest run failed in red. After a refusal what was released before
+    is as valid as it was.
     """
     told = (
         "What failed was refused by the budget or the plan, before any charge for it. What was "
