@@ -20,6 +20,7 @@ from dpsynth_assets.resources.live_runs import hold_until_exit
 from dpsynth_assets.resources.model_pool import carry_over_limit, has_gpu
 from dpsynth_assets.resources.private_section import is_refused
 from dpsynth_assets.resources.ray_steps import refuse_what_no_node_can_run, with_settings_passed
+from dpsynth_assets.resources.run_tags import tag_cohorts
 from dpsynth_assets.resources.waiting import watched
 
 _ELSEWHERE = {
@@ -77,6 +78,8 @@ class _AliveExecutor(dg.Executor):
         if carried := carry_over_limit(plan_context.instance):
             plan_context.log.info(carried)
         instance, failed = plan_context.instance, []
+        with suppress(Exception):  # Nor must a tag keep a run from anything.
+            tag_cohorts(instance, plan_context.dagster_run)
         try:
             with watched(instance, plan_context.run_id, plan_context.log.warning):
                 for event in self._inner.execute(plan_context, execution_plan):
