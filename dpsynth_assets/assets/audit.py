@@ -11,6 +11,7 @@ from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.found_at import FOUND_AT, found_at
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AUDIT, audits_key, dataset_key
+from dpsynth_assets.assets.materialised import short_digest
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -194,7 +195,11 @@ def _privacy_statement(
                 "dpsynth/cohort_guarantee": cohort["guarantee"],
                 "dpsynth/ledger_entries": cohort["as_of_entry"],
                 # Withheld where it seals what was computed from private data without noise.
-                **({"dpsynth/ledger_head": head} if (head := cohort["ledger_head"]) else {}),
+                **(
+                    {"dpsynth/ledger_head": short_digest(head)}
+                    if (head := cohort["ledger_head"])
+                    else {}
+                ),
             }
         )
 

@@ -10,6 +10,7 @@ import dagster as dg
 from dagster._core.event_api import PartitionKeyFilter
 
 from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL
+from dpsynth_assets.assets.materialised import short_digest
 from dpsynth_assets.assets.partitions import asset_of_cohort
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
@@ -20,6 +21,7 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.metadata import code_references, compared
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.asset_links import page_address
 from dpsynth_assets.report.audit_table import LEVELS
 from dpsynth_assets.report.budget_page import budget_lines, budget_page, budget_table
 from dpsynth_assets.report.budgets import (
@@ -185,8 +187,8 @@ def _metadata(budgets: Budgets) -> dict[str, Any]:
         **{f"budget of {cohort}": line for cohort, line in budget_lines(budgets).items()},
         "dpsynth/budgets": dg.MetadataValue.md(budget_table(budgets)),
         "dpsynth/problems": len(budgets.problems()),
-        "dpsynth/page": dg.MetadataValue.path(str(home().reports / PAGE)),
-        "dpsynth/ledger_head": budgets.ledger_head,
+        "dpsynth/page": dg.MetadataValue.url(page_address("reports", PAGE)),
+        "dpsynth/ledger_head": short_digest(budgets.ledger_head),
     }
 
 
