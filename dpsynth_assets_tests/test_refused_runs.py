@@ -102,6 +102,11 @@ def test_a_run_that_was_only_refused_is_canceled(instance):
         event.step_failure_data.user_failure_data for event in events if event.is_step_failure
     ]
     assert {failure.description for failure in failed} == set(map(described, REFUSALS.values()))
+    (end,) = [event for event in events if event.event_type_value == "PIPELINE_CANCELED"]
+    told = end.job_canceled_data.error
+    assert told.stack == []
+    assert told.message.startswith(described(REFUSALS["budget"]))
+    assert "charged ε = 0. What was released stands." in told.message
     assert shown(instance, "budget")[0] is AssetCheckExecutionResolvedStatus.SKIPPED
 
 

@@ -14,6 +14,7 @@ from dpsynth_assets.assets.keys import AUDIT, audits_key, dataset_key
 from dpsynth_assets.assets.materialised import short_digest
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
+from dpsynth_assets.attacks.audits.audit import ROUNDING
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import bound_down, bound_up, code_references, compared
 from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan
@@ -98,6 +99,13 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
     return mechanism_audits
 
 
+_AUDITS_EXPLAINED = (
+    "An audit passes unless it shows more than is claimed. Exact audits compare floating-point "
+    f"numbers, so differences of up to {ROUNDING:g} of the claim, or of 1, are rounding: 2e-16 "
+    "observed where 0 is claimed is none."
+)
+
+
 def _audit_table(results: list[AuditResult]) -> str:
     lines = ["| audit | kind | claimed | observed | |", "|---|---|---|---|---|"]
     lines += [
@@ -106,6 +114,7 @@ def _audit_table(results: list[AuditResult]) -> str:
         f"{'passed' if r.passed else '**FAILED**'} |"
         for r in results
     ]
+    lines += ["", _AUDITS_EXPLAINED]
     return "\n".join(lines)
 
 
