@@ -135,15 +135,26 @@ def _copy(folder: Path, target: Path) -> None:
 
 def _first_line(spec: PrivateDatasetSpec, rows: pl.DataFrame, label: dict[str, Any]) -> str:
     """A corpus in one line: what is guaranteed, its rows, and where its scores are."""
-    guarantee, report = label["guarantee"], asset_address(f"{spec.name}/{EVALUATION_REPORT}")
+    guarantee = label["guarantee"]
     held = f"{guarantee['type']}, which is not (ε, δ)-DP"
     if "epsilon" in guarantee:
-        delta = rounded_up(guarantee["delta"]).replace("e-0", "e-")
-        held = (
-            f"ε {epsilon_up(guarantee['epsilon'])} of {declared(spec.budget.epsilon)} guaranteed "
-            f"at δ {delta}"
-        )
-    return f"{held}, {rows.height} rows; scores: [internal report]({report})"
+        held = guaranteed(spec, guarantee["epsilon"], guarantee["delta"])
+    return f"{held}, {rows.height} rows; {scores_link(spec)}"
+
+
+def guaranteed(spec: PrivateDatasetSpec, epsilon: float, delta: float) -> str:
+    """What holds for a corpus, as `ε 5.69 of 8 guaranteed at δ 1e-6`."""
+    of = declared(spec.budget.epsilon)
+    return f"ε {epsilon_up(epsilon)} of {of} guaranteed at δ {_short(rounded_up(delta))}"
+
+
+def _short(number: str) -> str:
+    return number.replace("e-0", "e-")
+
+
+def scores_link(spec: PrivateDatasetSpec) -> str:
+    """Where the scores of a cohort's corpora are."""
+    return f"scores: [internal report]({asset_address(f'{spec.name}/{EVALUATION_REPORT}')})"
 
 
 def _metadata(
