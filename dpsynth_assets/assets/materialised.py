@@ -14,7 +14,7 @@ FILES = "dpsynth/files"
 
 SHOWN_DIGITS = 12
 _DIGEST = r"\[[0-9a-f]+\]\(#([0-9a-f]+)\)"
-_FILE = re.compile(rf"^`(.+)`: {_DIGEST}$", re.MULTILINE)
+_FILE = re.compile(rf"^(.+): {_DIGEST}$", re.MULTILINE)
 
 
 def short_digest(digest: str) -> dg.MarkdownMetadataValue:
@@ -24,7 +24,7 @@ def short_digest(digest: str) -> dg.MarkdownMetadataValue:
 
 def shown_files(digests: Mapping[str, str]) -> dict[str, Any]:
     """Metadata of files that were written, path -> SHA-256, as `materialised` reads it again."""
-    lines = [f"`{path}`: {_shown(digest)}" for path, digest in digests.items()]
+    lines = [f"{path}: {_shown(digest)}" for path, digest in digests.items()]
     return {FILES: dg.MetadataValue.md("\n\n".join(lines))}
 
 

@@ -30,6 +30,7 @@ from dpsynth_assets.report.budgets import (
     read_budgets,
     with_findings,
 )
+from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.check_results import report_check
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
@@ -96,7 +97,7 @@ def last_findings(cohorts: Sequence[str], instance: dg.DagsterInstance) -> dict[
 def _with_run_and_month(
     cohort: CohortBudget, sharing: Sequence[str], instance: dg.DagsterInstance
 ) -> CohortBudget:
-    """Adds the last run, of the account's cohorts or by its last charge, and the last month.
+    """Adds the last run, of the account's cohorts or by its last charge, and what else it came to.
 
     A run for several cohorts is tagged with all of them at once, so that a search for one does not
     find it: its charges do.
@@ -105,7 +106,13 @@ def _with_run_and_month(
     run = cohort.last_run
     if tagged and f"{tagged[0].create_timestamp:%Y-%m-%d %H:%M}" >= cohort.last_charge:
         run = tagged[0].dagster_run.run_id
-    return replace(cohort, last_run=run, ends=month_of_last_round(cohort, time.time()))
+    folders = [home().released / name for name in sharing]
+    return replace(
+        cohort,
+        last_run=run,
+        ends=month_of_last_round(cohort, time.time()),
+        published=any(any(folder.glob(f"*/{LABEL_FILE}")) for folder in folders),
+    )
 
 
 def month_of_last_round(cohort: CohortBudget, now: float) -> str:

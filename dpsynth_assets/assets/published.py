@@ -201,7 +201,7 @@ def _metadata(
         "dpsynth/cohort_guarantee": cohort["guarantee"],
         "dpsynth/privacy_unit": label["privacy_unit"],
         "dpsynth/neighboring_relation": label["neighboring_relation"],
-        "dpsynth/folder": dg.MetadataValue.path(str(folder)),
+        "dpsynth/folder": f"{home().released.name}/{spec.name}/{planned.folder} in DPSYNTH_HOME",
         "dpsynth/ledger_reservation": label["subject"]["reservation"],
         **written_files(folder),
         "dpsynth/privacy_label": dg.MetadataValue.json(label),

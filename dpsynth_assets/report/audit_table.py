@@ -18,11 +18,11 @@ LEVELS = (
 """The privacy levels of assets, in one sentence each."""
 
 EXPLAINED = (
-    "**ε alone** is what a release would cost if nothing else were charged. **ε added** is by how "
-    "much it raises the total so far. It is often less than ε alone, as what several releases tell "
-    "seldom adds up, and sometimes more: alone, a release has the whole δ of the account for "
-    "itself; together, all releases share it. What is guaranteed of all of them stands in the "
-    "privacy statement; what is guaranteed of one corpus, on its card.\n\n"
+    "**ε alone** is the best bound of a release by itself. **ε added** is by how much it raises "
+    "the total so far, which the accountant of the budget composes of all charges. In it a first "
+    "or small release may add more than ε alone, as its own best bound does not compose; many "
+    "releases together cost less than the sum of their ε alone. What is guaranteed of all of them "
+    "stands in the privacy statement; what is guaranteed of one corpus, on its card.\n\n"
     "**who may read** names the level. A charge that stored nothing is never given back: private "
     "records may have been read under it. **builds on** names the charges behind a release by "
     "their entry in the ledger; ε of a corpus includes theirs.\n\n"

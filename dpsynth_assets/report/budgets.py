@@ -59,6 +59,7 @@ class CohortBudget:
         last_run: Run that last asked for a release of the cohort; empty for none.
         last_charge: When it was last charged, UTC; empty for never.
         findings: Disagreements that its last audit found; None where it was never audited.
+        published: Whether a corpus of it is published on this machine.
     """
 
     cohort: str
@@ -77,6 +78,12 @@ class CohortBudget:
     last_run: str = ""
     last_charge: str = ""
     findings: int | None = None
+    published: bool = True
+
+    @property
+    def paid_for_nothing(self) -> bool:
+        """Says whether something was charged and no corpus is published."""
+        return self.spent > 0 and not self.published
 
     @property
     def overspent(self) -> bool:
