@@ -13,7 +13,6 @@ from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import (
     declared,
-    epsilon_down,
     epsilon_up,
     rounded_down,
     rounded_up,
@@ -24,6 +23,7 @@ from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Rese
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.privacy.rests_on import RESTS_ON, SELF_TEST
 from dpsynth_assets.privacy.with_inputs import epsilon_with_inputs
+from dpsynth_assets.report.cells import left_in_words
 
 PAPERS: Final = {
     "Yue et al. 2023": "2210.14348",
@@ -251,7 +251,7 @@ def in_words(
         "dpsynth/in_words": held,
         "dpsynth/budget": (
             f"ε = {epsilon_up(spent)} of {declared(budget)} spent, "
-            f"{epsilon_down(remaining)} left; "
+            f"{left_in_words(remaining)}; "
             f"guaranteed: ε = {epsilon_up(guaranteed)}"
         ),
     }

@@ -12,10 +12,13 @@ ROUNDS: Final = "dpsynth/rounds"
 """Tag of a scheduled run: whole rounds that the budget held before it, e.g. "9 of 12 left"."""
 
 EPSILON: Final = "dpsynth/epsilon"
-"""Tag of a run: ε of all releases that it pays for, composed by themselves; "0" for none.
+"""Tag of a run: ε of all releases that it is charged for, composed by themselves; "0" for none.
 
 It is no part of any account: what they add to a cohort's total is in the ledger.
 """
+
+DEFAULT_RELEASE: Final = "1"
+"""The release that a run makes where nobody names another."""
 
 NAMED_RELEASE: Final = "dpsynth/named_release"
 """Tag of a run: the release that one of its steps was configured to make. It decides nothing."""

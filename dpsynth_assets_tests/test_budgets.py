@@ -29,7 +29,7 @@ from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PlanChangedError
 from dpsynth_assets.privacy.ledger import GENESIS, Ledger, sqlite_path
-from dpsynth_assets.report.budget_page import budget_page, budget_table
+from dpsynth_assets.report.budget_page import budget_page, budget_table, until
 from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets, rounds_left
 from dpsynth_assets.report.page_cells import Bar
 from dpsynth_assets.resources.ledger import PrivacyLedger
@@ -215,6 +215,14 @@ def test_the_month_of_the_last_round_follows_from_schedule_and_rounds():
     assert month_of_last_round(cohort_budget(schedule=""), NOW) == ""
     beyond = cohort_budget(rounds=10_000, rounds_left=10_000, schedule="@yearly")
     assert month_of_last_round(beyond, NOW) == ""  # The calendar ends before.
+
+
+def test_a_cohort_without_a_whole_round_or_without_a_corpus_is_said_to_be_so():
+    spent = cohort_budget(rounds=1, rounds_left=0, spent=10.0, total=15.0, left=5.0)
+    assert until(spent) == "less than a round is left"
+    assert until(replace(spent, spent=14.99, left=0.01)) == "used up"
+    assert not spent.paid_for_nothing
+    assert replace(spent, published=False).paid_for_nothing
 
 
 @pytest.mark.parametrize(

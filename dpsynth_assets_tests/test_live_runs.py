@@ -17,13 +17,11 @@ from dpsynth_assets.cli.instance import dagster_instance
 from dpsynth_assets.resources import live_runs
 from dpsynth_assets.resources.executors import declared_executor
 from dpsynth_assets.resources.live_runs import (
-    RELEASE_TAG,
     alive,
     free_dead_runs,
     hold_until_exit,
     is_gone,
 )
-from dpsynth_assets.tags import RELEASE
 
 HOLD = textwrap.dedent("""
     import sys, time
@@ -264,10 +262,6 @@ def test_a_run_whose_launch_was_killed_is_reported_once_its_time_is_over(
         assert any(run.run_id[:8] in line and "'june'" in line for line in lines) == (
             gone and waited
         )
-
-
-def test_the_release_of_a_run_is_read_from_its_tag():
-    assert RELEASE_TAG == RELEASE
 
 
 def test_locks_of_finished_runs_are_removed(process, tmp_path):

@@ -1,4 +1,4 @@
-"""A run whose only failures are refused releases ends as canceled: earlier assets stay as valid."""
+"""What the web UI shows of assets and checks while a run is under way, and after it was refused."""
 
 import asyncio
 
@@ -8,8 +8,12 @@ from dagster._core.loader import LoadingContextForTest
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionResolvedStatus
 
 from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
+from dpsynth_assets.resources.check_results import report_check
 from dpsynth_assets.resources.executors import declared_executor
 from dpsynth_assets.resources.private_section import private_section, refused
+
+FIRST = "first"
+"""Tag of a run in which nothing is refused."""
 
 REFUSALS = {
     "budget": BudgetExceededError("Expected at most 0.50 of ε, got 2.00."),
@@ -26,8 +30,10 @@ def defs() -> dg.Definitions:
     def failing(name, error):
         @dg.asset(name=name, check_specs=[dg.AssetCheckSpec("gate", asset=name)])
         @private_section(name)
-        def release():
-            raise error
+        def release(context: dg.AssetExecutionContext):
+            if FIRST not in context.run.tags:
+                raise error
+            return dg.MaterializeResult(check_results=[dg.AssetCheckResult(passed=True)])
 
         return release
 
@@ -65,15 +71,28 @@ def described(error: Exception) -> str:
     return getattr(error, "description", None) or str(error)
 
 
-def run(instance, name) -> dg.DagsterRun:
+def run(instance, name, **options) -> dg.DagsterRun:
     built = dg.build_reconstructable_job(
         "dpsynth_assets_tests.test_refused_runs", "job", reconstructable_kwargs={"name": name}
     )
-    result = dg.execute_job(built, instance=instance)
+    result = dg.execute_job(built, instance=instance, **options)
     return instance.get_run_by_id(result.run_id)
 
 
-def test_a_run_that_was_only_refused_is_canceled_and_its_checks_are_skipped(instance):
+def shown(instance, asset) -> tuple[AssetCheckExecutionResolvedStatus, bool]:
+    """What the web UI shows of an asset's check, and whether it is of the asset as it is."""
+    check = dg.AssetCheckKey(dg.AssetKey(asset), "gate")
+    (record,) = instance.event_log_storage.get_asset_check_execution_history(check, limit=1)
+
+    async def resolved():
+        loading = LoadingContextForTest(instance)
+        status = await record.resolve_status(loading)
+        return status, await record.targets_latest_materialization(loading)
+
+    return asyncio.run(resolved())
+
+
+def test_a_run_that_was_only_refused_is_canceled(instance):
     done = run(instance, "refused_job")
     assert done.status is dg.DagsterRunStatus.CANCELED
     records = instance.all_logs(done.run_id)
@@ -83,11 +102,41 @@ def test_a_run_that_was_only_refused_is_canceled_and_its_checks_are_skipped(inst
         event.step_failure_data.user_failure_data for event in events if event.is_step_failure
     ]
     assert {failure.description for failure in failed} == set(map(described, REFUSALS.values()))
-    for name in REFUSALS:
-        check = dg.AssetCheckKey(dg.AssetKey(name), "gate")
-        (record,) = instance.event_log_storage.get_asset_check_execution_history(check, limit=5)
-        status = asyncio.run(record.resolve_status(LoadingContextForTest(instance)))
-        assert status is AssetCheckExecutionResolvedStatus.SKIPPED
+    (end,) = [event for event in events if event.event_type_value == "PIPELINE_CANCELED"]
+    told = end.job_canceled_data.error
+    assert told.stack == []
+    assert told.message.startswith(described(REFUSALS["budget"]))
+    assert "charged ε = 0. What was released stands." in told.message
+    assert shown(instance, "budget")[0] is AssetCheckExecutionResolvedStatus.SKIPPED
+
+
+@pytest.mark.parametrize("ends", ["refused_job", "with_fault_job"])
+def test_a_release_that_was_made_before_keeps_its_checks(instance, ends):
+    assert run(instance, "refused_job", tags={FIRST: "yes"}).is_success
+    assert not run(instance, ends).is_success
+    assert shown(instance, "budget") == (AssetCheckExecutionResolvedStatus.SUCCEEDED, True)
+
+
+def test_a_result_that_is_reported_during_a_run_does_not_hide_the_runs_own():
+    @dg.asset
+    def published(context: dg.AssetExecutionContext) -> None:
+        trail = dg.AssetCheckEvaluation(
+            asset_key=dg.AssetKey("trail"), check_name="gate", passed=False
+        )
+        report_check(context.instance, trail)
+
+    @dg.asset(deps=[published])
+    def trail() -> None: ...
+
+    @dg.asset_check(asset=trail)
+    def gate() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=True)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        dg.materialize([published, trail, gate], instance=instance)
+        assert shown(instance, "trail") == (AssetCheckExecutionResolvedStatus.SUCCEEDED, True)
+        dg.materialize([published], instance=instance)
+        assert shown(instance, "trail") == (AssetCheckExecutionResolvedStatus.FAILED, True)
 
 
 def test_what_was_not_refused_is_materialised(instance):

@@ -16,6 +16,7 @@ from dpsynth_assets.cli.web import services
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.resources.run_tags import tag_cohorts
 from dpsynth_assets.tags import COHORT, EPSILON, NAMED_RELEASE, RELEASE
 from dpsynth_assets_tests.assets.declared_cases import letters
 
@@ -57,6 +58,35 @@ def test_a_run_that_nobody_tagged_is_tagged_by_its_steps(instance):
     assert (tags[COHORT], tags[RELEASE], tags[EPSILON]) == ("letters", DEFAULT_RELEASE, "9.97")
     assert asked == [DEFAULT_RELEASE] * 2
     assert len(instance.get_runs(filters=dg.RunsFilter(tags={COHORT: "letters"}))) == 1
+
+
+def test_a_run_is_tagged_before_its_first_step_with_the_cohorts_that_it_makes(instance):
+    keys = (["tickets", "mean", "corpus"], ["public", "demo", "corpus"], ["savings", "a", "corpus"])
+    assets = [dg.AssetSpec(key) for key in keys]
+
+    @dg.multi_asset(specs=assets[:2])
+    def made(): ...
+
+    @dg.asset_check(asset=keys[2])
+    def checked() -> dg.AssetCheckResult: ...
+
+    defs = dg.Definitions(assets=[made, assets[2]], asset_checks=[checked])
+    job = defs.resolve_implicit_global_asset_job_def()
+    for given in ({}, {RELEASE: "2026-12", EPSILON: "9.97"}):
+        begun = instance.create_run_for_job(job, tags=given)
+        tag_cohorts(instance, begun)
+        tags = instance.get_run_by_id(begun.run_id).tags
+        assert tags[COHORT] == "savings, tickets"
+        assert (tags[RELEASE], tags[EPSILON]) == (given.get(RELEASE, "1"), given.get(EPSILON, "0"))
+
+
+def test_a_refused_run_is_tagged_with_what_it_was_charged(instance):
+    @dg.asset
+    def step(context: dg.AssetExecutionContext) -> None:
+        tag_run(context, "letters", "1", "1.50", refused=True)
+
+    dg.materialize([step], instance=instance, tags={EPSILON: "9.97"})
+    assert instance.get_runs(limit=1)[0].tags[EPSILON] == "1.50"
 
 
 def test_what_was_planned_at_launch_stays_and_cohorts_stand_beside_each_other(instance):

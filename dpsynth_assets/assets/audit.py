@@ -11,8 +11,10 @@ from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.found_at import FOUND_AT, found_at
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AUDIT, audits_key, dataset_key
+from dpsynth_assets.assets.materialised import short_digest
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
+from dpsynth_assets.attacks.audits.audit import ROUNDING
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import bound_down, bound_up, code_references, compared
 from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan
@@ -97,6 +99,13 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
     return mechanism_audits
 
 
+_AUDITS_EXPLAINED = (
+    "An audit passes unless it shows more than is claimed. Exact audits compare floating-point "
+    f"numbers, so differences of up to {ROUNDING:g} of the claim, or of 1, are rounding: 2e-16 "
+    "observed where 0 is claimed is none."
+)
+
+
 def _audit_table(results: list[AuditResult]) -> str:
     lines = ["| audit | kind | claimed | observed | |", "|---|---|---|---|---|"]
     lines += [
@@ -105,6 +114,7 @@ def _audit_table(results: list[AuditResult]) -> str:
         f"{'passed' if r.passed else '**FAILED**'} |"
         for r in results
     ]
+    lines += ["", _AUDITS_EXPLAINED]
     return "\n".join(lines)
 
 
@@ -194,7 +204,11 @@ def _privacy_statement(
                 "dpsynth/cohort_guarantee": cohort["guarantee"],
                 "dpsynth/ledger_entries": cohort["as_of_entry"],
                 # Withheld where it seals what was computed from private data without noise.
-                **({"dpsynth/ledger_head": head} if (head := cohort["ledger_head"]) else {}),
+                **(
+                    {"dpsynth/ledger_head": short_digest(head)}
+                    if (head := cohort["ledger_head"])
+                    else {}
+                ),
             }
         )
 

@@ -11,14 +11,15 @@ from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, dataset_key
 from dpsynth_assets.assets.launched_by import launchers
-from dpsynth_assets.assets.materialised import FILES, materialised
-from dpsynth_assets.assets.partitions import asset_of_cohort, cohort_of_event, report_check
+from dpsynth_assets.assets.materialised import materialised, short_digest, shown_files
+from dpsynth_assets.assets.partitions import asset_of_cohort, cohort_of_event
 from dpsynth_assets.assets.privacy_budgets import report_budgets_or_problem
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references, compared
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoreUnavailableError
+from dpsynth_assets.report.asset_links import page_address
 from dpsynth_assets.report.audit_agreement import (
     CHAIN,
     FILE,
@@ -44,6 +45,7 @@ from dpsynth_assets.report.audit_trail import (
     to_csv,
     to_json,
 )
+from dpsynth_assets.resources.check_results import report_check
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
@@ -64,7 +66,7 @@ def written_files(*paths: Path) -> dict[str, Any]:
     digests: dict[str, str] = {}
     for path in paths:
         digests |= file_digests(path, released)
-    return {FILES: dg.MetadataValue.json(digests)}
+    return shown_files(digests)
 
 
 def audit_trail(
@@ -194,9 +196,14 @@ def _report(cohort: str, passed: bool, lines: list[str], instance: dg.DagsterIns
         asset_key=key,
         check_name=AGREES,
         passed=passed,
-        metadata={**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)},
+        metadata=_shown(lines),
+        partition=partition,
     )
-    report_check(instance, evaluation, partition)
+    report_check(instance, evaluation)
+
+
+def _shown(lines: list[str]) -> dict[str, Any]:
+    return {**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)}
 
 
 def _lines(trail: AuditTrail) -> list[str]:
@@ -254,7 +261,7 @@ def audit_trail_definitions(
     ) -> dg.MaterializeResult:
         book = ledger.open()
         trail = audit_trail(spec.name, book, release_store, context.instance)
-        folder = write_trail(trail)
+        write_trail(trail)
         if problem := report_budgets_or_problem(ledger.open, context.instance):
             context.log.error(problem)
         return dg.MaterializeResult(
@@ -262,11 +269,13 @@ def audit_trail_definitions(
                 "dpsynth/spent": spent_in_words(trail),
                 "dpsynth/spend_table": dg.MetadataValue.md(spend_table(trail)),
                 "dpsynth/corpora": dg.MetadataValue.md(corpora_links(trail)),
-                "dpsynth/folder": dg.MetadataValue.path(str(folder)),
+                "dpsynth/page": dg.MetadataValue.url(
+                    page_address("reports", spec.name, f"{AUDIT_TRAIL}.html")
+                ),
                 "dpsynth/spends": len(trail.spends),
                 "dpsynth/released_files": len(trail.files),
                 "dpsynth/disagreements": len(trail.findings),
-                "dpsynth/ledger_head": trail.ledger_head,
+                "dpsynth/ledger_head": short_digest(trail.ledger_head),
             }
         )
 
@@ -277,9 +286,7 @@ def audit_trail_definitions(
     ) -> dg.AssetCheckResult:
         """Ledger, event log, stored releases and released files say the same, both ways."""
         trail = audit_trail(spec.name, ledger.open(), release_store, context.instance)
-        lines = _lines(trail)
-        shown = {**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)}
-        return dg.AssetCheckResult(passed=trail.agrees, metadata=shown)
+        return dg.AssetCheckResult(passed=trail.agrees, metadata=_shown(_lines(trail)))
 
     return dg.Definitions(
         assets=[audit_trail_of_cohort], asset_checks=[ledger_agrees_with_event_log]

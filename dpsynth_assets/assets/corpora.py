@@ -11,7 +11,12 @@ from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.copied_spans import copied_spans_asset
 from dpsynth_assets.assets.keys import audits_key, dataset_key, public_key
 from dpsynth_assets.assets.method_assets import named, part_asset
-from dpsynth_assets.assets.published import publish_corpus, released_folder
+from dpsynth_assets.assets.published import (
+    guaranteed,
+    publish_corpus,
+    released_folder,
+    scores_link,
+)
 from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.assets.written_corpus import written_corpus
 from dpsynth_assets.checks import (
@@ -87,7 +92,7 @@ def corpus_asset(
         kinds={"parquet"},
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("publish", planned.spec),
-        description=_description(planned),
+        description=_description(spec, plan, planned),
     )
     @public_section(f"{spec.name}/{planned.folder}/corpus")
     def corpus(
@@ -128,8 +133,11 @@ def corpus_asset(
     return corpus
 
 
-def _description(planned: PlannedMethod) -> str:
+def _description(spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod) -> str:
+    epsilon = plan.epsilon_of_corpus(planned)
+    priced = "" if epsilon is None else f"{guaranteed(spec, epsilon, plan.budget.delta)} by plan; "
     return (
+        f"{priced}{scores_link(spec)}.\n\n"
         f"{named(planned)}: its published corpus, guarantee {planned.plan.guarantee}. Parquet with "
         "text, labels, id and DP-safe provenance, and a dataset card. Published only if the "
         "release gate holds; free of charge. Reads no private record."

@@ -13,6 +13,9 @@ AUDIT_TRAIL, AGREES = "audit_trail", "ledger_agrees_with_event_log"
 EVALUATION = "evaluation"
 """Folder of scores and pictures for the steward alone."""
 
+EVALUATION_REPORT = f"{EVALUATION}/evaluation_report"
+"""The asset of a cohort's scores, below the cohort."""
+
 PREDICTION_COSTS = "prediction_costs"
 REFERENCES = "references"
 

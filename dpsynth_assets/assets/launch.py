@@ -13,9 +13,7 @@ from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.events import Event, is_post_processing
 from dpsynth_assets.privacy.ledger import BudgetTerms
 from dpsynth_assets.privacy.ledger.plans import is_secret
-from dpsynth_assets.tags import COHORT, EPSILON, NAMED_RELEASE, RELEASE
-
-DEFAULT_RELEASE = "1"
+from dpsynth_assets.tags import COHORT, DEFAULT_RELEASE, EPSILON, NAMED_RELEASE, RELEASE
 
 
 class ReleaseConfig(dg.Config):
@@ -114,7 +112,14 @@ def _epsilon_of_tag(text: str) -> float:
     return value if 0 <= value < math.inf else -1.0
 
 
-def tag_run(context: dg.AssetExecutionContext, cohort: str, release: str, epsilon: str) -> None:
+def tag_run(
+    context: dg.AssetExecutionContext,
+    cohort: str,
+    release: str,
+    epsilon: str,
+    *,
+    refused: bool = False,
+) -> None:
     """Tags the run of a step, so that it is found by cohort and release, whoever launched it.
 
     The tag `dpsynth/release` chooses the release of every step of a run, so it is set only where it
@@ -124,7 +129,8 @@ def tag_run(context: dg.AssetExecutionContext, cohort: str, release: str, epsilo
         context: Of the step.
         cohort: Its cohort.
         release: Name of its release.
-        epsilon: ε of what the run pays for as far as this step knows, from `planned_epsilon`.
+        epsilon: ε of what the run was charged for the cohort by now, from `planned_epsilon`.
+        refused: Whether that is all: what was planned at launch is not paid for.
     """
     run = context.instance.get_run_by_id(context.run_id)
     known = dict(run.tags) if run is not None else {}
@@ -133,7 +139,7 @@ def tag_run(context: dg.AssetExecutionContext, cohort: str, release: str, epsilo
     wanted = {
         COHORT: ", ".join(sorted(cohorts)),
         (RELEASE if release == everywhere else NAMED_RELEASE): release,
-        EPSILON: max(known.get(EPSILON, "0"), epsilon, key=_epsilon_of_tag),
+        EPSILON: epsilon if refused else max(known.get(EPSILON, "0"), epsilon, key=_epsilon_of_tag),
     }
     if new := {name: value for name, value in wanted.items() if known.get(name) != value}:
         context.instance.add_run_tags(context.run_id, new)

@@ -1,6 +1,7 @@
 """Claims of the materialisations that Dagster's event log holds, as the audit compares them."""
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -9,7 +10,27 @@ from dpsynth_assets.assets.partitions import cohort_of_event
 from dpsynth_assets.report.audit_agreement import Materialised
 
 FILES = "dpsynth/files"
-"""Metadata of a materialisation that wrote released files: path -> SHA-256."""
+"""Metadata of a materialisation that wrote released files: path and SHA-256 of each."""
+
+SHOWN_DIGITS = 12
+_DIGEST = r"\[[0-9a-f]+\]\(#([0-9a-f]+)\)"
+_FILE = re.compile(rf"^(.+): {_DIGEST}$", re.MULTILINE)
+
+
+def short_digest(digest: str) -> dg.MarkdownMetadataValue:
+    """A digest as its first digits, a link that leads nowhere and has the whole as its address."""
+    return dg.MetadataValue.md(_shown(digest))
+
+
+def shown_files(digests: Mapping[str, str]) -> dict[str, Any]:
+    """Metadata of files that were written, path -> SHA-256, as `materialised` reads it again."""
+    lines = [f"{path}: {_shown(digest)}" for path, digest in digests.items()]
+    return {FILES: dg.MetadataValue.md("\n\n".join(lines))}
+
+
+def _shown(digest: str) -> str:
+    return f"[{digest[:SHOWN_DIGITS]}](#{digest})"
+
 
 _PAGE = 200
 
@@ -58,10 +79,21 @@ def _claims(key: dg.AssetKey, record: dg.EventLogRecord) -> Materialised:
         # A corpus shows the guarantee of all it builds on; a spending asset that of its charge.
         guarantee=_text(values.get("dpsynth/guarantee")) if "dpsynth/reused" in values else None,
         epsilon=float(epsilon) if isinstance(epsilon, int | float) else None,
-        ledger_head=_text(values.get("dpsynth/ledger_head")),
+        ledger_head=_digest(values.get("dpsynth/ledger_head")),
         ledger_entries=_number(values.get("dpsynth/ledger_entries")),
-        files=_object(values.get(FILES)) or {},
+        files=_files(values.get(FILES)),
     )
+
+
+def _digest(value: Any) -> str | None:
+    """A digest that is shown short, or whole as earlier versions wrote it."""
+    found = re.fullmatch(_DIGEST, value) if isinstance(value, str) else None
+    return found[1] if found else _text(value)
+
+
+def _files(value: Any) -> dict[str, Any]:
+    """Digests of files as they are shown, or in the JSON of earlier versions."""
+    return dict(_FILE.findall(value)) if isinstance(value, str) else _object(value) or {}
 
 
 def _text(value: Any) -> str | None:

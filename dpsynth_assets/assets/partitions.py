@@ -7,9 +7,6 @@ daemon read them, so a new one needs no reload. The registry says which there ar
 from collections.abc import Sequence
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (
-    AssetCheckEvaluationTargetMaterializationData,
-)
 
 from dpsynth_assets.datasets import (
     CohortSpec,
@@ -21,9 +18,6 @@ from dpsynth_assets.datasets import (
     registered_part,
     standing,
 )
-
-_RECENT = 20
-"""Materialisations that are looked through for one of a run; others were reported by hand."""
 
 
 def partitions_of(dataset: str) -> dg.DynamicPartitionsDefinition:
@@ -79,46 +73,3 @@ def asset_of_cohort(cohort: str, folder: str, artifact: str) -> tuple[dg.AssetKe
     """Key and partition of a cohort's asset in the event log; None: it has no partitions."""
     dataset, partition = registered_part(cohort)
     return dg.AssetKey([dataset, folder, artifact]), partition
-
-
-def report_check(
-    instance: dg.DagsterInstance, evaluation: dg.AssetCheckEvaluation, partition: str | None
-) -> None:
-    """Shows the result of a check that was taken outside of a run.
-
-    Dagster keeps one result without a run for a check and partition, and fails at the second. So
-    the result of a partition is shown as that of the run that made the asset, brought up to date;
-    nothing is shown before the first.
-
-    Args:
-        instance: Learns the result.
-        evaluation: The result, without partition.
-        partition: The partition; None: the asset has none.
-    """
-    from dagster._core.events import DagsterEvent, DagsterEventType
-
-    if partition is None:
-        instance.report_runless_asset_event(evaluation)
-        return
-    asked = dg.AssetRecordsFilter(asset_key=evaluation.asset_key, asset_partitions=[partition])
-    made = instance.fetch_materializations(asked, limit=_RECENT).records
-    last = next((record for record in made if record.run_id), None)
-    run = None if last is None else instance.get_run_by_id(last.run_id)
-    if last is None or run is None:
-        return
-    event = DagsterEvent(
-        event_type_value=DagsterEventType.ASSET_CHECK_EVALUATION.value,
-        job_name=run.job_name,
-        event_specific_data=dg.AssetCheckEvaluation(
-            asset_key=evaluation.asset_key,
-            check_name=evaluation.check_name,
-            passed=evaluation.passed,
-            metadata=evaluation.metadata,
-            severity=evaluation.severity,
-            partition=partition,
-            target_materialization_data=AssetCheckEvaluationTargetMaterializationData(
-                storage_id=last.storage_id, run_id=last.run_id, timestamp=last.timestamp
-            ),
-        ),
-    )
-    instance.report_dagster_event(event, run_id=last.run_id)

@@ -10,6 +10,7 @@ import dagster as dg
 from dagster._core.event_api import PartitionKeyFilter
 
 from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL
+from dpsynth_assets.assets.materialised import short_digest
 from dpsynth_assets.assets.partitions import asset_of_cohort
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
@@ -20,6 +21,7 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.metadata import code_references, compared
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.asset_links import page_address
 from dpsynth_assets.report.audit_table import LEVELS
 from dpsynth_assets.report.budget_page import budget_lines, budget_page, budget_table
 from dpsynth_assets.report.budgets import (
@@ -28,6 +30,8 @@ from dpsynth_assets.report.budgets import (
     read_budgets,
     with_findings,
 )
+from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets.resources.check_results import report_check
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.storage.identity import version_of
@@ -93,7 +97,7 @@ def last_findings(cohorts: Sequence[str], instance: dg.DagsterInstance) -> dict[
 def _with_run_and_month(
     cohort: CohortBudget, sharing: Sequence[str], instance: dg.DagsterInstance
 ) -> CohortBudget:
-    """Adds the last run, of the account's cohorts or by its last charge, and the last month.
+    """Adds the last run, of the account's cohorts or by its last charge, and what else it came to.
 
     A run for several cohorts is tagged with all of them at once, so that a search for one does not
     find it: its charges do.
@@ -102,7 +106,13 @@ def _with_run_and_month(
     run = cohort.last_run
     if tagged and f"{tagged[0].create_timestamp:%Y-%m-%d %H:%M}" >= cohort.last_charge:
         run = tagged[0].dagster_run.run_id
-    return replace(cohort, last_run=run, ends=month_of_last_round(cohort, time.time()))
+    folders = [home().released / name for name in sharing]
+    return replace(
+        cohort,
+        last_run=run,
+        ends=month_of_last_round(cohort, time.time()),
+        published=any(any(folder.glob(f"*/{LABEL_FILE}")) for folder in folders),
+    )
 
 
 def month_of_last_round(cohort: CohortBudget, now: float) -> str:
@@ -142,7 +152,7 @@ def report_budgets(ledger: Ledger, instance: dg.DagsterInstance) -> Budgets:
     table = None if shown is None else shown.metadata.get("dpsynth/budgets")
     if table != metadata["dpsynth/budgets"]:
         instance.report_runless_asset_event(dg.AssetMaterialization(BUDGETS, metadata=metadata))
-    report_check(budgets.problems(), instance)
+    _show_check(budgets.problems(), instance)
     return budgets
 
 
@@ -162,25 +172,20 @@ def report_budgets_or_problem(
         report_budgets(open_ledger(), instance)
     except Exception as error:  # noqa: BLE001 - what the caller showed stays
         problem = f"Could not read the budgets ({type(error).__name__}: {error})"
-        report_check([problem], instance)
+        _show_check([problem], instance)
         return f"{problem}: dpsynth budgets says why."
     return ""
 
 
-def report_check(problems: list[str], instance: dg.DagsterInstance) -> None:
-    """Shows a result of the check of the budgets, outside of any run.
-
-    Args:
-        problems: What is wrong; empty where the budgets hold.
-        instance: Learns the result.
-    """
-    instance.report_runless_asset_event(
+def _show_check(problems: list[str], instance: dg.DagsterInstance) -> None:
+    report_check(
+        instance,
         dg.AssetCheckEvaluation(
             asset_key=BUDGETS,
             check_name=BUDGETS_HOLD,
             passed=not problems,
             metadata=compared(_EXPECTED, problems),
-        )
+        ),
     )
 
 
@@ -189,8 +194,8 @@ def _metadata(budgets: Budgets) -> dict[str, Any]:
         **{f"budget of {cohort}": line for cohort, line in budget_lines(budgets).items()},
         "dpsynth/budgets": dg.MetadataValue.md(budget_table(budgets)),
         "dpsynth/problems": len(budgets.problems()),
-        "dpsynth/page": dg.MetadataValue.path(str(home().reports / PAGE)),
-        "dpsynth/ledger_head": budgets.ledger_head,
+        "dpsynth/page": dg.MetadataValue.url(page_address("reports", PAGE)),
+        "dpsynth/ledger_head": short_digest(budgets.ledger_head),
     }
 
 

@@ -13,17 +13,20 @@ import polars as pl
 from dpsynth_assets.assets.audit import audit_results
 from dpsynth_assets.assets.audit_trail import written_files
 from dpsynth_assets.assets.corpus_metadata import column_schema, sample_table
+from dpsynth_assets.assets.keys import EVALUATION_REPORT
 from dpsynth_assets.assets.method_assets import named
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import bound_down, bound_up, in_words
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.releases.store import StoreUnavailableError
+from dpsynth_assets.report.asset_links import asset_address
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.cards import dataset_card
@@ -91,7 +94,7 @@ def publish_corpus(
         rows.write_parquet(folder / "data" / released_rows_path("", "").name)
         (folder / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))
         (folder / CARD_FILE).write_text(card)
-    metadata = _metadata(spec, planned, rows, label)
+    metadata = _metadata(spec, planned, rows, label) | {"dpsynth/card": dg.MetadataValue.md(card)}
     address = publish_copy(final)
     if address is not None:
         metadata["dpsynth/published"] = dg.MetadataValue.url(address)
@@ -130,14 +133,41 @@ def _copy(folder: Path, target: Path) -> None:
         shutil.copytree(folder, temporary, dirs_exist_ok=True)
 
 
+def _first_line(spec: PrivateDatasetSpec, rows: pl.DataFrame, label: dict[str, Any]) -> str:
+    """A corpus in one line: what is guaranteed, its rows, and where its scores are."""
+    guarantee = label["guarantee"]
+    held = f"{guarantee['type']}, which is not (ε, δ)-DP"
+    if "epsilon" in guarantee:
+        held = guaranteed(spec, guarantee["epsilon"], guarantee["delta"])
+    return f"{held}, {rows.height} rows; {scores_link(spec)}"
+
+
+def guaranteed(spec: PrivateDatasetSpec, epsilon: float, delta: float) -> str:
+    """What holds for a corpus, as `ε 5.69 of 8 guaranteed at δ 1e-6`."""
+    of = declared(spec.budget.epsilon)
+    return f"ε {epsilon_up(epsilon)} of {of} guaranteed at δ {_short(rounded_up(delta))}"
+
+
+def _short(number: str) -> str:
+    return number.replace("e-0", "e-")
+
+
+def scores_link(spec: PrivateDatasetSpec) -> str:
+    """Where the scores of a cohort's corpora are."""
+    return f"scores: [internal report]({asset_address(f'{spec.name}/{EVALUATION_REPORT}')})"
+
+
 def _metadata(
     spec: PrivateDatasetSpec, planned: PlannedMethod, rows: pl.DataFrame, label: dict[str, Any]
 ) -> dict[str, Any]:
-    """Method, guarantee and rows first; then numbers, files and the whole label."""
+    """What holds and for how many rows first; then numbers, files and the whole label."""
     folder = released_folder(spec.name, planned.folder)
     guarantee, cohort = label["guarantee"], label["cohort"]
     remaining = cohort["remaining_epsilon"]
-    metadata: dict[str, Any] = {"dpsynth/method": dg.MetadataValue.md(named(planned))}
+    metadata: dict[str, Any] = {
+        "dpsynth/corpus": dg.MetadataValue.md(_first_line(spec, rows, label)),
+        "dpsynth/method": dg.MetadataValue.md(named(planned)),
+    }
     metadata |= in_words(
         guarantee["type"],
         guarantee.get("epsilon"),
@@ -171,7 +201,7 @@ def _metadata(
         "dpsynth/cohort_guarantee": cohort["guarantee"],
         "dpsynth/privacy_unit": label["privacy_unit"],
         "dpsynth/neighboring_relation": label["neighboring_relation"],
-        "dpsynth/folder": dg.MetadataValue.path(str(folder)),
+        "dpsynth/folder": f"{home().released.name}/{spec.name}/{planned.folder} in DPSYNTH_HOME",
         "dpsynth/ledger_reservation": label["subject"]["reservation"],
         **written_files(folder),
         "dpsynth/privacy_label": dg.MetadataValue.json(label),

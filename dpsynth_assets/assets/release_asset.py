@@ -9,7 +9,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -54,7 +54,7 @@ from dpsynth_assets.methods.stages import (
     with_corpora_behind,
 )
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
-from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.ledger.schema import RESERVE
@@ -258,37 +258,38 @@ class _StageRun:
 
     def stored(self) -> StoredRelease:
         """Releases the stage, or finds it released."""
-        tag_run(self.context, self.spec.name, self.release, self._epsilon_of_run())
+        self._tag()
         with tempfile.TemporaryDirectory() as scratch:
-            stored = release_once(
-                ledger=self.ledger,
-                store=self._store,
-                request=self._request(),
-                terms=self.plan.budget,
-                plan=self.plan.releases,
-                draw=partial(self._make_public, Path(scratch)) if self.stage.public else self._draw,
-                passes=None if self.stage.public else self._unfinished,
-                drawn_from=self._drawn_from,
-                prepare=None if self.stage.public else self._check,
-                rests_on=lambda: self.planned.method.rests_on(self.stage, self.public),
-            )
+            draw = partial(self._make_public, Path(scratch)) if self.stage.public else self._draw
+            try:
+                stored = release_once(
+                    ledger=self.ledger,
+                    store=self._store,
+                    request=self._request(),
+                    terms=self.plan.budget,
+                    plan=self.plan.releases,
+                    draw=draw,
+                    passes=None if self.stage.public else self._unfinished,
+                    drawn_from=self._drawn_from,
+                    prepare=None if self.stage.public else self._check,
+                    rests_on=lambda: self.planned.method.rests_on(self.stage, self.public),
+                )
+            except (BudgetExceededError, PlanChangedError):
+                self._tag(refused=True)
+                raise
         if stored.reservation.reused:
             self.report(1.0, "stored release reused, nothing charged")
         return stored
 
-    def _epsilon_of_run(self) -> str:
-        """ε of what this run was charged for the cohort, this stage included where it pays."""
-        request = self._request()
+    def _tag(self, *, refused: bool = False) -> None:
+        """Tags the run with what it was charged for the cohort by now."""
         charged = [
             entry.event
             for entry in self.ledger.entries(self.spec.account)
             if entry.kind == RESERVE and entry.run_id == self.context.run_id
         ]
-        with suppress(PrivacyError):  # The release itself is refused for it, and says why.
-            paid = self.ledger.preview(request, self.plan.budget, self.plan.releases)
-            if paid.reused or self.ledger.pending(request):
-                return planned_epsilon(charged, self.plan.budget)
-        return planned_epsilon([*charged, request.event], self.plan.budget)
+        epsilon = planned_epsilon(charged, self.plan.budget)
+        tag_run(self.context, self.spec.name, self.release, epsilon, refused=refused)
 
     def _check(self) -> Room:
         """Refuses, before a charge, what the stage could not end with; returns what it takes."""
@@ -353,6 +354,7 @@ class _StageRun:
 
     def _draw(self, reservation: Reservation) -> Drawn:
         """Reads private data under the charge and releases."""
+        self._tag()
         self.report(0.0, _budget_line(self.ledger, self.plan))
         with public_section(self.name):  # Where a run resumes, they are opened only here.
             public = self.public

@@ -12,10 +12,12 @@ import dagster as dg
 
 from dpsynth_assets.metrics.comparison import METRICS
 from dpsynth_assets.report import plots
+from dpsynth_assets.report.asset_links import page_address
 from dpsynth_assets.report.cells import format_cell
 
 
 def score_metadata(
+    cohort: str,
     report: Path,
     table: Sequence[Mapping[str, Any]],
     told: Sequence[str],
@@ -24,13 +26,14 @@ def score_metadata(
     """Puts scores where Dagster shows them.
 
     Args:
+        cohort: Whose scores they are.
         report: The written page.
         table: Rows of the report's table.
         told: Sentences below it.
         pictures: Those that may be shown beside the asset.
     """
     metadata: dict[str, Any] = {
-        "dpsynth/report": dg.MetadataValue.path(str(report)),
+        "dpsynth/report": dg.MetadataValue.url(page_address("reports", cohort, report.name)),
         "dpsynth/scores": _score_table(table),
         "dpsynth/verdicts": dg.MetadataValue.md("\n\n".join(told)),
     }

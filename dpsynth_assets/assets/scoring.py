@@ -236,7 +236,7 @@ def write_report(
         ),
     ):
         _write_owner_only(folder / name, content)
-    return score_metadata(folder / "report.html", table, told, shown)
+    return score_metadata(spec.name, folder / "report.html", table, told, shown)
 
 
 def _write_owner_only(path: Path, content: str) -> None:

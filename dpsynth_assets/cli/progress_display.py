@@ -112,18 +112,18 @@ def progress_lines(
     seconds: float = SECONDS_BETWEEN_LINES,
 ) -> ProgressCallback:
     """One line at the beginning, at the end, and every so many seconds between."""
-    from dpsynth_assets.resources.progress import coarse, progress_line
+    from dpsynth_assets.resources.progress import ProgressLine
 
-    started = clock()
+    told = ProgressLine(clock())
     last: float | None = None
 
     def report(share: float, message: str) -> None:
         nonlocal last
         now = clock()
+        line = told.line(share, message, now)
         if last is not None and now - last < seconds and share < 1:
             return
         last = now
-        line = progress_line(coarse(share), message, now - started)
         console.print(f"{title}: {line}", markup=False, highlight=False, soft_wrap=True)
 
     return report

@@ -1,6 +1,5 @@
 """How far a whole run is, from Dagster's events: step k of n, and the minutes that are left."""
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -61,9 +60,11 @@ class RunProgress:
 
     def line(self) -> str:
         """How far the run is: `Step 8 of 31, about 4 min left: enquiries/aug_pe/population`."""
+        from dpsynth_assets.resources.progress import in_time
+
         number = min(len(self._took) + (self._current is not None), len(self._steps))
         left = self.seconds_left()
-        told = "" if left is None else f", about {max(1, math.ceil(left / 60))} min left"
+        told = "" if left is None else f", about {in_time(max(60.0, left))} left"
         name = "" if self._current is None else f": {self._current.replace('__', '/')}"
         return f"Step {number} of {len(self._steps)}{told}{name}"
 

@@ -4,6 +4,7 @@ import dagster as dg
 
 from dpsynth_assets.assets.attacks import attack_definitions
 from dpsynth_assets.assets.audit import audit_definitions
+from dpsynth_assets.assets.automation import with_followed_checks
 from dpsynth_assets.assets.corpora import method_definitions
 from dpsynth_assets.assets.dataset import dataset_definitions
 from dpsynth_assets.assets.evaluation import evaluation_definitions
@@ -60,7 +61,7 @@ def cohort_assets(spec: PrivateDatasetSpec) -> dg.Definitions:
         ValueError: If a method or a setting is unknown.
     """
     plan = plan_dataset(spec)
-    return dg.Definitions.merge(
+    merged = dg.Definitions.merge(
         dataset_definitions(spec, plan),
         secret_definitions(spec),
         *(method_definitions(spec, plan, planned) for planned in plan.methods),
@@ -70,3 +71,4 @@ def cohort_assets(spec: PrivateDatasetSpec) -> dg.Definitions:
         audit_definitions(spec, plan),
         attack_definitions(spec, plan),
     )
+    return with_followed_checks(merged)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+from dagster_shared.record import replace
 
 from dpsynth_assets.assets.partitions import partitions_of, show_partitions
 from dpsynth_assets.assets.replaced_ops import replaced_op, with_attributes
@@ -53,23 +54,8 @@ def _partitioned(
         node_def=replaced_op(part.op, body=step.of(_body(part.op))),
         specs=[each.replace_attributes(partitions_def=partitions) for each in part.specs],
         check_specs_by_output_name={
-            output: _check_spec(each, partitions) for output, each in checks.items()
+            output: replace(each, partitions_def=partitions) for output, each in checks.items()
         },
-    )
-
-
-def _check_spec(
-    spec: dg.AssetCheckSpec, partitions: dg.DynamicPartitionsDefinition
-) -> dg.AssetCheckSpec:
-    return dg.AssetCheckSpec(
-        name=spec.name,
-        asset=spec.asset_key,
-        description=spec.description,
-        additional_deps=spec.additional_deps,
-        blocking=spec.blocking,
-        metadata=spec.metadata,
-        automation_condition=spec.automation_condition,
-        partitions_def=partitions,
     )
 
 

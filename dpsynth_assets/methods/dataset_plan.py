@@ -7,11 +7,14 @@ from typing import Any
 
 from dpsynth_assets.datasets import MethodSpec
 from dpsynth_assets.methods.base import CohortTerms, Method, Staged
+from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR, MethodPlan, Stage
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed
-from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.events import Event, event_to_json
+from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease
 from dpsynth_assets.privacy.ledger.plans import is_secret
+from dpsynth_assets.privacy.with_inputs import epsilon_with_inputs
 
 SHARED = "shared"
 """Folder of what all methods of a dataset share; the middle of its asset keys."""
@@ -149,6 +152,25 @@ class DatasetPlan:
             behind += [event for event in (*read, *made) if not _already(event, behind)]
         behind += [e for e in self._events_of_corpora(planned) if not _already(e, behind)]
         return tuple(behind)
+
+    def epsilon_of_corpus(self, planned: PlannedMethod) -> float | None:
+        """ε of a corpus with all that it builds on, by the plan; None where it has none.
+
+        The ledger says what it is of the rows that were published.
+        """
+        own = () if planned.method.rows_are_free else (planned.plan.event,)
+        events = [event for event in (*self.events_behind(planned), *own) if event is not None]
+        if planned.plan.refusal is not None or planned.plan.guarantee is not GuaranteeType.DP:
+            return None
+        terms = self.budget
+        key = {
+            "epsilon of": [event_to_json(event) for event in events],
+            "at": [terms.delta, terms.accountant, terms.epsilon],
+        }
+        found = remembered(
+            key, lambda: epsilon_with_inputs(events, terms.delta, terms.accountant, terms.epsilon)
+        )
+        return float(found)
 
     def _events_of_corpora(self, planned: PlannedMethod) -> Sequence[Event]:
         """Events of the releases behind what a method builds on, theirs included."""

@@ -1,6 +1,19 @@
-"""Addresses of a cohort's assets in the web UI."""
+"""Addresses in the web UI: of a cohort's assets, and of pages that were written for it."""
 
 from dpsynth_assets.datasets import registered_part
+
+PAGES = "/pages"
+"""Below it the web server shows written pages."""
+
+
+def page_address(place: str, *names: str) -> str:
+    """Path of a written page.
+
+    Args:
+        place: `released` or `reports`.
+        names: Its folders and its file below that.
+    """
+    return "/".join((PAGES, place, *names))
 
 
 def asset_address(asset: str) -> str:

@@ -2,9 +2,10 @@
 
 from urllib.parse import quote
 
-from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up
+from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.report.asset_links import asset_address
 from dpsynth_assets.report.audit_trail import RELEASED_STATE, AuditTrail, Spend
+from dpsynth_assets.report.cells import left_in_words
 from dpsynth_assets.report.page_cells import Link
 from dpsynth_assets.report.pages import Cell, TableBlock, to_markdown
 
@@ -15,6 +16,19 @@ LEVELS = (
     "whomever it is given to."
 )
 """The privacy levels of assets, in one sentence each."""
+
+EXPLAINED = (
+    "**ε alone** is the best bound of a release by itself. **ε added** is by how much it raises "
+    "the total so far, which the accountant of the budget composes of all charges. In it a first "
+    "or small release may add more than ε alone, as its own best bound does not compose; many "
+    "releases together cost less than the sum of their ε alone. What is guaranteed of all of them "
+    "stands in the privacy statement; what is guaranteed of one corpus, on its card.\n\n"
+    "**who may read** names the level. A charge that stored nothing is never given back: private "
+    "records may have been read under it. **builds on** names the charges behind a release by "
+    "their entry in the ledger; ε of a corpus includes theirs.\n\n"
+)
+"""Below the spend table: long enough, too, that the web UI folds the table away at any length and
+opens it in a window of its own, where its columns have room."""
 
 _HEADER = (
     "entry", "release", "mechanism", "ε alone", "ε added to the total", "total so far", "run",
@@ -27,7 +41,8 @@ def spend_table(trail: AuditTrail) -> str:
     if not trail.spends:
         return "Nothing was charged yet."
     numeric = tuple(name == "entry" or name.startswith(("ε", "total")) for name in _HEADER)
-    return to_markdown([TableBlock(_HEADER, tuple(map(_row, trail.spends)), numeric)])
+    table = to_markdown([TableBlock(_HEADER, tuple(map(_row, trail.spends)), numeric)])
+    return f"{table}\n\n{EXPLAINED}{LEVELS}"
 
 
 def _row(spend: Spend) -> tuple[Cell, ...]:
@@ -53,7 +68,7 @@ def spent_in_words(trail: AuditTrail) -> str:
     return (
         "; ".join(
             f"{cohort}: ε = {epsilon_up(spend.epsilon_cumulative)} spent, "
-            f"{epsilon_down(spend.epsilon_remaining)} left, guaranteed: ε = "
+            f"{left_in_words(spend.epsilon_remaining)}, guaranteed: ε = "
             f"{epsilon_up(spend.epsilon_guaranteed)}"
             for cohort, spend in sorted(last.items())
         )

@@ -29,6 +29,8 @@ _NOTE = (
     "ledger would still admit, and `until` is the month of the last of them if every tick of the "
     "declared schedule runs; a monthly allowance may make it later."
 )
+NEARLY_ALL = 0.95
+"""Share of a budget from which on it is used up where no round of it is left."""
 LEAST = 20
 """Cohorts that are told in a line of their own, those with the least left first."""
 
@@ -72,7 +74,8 @@ def rounds_in_words(cohort: CohortBudget) -> str:
 def until(cohort: CohortBudget) -> str:
     """Month in which the rounds run out, or why none is told."""
     if cohort.rounds_left == 0:
-        return "used up"
+        left = cohort.left is not None and cohort.share < NEARLY_ALL
+        return "less than a round is left" if left else "used up"
     return cohort.ends or ("no schedule" if not cohort.schedule else "—")
 
 
@@ -84,7 +87,8 @@ def disagreements(cohort: CohortBudget) -> str:
 def _line(cohort: CohortBudget) -> str:
     rounds = rounds_in_words(cohort)
     told = cohort.in_words if rounds == "—" else f"{cohort.in_words}; rounds left: {rounds}"
-    return f"{told}, until {cohort.ends}" if cohort.ends else told
+    told = f"{told}, until {cohort.ends}" if cohort.ends else told
+    return f"{told}; nothing published" if cohort.paid_for_nothing else told
 
 
 def _tiles(budgets: Budgets) -> Tiles:
@@ -123,7 +127,7 @@ def _row(each: CohortBudget) -> tuple[Cell, ...]:
         rounded_up(each.delta),
         rounds_in_words(each),
         until(each),
-        each.guarantee,
+        f"{each.guarantee}; nothing published" if each.paid_for_nothing else each.guarantee,
         each.unit or "—",
         Link(disagreements(each), asset_address(f"{each.cohort}/audit/audit_trail")),
         Link(each.last_run[:8], f"/runs/{each.last_run}") if each.last_run else "—",

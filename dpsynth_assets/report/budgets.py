@@ -13,7 +13,7 @@ from dpsynth_assets.datasets.schedule import ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import event_to_json, is_post_processing
 from dpsynth_assets.privacy.ledger import GENESIS, CohortSpend, Ledger
@@ -29,6 +29,7 @@ from dpsynth_assets.privacy.ledger.schema import (
 )
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, canonical_json
+from dpsynth_assets.report.cells import left_in_words
 
 NOTHING_CHARGED = "nothing charged"
 
@@ -58,6 +59,7 @@ class CohortBudget:
         last_run: Run that last asked for a release of the cohort; empty for none.
         last_charge: When it was last charged, UTC; empty for never.
         findings: Disagreements that its last audit found; None where it was never audited.
+        published: Whether a corpus of it is published on this machine.
     """
 
     cohort: str
@@ -76,6 +78,12 @@ class CohortBudget:
     last_run: str = ""
     last_charge: str = ""
     findings: int | None = None
+    published: bool = True
+
+    @property
+    def paid_for_nothing(self) -> bool:
+        """Says whether something was charged and no corpus is published."""
+        return self.spent > 0 and not self.published
 
     @property
     def overspent(self) -> bool:
@@ -92,7 +100,7 @@ class CohortBudget:
         """Spent, total and left, rounded so that none is told too favourably."""
         return (
             f"ε = {epsilon_up(self.spent)} of {declared(self.total)} spent, "
-            f"{epsilon_down(self.left)} left"
+            f"{left_in_words(self.left)}"
         )
 
 

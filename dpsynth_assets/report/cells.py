@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dpsynth_assets.privacy.directed_rounding import epsilon_up, rounded_up
+from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up, rounded_up
 
 _PERCENT = {
     "gap_closed_mauve", "gap_closed_energy_distance", "gap_closed_accuracy",
@@ -16,6 +16,14 @@ _DECIMALS = {
 }  # fmt: skip
 _EPSILONS = {"epsilon", "ex_post_epsilon"}
 """Columns that bound what a release tells: written rounded up, as δ is."""
+
+
+BUYS_NOTHING = 1e-6
+
+
+def left_in_words(epsilon: float) -> str:
+    """What is left of a budget: `0 left` where it is a rest of floating-point arithmetic."""
+    return f"{'0' if 0 < epsilon < BUYS_NOTHING else epsilon_down(epsilon)} left"
 
 
 def format_cell(key: str, value: Any, row: Mapping[str, Any] | None = None) -> str:

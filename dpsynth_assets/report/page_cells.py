@@ -30,7 +30,8 @@ class Bar:
         """The bar as an element of a page."""
         bounded = min(1.0, max(0.0, self.share))
         words = escape(self.words)
-        return f'<meter value="{bounded:.4f}" title="{words}" aria-label="{words}">{words}</meter>'
+        value = f'low="0.8" high="0.95" optimum="0" value="{bounded:.4f}"'
+        return f'<meter {value} title="{words}" aria-label="{words}">{words}</meter>'
 
 
 @dataclass(frozen=True)

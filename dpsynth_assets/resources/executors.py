@@ -8,17 +8,22 @@ with a GPU it is `local`, because only the end of a process gives the memory of 
 
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import dagster as dg
-from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster._core.errors import DagsterExecutionInterruptedError, DagsterUserCodeProcessError
+from dagster._utils.error import SerializableErrorInfo
 
+from dpsynth_assets.resources.check_results import keep_results
 from dpsynth_assets.resources.live_runs import hold_until_exit
 from dpsynth_assets.resources.model_pool import carry_over_limit, has_gpu
 from dpsynth_assets.resources.private_section import is_refused
 from dpsynth_assets.resources.ray_steps import refuse_what_no_node_can_run, with_settings_passed
+from dpsynth_assets.resources.run_tags import tag_cohorts
 from dpsynth_assets.resources.waiting import watched
+from dpsynth_assets.tags import EPSILON
 
 _ELSEWHERE = {
     "kubernetes": ("dagster_k8s", "k8s_job_executor"),
@@ -74,28 +79,47 @@ class _AliveExecutor(dg.Executor):
         hold_until_exit(plan_context.run_id)
         if carried := carry_over_limit(plan_context.instance):
             plan_context.log.info(carried)
-        failed = []
-        with watched(plan_context.instance, plan_context.run_id, plan_context.log.warning):
-            for event in self._inner.execute(plan_context, execution_plan):
-                if event.is_step_failure:
-                    failed.append(event)
-                yield event
+        instance, failed = plan_context.instance, []
+        with suppress(Exception):  # Nor must a tag keep a run from anything.
+            tag_cohorts(instance, plan_context.dagster_run)
+        try:
+            with watched(instance, plan_context.run_id, plan_context.log.warning):
+                for event in self._inner.execute(plan_context, execution_plan):
+                    if event.is_step_failure:
+                        failed.append(event)
+                    yield event
+        finally:
+            with suppress(Exception):  # What a check shows must not hide how the run ended.
+                keep_results(instance, plan_context.dagster_run)
         if failed and all(map(is_refused, failed)):
-            _end_refused(plan_context)
+            _end_refused(plan_context, failed)
 
 
-def _end_refused(plan_context: Any) -> NoReturn:
+class _RefusedError(DagsterUserCodeProcessError, DagsterExecutionInterruptedError):
+    """Ends a run as canceled and is shown as its text alone, without a stack trace."""
+
+
+def _end_refused(plan_context: Any, failed: Sequence[dg.DagsterEvent]) -> NoReturn:
     """Ends a run as canceled whose only failures are releases that were refused.
 
-    Dagster shows an asset whose latest run failed in red, and its planned checks as failed. After a
-    refusal what was released before is as valid as it was.
+    Dagster shows an asset whose latest run failed in red. After a refusal what was released before
+    is as valid as it was.
     """
-    told = (
-        "What failed was refused by the budget or the plan, before any charge for it. What was "
-        "released stands."
+    instance = plan_context.instance
+    run = instance.get_run_by_id(plan_context.run_id)
+    charged = "" if run is None else run.tags.get(EPSILON, "0")
+    reasons: Any = [event.step_failure_data.user_failure_data for event in failed]
+    told = "\n".join(
+        [
+            *dict.fromkeys(str(reason.description) for reason in reasons),
+            "This was refused by the budget or the plan, before any charge for it: the run was "
+            f"charged ε = {charged}. What was released stands.",
+        ]
     )
-    plan_context.instance.report_run_canceling(plan_context.dagster_run, told)
-    raise DagsterExecutionInterruptedError(told)
+    instance.report_run_canceling(plan_context.dagster_run, told)
+    raise _RefusedError(
+        told, user_code_process_error_infos=[SerializableErrorInfo(told, [], "Refused")]
+    )
 
 
 class _RayExecutor(_AliveExecutor):

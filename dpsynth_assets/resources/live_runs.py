@@ -23,12 +23,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from dpsynth_assets.paths import home
+from dpsynth_assets.tags import RELEASE
 
 if TYPE_CHECKING:
     import dagster as dg
-
-RELEASE_TAG = "dpsynth/release"
-"""The tag `tags.RELEASE`, which lies above resources."""
 
 SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE = 10.0, 180.0
 """How often a live run renews its lock file; how long one of another machine may miss to."""
@@ -129,7 +127,7 @@ def describe(run: "dg.DagsterRun") -> str:
     """A run in words: its id, what it makes, under which release name."""
     keys = sorted(key.path[0] for key in run.asset_selection or ())
     made = ", ".join(dict.fromkeys(keys)) or run.job_name
-    release = run.tags.get(RELEASE_TAG, "")
+    release = run.tags.get(RELEASE, "")
     return f"Run {run.run_id[:8]} of {made}" + (f", release {release!r}" if release else "")
 
 

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import dagster as dg
 
@@ -35,7 +35,7 @@ class Progress(dg.ConfigurableResource):
     def start(self, context: dg.AssetExecutionContext, title: str) -> ProgressCallback:
         """Opens a bar named `title`; call the result with the share done and a short message."""
         bar = _terminal_bar[0](title) if _terminal_bar else None
-        started = time.monotonic()
+        told, place = ProgressLine(time.monotonic()), _place(context)
         last = -math.inf  # The first message is always logged.
 
         def report(share: float, message: str) -> None:
@@ -43,12 +43,12 @@ class Progress(dg.ConfigurableResource):
             if bar is not None:
                 bar(share, message)
             now = time.monotonic()
+            line = told.line(share, message, now)
             if now - last < self.log_every_seconds and share < 1:
                 return
             last = now
-            line = progress_line(coarse(share), message, now - started)
             with suppress(Exception):  # A log without room must not end what is paid for.
-                context.log.info("%s: %s", title, line)
+                context.log.info("%s%s: %s", place, title, line)
 
         return report
 
@@ -58,11 +58,46 @@ def coarse(share: float) -> float:
     return math.floor(share * LOGGED_STEPS + 1e-9) / LOGGED_STEPS
 
 
-def progress_line(share: float, message: str, elapsed: float) -> str:
-    """Says how far something is: share, message, and the seconds it took or may still take."""
-    if share <= 0:
-        return message
-    done = f"{share:.0%} {message}".rstrip()
-    left = elapsed * (1 - share) / share
-    eta = f", about {left:.0f} s left" if share < 1 else f", took {elapsed:.0f} s"
-    return f"{done}{eta}"
+class ProgressLine:
+    """Says how far something is: share, message, and the time that it took or may still take.
+
+    The estimate is made when the share has come to another step of 1/20, and counts down from
+    there: between two steps nothing is known that would lengthen it.
+    """
+
+    def __init__(self, started: float) -> None:
+        """Begins at a time, in seconds."""
+        self._started, self._share, self._ends = started, 0.0, started
+
+    def line(self, share: float, message: str, now: float) -> str:
+        """The line at a time, in seconds, for a share done in [0, 1]."""
+        share = coarse(share)
+        if share <= 0:
+            return message
+        if share != self._share:
+            self._share, self._ends = share, self._started + (now - self._started) / share
+        done = f"{share:.0%} {message}".rstrip()
+        if share < 1:
+            return f"{done}, about {in_time(max(0.0, self._ends - now))} left"
+        return f"{done}, took {in_time(now - self._started)}"
+
+
+def in_time(seconds: float) -> str:
+    """A duration in words: `40 s`, `40 min`, `7 h 40 min`, rounded up."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds <= 5400:
+        return f"{math.ceil(seconds / 60)} min"
+    hours, minutes = divmod(10 * math.ceil(seconds / 600), 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def _place(context: dg.AssetExecutionContext) -> str:
+    """Which step of how many its run is at, as `Step 5 of 21: `; empty where that is not known."""
+    with suppress(Exception):  # A step that is run by itself, in a test, has no run.
+        instance, run = context.instance, context.run
+        plan = instance.get_execution_plan_snapshot(str(run.execution_plan_snapshot_id))
+        stats: Any = instance.get_run_stats(run.run_id)
+        done = stats.steps_succeeded + stats.steps_failed
+        return f"Step {done + 1} of {len(plan.step_keys_to_execute)}: "
+    return ""

@@ -76,7 +76,9 @@ class _Waits:
         now, storage, lines = time.monotonic(), self._instance.event_log_storage, []
         for pool in sorted(storage.get_concurrency_keys()):
             info = storage.get_concurrency_info(pool)
-            if self._run_id not in info.pending_run_ids:
+            # Steps of one run that wait for each other wait for nobody.
+            holders = info.active_run_ids | info.assigned_run_ids
+            if self._run_id not in info.pending_run_ids or holders == {self._run_id}:
                 self._since.pop(pool, None)
                 self._said.pop(pool, None)
                 continue
@@ -84,7 +86,7 @@ class _Waits:
             again = now - self._said.get(pool, -_SAID_AGAIN_SECONDS) >= _SAID_AGAIN_SECONDS
             if waited + POLL_SECONDS > LONG_WAIT_SECONDS and again:
                 self._said[pool] = now
-                lines.append(self._line(pool, info.active_run_ids | info.assigned_run_ids))
+                lines.append(self._line(pool, holders - {self._run_id}))
         return lines
 
     def _line(self, pool: str, holders: set[str]) -> str:

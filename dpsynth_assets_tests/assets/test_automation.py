@@ -82,6 +82,13 @@ def test_everything_free_that_follows_from_a_paid_release_is_automated(graph):
         assert free_descendants(graph, mechanism) <= automated(graph), mechanism
 
 
+def test_every_step_that_checks_follows_its_asset(loaded, windows):
+    steps = [*(loaded.asset_checks or ()), *(windows.asset_checks or ())]
+    specs = [spec for step in steps for spec in step.check_specs]
+    alone = {spec.asset_key.path[0] for spec in specs if spec.automation_condition is None}
+    assert alone == {"privacy_budgets"}, "shown by hand after every audit"
+
+
 def test_windows_of_a_dataset_keep_the_same_laws(windows):
     graph = windows.resolve_asset_graph()
     keys = automated(graph)
@@ -209,6 +216,15 @@ class House:
             for partition in result.get_requested_partitions(key)
         }
 
+    def checked(self) -> set[dg.AssetCheckKey]:
+        """Checks that the sensor asks for now."""
+        result = dg.evaluate_automation_conditions(
+            defs=self.loaded, instance=self.instance, cursor=self.cursor
+        )
+        self.cursor = result.cursor
+        asked = {each.key for each in result.results if not each.true_subset.is_empty}
+        return {key for key in asked if isinstance(key, dg.AssetCheckKey)}
+
     def tick(self) -> set[dg.AssetKey]:
         """What the sensor asks for now."""
         result = dg.evaluate_automation_conditions(
@@ -256,6 +272,17 @@ def test_a_corpus_waits_for_the_checks_of_its_candidate(loaded, graph, house):
             )
         )
     assert dg.AssetKey(["tickets", "mean_uniform", "corpus"]) not in house.tick()
+
+
+@pytest.mark.parametrize("path", PAID)
+def test_checks_are_taken_with_what_follows_and_of_what_was_made_without_them(house, graph, path):
+    key = dg.AssetKey(list(path))
+    house.instance.report_runless_asset_event(dg.AssetMaterialization(key))
+    gate = graph.get(dg.AssetKey([*path[:2], "candidate_corpus"])).check_keys
+    assert gate <= house.checked()
+    house.make([key])
+    while asked := house.tick():
+        house.make(asked)
 
 
 def test_what_a_run_made_itself_is_not_asked_for_again():

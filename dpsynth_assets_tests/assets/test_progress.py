@@ -3,6 +3,7 @@
 import io
 from types import SimpleNamespace
 
+import dagster as dg
 import pytest
 from rich.console import Console
 
@@ -54,6 +55,48 @@ def test_the_log_does_not_tell_how_many_records_a_share_is_of(context, lines, cl
     report = Progress().start(context, "work")
     report(16 / records, "reading")
     assert lines == ["work: 10% reading, about 0 s left"]
+
+
+def test_the_time_left_never_grows_while_the_share_stays_in_its_step(context, lines, clock):
+    report = Progress().start(context, "work")
+    for minutes, share in ((40, 0.05), (20, 0.06), (20, 0.09), (40, 0.10)):
+        clock[0] += 60 * minutes
+        report(share, "")
+    assert lines == [
+        "work: 5%, about 12 h 40 min left",
+        "work: 5%, about 12 h 20 min left",
+        "work: 5%, about 12 h left",
+        "work: 10%, about 18 h left",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (59, "59 s"),
+        (61, "2 min"),
+        (5400, "90 min"),
+        (5401, "1 h 40 min"),
+        (7200, "2 h"),
+    ],
+)
+def test_a_duration_is_said_in_words(seconds, words):
+    assert module.in_time(seconds) == words
+
+
+def test_the_log_counts_the_steps_of_the_run():
+    @dg.asset
+    def first() -> None: ...
+
+    @dg.asset(deps=[first])
+    def second(context: dg.AssetExecutionContext, progress: Progress) -> None:
+        progress.start(context, "work")(0.0, "begins")
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = dg.materialize([first, second], resources={"progress": Progress()}, instance=instance)
+        told = [record.user_message for record in instance.all_logs(run.run_id)]
+    assert "Step 2 of 2: work: begins" in told
 
 
 def test_terminal_bar_sees_every_step(context, clock, monkeypatch):

@@ -27,7 +27,7 @@ def ui(
 
     prepare_dagster_home()
     expect_free(host, port)
-    typer.echo(f"Serving on http://{host}:{port} (Ctrl-C ends it)", err=True)
+    typer.echo("Opening: reads the definitions, which may take half a minute.", err=True)
     serve(host, port, workspace, read_only=read_only)
 
 

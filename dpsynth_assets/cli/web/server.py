@@ -3,16 +3,21 @@
 Takes the options of `dagster-webserver`, in whose place the image runs it.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Collection
+import sys
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 from dagster_webserver import cli as dagster_cli
 from dagster_webserver.webserver import DagsterWebserver
 from graphql import ASTValidationRule, GraphQLError, OperationDefinitionNode, OperationType
 from starlette.middleware import Middleware
+from starlette.responses import RedirectResponse
+from starlette.routing import BaseRoute, Mount, Route
 
 from dpsynth_assets.cli.web.guard import Guard, declared_hosts
+from dpsynth_assets.cli.web.pages import page_routes
 
 HARMLESS_MUTATIONS = frozenset({"setNuxSeen", "logTelemetry"})
 """Mutations that the pages of a read-only server send, and that change nothing of ours."""
@@ -53,6 +58,17 @@ class GuardedWebserver(DagsterWebserver[Any, Any]):
         )
         return [guard, *super().build_middleware()]
 
+    def build_routes(self) -> list[BaseRoute]:
+        """Dagster's, and before them written pages, and the graph in place of an empty timeline."""
+        graph, read_only = f"{self._app_path_prefix}/asset-groups", self._process_context.read_only
+        ours: list[BaseRoute] = [
+            Route("/", lambda _: RedirectResponse(graph)),
+            *page_routes(self.make_security_headers(), read_only=read_only),
+        ]
+        if self._app_path_prefix:
+            ours = [Mount(self._app_path_prefix, routes=ours)]
+        return [*ours, *super().build_routes()]
+
     def build_graphql_validation_rules(self) -> Collection[type[ASTValidationRule]]:
         """Dagster's rules, and on a read-only server one that refuses mutations."""
         rules = super().build_graphql_validation_rules()
@@ -70,24 +86,24 @@ def host(
     """Serves the UI until it is interrupted; in place of Dagster's function of these arguments."""
     import uvicorn
 
+    address = address or dagster_cli.DEFAULT_WEBSERVER_HOST
+    port = port or dagster_cli.DEFAULT_WEBSERVER_PORT
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Any) -> AsyncIterator[None]:
+        sys.stderr.write(f"Serving on http://{address}:{port}{path_prefix} (Ctrl-C ends it)\n")
+        with contextlib.suppress(asyncio.exceptions.CancelledError):
+            yield
+
     served = GuardedWebserver(context, path_prefix, live_data_poll_rate)
-    app = served.create_asgi_app(lifespan=_lifespan)
     uvicorn.run(
-        app,
-        host=address or dagster_cli.DEFAULT_WEBSERVER_HOST,
-        port=port or dagster_cli.DEFAULT_WEBSERVER_PORT,
+        served.create_asgi_app(lifespan=lifespan),
+        host=address,
+        port=port,
         log_level=log_level,
         server_header=False,
         timeout_graceful_shutdown=_CLOSING_SECONDS,
     )
-
-
-@contextlib.asynccontextmanager
-async def _lifespan(_app: Any) -> Any:
-    import asyncio
-
-    with contextlib.suppress(asyncio.exceptions.CancelledError):
-        yield
 
 
 def main(arguments: list[str] | None = None) -> None:
