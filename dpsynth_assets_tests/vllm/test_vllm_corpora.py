@@ -84,7 +84,7 @@ def test_a_fine_tuned_generator_writes_the_same_rows_through_both(
 def test_a_judged_fine_tuned_corpus_through_vllm_keeps_its_shares(
     folder, language_model, documents
 ):
-    rejection = RejectionSettings(lowest_quantile=0.1, rounds=12)
+    rejection = RejectionSettings(judge="likelihood", rules=(), lowest_quantile=0.1, rounds=12)
     made = fine_tuned_corpus(folder, language_model, documents, VLLM, rejection=rejection)
     assert made.facts["judge"] == "likelihood"
     assert made.facts["mean_score_accepted"] >= made.facts["threshold_lowest"]
@@ -144,7 +144,7 @@ def test_a_steered_corpus_equals_transformers(vllm_engine, transformers_engine, 
 
 def test_a_steered_and_judged_corpus_through_vllm_keeps_its_shares(vllm_engine, documents):
     # The small model writes few rows that its own judge takes: one in thirty here.
-    rejection = RejectionSettings(lowest_quantile=0.0, rounds=12)
+    rejection = RejectionSettings(judge="likelihood", rules=(), lowest_quantile=0.0, rounds=12)
     made = steered_corpus(vllm_engine, documents, 1.0, rejection)
     assert made.facts["mean_score_accepted"] >= made.facts["threshold_lowest"]
     assert 0 < made.facts["acceptance_rate"] <= 1
@@ -169,7 +169,9 @@ def test_a_rubric_judge_rejects_rows_through_vllm(vllm_engine, documents, monkey
     texts = documents["text"].to_list()
     scores = EngineJudge(vllm_engine, max_text_tokens=40)._scores(texts)
     middle = float(np.median([each.overall for each in scores]))
-    rejection = RejectionSettings(judge="rubric", min_overall=middle, max_text_tokens=40, rounds=4)
+    rejection = RejectionSettings(
+        judge="rubric", rules=(), min_overall=middle, max_text_tokens=40, rounds=4
+    )
     made = steered_corpus(vllm_engine, documents, 1.0, rejection)
     assert made.facts["unscored"] == 0
     assert made.facts["mean_score_accepted"] >= middle
