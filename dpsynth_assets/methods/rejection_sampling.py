@@ -24,9 +24,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
-from dpsynth_assets.methods.row_rules import RULES, RowRules, Rule, has_abuse
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.judging import EngineJudge, Judge, JudgeError, LikelihoodJudge, Verdict
+from dpsynth_assets.models.judging.row_rules import RULES, RowRules, Rule, has_abuse
 
 if TYPE_CHECKING:
     import polars as pl

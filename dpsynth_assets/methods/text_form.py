@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from dpsynth_assets.json_records import record_check
-from dpsynth_assets.methods.row_rules import trimmed
 from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.judging.row_rules import trimmed
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 
 SCHEMA = "json_schema_sha256"

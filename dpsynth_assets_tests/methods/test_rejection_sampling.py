@@ -16,8 +16,8 @@ from dpsynth_assets.methods.rejection_sampling import (
     round_seed,
     write_accepted,
 )
-from dpsynth_assets.methods.row_rules import RULES
 from dpsynth_assets.models.judging import JudgeError, Verdict
+from dpsynth_assets.models.judging.row_rules import RULES
 
 
 class Digits:

@@ -2,7 +2,13 @@
 
 import pytest
 
-from dpsynth_assets.methods.row_rules import RULES, RowRules, ends_as_sentence, has_abuse, trimmed
+from dpsynth_assets.models.judging.row_rules import (
+    RULES,
+    RowRules,
+    ends_as_sentence,
+    has_abuse,
+    trimmed,
+)
 
 FRAMES = ('Five-star review: "', "Question:")
 
