@@ -37,6 +37,9 @@ _LEAD = re.compile(
 )
 """What a model says before its text, or the name of a field."""
 
+_CLOSED = re.compile(r'([^"]*[^\s"(])"(?!\w)')
+"""A text up to its first quotation mark, where that one closes."""
+
 _QUOTES = {'"': '"', "“": "”", "«": "»", "「": "」"}
 
 _PLACEHOLDER = re.compile(
@@ -92,6 +95,9 @@ def trimmed(text: str, frames: Collection[str] = ()) -> str:
     cuts = [found.start() for found in [_TURN.search(text)] if found]
     cuts += [place for each in openings if (place := text.find("\n" + each)) >= 0]
     text = _unquoted(text[: min(cuts, default=None)].strip())
+    if any(each.rstrip().endswith('"') for each in frames):
+        closed = _CLOSED.match(text)  # The prompt has opened the quotation that ends there.
+        text = closed[1] if closed else text
     ends = [match.end() for match in _END.finditer(text) if _ends(text, match)]
     last = ends[-1] if ends else 0
     return text[:last] if last >= _LEAST_KEPT * len(text) else text
