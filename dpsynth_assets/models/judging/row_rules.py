@@ -37,8 +37,8 @@ _LEAD = re.compile(
 )
 """What a model says before its text, or the name of a field."""
 
-_CLOSED = re.compile(r'([^"]*[^\s"(])"(?!\w)')
-"""A text up to its first quotation mark, where that one closes."""
+_CLOSED = re.compile(r'([^"]*[^\s"(])"\s*(?:[,;]|\n)')
+"""A text up to its first quotation mark, where that one closes and a list of others follows."""
 
 _QUOTES = {'"': '"', "“": "”", "«": "»", "「": "」"}
 
