@@ -66,14 +66,15 @@ def write_rows(  # noqa: PLR0913 - public values, each of another source
         tries[places] = round_number
         new = [place for place in places if round_number or copies[place]]
         texts = {place: form.read(survivor_of[place]) for place in places}
-        varied = api.vary(
-            [survivor_of[place] for place in new],
-            [names[place] for place in new],
-            degree=config.last_degree,
-            seed=round_seed(_writing_seed(seed), round_number),
-            progress=lambda share: progress(share, "writing variations of the survivors"),
-        )
-        texts |= dict(zip(new, map(form.read, varied), strict=True))
+        if new:
+            varied = api.vary(
+                [survivor_of[place] for place in new],
+                [names[place] for place in new],
+                degree=config.last_degree,
+                seed=round_seed(_writing_seed(seed), round_number),
+                progress=lambda share: progress(share, "writing variations of the survivors"),
+            )
+            texts |= dict(zip(new, map(form.read, varied), strict=True))
         return [texts[place] for place in places]
 
     texts, judged = write_accepted(write, kept, len(parents), progress)

@@ -37,7 +37,7 @@ _LEAD = re.compile(
 )
 """What a model says before its text, or the name of a field."""
 
-_CLOSED = re.compile(r'([^"]*[^\s"(])"\s*(?:[,;]|\n)')
+_CLOSED = re.compile(r'([^"]*[^\s"(])"\s*(?:[,;"]|\n)')
 """A text up to its first quotation mark, where that one closes and a list of others follows."""
 
 _QUOTES = {'"': '"', "“": "”", "«": "»", "「": "」"}
