@@ -95,7 +95,8 @@ STRANGERS = {
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--to", type=Path, help="folder of homes, files and lines")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    data = os.environ.get("DPSYNTH_REAL_DATA") or "../shared/data"
+    parser.add_argument("--data", type=Path, default=Path(data), help="folder of real corpora")
     parser.add_argument("--corpora", nargs="+", choices=STRANGERS, default=list(STRANGERS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--epsilon", type=float, default=4.0)
@@ -105,6 +106,8 @@ def arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if options.rules is None and options.to is None:
         parser.error("expected --to FOLDER, got none")
+    if not (options.rules or options.marks or options.data.is_dir()):
+        parser.error(f"expected the real corpora in --data, got no folder {options.data}")
     return options
 
 

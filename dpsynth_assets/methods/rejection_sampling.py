@@ -13,6 +13,7 @@ writes more rows than it needs and drops rejected ones; writing the same place a
 that only in keeping the shares.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,6 +105,15 @@ class RejectionSettings(BaseModel):
             "out."
         ),
     )
+    best_of: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        description=(
+            "Candidates of a place of which the accepted one with the judge's best score is kept "
+            "(n, texts), in [1, rounds]; writing and judging take n times as long. 1: the first."
+        ),
+    )
     max_text_tokens: int = Field(
         default=1024, ge=1, le=1_000_000, description="Rows are judged by their first tokens."
     )
@@ -114,6 +124,11 @@ class RejectionSettings(BaseModel):
             raise ValueError(
                 "Expected lowest_quantile < highest_quantile, got "
                 f"{self.lowest_quantile} and {self.highest_quantile}. Change one of them."
+            )
+        if self.best_of > (1 if self.judge == "none" else self.rounds):
+            raise ValueError(
+                f"Expected best_of in [1, rounds], and 1 without a judge, got {self.best_of}. "
+                "Raise rounds, or name a judge."
             )
         if self.judge != "rubric" and self.engine is not None:
             raise ValueError(
@@ -297,12 +312,12 @@ def write_accepted(
     *,
     text_of: Callable[[Any], str] = str,
 ) -> tuple[list[Row | None], dict[str, Any]]:
-    """Writes rows until one is accepted for every place, or the rounds are spent.
+    """Writes rows until every place has the best accepted of `best_of`, or the rounds are spent.
 
     Deterministic where writer and judge are.
 
     Args:
-        write_rows: Writes candidates for places that have no accepted row yet.
+        write_rows: Writes candidates for places.
         kept: Accepts or rejects.
         rows: Places of the corpus, >= 1.
         progress: Told the share done, never falling.
@@ -318,23 +333,28 @@ def write_accepted(
         JudgeError: Not one candidate was accepted, or the judge gives no usable answer.
     """
     accepted: list[Row | None] = [None] * rows
-    tally, empty, round_number = _Tally(), list(range(rows)), 0
-    rules: RowRules | None = None
-    for round_number in range(1 if kept.settings is None else kept.settings.rounds):
-        report = _round_progress(progress, round_number, len(empty))
-        candidates = write_rows(empty, round_number, report)
+    best = [-math.inf] * rows
+    settings, tally, rules = kept.settings, _Tally(), None
+    todo = empty = list(range(rows))
+    round_number = 0
+    for round_number in range(1 if settings is None else settings.rounds):
+        report = _round_progress(progress, round_number, len(todo))
+        candidates = write_rows(todo, round_number, report)
         texts = [text_of(each) for each in candidates]
         rules = rules or kept.rules(texts)
         faults = list(map(rules.fault, texts))
         verdicts = _verdicts(kept.judge, texts, faults, report)
         for place, candidate, fault, verdict in zip(
-            empty, candidates, faults, verdicts, strict=True
+            todo, candidates, faults, verdicts, strict=True
         ):
             tally.add(verdict, fault)
-            if verdict.accepted:
-                accepted[place] = candidate
-        empty = [place for place in empty if accepted[place] is None]
-        if not empty:
+            score = verdict.score or 0.0
+            if verdict.accepted and score > best[place]:
+                accepted[place], best[place] = candidate, score
+        empty = [place for place in range(rows) if accepted[place] is None]
+        choosing = settings is not None and round_number + 1 < settings.best_of
+        todo = list(range(rows)) if choosing else empty
+        if not todo:
             break
     if len(empty) == rows and kept.settings is not None:
         raise JudgeError(

@@ -52,10 +52,10 @@ def silent(_share, _message):
     pass
 
 
-def filter_of(judge=None, words="", **settings):
+def filter_of(judging=None, words="", **settings):
     """What keeps every text that the judge accepts, unless rules are asked for."""
     return RowFilter(
-        settings=RejectionSettings(**{"rules": ()} | settings), judge=judge, words=words
+        settings=RejectionSettings(**{"rules": ()} | settings), judge=judging, words=words
     )
 
 
@@ -84,6 +84,18 @@ def test_rounds_are_bounded_and_empty_places_are_told():
     assert None not in rows[3:]
     assert len(writer.rounds) == 3
     assert facts["places_left_empty"] == 3
+
+
+def test_the_best_of_several_candidates_is_kept_and_the_rest_of_the_rounds_fill_places():
+    def write(places, round_number, _progress):
+        return [f"place {place}: {(place + 7 * round_number) % 10}" for place in places]
+
+    rows, facts = write_accepted(write, filter_of(Digits(), judge="rubric", best_of=3), 6, silent)
+    scores = [max((place + 7 * n) % 10 for n in range(3)) for place in range(6)]
+    assert rows == [f"place {place}: {score}" for place, score in enumerate(scores)]
+    assert facts["candidates"] == 18
+    with pytest.raises(ValidationError, match="1 without a judge, got 2"):
+        RejectionSettings(best_of=2)
 
 
 def test_facts_count_candidates_and_carry_the_judges_own():
