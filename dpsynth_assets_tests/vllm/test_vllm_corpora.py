@@ -15,7 +15,7 @@ from dpsynth_assets.methods.epsvec.writing import Writer, write_corpus
 from dpsynth_assets.methods.fine_tuning import DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import DpFineTuningConfig
 from dpsynth_assets.methods.inputs import PublicInputs, Released
-from dpsynth_assets.methods.rejection_sampling import RejectionSettings
+from dpsynth_assets.methods.rejection_sampling import RejectionSettings, RowFilter
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.judging import EngineJudge, engine_judge
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
@@ -128,7 +128,7 @@ def steered_corpus(engine, documents, strength, rejection=None):
     public = PublicInputs(
         language_model=engine.language_model, public_records=documents, engine=engine
     )
-    return write_corpus(writer, public, ROWS, silent)
+    return write_corpus(writer, RowFilter.opened(rejection, public, ""), ROWS, silent)
 
 
 def test_a_steered_corpus_equals_transformers(vllm_engine, transformers_engine, documents):
@@ -173,6 +173,6 @@ def test_a_rubric_judge_rejects_rows_through_vllm(vllm_engine, documents, monkey
         judge="rubric", rules=(), min_overall=middle, max_text_tokens=40, rounds=4
     )
     made = steered_corpus(vllm_engine, documents, 1.0, rejection)
-    assert made.facts["unscored"] == 0
+    assert "unscored" not in made.facts["turned_down"]
     assert made.facts["mean_score_accepted"] >= middle
     assert made.rows.height == ROWS - made.facts["places_left_empty"]
