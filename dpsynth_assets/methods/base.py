@@ -29,6 +29,7 @@ from dpsynth_assets.methods.models_run import (
     TEXT_EMBEDDER,
     RunModel,
 )
+from dpsynth_assets.methods.rejection_sampling import RejectionSettings, RowFilter
 from dpsynth_assets.methods.stages import (
     Mechanism,
     MethodPlan,
@@ -60,6 +61,9 @@ class MethodConfig(BaseModel):
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+REJECTION = "rejection"
+"""Setting of which rows are kept: no stage's charge depends on it, so it is in no request."""
 
 ROW_TOKENS = 1024
 """Length of a row, for its room on a disk, where a method's settings name none."""
@@ -163,7 +167,7 @@ class Staged(ABC, Generic[ConfigT]):
     def form(self) -> TextForm:
         """The form of the texts that it writes."""
         schema = self.terms.json_schema if self.follows_schema else None
-        return TextForm.of(schema, self.terms.prompts)
+        return TextForm.of(schema, self.terms.prompts, self.terms.label_texts)
 
     @property
     def uses_engine(self) -> bool:
@@ -267,11 +271,12 @@ class Staged(ABC, Generic[ConfigT]):
         if self.terms.prompts is not None:  # Other prompts are another release.
             parameters = {**parameters, "prompts": self.terms.prompts.to_json()}
         parameters = {**parameters, **schema_parameters(self.form.schema)}
+        paid_for = {name: value for name, value in parameters.items() if name != REJECTION}
         stages = tuple(
             replace(
                 stage,
                 mechanism=mechanisms.get(stage.name),
-                settings=self.stage_settings(stage.name, parameters),
+                settings=self.stage_settings(stage.name, paid_for),
                 rests_on=(rests_on or {}).get(stage.name, {}),
             )
             for stage in self.stages()
@@ -433,9 +438,20 @@ class Method(Staged[ConfigT]):
         return public.corpora[folder]
 
     @property
+    def rejection(self) -> RejectionSettings | None:
+        """Which rows are kept; None where all are, or where it writes none."""
+        return getattr(self.config, REJECTION, None)
+
+    @property
     def writing_inputs(self) -> frozenset[str]:
         """Artifacts of the public base that only writing reads: no paid release depends on them."""
-        return frozenset()
+        return frozenset() if self.rejection is None else self.rejection.public_inputs()
+
+    def row_filter(self, public: PublicInputs) -> RowFilter:
+        """Opens what decides which written rows are kept, on public and released values alone."""
+        words = " ".join((self.terms.domain, *self.terms.label_texts))
+        whole = self.form.schema is not None
+        return RowFilter.opened(self.rejection, public, words, whole=whole)
 
     @property
     def default_rows(self) -> int:

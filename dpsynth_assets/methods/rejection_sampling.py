@@ -1,28 +1,36 @@
-"""Rejection sampling: rows a judge turns down are written again, in their places.
+"""Which written rows are kept: those that break no public rule and that a judge accepts.
 
-Every place of a corpus (its label, its topic) is written until a row is accepted or the rounds are
-spent, so the shares of labels and topics stay those that were asked for, while each row follows the
-generator's own distribution among accepted rows.
+Where rows are free, every place of a corpus (its label, its topic) is written until a row is
+accepted or the rounds are spent, so the shares of labels and topics stay those that were asked for,
+while each row follows the generator's own distribution among accepted rows. Rows that private
+tokens have drawn are paid for one by one: of them some may only be left out.
 
-**Privacy** Rows and judge are functions of released and public values: post-processing, at no cost,
-and the acceptance rate may be published.
+**Privacy** Rows, rules and judge are functions of released and public values: post-processing, at
+no cost, and the acceptance rate may be published.
 
 **Source** Banayeeanzade et al. 2026 (EPSVec), sections 4.2 and 5.1 and appendix D.4. The paper
 writes more rows than it needs and drops rejected ones; writing the same place again differs from
 that only in keeping the shares.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, Self, TypeVar
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.judging import EngineJudge, Judge, JudgeError, LikelihoodJudge, Verdict
+from dpsynth_assets.models.judging.row_rules import RULES, RowRules, Rule, has_abuse
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Row = TypeVar("Row", covariant=True)
 _JUDGING_SHARE = 0.2
@@ -30,13 +38,23 @@ _JUDGING_SHARE = 0.2
 
 
 class RejectionSettings(BaseModel):
-    """Which rows of a corpus are kept, as it stands in a dataset file. Free, like other rows."""
+    """Which rows are kept, as it stands in a dataset file; it changes no charge."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    judge: Literal["likelihood", "rubric"] = Field(
-        default="likelihood",
+    rules: tuple[Rule, ...] = Field(
+        default=RULES,
         description=(
+            "Rows that are turned down. placeholders: `[Bank Name]`. language: under three words, "
+            "few letters, or the same words again and again. endings: no sentence's end, where "
+            "half of the rows have one. repeats: nearly the same words as an earlier row. abuse: "
+            "words of a short public list, unless domain or labels say that records hold abuse."
+        ),
+    )
+    judge: Literal["none", "likelihood", "rubric"] = Field(
+        default="none",
+        description=(
+            "none: the rules alone. "
             "likelihood: the public language model; keeps rows about as likely as public text. "
             "rubric: an instruction-tuned model scores each row's writing."
         ),
@@ -87,6 +105,15 @@ class RejectionSettings(BaseModel):
             "out."
         ),
     )
+    best_of: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        description=(
+            "Candidates of a place of which the accepted one with the judge's best score is kept "
+            "(n, texts), in [1, rounds]; writing and judging take n times as long. 1: the first."
+        ),
+    )
     max_text_tokens: int = Field(
         default=1024, ge=1, le=1_000_000, description="Rows are judged by their first tokens."
     )
@@ -98,14 +125,22 @@ class RejectionSettings(BaseModel):
                 "Expected lowest_quantile < highest_quantile, got "
                 f"{self.lowest_quantile} and {self.highest_quantile}. Change one of them."
             )
-        if self.judge == "likelihood" and self.engine is not None:
+        if self.best_of > (1 if self.judge == "none" else self.rounds):
             raise ValueError(
-                "Expected no engine for judge: likelihood, got one. Drop it, or take judge: rubric."
+                f"Expected best_of in [1, rounds], and 1 without a judge, got {self.best_of}. "
+                "Raise rounds, or name a judge."
+            )
+        if self.judge != "rubric" and self.engine is not None:
+            raise ValueError(
+                f"Expected no engine for judge: {self.judge}, got one. Drop it, or take judge: "
+                "rubric."
             )
         return self
 
     def public_inputs(self) -> frozenset[str]:
         """Artifacts of the public base the judge reads, by the last part of their asset keys."""
+        if self.judge == "none":
+            return frozenset()
         if self.judge == "likelihood":
             return frozenset({"public_language_model", "public_corpus"})
         names_no_model = self.engine is None or self.engine.model is None
@@ -119,12 +154,39 @@ class RejectionSettings(BaseModel):
 
     def work(self, rows: float, sizes: PublicSizes) -> Work:
         """Counts the judging of so many rows, and of the public texts a threshold is taken from."""
+        if self.judge == "none":
+            return Work()
         if self.judge == "likelihood":
             return Work(read=(rows + self.public_texts) * sizes.text(self.max_text_tokens))
         from dpsynth_assets.models.judging.rubric import ANSWER_TOKENS, RUBRIC
 
         rubric = sizes.tokens_of(RUBRIC) + sizes.text(self.max_text_tokens)
         return sizes.writing(rows, rubric, ANSWER_TOKENS, rows=64)
+
+
+KEPT_ROWS: Any = Field(
+    default=RejectionSettings(),
+    description=(
+        "Which rows are kept: what breaks a public rule, or a judge turns down, is written again "
+        "for nothing, or left out where private tokens have drawn it. Null: every row is kept."
+    ),
+)
+"""The setting in the config of every method that writes rows."""
+
+
+def _needs_no_artifact(settings: RejectionSettings | None) -> RejectionSettings | None:
+    """Refuses a judge that reads artifacts beside those a paid stage is known by in the ledger."""
+    needed = frozenset() if settings is None else settings.public_inputs()
+    if needed:
+        raise ValueError(
+            f"Expected rejection.judge none, or rubric with an engine of its own, for rows that "
+            f"private tokens draw, got one that reads {', '.join(sorted(needed))}. Change it."
+        )
+    return settings
+
+
+PaidRows = Annotated[RejectionSettings | None, AfterValidator(_needs_no_artifact)]
+"""The setting of methods whose rows are paid for."""
 
 
 class RowWriter(Protocol[Row]):
@@ -147,6 +209,65 @@ def round_seed(seed: int, round_number: int) -> int:
     if round_number == 0:
         return seed
     return int(np.random.SeedSequence((seed, round_number)).generate_state(1)[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFilter:
+    """Turns rows down by public rules and by a judge, where there is one.
+
+    Attributes:
+        settings: Which rules, and how often a place is written; None: every worded row is kept.
+        judge: Judges what keeps the rules.
+        words: Public words about the records: they may say that those hold abuse.
+    """
+
+    settings: RejectionSettings | None
+    judge: Judge | None = None
+    words: str = ""
+
+    @classmethod
+    def opened(
+        cls,
+        settings: RejectionSettings | None,
+        public: PublicInputs,
+        words: str,
+        *,
+        whole: bool = False,
+    ) -> "RowFilter":
+        """Opens what a dataset file asks for.
+
+        Args:
+            settings: As in the dataset file.
+            public: What `settings.public_inputs()` names; `public.engine` where settings name none.
+            words: Domain and labels.
+            whole: Whether rows are whole records of a schema, which no rule of prose is for.
+
+        Raises:
+            JudgeError: No engine, language model or public text to judge with.
+            EngineError: The judge's engine cannot be opened.
+        """
+        if settings is None:
+            return cls(settings=None)
+        if whole:
+            settings = settings.model_copy(update={"rules": ()})
+        judge = None if settings.judge == "none" else open_judge(settings, public)
+        return cls(settings=settings, judge=judge, words=words)
+
+    def rules(self, texts: Sequence[str]) -> RowRules:
+        """The rules that are asked for, about to see a corpus of which these are some texts."""
+        asked = () if self.settings is None else self.settings.rules
+        drops = [rule for rule in asked if rule != "abuse" or not has_abuse(self.words)]
+        return RowRules(drops, texts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Public settings, for metadata and card."""
+        asked = {} if self.settings is None else {"rules": list(self.settings.rules)}
+        return {**asked, **({} if self.judge is None else self.judge.facts)}
+
+
+EVERY_ROW = RowFilter(settings=None)
+"""Keeps every row that has a word."""
 
 
 def open_judge(settings: RejectionSettings, public: PublicInputs) -> Judge:
@@ -185,99 +306,161 @@ def open_judge(settings: RejectionSettings, public: PublicInputs) -> Judge:
 
 def write_accepted(
     write_rows: RowWriter[Row],
-    judge: Judge,
+    kept: RowFilter,
     rows: int,
-    settings: RejectionSettings,
     progress: ProgressCallback,
     *,
     text_of: Callable[[Any], str] = str,
 ) -> tuple[list[Row | None], dict[str, Any]]:
-    """Writes rows until the judge accepts one for every place, or the rounds are spent.
+    """Writes rows until every place has the best accepted of `best_of`, or the rounds are spent.
 
-    Deterministic where writer and judge are: a verdict depends on its text alone.
+    Deterministic where writer and judge are.
 
     Args:
-        write_rows: Writes candidates for places that have no accepted row yet.
-        judge: Accepts or rejects.
+        write_rows: Writes candidates for places.
+        kept: Accepts or rejects.
         rows: Places of the corpus, >= 1.
-        settings: `rounds` is read.
         progress: Told the share done, never falling.
         text_of: A candidate's text; candidates are texts unless this says otherwise.
 
     Returns:
         The accepted row of every place in order, None where there is none; and released facts:
-        judge, thresholds, `candidates`, `acceptance_rate` (accepted of candidates), `rounds`,
-        `places_left_empty`, `unscored` (blank, or no usable answer), mean scores.
+        rules, judge, thresholds, `candidates`, `acceptance_rate` (accepted of candidates),
+        `turned_down` (candidates by the rule they broke), `rounds`, `places_left_empty`, and mean
+        scores where there is a judge.
 
     Raises:
         JudgeError: Not one candidate was accepted, or the judge gives no usable answer.
     """
     accepted: list[Row | None] = [None] * rows
-    tally = _Tally()
-    empty = list(range(rows))
-    for round_number in range(settings.rounds):
-        report = _round_progress(progress, round_number, len(empty))
-        candidates = write_rows(empty, round_number, report)
-        verdicts = _verdicts(judge, [text_of(each) for each in candidates], report)
-        for place, candidate, verdict in zip(empty, candidates, verdicts, strict=True):
-            tally.add(verdict)
-            if verdict.accepted:
-                accepted[place] = candidate
-        empty = [place for place in empty if accepted[place] is None]
-        if not empty:
+    best = [-math.inf] * rows
+    settings, tally, rules = kept.settings, _Tally(), None
+    todo = empty = list(range(rows))
+    round_number = 0
+    for round_number in range(1 if settings is None else settings.rounds):
+        report = _round_progress(progress, round_number, len(todo))
+        candidates = write_rows(todo, round_number, report)
+        texts = [text_of(each) for each in candidates]
+        rules = rules or kept.rules(texts)
+        faults = list(map(rules.fault, texts))
+        verdicts = _verdicts(kept.judge, texts, faults, report)
+        for place, candidate, fault, verdict in zip(
+            todo, candidates, faults, verdicts, strict=True
+        ):
+            tally.add(verdict, fault)
+            score = verdict.score or 0.0
+            if verdict.accepted and score > best[place]:
+                accepted[place], best[place] = candidate, score
+        empty = [place for place in range(rows) if accepted[place] is None]
+        choosing = settings is not None and round_number + 1 < settings.best_of
+        todo = list(range(rows)) if choosing else empty
+        if not todo:
             break
-    if len(empty) == rows:
+    if len(empty) == rows and kept.settings is not None:
         raise JudgeError(
-            f"Expected rows that the judge accepts, got none in {tally.candidates} candidates; "
-            "lower rejection's threshold, or train the generator longer."
+            f"Expected rows that keep the rules and that the judge accepts, got none in "
+            f"{tally.candidates} candidates ({tally.reasons}); lower rejection's threshold, drop a "
+            "rule of rejection.rules, or train the generator longer."
         )
     progress(1.0, f"{rows - len(empty)} of {rows} rows accepted")
-    return accepted, {**judge.facts, **tally.facts(round_number + 1, len(empty))}
+    return accepted, {**kept.facts, **tally.facts(round_number + 1, len(empty))}
 
 
-def _verdicts(judge: Judge, texts: Sequence[str], report: ProgressCallback) -> list[Verdict]:
-    """Judges texts; those without a word are rejected unseen."""
-    worded = [row for row, text in enumerate(texts) if text.strip()]
+def acceptance_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those facts of a corpus that say which written rows were kept; none where all were."""
+    own = ("rules", "rules_fit", "candidates", "acceptance_rate", "turned_down", "rounds")
+    ours = {*own, "places_left_empty", "judge", "judge_model"}
+    chosen = {k: v for k, v in facts.items() if k in ours or k.startswith("threshold_")}
+    return chosen if "acceptance_rate" in facts else {}
+
+
+_MOST_LEFT_OUT = 0.5
+"""Of paid rows: rules that would leave out more do not fit these records, and leave out none."""
+
+
+def kept_rows(frame: "pl.DataFrame", kept: RowFilter) -> tuple["pl.DataFrame", dict[str, Any]]:
+    """Leaves out rows that break a rule or that the judge rejects: they were paid for, none is new.
+
+    Args:
+        frame: Rows with a column `text`.
+        kept: Accepts or rejects.
+
+    Returns:
+        The rows that stay, in their order; all of them where fewer than half would, since rules
+        that turn down most of what records have paid for are not for records of this kind. And
+        released facts as `write_accepted` has them, `rules_fit` False in that case.
+    """
+    if kept.settings is None or not frame.height:
+        return frame, {}
+    texts = frame["text"].to_list()
+    faults = list(map(kept.rules(texts).fault, texts))
+    verdicts = _verdicts(kept.judge, texts, faults, lambda _share, _message: None)
+    tally = _Tally()
+    for verdict, fault in zip(verdicts, faults, strict=True):
+        tally.add(verdict, fault)
+    facts = {**kept.facts, **tally.facts(1, tally.candidates - tally.accepted)}
+    if tally.accepted < _MOST_LEFT_OUT * frame.height:
+        return frame, {**facts, "rules_fit": False}
+    return frame.filter([verdict.accepted for verdict in verdicts]), facts
+
+
+def _verdicts(
+    judge: Judge | None, texts: Sequence[str], faults: Sequence[str], report: ProgressCallback
+) -> list[Verdict]:
+    """Judges the texts that keep the rules; the others are rejected unseen."""
+    if judge is None:
+        return [Verdict(not fault, None) for fault in faults]
+    sound = [row for row, fault in enumerate(faults) if not fault]
     verdicts = [Verdict(False, None)] * len(texts)
-    if not worded:
+    if not sound:
         return verdicts
     judged = judge.judge(
-        [texts[row] for row in worded],
+        [texts[row] for row in sound],
         lambda share: report(1 - _JUDGING_SHARE * (1 - share), "judging rows"),
     )
-    for row, verdict in zip(worded, judged, strict=True):
+    for row, verdict in zip(sound, judged, strict=True):
         verdicts[row] = verdict
     return verdicts
 
 
 class _Tally:
-    """What the judge did, in numbers."""
+    """What rules and judge did, in numbers."""
 
     def __init__(self) -> None:
-        self.candidates = self.accepted = self.unscored = 0
+        self.candidates = self.accepted = self._scored = 0
+        self._turned_down: Counter[str] = Counter()
         self._all = self._kept = 0.0
 
-    def add(self, verdict: Verdict) -> None:
-        """Counts one verdict."""
+    def add(self, verdict: Verdict, fault: str) -> None:
+        """Counts one verdict, and the rule that was broken."""
         self.candidates += 1
         self.accepted += verdict.accepted
-        if verdict.score is None:
-            self.unscored += 1
-            return
-        self._all += verdict.score
-        self._kept += verdict.score if verdict.accepted else 0.0
+        if not verdict.accepted:
+            unscored = "unscored" if verdict.score is None else "judge"
+            self._turned_down[fault or unscored] += 1
+        if verdict.score is not None:
+            self._scored += 1
+            self._all += verdict.score
+            self._kept += verdict.score if verdict.accepted else 0.0
+
+    @property
+    def reasons(self) -> str:
+        """How many candidates broke which rule, the most frequent first."""
+        return ", ".join(f"{name} {count}" for name, count in self._turned_down.most_common())
 
     def facts(self, rounds: int, left_empty: int) -> dict[str, Any]:
         """Released numbers."""
-        return {
+        facts: dict[str, Any] = {
             "candidates": self.candidates,
-            "acceptance_rate": round(self.accepted / self.candidates, 4),
+            "acceptance_rate": round(self.accepted / max(1, self.candidates), 4),
+            "turned_down": dict(sorted(self._turned_down.items())),
             "rounds": rounds,
             "places_left_empty": left_empty,
-            "unscored": self.unscored,
-            "mean_score_candidates": round(self._all / max(1, self.candidates - self.unscored), 4),
-            "mean_score_accepted": round(self._kept / max(1, self.accepted), 4),
         }
+        if self._scored:
+            facts["mean_score_candidates"] = round(self._all / self._scored, 4)
+            facts["mean_score_accepted"] = round(self._kept / max(1, self.accepted), 4)
+        return facts
 
 
 def _round_progress(progress: ProgressCallback, round_number: int, places: int) -> ProgressCallback:

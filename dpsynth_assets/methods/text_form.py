@@ -1,4 +1,4 @@
-"""The form of texts that engines write: free, or records of the declared JSON schema."""
+"""The form of texts that models write: whole sentences, or records of the declared JSON schema."""
 
 import hashlib
 import json
@@ -8,6 +8,7 @@ from functools import cache
 
 from dpsynth_assets.json_records import record_check
 from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.judging.row_rules import trimmed
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 
 SCHEMA = "json_schema_sha256"
@@ -21,15 +22,22 @@ class TextForm:
     Attributes:
         schema: JSON schema, as JSON; None: texts are free.
         text_start: Declared beginning of every text, which stands in its prompt.
+        frames: Public words that open a text in its prompt, one a label.
     """
 
     schema: str | None = None
     text_start: str = ""
+    frames: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, schema: str | None, templates: PromptTemplates | None) -> "TextForm":
-        """The form of texts behind prompts of such templates."""
-        return cls(schema, "" if templates is None else templates.text_start)
+    def of(
+        cls, schema: str | None, templates: PromptTemplates | None, label_texts: Sequence[str] = ()
+    ) -> "TextForm":
+        """The form of texts behind prompts of such templates, with such words for labels."""
+        if templates is None:
+            return cls(schema)
+        openings = (replace(templates, text_start="").opening(label) for label in label_texts)
+        return cls(schema, templates.text_start, tuple(dict.fromkeys(openings)))
 
     def constrained(self, sampling: Sampling, begun: Sequence[Sequence[int]] = ()) -> Sampling:
         """Settings by which an engine keeps to the form.
@@ -49,12 +57,18 @@ class TextForm:
         )
 
     def read(self, text: str) -> str:
-        """The text, or "" where it is none of the form: it was cut, or an endpoint cannot do it."""
-        return text if self.schema is None or _check(self.schema)(text) else ""
+        """The text without what is not of it (`row_rules.trimmed`).
+
+        A text of the schema stays as it is, and is "" where it is no record: it was cut, or an
+        endpoint cannot do it.
+        """
+        if self.schema is None:
+            return trimmed(text, self.frames)
+        return text if _check(self.schema)(text) else ""
 
 
 FREE = TextForm()
-"""Free text."""
+"""Free text behind prompts that nothing is known of."""
 
 
 def schema_parameters(schema: str | None) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.catalogue import CLAIMS
-from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.base import REJECTION, Method
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import home
@@ -73,7 +73,8 @@ def _digest(
 ) -> str:
     declared = None if terms is None else (str(terms.relation), asdict(terms.unit), terms.delta)
     priced = None if event is None else event_to_json(event)
-    stated = ("inputs", RESTS_ON)  # facts about how it was made, which no plan holds
+    # Facts about how it was made, which no plan holds, and what no charge depends on.
+    stated = ("inputs", RESTS_ON, REJECTION)
     plain = {name: value for name, value in parameters.items() if name not in stated}
     return version_of(
         CODE_VERSION, mechanism, code_version, priced, plain, declared, language_model

@@ -46,7 +46,16 @@ def dataset_card(
         "---",
     ]
     return "\n".join(
-        [*front, "", f"# {title}", "", *guarantee_sections(label), *_content(columns, rows), ""]
+        [
+            *front,
+            "",
+            f"# {title}",
+            "",
+            *guarantee_sections(label),
+            *_content(columns, rows),
+            *_kept_lines(label.get("kept_rows", {})),
+            "",
+        ]
     )
 
 
@@ -227,6 +236,26 @@ def _content(columns: Sequence[str], rows: int) -> list[str]:
         "",
         *(f"- `{name}`: {named.get(name, 'label that was asked for')}" for name in columns),
     ]
+
+
+def _kept_lines(kept: Mapping[str, Any]) -> Iterator[str]:
+    """Says which of the written rows are in the files; nothing where no rule was asked for."""
+    if not kept:
+        return
+    down = ", ".join(f"{count} {name}" for name, count in kept["turned_down"].items())
+    yield from ("", "### Which rows were kept", "")
+    if kept.get("rules_fit", True):
+        yield (
+            f"- {kept['acceptance_rate']:.1%} of {kept['candidates']} written rows were kept"
+            + (f"; turned down: {down}." if down else ".")
+        )
+    else:
+        yield f"- All rows were kept, as most of them break a rule ({down})."
+    rules = {name: kept[name] for name in sorted(kept) if name not in _COUNTED}
+    yield f"- By public rules that read no record: {'; '.join(_in_words(rules))}."
+
+
+_COUNTED = ("acceptance_rate", "candidates", "turned_down", "rules_fit")
 
 
 def _release_row(release: Mapping[str, Any]) -> str:

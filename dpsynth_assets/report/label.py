@@ -57,6 +57,9 @@ Label = dict[str, Any]
 CORPUS, GENERATOR, ROWS = "corpus", "generator", "rows"
 """Kinds of releases that a label may be about, beside a whole cohort."""
 
+KEPT = "kept_rows"
+"""Section of a label: rules, judge, candidates and acceptance rate of a corpus's rows."""
+
 
 def corpus_label(
     entries: Sequence[LedgerEntry],
@@ -65,6 +68,7 @@ def corpus_label(
     *,
     kind: str = CORPUS,
     linked: bool = True,
+    kept: Mapping[str, Any] | None = None,
 ) -> Label:
     """States what one release guarantees, with the releases it builds on.
 
@@ -78,6 +82,7 @@ def corpus_label(
         kind: What was released: a corpus, or a generator.
         linked: Whether the entries are a chain; those of a proof are shown one by one, and of the
             result only `cohort.as_of_entry` and `cohort.ledger_head` depend on the others.
+        kept: Which of the written rows were kept, already public; the ledger knows nothing of it.
 
     Raises:
         PrivacyError: The ledger holds no such charge.
@@ -102,7 +107,7 @@ def corpus_label(
     }
     account = _account(entries, paid.cohort, linked=linked)
     label = _label(entries, account, charged, subject, audits)
-    return label | {"method": described}
+    return label | {"method": described} | ({KEPT: dict(kept)} if kept else {})
 
 
 def charges_behind(entries: Sequence[LedgerEntry], reservation: str) -> list[LedgerEntry]:

@@ -5,13 +5,19 @@ import pytest
 from pydantic import ValidationError
 
 from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.rejection_sampling import (
+    EVERY_ROW,
     RejectionSettings,
+    RowFilter,
+    acceptance_facts,
+    kept_rows,
     open_judge,
     round_seed,
     write_accepted,
 )
 from dpsynth_assets.models.judging import JudgeError, Verdict
+from dpsynth_assets.models.judging.row_rules import RULES
 
 
 class Digits:
@@ -46,10 +52,17 @@ def silent(_share, _message):
     pass
 
 
+def filter_of(judging=None, words="", **settings):
+    """What keeps every text that the judge accepts, unless rules are asked for."""
+    return RowFilter(
+        settings=RejectionSettings(**{"rules": ()} | settings), judge=judging, words=words
+    )
+
+
 def accept(rows, *, rounds=10, writer=None, progress=silent, judge=None):
     writer = writer or Writer()
-    settings = RejectionSettings(rounds=rounds)
-    return *write_accepted(writer, judge or Digits(), rows, settings, progress), writer
+    kept = filter_of(judge or Digits(), rounds=rounds)
+    return *write_accepted(writer, kept, rows, progress), writer
 
 
 def test_every_place_keeps_its_first_accepted_row_in_order():
@@ -71,6 +84,18 @@ def test_rounds_are_bounded_and_empty_places_are_told():
     assert None not in rows[3:]
     assert len(writer.rounds) == 3
     assert facts["places_left_empty"] == 3
+
+
+def test_the_best_of_several_candidates_is_kept_and_the_rest_of_the_rounds_fill_places():
+    def write(places, round_number, _progress):
+        return [f"place {place}: {(place + 7 * round_number) % 10}" for place in places]
+
+    rows, facts = write_accepted(write, filter_of(Digits(), judge="rubric", best_of=3), 6, silent)
+    scores = [max((place + 7 * n) % 10 for n in range(3)) for place in range(6)]
+    assert rows == [f"place {place}: {score}" for place, score in enumerate(scores)]
+    assert facts["candidates"] == 18
+    with pytest.raises(ValidationError, match="1 without a judge, got 2"):
+        RejectionSettings(best_of=2)
 
 
 def test_facts_count_candidates_and_carry_the_judges_own():
@@ -99,7 +124,7 @@ def test_rows_without_a_word_are_rejected_unseen():
     judge = Digits()
     rows, facts, _ = accept(3, writer=blank_first, judge=judge)
     assert rows == ["9"] * 3
-    assert facts["unscored"] == 2
+    assert facts["turned_down"] == {"blank": 2}
     assert judge.seen == ["9"] * 3
 
 
@@ -107,9 +132,8 @@ def test_candidates_may_be_more_than_text():
     def pairs(places, round_number, _progress):
         return [(f"{place + round_number}", place) for place in places]
 
-    rows, _ = write_accepted(
-        pairs, Digits(), 3, RejectionSettings(), silent, text_of=lambda row: row[0]
-    )
+    kept = filter_of(Digits())
+    rows, _ = write_accepted(pairs, kept, 3, silent, text_of=lambda row: row[0])
     assert [row[1] for row in rows] == [0, 1, 2]
 
 
@@ -122,7 +146,7 @@ def test_progress_never_falls_and_ends_at_one():
 
 
 def test_no_accepted_row_at_all_is_an_error_in_one_line():
-    with pytest.raises(JudgeError, match="got none in 6 candidates; lower") as raised:
+    with pytest.raises(JudgeError, match=r"got none in 6 candidates \(judge 6\); lower") as raised:
         accept(3, rounds=2)
     assert "place" not in str(raised.value)
 
@@ -143,16 +167,17 @@ def test_settings_that_contradict_each_other_are_refused():
 def test_a_judge_reads_only_what_it_needs():
     rubric = RejectionSettings(judge="rubric", engine={"model": "owner/judge"})
     assert rubric.public_inputs() == frozenset()
-    assert "public_corpus" in RejectionSettings().public_inputs()
+    assert RejectionSettings().public_inputs() == frozenset()
+    assert "public_corpus" in RejectionSettings(judge="likelihood").public_inputs()
     assert RejectionSettings(judge="rubric").public_inputs() == {"public_language_model"}
 
 
 def test_a_judge_without_model_text_or_engine_says_what_is_missing():
     nothing = PublicInputs(language_model=None)
     with pytest.raises(JudgeError, match="public_language_model"):
-        open_judge(RejectionSettings(), nothing)
+        open_judge(RejectionSettings(judge="likelihood"), nothing)
     with pytest.raises(JudgeError, match="public_corpus"):
-        open_judge(RejectionSettings(), PublicInputs(language_model=object()))
+        open_judge(RejectionSettings(judge="likelihood"), PublicInputs(language_model=object()))
     with pytest.raises(JudgeError, match=r"write rejection\.engine"):
         open_judge(RejectionSettings(judge="rubric"), nothing)
 
@@ -165,3 +190,61 @@ def test_the_datasets_engine_judges_where_none_is_declared():
     judge = open_judge(RejectionSettings(judge="rubric", min_overall=3), public)
     assert judge.facts["judge_model"] == "given"
     assert judge.facts["threshold_overall"] == 3
+
+
+SOUND = [
+    "The soup came cold.",
+    "A waiter was kind.",
+    "We waited for half an hour.",
+    "No bread left!",
+]
+BROKEN = {
+    "blank": "...",
+    "placeholders": "Dear [Bank Name], thank you.",
+    "language": "lint.co.in 19:22:03,41,984",
+    "endings": "They have the best pasta and",
+    "repeats": "We waited for half an hour!",
+    "abuse": "You are an asshole.",
+}
+
+
+def rows_of(texts):
+    return pl.DataFrame({"text": texts, "place": range(len(texts))})
+
+
+def test_paid_rows_that_break_a_rule_are_left_out_and_counted_by_it():
+    rows, facts = kept_rows(rows_of([*SOUND * 1, *BROKEN.values()][:8]), filter_of(rules=RULES))
+    assert rows["text"].to_list() == SOUND
+    assert facts["turned_down"] == {"blank": 1, "endings": 1, "language": 1, "placeholders": 1}
+    assert facts["acceptance_rate"] == 0.5
+    assert "rules_fit" not in facts
+    assert acceptance_facts({**facts, "tokens": 9}) == facts
+
+
+def test_rules_that_most_paid_rows_break_leave_out_none():
+    numbers = rows_of(["41,984", "17:03:11", SOUND[0]])
+    rows, facts = kept_rows(numbers, filter_of(rules=RULES))
+    assert rows.equals(numbers)
+    assert facts["rules_fit"] is False
+    assert kept_rows(numbers, EVERY_ROW) == (numbers, {})
+
+
+def test_a_domain_that_has_abuse_keeps_it():
+    abused = rows_of([*SOUND, BROKEN["abuse"]])
+    for words, height in (("Reviews", 4), ("Comments with insults, for moderation", 5)):
+        assert kept_rows(abused, filter_of(words=words, rules=RULES))[0].height == height
+
+
+def test_free_rows_that_break_a_rule_are_written_again_in_their_place():
+    def write(places, round_number, _progress):
+        return [SOUND[place] if round_number else [*BROKEN.values()][place] for place in places]
+
+    rows, facts = write_accepted(write, filter_of(rules=RULES[:2]), 3, silent)
+    assert rows == SOUND[:3]
+    assert facts["acceptance_rate"] == 0.5
+
+
+def test_rows_that_private_tokens_draw_take_no_judge_that_reads_another_artifact():
+    with pytest.raises(ValidationError, match="got one that reads public_corpus"):
+        MeanUniformConfig(rejection={"judge": "likelihood"})
+    assert MeanUniformConfig(rejection=None).rejection is None

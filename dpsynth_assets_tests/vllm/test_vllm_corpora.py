@@ -15,7 +15,7 @@ from dpsynth_assets.methods.epsvec.writing import Writer, write_corpus
 from dpsynth_assets.methods.fine_tuning import DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import DpFineTuningConfig
 from dpsynth_assets.methods.inputs import PublicInputs, Released
-from dpsynth_assets.methods.rejection_sampling import RejectionSettings
+from dpsynth_assets.methods.rejection_sampling import RejectionSettings, RowFilter
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.judging import EngineJudge, engine_judge
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
@@ -84,7 +84,7 @@ def test_a_fine_tuned_generator_writes_the_same_rows_through_both(
 def test_a_judged_fine_tuned_corpus_through_vllm_keeps_its_shares(
     folder, language_model, documents
 ):
-    rejection = RejectionSettings(lowest_quantile=0.1, rounds=12)
+    rejection = RejectionSettings(judge="likelihood", rules=(), lowest_quantile=0.1, rounds=12)
     made = fine_tuned_corpus(folder, language_model, documents, VLLM, rejection=rejection)
     assert made.facts["judge"] == "likelihood"
     assert made.facts["mean_score_accepted"] >= made.facts["threshold_lowest"]
@@ -128,7 +128,7 @@ def steered_corpus(engine, documents, strength, rejection=None):
     public = PublicInputs(
         language_model=engine.language_model, public_records=documents, engine=engine
     )
-    return write_corpus(writer, public, ROWS, silent)
+    return write_corpus(writer, RowFilter.opened(rejection, public, ""), ROWS, silent)
 
 
 def test_a_steered_corpus_equals_transformers(vllm_engine, transformers_engine, documents):
@@ -144,7 +144,7 @@ def test_a_steered_corpus_equals_transformers(vllm_engine, transformers_engine, 
 
 def test_a_steered_and_judged_corpus_through_vllm_keeps_its_shares(vllm_engine, documents):
     # The small model writes few rows that its own judge takes: one in thirty here.
-    rejection = RejectionSettings(lowest_quantile=0.0, rounds=12)
+    rejection = RejectionSettings(judge="likelihood", rules=(), lowest_quantile=0.0, rounds=12)
     made = steered_corpus(vllm_engine, documents, 1.0, rejection)
     assert made.facts["mean_score_accepted"] >= made.facts["threshold_lowest"]
     assert 0 < made.facts["acceptance_rate"] <= 1
@@ -169,8 +169,10 @@ def test_a_rubric_judge_rejects_rows_through_vllm(vllm_engine, documents, monkey
     texts = documents["text"].to_list()
     scores = EngineJudge(vllm_engine, max_text_tokens=40)._scores(texts)
     middle = float(np.median([each.overall for each in scores]))
-    rejection = RejectionSettings(judge="rubric", min_overall=middle, max_text_tokens=40, rounds=4)
+    rejection = RejectionSettings(
+        judge="rubric", rules=(), min_overall=middle, max_text_tokens=40, rounds=4
+    )
     made = steered_corpus(vllm_engine, documents, 1.0, rejection)
-    assert made.facts["unscored"] == 0
+    assert "unscored" not in made.facts["turned_down"]
     assert made.facts["mean_score_accepted"] >= middle
     assert made.rows.height == ROWS - made.facts["places_left_empty"]

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from dpsynth_assets.methods.base import MethodConfig
-from dpsynth_assets.methods.rejection_sampling import RejectionSettings
+from dpsynth_assets.methods.rejection_sampling import KEPT_ROWS, RejectionSettings
 
 
 class EpsVecConfig(MethodConfig):
@@ -205,10 +205,7 @@ class EpsVecConfig(MethodConfig):
             "paper's Table 5."
         ),
     )
-    rejection: RejectionSettings | None = Field(
-        default=None,
-        description="Which rows are kept, by a judge; the others are written again. Empty: all.",
-    )
+    rejection: RejectionSettings | None = KEPT_ROWS
 
     @property
     def shots_kept(self) -> int:

@@ -44,7 +44,7 @@ from dpsynth_assets.storage.disk_room import Room
 
 _WRITING = frozenset(
     {"rows", "temperature", "top_p", "max_new_tokens", "steering_layers", "strengths"}
-    | {"strength_unit", "rejection", "records_per_pass", "noise"}
+    | {"strength_unit", "records_per_pass", "noise"}
 )
 _VECTORS_ONLY = frozenset(
     {"vector_records", "vector_noise_multiplier", "sampling_probability", "use_vectors"}
@@ -129,12 +129,6 @@ class EpsVec(Method[EpsVecConfig]):
     def examples_in_prompt(self) -> int:
         """Fixed shots of a prompt."""
         return self.config.shots if self.config.use_fixed_shots else 1
-
-    @property
-    def writing_inputs(self) -> frozenset[str]:
-        """Artifacts that the judge of written rows reads."""
-        rejection = self.config.rejection
-        return frozenset() if rejection is None else rejection.public_inputs()
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which both releases cost at most `target_epsilon`."""
@@ -256,7 +250,7 @@ class EpsVec(Method[EpsVecConfig]):
         Raises:
             ValueError: If the vectors belong to another model than the engine runs.
         """
-        return write_corpus(self._writer(public), public, rows, progress)
+        return write_corpus(self._writer(public), self.row_filter(public), rows, progress)
 
     @contextmanager
     def open_rows(self, public: PublicInputs) -> Iterator[VectorRows]:

@@ -135,7 +135,7 @@ def scaffold_of(config: EpsVecConfig, terms: CohortTerms, engine: Engine) -> Sca
         codec=None if model is None else prompted(model, templates),
         templates=templates,
         stop=stop,
-        form=TextForm.of(terms.json_schema, templates),
+        form=TextForm.of(terms.json_schema, templates, terms.label_texts),
     )
 
 

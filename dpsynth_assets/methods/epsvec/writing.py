@@ -10,8 +10,8 @@ from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.prompts import Scaffold
 from dpsynth_assets.methods.epsvec.shots import FixedShots
 from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
-from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
-from dpsynth_assets.methods.rejection_sampling import open_judge, round_seed, write_accepted
+from dpsynth_assets.methods.inputs import ProgressCallback
+from dpsynth_assets.methods.rejection_sampling import RowFilter, round_seed, write_accepted
 from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.engines import (
@@ -197,9 +197,9 @@ def _units(config: EpsVecConfig, vectors: DatasetVectors, label: int, steered: i
 
 
 def write_corpus(
-    writer: Writer, public: PublicInputs, rows: int, progress: ProgressCallback
+    writer: Writer, kept: RowFilter, rows: int, progress: ProgressCallback
 ) -> SyntheticCorpus:
-    """Writes rows, as many of each label; those without a word are left out.
+    """Writes rows, as many of each label; those that are not kept are written again.
 
     **Privacy** Post-processing of released shots and vectors: any number of rows is free.
 
@@ -207,32 +207,20 @@ def write_corpus(
     """
     import polars as pl
 
-    before = counted(writer.engine)
-    made, judged = _judged(writer, public, rows, progress)
-    texts = ["" if each is None else writer.scaffold.read(each) for each in made]
-    labels = [writer.labels[writer.label_of(row)] for row in range(rows)]
+    before, read = counted(writer.engine), writer.scaffold.read
+    made, judged = write_accepted(writer, kept, rows, progress, text_of=read)
+    written = [(row, each) for row, each in enumerate(made) if each is not None]
+    labels = [writer.labels[writer.label_of(row)] for row, _ in written]
     frame = pl.DataFrame(
-        {"text": texts, "label": labels}, schema={"text": pl.String, "label": pl.String}
+        {"text": [read(each) for _, each in written], "label": labels},
+        schema={"text": pl.String, "label": pl.String},
     )
-    written = frame.filter(pl.col("text").str.len_chars() > 0)
-    finished = [each.finished for each in made if each is not None]
+    finished = [each.finished for _, each in written]
     facts = {
-        "rows": written.height,
-        "blank_rows_left_out": frame.height - written.height,
+        "rows": frame.height,
         "ended_by_the_model": round(sum(finished) / max(1, len(finished)), 4),
         "engine": writer.engine.name,
         **counted_since(writer.engine, before),
         **judged,
     }
-    return SyntheticCorpus(rows=written, facts=facts)  # [epsvec A2:L10]
-
-
-def _judged(
-    writer: Writer, public: PublicInputs, rows: int, progress: ProgressCallback
-) -> tuple[Sequence[Generation | None], dict[str, Any]]:
-    """Writes each place, and returns what the judge says of it, where there is one."""
-    rejection = writer.config.rejection
-    if rejection is None:
-        return writer(range(rows), 0, progress), {}
-    judge = open_judge(rejection, public)
-    return write_accepted(writer, judge, rows, rejection, progress, text_of=writer.scaffold.read)
+    return SyntheticCorpus(rows=frame, facts=facts)  # [epsvec A2:L10]

@@ -143,8 +143,17 @@ class EvolutionMethod(Method[EvolutionT]):
         survivors = last_survivors(read_generations(public.released[STAGE].folder))
         sizes = shared_out(rows, self.label_shares(public), least=0)
         api = open_api(self.config, self.terms, public, self.form)
-        labels, seed = self.terms.labels, public.seed
-        return write_rows(survivors, sizes, labels, api, self.config, seed, progress)
+        return write_rows(
+            survivors,
+            sizes,
+            self.terms.labels,
+            api,
+            self.config,
+            public.seed,
+            progress,
+            kept=self.row_filter(public),
+            form=self.form,
+        )
 
     def writer(self, public: PublicInputs) -> TextApi:
         """Opens what writes the first candidates and their variations."""

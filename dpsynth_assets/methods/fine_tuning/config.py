@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_serializer, model_validator
 
 from dpsynth_assets.methods.base import CohortTerms, MethodConfig
-from dpsynth_assets.methods.rejection_sampling import RejectionSettings
+from dpsynth_assets.methods.rejection_sampling import KEPT_ROWS, RejectionSettings
 
 LANGUAGE_MODEL_SETTINGS: Mapping[str, Any] = {
     "lora_rank": 4,
@@ -223,12 +223,7 @@ class GeneratorConfig(PrivateTrainingConfig):
             "bounds memory."
         ),
     )
-    rejection: RejectionSettings | None = Field(
-        default=None,
-        description=(
-            "Rows a judge turns down are written again, for nothing. Empty: every row is kept."
-        ),
-    )
+    rejection: RejectionSettings | None = KEPT_ROWS
     prompt_tokens: int | None = Field(
         default=None,
         ge=1,

@@ -53,7 +53,6 @@ from dpsynth_assets.methods.models_run import (
     LANGUAGE_MODEL_WEIGHTS,
     RunModel,
 )
-from dpsynth_assets.methods.rejection_sampling import open_judge
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     FINETUNED_GENERATOR,
@@ -117,12 +116,6 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     def templates(self) -> PromptTemplates | None:
         """Prompts of the base's language model; None where conditions are aspect lines."""
         return generator_prompts(self.terms, self.config.document_type, keywords=self.has_keywords)
-
-    @property
-    def writing_inputs(self) -> frozenset[str]:
-        """What the judge of written rows reads."""
-        rejection = self.config.rejection
-        return frozenset() if rejection is None else rejection.public_inputs()
 
     def models_run(self, stage: str) -> tuple[RunModel, ...]:
         """Weights that are trained; the engine that serves them, and the judge of rows."""
@@ -224,7 +217,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         config, kind = self.config, self.terms.engine.kind
         known = self._conditioning(public)
         cells = self.cells(public, known, rows)
-        judge = None if config.rejection is None else open_judge(config.rejection, public)
+        kept = self.row_filter(public)
         with open_writer(
             public.released[FINETUNED_GENERATOR].folder,
             self.terms.engine,
@@ -235,7 +228,9 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         ) as (writer, engine):
             if engine != kind:
                 progress(0.0, f"written by {engine}: {kind} cannot serve this model")
-            corpus = write_rows(writer, known, cells, config, public.seed, progress, judge)
+            corpus = write_rows(
+                writer, known, cells, config, public.seed, progress, kept=kept, form=self.form
+            )
         return replace(corpus, facts={**corpus.facts, "engine_kind": engine})
 
     @contextmanager
@@ -261,6 +256,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
                 known=known,
                 cells=self.cells(public, known, TOPICS_DRAWN),
                 config=self.config,
+                form=self.form,
                 engine=engine,
                 count=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
             )

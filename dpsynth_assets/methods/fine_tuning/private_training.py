@@ -39,7 +39,6 @@ FREE_SETTINGS = frozenset(
         "temperature",
         "label_shares",
         "rows_per_forward",
-        "rejection",
         "micro_batch_records",
         "checkpoint_minutes",
         SCHEMA,

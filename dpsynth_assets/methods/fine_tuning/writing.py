@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -10,11 +9,16 @@ from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
 from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
 from dpsynth_assets.methods.fine_tuning.serving import DocumentWriter
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
-from dpsynth_assets.methods.rejection_sampling import RowWriter, round_seed, write_accepted
+from dpsynth_assets.methods.rejection_sampling import (
+    EVERY_ROW,
+    RowFilter,
+    round_seed,
+    write_accepted,
+)
 from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.methods.stages import SyntheticCorpus
+from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
-from dpsynth_assets.models.judging import Judge
 
 NO_TOPIC = -1
 """Topic of rows whose condition names none."""
@@ -67,12 +71,13 @@ def write_rows(
     config: GeneratorConfig,
     seed: int,
     progress: ProgressCallback,
-    judge: Judge | None = None,
+    *,
+    kept: RowFilter = EVERY_ROW,
+    form: TextForm = FREE,
 ) -> SyntheticCorpus:
-    """Samples one document for each cell; rows without a word are left out.
+    """Samples one document for each cell, again until one is kept or the rounds are spent.
 
-    With a judge, a cell is written again until a row is accepted, so that the shares of labels and
-    topics stay those of the cells.
+    So the shares of labels and topics stay those of the cells.
 
     **Source** CTCL, section 4.1.3: nucleus sampling with p = 0.95.
     """
@@ -81,7 +86,7 @@ def write_rows(
     conditions = [conditioning.text(label, topic) for label, topic in cells.tolist()]
 
     def write(places: Sequence[int], round_number: int, progress: ProgressCallback) -> list[str]:
-        return writer.generate(
+        texts = writer.generate(
             [conditions[place] for place in places],
             top_p=config.top_p,
             temperature=config.temperature,
@@ -90,8 +95,9 @@ def write_rows(
             batch_rows=config.rows_per_forward,
             progress=progress,
         )
+        return list(map(form.read, texts))
 
-    texts, judged = _judged(write, judge, config, len(cells), progress)
+    texts, judged = write_accepted(write, kept, len(cells), progress)
     frame = pl.DataFrame(
         {
             "text": texts,
@@ -99,10 +105,8 @@ def write_rows(
             "topic": cells[:, 1],
         },
         schema={"text": pl.String, "label": pl.String, "topic": pl.Int64},
-    )
-    written = frame.filter(pl.col("text").str.strip_chars().str.len_chars() > 0)
-    blank = {} if judged else {"blank_rows_left_out": frame.height - written.height}
-    return SyntheticCorpus(rows=written, facts={"rows": written.height, **blank, **judged})
+    ).drop_nulls("text")
+    return SyntheticCorpus(rows=frame, facts={"rows": frame.height, **judged})
 
 
 TOPICS_DRAWN = 4096
@@ -118,6 +122,7 @@ class GeneratorRows:
         known: How conditions are written.
         cells: int64 (M, 2): labels and topics in the proportions that a corpus has them.
         config: How rows are sampled, where a request does not say.
+        form: What a row has to be.
         engine: What runs the weights.
         count: Counts the tokens of a text.
     """
@@ -126,6 +131,7 @@ class GeneratorRows:
     known: Conditioning
     cells: np.ndarray
     config: GeneratorConfig
+    form: TextForm
     engine: str
     count: Callable[[str], int]
 
@@ -159,22 +165,8 @@ class GeneratorRows:
             batch_rows=config.rows_per_forward,
             progress=None,
         )
-        return [text.strip() for text in texts]
+        return list(map(self.form.read, texts))
 
     def _topic(self, label: int, rng: np.random.Generator) -> int:
         topics = self.cells[self.cells[:, 0] == label, 1]
         return int(rng.choice(topics)) if len(topics) else NO_TOPIC
-
-
-def _judged(
-    write: RowWriter[str],
-    judge: Judge | None,
-    config: GeneratorConfig,
-    rows: int,
-    progress: ProgressCallback,
-) -> tuple[list[str], dict[str, Any]]:
-    """A text for each row, blank where there is none, and what the judge released."""
-    if judge is None or config.rejection is None:
-        return list(write(range(rows), 0, progress)), {}
-    accepted, facts = write_accepted(write, judge, rows, config.rejection, progress)
-    return [text or "" for text in accepted], facts

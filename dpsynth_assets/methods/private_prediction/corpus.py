@@ -32,7 +32,9 @@ from dpsynth_assets.methods.private_prediction.prompts import (
     public_prompt,
 )
 from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
+from dpsynth_assets.methods.rejection_sampling import RowFilter, kept_rows
 from dpsynth_assets.methods.stages import SyntheticCorpus
+from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.decoding import (
     SamplingRules,
     public_prefix,
@@ -48,11 +50,21 @@ SelectorFactory = Callable[[Sequence[int]], TokenSelector]
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationTask:
-    """One run of a method: its batches and its inputs, all public."""
+    """One run of a method: its batches and its inputs, all public.
+
+    Attributes:
+        declared: The batches.
+        public: Public inputs.
+        tokens_per_batch: Private tokens of a batch.
+        form: What a text has to be.
+        kept: Decides which rows are left out.
+    """
 
     declared: DeclaredBatches
     public: PublicInputs
     tokens_per_batch: int
+    form: TextForm
+    kept: RowFilter
 
     @property
     def config(self) -> PrivatePredictionConfig:
@@ -156,7 +168,7 @@ def written_corpus(
     internal = {} if costs is None else {"token_cost_by_position": costs.by_position(documents)}
     labels = [batches[document.batch].label for document in documents]
     written = completed(task, documents, labels)
-    rows = _rows(task, batches, written)
+    rows, judged = kept_rows(_rows(task, batches, written), task.kept)
     facts = {
         "rows": len(rows),
         "tokens": int(rows["n_tokens"].sum()),
@@ -165,6 +177,7 @@ def written_corpus(
         "public_tokens": int(drawn[1]),
         "tokens_per_batch": task.rules.tokens_per_batch,
         "unfinished_documents": unfinished,
+        **judged,
     }
     return SyntheticCorpus(rows=rows, facts=facts, internal=internal)
 
@@ -327,6 +340,7 @@ def _rows(
     owners = [batches[document.batch] for document in documents]
     return corpus_rows(
         task.public.language_model,
+        task.form,
         tokens=[document.tokens for document in documents],
         labels=[task.terms.labels[batch.label] for batch in owners],
         batches=[batch.index for batch in owners],
@@ -336,18 +350,22 @@ def _rows(
 
 def corpus_rows(
     language_model: Any,
+    form: TextForm,
     *,
     tokens: Sequence[Sequence[int]],
     labels: Sequence[str],
     batches: Sequence[int | None],
     clusters: Sequence[int | None],
 ) -> "pl.DataFrame":
-    """Builds a corpus's rows: `text`, `label`, `batch`, `cluster`, `n_tokens`; no blank text."""
+    """Builds a corpus's rows: `text`, `label`, `batch`, `cluster`, `n_tokens`; no blank text.
+
+    `n_tokens` counts what was drawn, also where less of it is of the form.
+    """
     import polars as pl
 
     rows = pl.DataFrame(
         {
-            "text": [language_model.decode(ids).strip() for ids in tokens],
+            "text": [form.read(language_model.decode(ids).strip()) for ids in tokens],
             "label": list(labels),
             "batch": list(batches),
             "cluster": list(clusters),

@@ -32,11 +32,13 @@ from dpsynth_assets.methods.private_prediction.planted_keys import KeyTask, few_
 from dpsynth_assets.methods.private_prediction.preconditions import check_few_shot
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import noisy_tail
+from dpsynth_assets.methods.rejection_sampling import kept_rows
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     MethodPlan,
     Stage,
     StageRelease,
+    SyntheticCorpus,
 )
 from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.methods.work import PublicSizes, Work
@@ -227,8 +229,11 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         texts = texts_by_label(private.records, self.terms.labels)
         written = write_demonstrations(task, texts, mechanisms, progress, private.passes)
         corpus = few_shot_corpus(task, list(written), progress)
+        rows, judged = kept_rows(corpus.rows, self.row_filter(public))
+        facts = {**corpus.facts, **judged, "rows": rows.height}
         cost = Cost(guarantee=self.guarantee, event=planned.event())
-        return Release(value=released(corpus), cost=cost)
+        made = SyntheticCorpus(rows=rows, facts=facts)
+        return Release(value=released(made), cost=cost)
 
     def key_task(self, plan: MethodPlan, model: Any) -> KeyTask:
         """Fits the method to keys, at the noise of its plan on fewer steps."""

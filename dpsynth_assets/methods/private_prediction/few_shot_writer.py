@@ -23,6 +23,7 @@ from dpsynth_assets.methods.private_prediction.prompts import (
     public_prompt,
 )
 from dpsynth_assets.methods.stages import SyntheticCorpus
+from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.decoding import (
     SamplingRules,
     attention_limit,
@@ -219,6 +220,7 @@ def few_shot_corpus(
     labels = [demonstration.label for demonstration in demonstrations] + [e[0] for e in extra]
     rows = corpus_rows(
         task.model,
+        TextForm.of(None, task.terms.prompts, task.terms.label_texts),
         tokens=[demonstration.tokens for demonstration in demonstrations] + [e[1] for e in extra],
         labels=[task.terms.labels[label] for label in labels],
         batches=[*range(len(demonstrations)), *(None for _ in extra)],

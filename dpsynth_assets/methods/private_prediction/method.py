@@ -343,7 +343,13 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
 
     def task(self, public: PublicInputs, tokens: int) -> GenerationTask:
         """Collects what one run of the loop reads of settings and public inputs."""
-        return GenerationTask(declared=self.declared, public=public, tokens_per_batch=tokens)
+        return GenerationTask(
+            declared=self.declared,
+            public=public,
+            tokens_per_batch=tokens,
+            form=self.form,
+            kept=self.row_filter(public),
+        )
 
     def reconstruct(
         self,

@@ -107,6 +107,7 @@ def batches_task(method: Method[Any], target_epsilon: float, model: Any) -> KeyT
             max_example_tokens=length,
             min_tokens_for_new_document=min(own.min_tokens_for_new_document, length),
             on_exhaustion="drop",
+            rejection=None,  # Digits are no language: every key that is written has to be seen.
             max_batches=batches,
             batches_per_label=None if in_places else batches,
             max_tokens_per_batch=2 * PRIVATE_TOKENS,
@@ -150,6 +151,7 @@ def few_shot_fitted(method: MethodT, model: Any) -> tuple[MethodT, int]:
         max_document_tokens=length,
         max_example_tokens=length,
         extra_documents=0,
+        rejection=None,
         **_slack_of(own, model),
     )
     return type(method)(config, _key_terms(terms, keys, model)), keys

@@ -19,6 +19,7 @@ from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
 from dpsynth_assets.methods.private_prediction.decoding import constraint_of, decoder_of
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
 from dpsynth_assets.methods.stages import SyntheticCorpus
+from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.decoding import SamplingRules, sample_documents
 from dpsynth_assets.models.default_prompts import TOP_K
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -137,6 +138,7 @@ def _sample(
         labels, sampled = list(compress(labels, whole)), list(compress(sampled, whole))
     rows = corpus_rows(
         model,
+        TextForm.of(terms.json_schema, terms.prompts, terms.label_texts),
         tokens=[document.tokens for document in sampled],
         labels=[terms.labels[label] for label in labels],
         batches=[None] * len(sampled),

@@ -152,7 +152,7 @@ def test_more_kept_shots_than_candidates_are_refused(cases, released):
 
 
 def test_a_judge_has_rejected_rows_written_again(cases, released, monkeypatch):
-    from dpsynth_assets.methods.epsvec import writing
+    from dpsynth_assets.methods import rejection_sampling
     from dpsynth_assets.models.judging import Verdict
 
     class Picky:
@@ -161,8 +161,9 @@ def test_a_judge_has_rejected_rows_written_again(cases, released, monkeypatch):
         def judge(self, texts, progress=None):
             return [Verdict("sea" not in text.split(), 1.0) for text in texts]
 
-    monkeypatch.setattr(writing, "open_judge", lambda settings, public: Picky())
-    corpus = write(cases, released, rows=12, rejection={"rounds": 20})
+    monkeypatch.setattr(rejection_sampling, "open_judge", lambda settings, public: Picky())
+    judged = {"judge": "likelihood", "rules": (), "rounds": 20}
+    corpus = write(cases, released, rows=12, rejection=judged)
     assert corpus.rows["label"].to_list() == ["x", "y"] * 6
     assert not any("sea" in text.split() for text in corpus.rows["text"])
     assert 0 < corpus.facts["acceptance_rate"] <= 1

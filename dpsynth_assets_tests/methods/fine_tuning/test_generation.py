@@ -116,8 +116,8 @@ def test_a_finished_checkpoint_is_not_trained_again(cases, public, checkpoint):
 def test_rows_follow_the_released_histogram_and_any_number_is_free(cases, public, checkpoint):
     _, release = train(cases, public, checkpoint)
     few, many = (write(cases, public, release, rows=rows) for rows in (26, 260))
-    assert few.facts["rows"] + few.facts["blank_rows_left_out"] == 26
-    assert many.facts["rows"] + many.facts["blank_rows_left_out"] == 260
+    assert few.facts["rows"] + few.facts["places_left_empty"] == 26
+    assert many.facts["rows"] + many.facts["places_left_empty"] == 260
     assert set(many.rows.columns) == {"text", "label", "topic"}
     y_bakery = many.rows.filter((pl.col("label") == "y") & (pl.col("topic") == 1)).height
     assert 0.3 < y_bakery / 260 < 0.6  # 12 of about 26

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.base import REJECTION
 from dpsynth_assets.methods.fine_tuning import Ctcl, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
 from dpsynth_assets.methods.fine_tuning.serving import GeneratorWeights, open_writer
@@ -90,7 +91,7 @@ def test_an_encoder_decoder_is_written_here_and_says_so(cases, public, folders, 
     )
     assert made.facts["engine_kind"] == "transformers"
     assert told[0] == f"written by transformers: {engine.kind} cannot serve this model"
-    assert made.rows.height + made.facts["blank_rows_left_out"] == 12
+    assert made.rows.height + made.facts["places_left_empty"] == 12
 
 
 def test_documents_stay_within_the_models_positions(folders):
@@ -105,7 +106,11 @@ def test_documents_stay_within_the_models_positions(folders):
 def test_a_judged_corpus_keeps_cells_and_tells_acceptance(cases, public, folders):
     config = DpFineTuningConfig(**SMALL, architecture="decoder_only")
     judged = config.model_copy(
-        update={"rejection": RejectionSettings(lowest_quantile=0.3, public_texts=40, rounds=12)}
+        update={
+            "rejection": RejectionSettings(
+                judge="likelihood", rules=(), lowest_quantile=0.3, public_texts=40, rounds=12
+            )
+        }
     )
     folder = folders["decoder_only"]
     plain = corpus(cases, public, DpFineTuning, config, folder)
@@ -125,7 +130,6 @@ def test_a_judge_is_free_and_changes_nothing_a_paid_stage_depends_on(cases, meth
         method(method.config_type(**SMALL, **chosen), cases.terms())
         for chosen in ({}, {"rejection": {"judge": "likelihood"}})
     )
-    assert "rejection" in method.free_settings
     assert plain.public_inputs == judged.public_inputs
     assert plain.writing_inputs == frozenset()
     assert judged.writing_inputs == {"public_language_model", "public_corpus"}
@@ -133,7 +137,7 @@ def test_a_judge_is_free_and_changes_nothing_a_paid_stage_depends_on(cases, meth
     assert one.charges == two.charges
     assert one.stages == two.stages
     fixed = [
-        {k: v for k, v in plan.parameters.items() if k not in method.free_settings}
+        {k: v for k, v in plan.parameters.items() if k not in method.free_settings | {REJECTION}}
         for plan in (one, two)
     ]
     assert fixed[0] == fixed[1]
