@@ -145,6 +145,16 @@ def test_a_plan_guarantees_what_may_follow_beside_the_curve_of_its_charged_copie
     assert "what is guaranteed" not in stated["basis"]
 
 
+def test_a_label_and_a_statement_tell_days_and_no_finer_time(ledger):
+    """Two charges lie as far apart as the private stage between them took."""
+    charge(ledger, A, FIRST, make_terms())
+    label = cohort_label(ledger.entries(), "tickets")
+    times = re.compile(r"\d\d:\d\d")
+    assert re.search(r"\| \d{4}-\d\d-\d\d \|", statement_of(ledger, label))
+    for text in (json.dumps(label), statement_of(ledger, label)):
+        assert not times.search(text)
+
+
 def test_a_switch_of_accountants_doubles_delta_wherever_it_is_stated(ledger, tmp_path):
     """From one accountant to the other, which rule was the last may depend on what came out."""
     first = charge(ledger, A, FIRST, make_terms(accountant="tight"))

@@ -32,7 +32,6 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.evolution.secret_incidence import read_public_incidence
 from dpsynth_assets.paths import Folder, home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.resources.private_files import PrivateFiles, files_below
@@ -284,6 +283,8 @@ def refuse_unmatched(spec: PrivateDatasetSpec, prints: Prints, key: bytes) -> No
     promise = None if spec.secrets is None else spec.secrets.promise
     if promise is None or not promise.public_incidence:
         return
+    from dpsynth_assets.methods.evolution.secret_incidence import read_public_incidence
+
     listed = id_prints(read_public_incidence(promise).record_ids, key)
     if not np.isin(listed, NONE if prints.ids is None else prints.ids).all():
         raise PrivacyError(

@@ -21,14 +21,16 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from dpsynth_assets.paths import Folder
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.resources.fingerprints import FOLDER, store_key
 from dpsynth_assets.resources.private_files import PrivateFiles
 
 
-def replaced_records(cohort: str, version: str) -> str:
+def replaced_records(cohort: str, version: str | None = None) -> str:
     """Says in one line that records of a cohort were replaced under their version."""
+    which = "this version" if version is None else f"version {version!r}"
     return (
-        f"source.version: expected the records of version {version!r} as they were when releases "
+        f"source.version: expected the records of {which} as they were when releases "
         f"of {cohort!r} were paid for, got others under the same version. Nothing was charged: "
         "restore the source and its columns, or, if these records are meant, raise "
         "source.version, which pays for every release again (`dpsynth plan` shows it)."
@@ -89,11 +91,45 @@ class ReadRecords:
         """The last reading; None where it was noted by nobody.
 
         Raises:
-            ValueError: That reading did not come to its end.
+            ValueError: That reading did not come to its end, or an earlier version noted it.
         """
         if not self._files.exists(self._last(cohort)):
             return None
-        return Reading(*json.loads(self._files.read(self._last(cohort))))
+        noted = json.loads(self._files.read(self._last(cohort)))
+        if len(noted) != len(Reading._fields):
+            raise ValueError("Expected a reading as this version notes it, got another one.")
+        return Reading(*noted)
+
+    def pay(self, cohort: str, declared: str | None = None) -> tuple[str, ...]:
+        """Keeps the digest of the last reading for good: a charge for those records follows.
+
+        Args:
+            cohort: Whose records they are; the caller holds its lock.
+            declared: `reading_digest` of its declaration; None: not compared.
+
+        Returns:
+            What the records are known by, private; nothing where no reading was noted.
+
+        Raises:
+            PrivacyError: Others were paid for, or what is stored is not what is declared.
+        """
+        again = f"Nothing was charged. Materialise {cohort}/shared/private_records again."
+        try:
+            last = self.last(cohort)
+        except ValueError:
+            raise PrivacyError(
+                f"Expected the records of {cohort!r}, got a reading that was cut off. {again}"
+            ) from None
+        if last is None:
+            return ()
+        if declared not in (None, last.declared):
+            raise PrivacyError(
+                f"Expected the records of {cohort!r} as its dataset file declares them, got some "
+                f"that were read under another declaration. {again}"
+            )
+        if not self.note_paid(cohort, last.state, last.rows):
+            raise PrivacyError(replaced_records(cohort))
+        return last
 
     def note_paid(self, cohort: str, state: str, rows: str) -> bool:
         """Keeps the digest of rows that a release pays for; False where others were paid for."""

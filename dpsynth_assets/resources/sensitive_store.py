@@ -184,30 +184,13 @@ class SensitiveStore(dg.ConfigurableResource):
     def _paid_for(
         self, dataset: str, declared: str | None, with_embeddings: bool, with_secrets: bool
     ) -> str:
-        again = f"Materialise {dataset}/shared/private_records"
         if not (self.parts(dataset).places or self.holds_internal(dataset, "source.parquet")):
             raise PrivacyError(
                 f"Expected the records of {dataset!r} in the sensitive store, got none. Nothing "
-                f"was charged. {again} first."
+                f"was charged. Materialise {dataset}/shared/private_records first."
             )
-        try:
-            last = self.read_records.last(dataset)
-        except ValueError:
-            raise PrivacyError(
-                f"Expected the records of {dataset!r}, got a reading of them that was cut off. "
-                f"Nothing was charged. {again} again."
-            ) from None
-        if last is not None:
-            if declared is not None and declared != last.declared:
-                raise PrivacyError(
-                    f"Expected the records of {dataset!r} as its dataset file declares them, got "
-                    f"some that were read under another declaration. Nothing was charged. {again} "
-                    "again."
-                )
-            if not self.read_records.note_paid(dataset, last.state, last.rows):
-                raise PrivacyError(replaced_records(dataset, "declared"))
+        known = [*self.read_records.pay(dataset, declared)]
         Fingerprints(self._files, self.base).note_paid(dataset)
-        known = [*(last or ())]
         if with_embeddings:
             known.append(self.embeddings_version(dataset, "source") or "")
         if with_secrets:
