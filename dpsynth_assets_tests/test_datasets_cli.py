@@ -2,11 +2,14 @@
 
 import json
 
+import polars as pl
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli import datasets as command
+from dpsynth_assets.cli.base_problems import base_problems
+from dpsynth_assets.datasets import PrivateDatasetSpec
 
 SECRET = "Zaphod has gout"
 
@@ -203,3 +206,35 @@ def test_list_shows_what_each_dataset_promises(folder):
     assert (base["name"], row["name"]) == ("demo", "reviews")
     assert (row["epsilon"], row["delta"], row["privacy_unit"]) == (4.0, 1e-6, "one record")
     assert "reviews" in run("list").output
+
+
+LETTER = "I was at the shop on the day that it was closed, and it is not the first time for me."
+GERMAN = "Das Päckchen kam drei Tage zu spät, und niemand im Laden wollte mir eine Antwort geben."
+CHINESE = "第三天的包裹迟到了，我给商店写了一封信，希望得到退款。"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LETTER, None),
+        (GERMAN, "of their words among the commonest of English"),
+        (CHINESE, "of their letters in another script"),
+        (LETTER * 20, "100% with more; half of all have"),
+    ],
+    ids=["English", "German", "Chinese", "long"],
+)
+def test_what_the_base_cannot_do_with_the_texts_is_a_warning(text, said):
+    facts = {
+        "name": "letters",
+        "source": {"path": "a.csv"},
+        "budget": {"epsilon": 4, "delta": 1e-6},
+        "public_data": "english",
+        "methods": [{"method": "aug_pe", "settings": {"max_new_tokens": 96}}],
+    }
+    spec = PrivateDatasetSpec.model_validate(facts)
+    found = base_problems(spec, pl.Series([f"{text} {number}" for number in range(40)]))
+    assert {problem.severity for problem in found} <= {"warning"}
+    told = [problem.got for problem in found]
+    assert any(said in got for got in told) if said else not told
+    longer = [problem for problem in found if problem.field.startswith("methods.0.settings")]
+    assert len(longer) == (text == LETTER * 20)

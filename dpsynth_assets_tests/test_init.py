@@ -30,6 +30,7 @@ from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.template import Choices, ProposedMethod, scalar
 from dpsynth_assets.defs import resources
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.records import SourceError
 from dpsynth_assets_tests.advice.conftest import speed_of
 
 ANY_NUMBER = ("aug_pe", "epsvec")
@@ -573,3 +574,45 @@ def test_what_no_dataset_file_can_say_is_refused_with_option_and_remedy(tmp_path
     )
     assert result.exit_code == 2
     assert told in " ".join(result.output.split())
+
+
+def jsonl(*texts):
+    return "\n".join(json.dumps({"id": i, "text": text}) for i, text in enumerate(texts)).encode()
+
+
+LETTERS = [f"The parcel of day {day} was late." for day in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "records"),
+    [
+        ("mark.jsonl", b"\xef\xbb\xbf" + jsonl(*LETTERS), 3),
+        ("surrogate.jsonl", jsonl(*LETTERS, "the end \ud800 of it"), 4),
+        ("types.jsonl", jsonl(*LETTERS) + b'\n{"id": "x", "text": 7, "label": ["a"]}', 4),
+        ("one.csv", b"id,text\n7,The parcel was late.\n", 1),
+        ("blank.csv", b"id,text\n7,The parcel was late.\n8,It was late.\n\n\n", 2),
+        ("commas.csv", b"id,text,\n7,The parcel was late.,\n8,It was late.,\n", 2),
+        ("chinese.csv", "id,text\n7,第三天的包裹迟到了\n8,我写了一封信\n".encode(), 2),
+    ],
+)
+def test_files_are_profiled_as_they_are_read(tmp_path, name, content, records):
+    (tmp_path / name).write_bytes(content)
+    found = {p.name: p for p in profile_columns(SourceSpec(path=str(tmp_path / name)))}
+    assert {"id", "text"} <= set(found) <= {"id", "text", "label"}
+    assert found["text"].rows == records
+    assert found["id"].looks_like_id
+    assert found["text"].looks_like_text
+
+
+def test_labels_that_were_stored_as_floats_are_named_as_they_are_read(tmp_path):
+    file = tmp_path / "a.parquet"
+    pl.DataFrame({"text": ["a b c"] * 60, "stars": [1.0, 2.0, None] * 20}).write_parquet(file)
+    (stars,) = [p for p in profile_columns(SourceSpec(path=str(file))) if p.name == "stars"]
+    assert stars.values == {"1": 20, "2": 20}
+
+
+def test_a_folder_of_other_files_is_told_the_glob_that_reads_them(tmp_path):
+    (tmp_path / "year=2026").mkdir()
+    pl.DataFrame({"text": ["a"]}).write_parquet(tmp_path / "year=2026" / "part.parquet")
+    with pytest.raises(SourceError, match=r"e\.g\. .*/\*\*/\*\.parquet"):
+        profile_columns(SourceSpec(path=str(tmp_path)))

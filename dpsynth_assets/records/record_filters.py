@@ -2,7 +2,7 @@
 
 | order | rule | looks at |
 |---|---|---|
-| 1 | unreadable record | the line itself (JSON Lines that is not an object) |
+| 1 | unreadable record | the line itself: no JSON object; in CSV its fields and quotation marks |
 | 2 | text is not a string | the text's own type (JSON Lines) |
 | 3 | missing text | the text: null, empty or blank; an object without any value |
 | 4 | text is not UTF-8 | the text: U+FFFD, what undecodable bytes are read as |
@@ -32,8 +32,9 @@ Where the place of every record is public (`public_facts.slots`), rules 2-4 and 
 such a record keeps its place with a blank text, which is how a neighbour looks that lacks it.
 Places follow the declared ids, so no text moves another record.
 
-A file whose structure is broken (an unclosed quote in CSV, a torn Parquet footer) is refused whole:
-no rule could say which records it holds.
+A file whose structure is broken (CSV that ends within a quoted field, a torn Parquet footer) is
+refused whole: no rule could say which records it holds. So are records of which more than a
+declared share is set aside (`admission.py`).
 
 Rule 9 has a limit of its own, a million characters, where the declaration names none.
 

@@ -160,6 +160,14 @@ def test_training_gets_noise_within_a_thousandth_of_the_least():
     assert alone["noise_multiplier"] < found["noise_multiplier"]
 
 
+@pytest.mark.parametrize("wrong", [{"epsilon": 1e-6}, {"steps": 10**9}])
+def test_training_that_cannot_be_computed_well_is_refused_at_once(wrong):
+    refused = invoke("calibrate dp-sgd", **wrong)
+    assert refused.exit_code == 2
+    told = " ".join(refused.stderr.replace("│", " ").split())
+    assert "epsilon >= 0.01" in told or "less than or equal to 10000000" in told
+
+
 def test_training_beside_a_histogram_that_costs_all_is_refused():
     refused = invoke("calibrate dp-sgd", epsilon=0.1)
     assert refused.exit_code == 2

@@ -164,7 +164,7 @@ SOURCES = {
     "column twice": ("d.csv", f"id,text,label,text\na,{SECRET},b,c\n".encode(), "more than once"),
     "empty": ("d.csv", b"", "CSV file"),
     "header only": ("d.csv", HEADER.encode(), "usable record"),
-    "too many fields": ("d.csv", (HEADER + ROWS + f"z,a,b,{SECRET},d\n").encode(), "fields"),
+    "too many fields": ("d.csv", (HEADER + f"z,a,b,{SECRET},d\n" * 9).encode(), "fields"),
     "pickle": ("d.csv", b"\x80\x04\x95" + b"x" * 40, "pickle"),
     "zip": ("d.csv", b"PK\x03\x04" + b"x" * 40, "zip"),
     "torn gzip": ("d.csv.gz", gzip.compress((HEADER + ROWS).encode())[:40], "CSV file"),

@@ -457,3 +457,11 @@ def test_a_number_larger_than_python_computes_is_no_record():
     follows = record_check({"type": "number", "multipleOf": 0.5})
     assert follows("1.5")
     assert not follows("1" * 400)
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [("2026-01-02T03:04:05Z", True), ("2026-01-02", False), ("2026-13-02T03:04:05Z", False)],
+)
+def test_a_format_is_checked(text, valid):
+    assert record_check({"format": "date-time"})(json.dumps(text)) is valid
