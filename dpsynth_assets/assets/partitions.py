@@ -16,10 +16,10 @@ from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     cohort_name,
     dataset_folders,
-    known_cohorts,
     register_complete,
     registered_part,
     standing,
+    usable_cohorts,
 )
 
 _RECENT = 20
@@ -40,7 +40,7 @@ def register_partitions(instance: dg.DagsterInstance, spec: PrivateDatasetSpec) 
     if spec.cohorts is None:
         return []
     register_complete(spec.name, spec.cohorts, spec.source)
-    return show_partitions(instance, spec.name, known_cohorts(spec.name))
+    return show_partitions(instance, spec.name, usable_cohorts(spec))
 
 
 def register_declared(instance: dg.DagsterInstance) -> list[str]:
