@@ -84,7 +84,11 @@ def test_an_unknown_nested_key_is_looked_up_in_its_own_model(tmp_path):
         ),
         ({"neighboring_relation": "zero-out"}, "public_facts.records", "public number of records"),
         ({"privacy_unit": {"column": "c"}}, "privacy_unit.max_records", "a bound"),
-        ({"source": {"path": "{{ env.DPSYNTH_UNSET }}/a"}}, "attributes", "DPSYNTH_UNSET"),
+        (
+            {"source": {"path": "{{ env.DPSYNTH_DATA_UNSET }}/a"}},
+            "attributes",
+            "DPSYNTH_DATA_UNSET",
+        ),
         ({"held_out_fraction": 0.9}, "held_out_fraction", "less than or equal to 0.5, got 0.9"),
         ({"name": "Bad Name"}, "name", "got 'Bad Name'"),
     ],
@@ -179,10 +183,10 @@ def test_a_folder_that_is_not_there_is_a_problem(tmp_path):
 
 
 def test_environment_is_rendered_and_paths_start_at_the_root_or_the_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_TEST_EPSILON", "2.5")
+    monkeypatch.setenv("DPSYNTH_DATA_EPSILON", "2.5")
     (tmp_path / "here.csv").write_text("text\n", encoding="utf-8")
     attributes = ATTRIBUTES | {
-        "budget": {"epsilon": "{{ env.DPSYNTH_TEST_EPSILON }}", "delta": "1e-6"},
+        "budget": {"epsilon": "{{ env.DPSYNTH_DATA_EPSILON }}", "delta": "1e-6"},
         "source": {"path": "here.csv"},
     }
     spec = parse_dataset_file(write(tmp_path / "a.yaml", attributes))[0][0].spec

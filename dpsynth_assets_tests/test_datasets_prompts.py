@@ -136,12 +136,12 @@ def test_a_path_with_an_environment_variable_is_read_once_it_is_rendered(
     parse, only_problem, tmp_path, monkeypatch
 ):
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
-    structured = {"json_schema": "{{ env.SCHEMAS }}/schema.json"}
-    monkeypatch.setenv("SCHEMAS", str(tmp_path))
+    structured = {"json_schema": "{{ env.DPSYNTH_DATA_SCHEMAS }}/schema.json"}
+    monkeypatch.setenv("DPSYNTH_DATA_SCHEMAS", str(tmp_path))
     (file,), _ = parse(structured=structured)
     assert file.spec.structured.schema_mapping == SCHEMA
-    monkeypatch.delenv("SCHEMAS")
-    assert "SCHEMAS" in only_problem(structured=structured).expected
+    monkeypatch.delenv("DPSYNTH_DATA_SCHEMAS")
+    assert "DPSYNTH_DATA_SCHEMAS" in only_problem(structured=structured).expected
 
 
 def test_the_outline_of_a_schema_names_every_field_with_its_type(parse):

@@ -13,10 +13,10 @@ from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     cohort_name,
     dataset_folders,
-    known_cohorts,
     register_complete,
     registered_part,
     standing,
+    usable_cohorts,
 )
 
 
@@ -34,7 +34,7 @@ def register_partitions(instance: dg.DagsterInstance, spec: PrivateDatasetSpec) 
     if spec.cohorts is None:
         return []
     register_complete(spec.name, spec.cohorts, spec.source)
-    return show_partitions(instance, spec.name, known_cohorts(spec.name))
+    return show_partitions(instance, spec.name, usable_cohorts(spec))
 
 
 def register_declared(instance: dg.DagsterInstance) -> list[str]:

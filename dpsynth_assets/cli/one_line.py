@@ -11,12 +11,14 @@ from typing import Any, cast
 import typer
 from typer.core import TyperGroup
 
+from dpsynth_assets.storage.disk_room import NO_DATABASE
+
 WRONG_REQUEST, FAILED, INTERRUPTED = 2, 1, 130
 
 _Misuse = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
 """Every error of a command line (an unknown option, too); typer exports only this subclass."""
 
-_NOT_THE_USERS = {"LedgerIntegrityError", "StoreUnavailableError", "SensitiveKeyError"}
+_NOT_THE_USERS = {"StoreUnavailableError", "SensitiveKeyError"}
 _DAGSTER_INTERRUPTED = {"DagsterExecutionInterruptedError", "StepInterruptedError"}
 _OF_A_PATH = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
@@ -76,6 +78,8 @@ def described(error: BaseException) -> tuple[str, int]:
         return "Expected UTF-8 text, got other bytes. Save the file as UTF-8.", WRONG_REQUEST
     if isinstance(error, OSError) and error.errno is not None:
         return _of_the_machine(error)
+    if type(error).__name__ == "OperationalError":  # Of SQLite, and of SQLAlchemy.
+        return NO_DATABASE, FAILED
     return _unforeseen(error), FAILED
 
 

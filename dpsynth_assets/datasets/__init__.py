@@ -9,6 +9,7 @@ from dpsynth_assets.datasets.cohort_registry import (
     matching_files,
     register_complete,
     registered_part,
+    usable_cohorts,
 )
 from dpsynth_assets.datasets.cohort_windows import CohortsSpec, Window
 from dpsynth_assets.datasets.dataset_sections import (
@@ -93,4 +94,5 @@ __all__ = [
     "standing",
     "suggest",
     "unknown_bases",
+    "usable_cohorts",
 ]

@@ -100,7 +100,7 @@ def complete_cohort(spec: PrivateDatasetSpec, key: str) -> CohortSpec:
     rule = spec.cohorts
     if rule is None:
         raise ValueError(f"Expected a dataset that declares cohorts, got {spec.name!r}.")
-    if key not in known_cohorts(spec.name):
+    if key not in usable_cohorts(spec):
         if key not in complete_cohorts(rule, spec.source, _now()):
             raise ValueError(f"{cohort_name(spec.name, key)}: {rule.why_not(key)}")
         register_cohorts(spec.name, [key])
@@ -111,7 +111,14 @@ def cohorts_of(spec: PrivateDatasetSpec) -> list[PrivateDatasetSpec]:
     """The known cohorts of a declaration, in order; itself where it is not partitioned."""
     if spec.cohorts is None:
         return [spec]
-    return [CohortSpec.of(spec, key) for key in known_cohorts(spec.name)]
+    return [CohortSpec.of(spec, key) for key in usable_cohorts(spec)]
+
+
+def usable_cohorts(spec: PrivateDatasetSpec) -> list[str]:
+    """Keys of the registered cohorts but windows ahead, which a clock set forward registered."""
+    rule, today = spec.cohorts, _now().date()
+    known = known_cohorts(spec.name)
+    return [key for key in known if rule is None or not rule.is_ahead(key, today)]
 
 
 def known_cohorts(dataset: str) -> list[str]:

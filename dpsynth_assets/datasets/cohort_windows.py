@@ -153,6 +153,10 @@ class CohortsSpec(Declaration):
         period = self.period or "month"
         return _key(start, period) == key and start >= (self.first or start)
 
+    def is_ahead(self, key: str, today: date) -> bool:
+        """Says whether a key names a window that has not ended; a file is there or is not."""
+        return self.by == "window" and self.has_key(key) and self.window(key).end > today
+
     def why_not(self, key: str) -> str:
         """Says in one line why a key names no complete cohort, and what to do."""
         if not self.has_key(key):

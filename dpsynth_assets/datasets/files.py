@@ -30,9 +30,8 @@ BENCHMARK = "dpsynth_assets.components.Benchmark"
 """A component over public corpora: no dataset file (`datasets.benchmark_files`)."""
 
 _ENVIRONMENT = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}")
-_SECRET = re.compile(
-    r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)S?$|^DPSYNTH_LEDGER_URL$", re.IGNORECASE
-)
+_SHOWABLE = re.compile(r"DPSYNTH_(REAL_DATA|DATA_\w+)")
+"""Variables that a declaration, which is shown, may quote: any other may hold a secret."""
 _GLOB = re.compile(r"[*?\[]")
 
 SpecT = TypeVar("SpecT", bound=PrivateDatasetSpec | PublicDataSpec)
@@ -47,14 +46,14 @@ class DatasetFile:
 
 
 class SecretVariableError(ValueError):
-    """A declaration asks for a variable that holds a secret; declarations are shown in the UI."""
+    """A declaration, which is shown, asks for a variable that may hold a secret."""
 
     def __init__(self, name: str) -> None:
         """Names the variable, never its value."""
         self.name = name
         super().__init__(
-            f"Expected a variable that holds no secret, got {name}: declarations are shown and "
-            "stored. Secrets are read from the environment where they are used."
+            f"Expected a variable named DPSYNTH_DATA_…, got {name}: declarations are shown and "
+            "stored, and others may hold a secret."
         )
 
 
@@ -202,7 +201,7 @@ def render_environment(value: Any) -> Any:
 
     Raises:
         KeyError: A variable is not set; its name is the only argument.
-        SecretVariableError: A variable holds a key, a token or a password by its name.
+        SecretVariableError: A variable has another name than those for declarations.
     """
     if isinstance(value, str):
         return _ENVIRONMENT.sub(lambda match: _variable(match[1] or match[2]), value)
@@ -212,7 +211,7 @@ def render_environment(value: Any) -> Any:
 
 
 def _variable(name: str) -> str:
-    if _SECRET.search(name):
+    if not _SHOWABLE.fullmatch(name):
         raise SecretVariableError(name)
     return os.environ[name]
 
@@ -282,9 +281,9 @@ def _secret_variable(path: Path, name: str) -> Problem:
     return Problem(
         file=str(path),
         field="attributes",
-        expected="variables that hold no secret",
+        expected="a variable named DPSYNTH_DATA_…",
         got=name,
-        remedy="Declarations are shown: secrets are read from the environment where they are used.",
+        remedy="Declarations are shown, and others may hold a secret: set one of such a name.",
     )
 
 

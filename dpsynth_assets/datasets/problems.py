@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 from dpsynth_assets.datasets.fields import REFUSAL, Declaration
 
 _WRONG_BRANCH = {"list_type", "dict_type", "model_type", "model_attributes_type"}
+_MOST_PROBLEMS = 100
+"""Of one file: a person mends some and asks again, and each is compared with all known keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +55,20 @@ def problems_of(
     error: ValidationError, file: Path, model: type[Declaration], attributes: Any
 ) -> list[Problem]:
     """Translates a validation error; a value is one the public YAML file holds."""
-    details = [detail for detail in error.errors() if not _is_other_branch(detail, error)]
-    return [_problem(detail, file, model, attributes) for detail in details]
+    found = error.errors()
+    shown = [
+        _problem(detail, file, model, attributes)
+        for detail in found[:_MOST_PROBLEMS]
+        if not _is_other_branch(detail, found)
+    ]
+    if (left := len(found) - _MOST_PROBLEMS) > 0:
+        mend = "Mend those above, and ask again."
+        shown.append(
+            Problem(
+                file=str(file), field="", expected="fewer problems", got=f"{left} more", remedy=mend
+            )
+        )
+    return shown
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
@@ -63,12 +77,11 @@ def suggest(word: str, known: Sequence[str]) -> str:
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
 
 
-def _is_other_branch(detail: Any, error: ValidationError) -> bool:
+def _is_other_branch(detail: Any, found: Sequence[Any]) -> bool:
     """Says whether the value fits another branch of a union, whose own errors say more."""
     parent = detail["loc"][:-1]
     return detail["type"] in _WRONG_BRANCH and any(
-        other["loc"][: len(parent)] == parent and other["loc"] != detail["loc"]
-        for other in error.errors()
+        other["loc"][: len(parent)] == parent and other["loc"] != detail["loc"] for other in found
     )
 
 

@@ -24,7 +24,7 @@ attributes:
 
   source:
     path: {path} # file, glob, Hugging Face `save_to_disk` folder, or hf://
-                                   # address; "{{{{ env.NAME }}}}" reads the environment
+                                   # address; "{{{{ env.DPSYNTH_DATA_… }}}}" reads the environment
     format: auto                   # auto | csv | jsonl | parquet | huggingface
 {dialect}    version: "1"                   # a new version of the same records refunds no budget
 

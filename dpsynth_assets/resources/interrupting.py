@@ -49,6 +49,23 @@ def ended_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
+def never_dropped() -> None:
+    """Repeats a Ctrl-C that came while Python freed an object, where it is printed and dropped.
+
+    For the whole process; within `ended_by_signals` that block does so itself.
+    """
+    shown = sys.unraisablehook
+
+    def repeat(problem: Any) -> None:
+        if problem.exc_type is not KeyboardInterrupt:
+            shown(problem)
+            return
+        main = threading.main_thread().ident or 0
+        threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT)).start()
+
+    sys.unraisablehook = repeat
+
+
 def was_interrupted(events: Iterable[Any]) -> bool:
     """Whether the events of a run say that a signal ended it, in a step or between two."""
     errors = [getattr(event.event_specific_data, "error", None) for event in events]

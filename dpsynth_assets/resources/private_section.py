@@ -17,12 +17,24 @@ from dagster._core.errors import DagsterExecutionInterruptedError
 from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.memory import keep_out_of_core_dumps
+from dpsynth_assets.storage.disk_room import NO_DATABASE
 
-_OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+_OF_THE_MACHINE = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.EFBIG,
+}
 """Failures of a disk, whose names say nothing about records."""
 
 REFUSED = "dpsynth/refused"
 """Metadata of the failure of a step whose release was refused before a charge."""
+
+_OF_A_DATABASE = "OperationalError"
+"""Type name: of SQLite, and of SQLAlchemy over it or a server."""
 
 _OUT_OF_MEMORY = {"MemoryError", "OutOfMemoryError"}
 """Type names: PyTorch has one of its own."""
@@ -114,6 +126,8 @@ def _without_content(name: str, error: Exception) -> str:
             f"{name} failed: {os.strerror(error.errno)}. Free space on the disks of DPSYNTH_HOME "
             "and the source, or check their rights, and run again: what was stored is used."
         )
+    if type(error).__name__ == _OF_A_DATABASE:
+        return f"{name} failed: {NO_DATABASE}"
     return (
         f"{name} failed with {type(error).__name__}. Its message is withheld because it "
         "may quote private data; run `dpsynth datasets check` on the dataset file, or "

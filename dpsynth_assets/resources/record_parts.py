@@ -22,6 +22,7 @@ import polars as pl
 
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.record_filters import CANONICAL
 from dpsynth_assets.resources.private_files import PrivateFiles, files_below
 
@@ -100,20 +101,39 @@ def files_of_exchange(exchange: Folder) -> PrivateFiles:
     return files_below(exchange.parents[3])
 
 
-def write_canonical(part: Folder, split: Split, records: pl.DataFrame) -> None:
-    """Writes the canonical records of a part, and a digest of their content beside them."""
+def write_canonical(
+    part: Folder, split: Split, records: pl.DataFrame, files: PrivateFiles | None = None
+) -> None:
+    """Writes the canonical records of a part, and a digest of their content beside them.
+
+    Args:
+        part: Folder of a part, or of records that lie whole in the store `files`.
+        split: Which of them.
+        records: The records.
+        files: The store; None: that of a part, by its path.
+    """
     content = io.BytesIO()
     records.write_parquet(content)
     digest = hashlib.sha256(content.getbuffer()).hexdigest()
-    files = files_of(part)
+    files = files or files_of(part)
     files.write(part / f"{split}.parquet", lambda file: file.write(content.getbuffer()))
     files.write(part / f"{split}.digest", lambda file: file.write(digest.encode()))
 
 
 def read_table(part: Folder, name: str, files: PrivateFiles | None = None) -> pl.DataFrame:
-    """Reads one Parquet file of a part, or of another folder of the store `files`."""
+    """Reads one Parquet file of a part, or of another folder of the store `files`.
+
+    Raises:
+        PrivacyError: A digest lies beside it, and is that of another content.
+    """
     files = files or files_of(part)
-    return pl.read_parquet(io.BytesIO(files.read(part / name)))
+    content, noted = files.read(part / name), (part / name).with_suffix(".digest")
+    if files.exists(noted) and hashlib.sha256(content).hexdigest() != files.read(noted).decode():
+        raise PrivacyError(
+            f"Expected {name} of {part.name!r} in the sensitive store as it was written, got "
+            "another content. Materialise private_records again: a charge that is open goes on."
+        )
+    return pl.read_parquet(io.BytesIO(content))
 
 
 def read_text(part: Folder, name: str) -> str | None:

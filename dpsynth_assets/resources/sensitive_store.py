@@ -50,6 +50,7 @@ from dpsynth_assets.resources.record_parts import (
     read_part,
     read_table,
     read_whole,
+    write_canonical,
 )
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
 from dpsynth_assets.workers import LocalWorkers, Workers
@@ -95,7 +96,7 @@ class SensitiveStore(dg.ConfigurableResource):
 
     def write_records(self, dataset: str, split: Split, records: pl.DataFrame) -> None:
         """Stores canonical records (`record_id`, `unit_id`, `text`, `label`), whole."""
-        self._write_table(dataset, f"{split}.parquet", records)
+        write_canonical(self.folder(dataset), split, records, self._files)
         self.parts(dataset).forget()
 
     def parts(self, dataset: str) -> RecordParts:
@@ -111,6 +112,7 @@ class SensitiveStore(dg.ConfigurableResource):
                 self._files.remove(path)
         for split in SPLITS:
             self.remove_internal(dataset, f"{split}.parquet")
+            self.remove_internal(dataset, f"{split}.digest")
 
     def note_embedded(self, dataset: str, made_by: Mapping[str, str]) -> None:
         """Notes what made the embeddings of all parts of a dataset."""

@@ -19,7 +19,7 @@ import dagster as dg
 from dpsynth_assets.assets.groups import public_group
 from dpsynth_assets.assets.launch import run_tags
 from dpsynth_assets.assets.partitions import register_partitions
-from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, known_cohorts
+from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, usable_cohorts
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.resources.ledger import PrivacyLedger
@@ -96,7 +96,7 @@ def first_run(cohort: CohortSpec, assets: Sequence[dg.AssetKey]) -> dg.RunReques
 
 def _never_charged(spec: PrivateDatasetSpec, asked: set[str], book: Ledger) -> list[CohortSpec]:
     """The cohorts that nobody asked for and that hold no charge, in order."""
-    cohorts = (CohortSpec.of(spec, key) for key in known_cohorts(spec.name) if key not in asked)
+    cohorts = (CohortSpec.of(spec, key) for key in usable_cohorts(spec) if key not in asked)
     return [cohort for cohort in cohorts if book.account(cohort.account) is None]
 
 

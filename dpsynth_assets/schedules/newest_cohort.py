@@ -14,7 +14,7 @@ import dagster as dg
 from dpsynth_assets.assets.keys import AUDIT, EVALUATION
 from dpsynth_assets.assets.launch import DEFAULT_RELEASE, run_tags
 from dpsynth_assets.assets.partitions import register_partitions
-from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, known_cohorts
+from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, usable_cohorts
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.ledger import Ledger
@@ -72,7 +72,7 @@ def newest_cohort_definitions(
         context: dg.ScheduleEvaluationContext, ledger: PrivacyLedger
     ) -> dg.RunRequest | dg.SkipReason:
         register_partitions(context.instance, spec)
-        if not (keys := known_cohorts(spec.name)):
+        if not (keys := usable_cohorts(spec)):
             return dg.SkipReason(f"No cohort of {spec.name} is complete yet.")
         newest = _Newest(CohortSpec.of(spec, keys[-1]), folders, ledger.open())
         return newest.asked(name_of_tick(context), assets, settings)

@@ -20,6 +20,7 @@ from dpsynth_assets.datasets import (
     CohortsSpec,
     cohort_registry,
     cohorts_of,
+    complete_cohort,
     known_cohorts,
     parse_dataset_file,
     registered_part,
@@ -562,6 +563,21 @@ def test_a_tick_goes_on_with_a_killed_draw_of_the_newest_window(today, instance)
     assert request.run_key == "letters_2026_01:first:2030-01-01T03:00Z"
     assert request.tags[RELEASE] == "1"
     assert "shared" in {key.path[1] for key in request.asset_selection}
+
+
+def test_a_window_that_a_clock_set_forward_registered_is_none_until_it_has_ended(today, instance):
+    today("2031-01-05")
+    sensor = Sensor(instance, schedule={"cron": "0 3 1 * *"})
+    assert complete_cohort(sensor.spec, "2030_12").name == "letters_2030_12"
+    register_cohorts("letters", ["2026_01"])
+    today("2026-02-02")
+    assert [each.name for each in cohorts_of(sensor.spec)] == ["letters_2026_01"]
+    with pytest.raises(ValueError, match="is complete on 2031-01-02"):
+        complete_cohort(sensor.spec, "2030_12")
+    (request,) = sensor.on_schedule().run_requests
+    assert request.partition_key == "2026_01"
+    today("2031-01-05")
+    assert "letters_2030_12" in {each.name for each in cohorts_of(sensor.spec)}
 
 
 # The sensor for first runs

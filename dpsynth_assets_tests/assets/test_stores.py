@@ -8,6 +8,7 @@ import base64
 import errno
 import logging
 import os
+import sqlite3
 import stat
 import tempfile
 from pathlib import Path
@@ -117,6 +118,15 @@ def test_embeddings_of_other_records_are_refused(sensitive):
         sensitive.read_internal(
             "tickets", "source", purpose="internal evaluation", with_embeddings=True
         )
+
+
+def test_a_flipped_byte_of_the_plain_records_is_noticed(sensitive):
+    file = sensitive.folder("tickets") / "source.parquet"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(PrivacyError, match="as it was written, got another content"):
+        sensitive.read_internal("tickets", "source", purpose="embed records")
 
 
 def test_private_inputs_do_not_print_their_records(sensitive):
@@ -460,6 +470,8 @@ def test_a_published_folder_is_copied_whole_with_its_label_last(bucket, tmp_path
     [
         (OSError(errno.ENOSPC, "no space", "/home/Ottoline/letter"), "No space left on device"),
         (OSError(errno.EROFS, "read-only", "/home/Ottoline/letter"), "Read-only file system"),
+        (OSError(errno.EFBIG, "too large", "/home/Ottoline/letter"), "File too large"),
+        (sqlite3.OperationalError("disk I/O error of Ottoline"), "a limit on the size of files"),
         (FileNotFoundError(errno.ENOENT, "none", "/home/Ottoline/letter"), "withheld"),
         (ValueError("Ottoline wrote this"), "withheld"),
     ],

@@ -105,7 +105,10 @@ PRIVATE = "dpsynth_assets.components.PrivateDataset"
     ("attributes_of_it", "expected"),
     [
         ({"name": "mine", "source": {"path": "SOURCE"}, "ownerz": ["x"]}, "dataset 'mine'"),
-        ({"name": "mine", "source": {"path": "{{ env.NOT_SET }}/x.csv"}}, "cannot be read"),
+        (
+            {"name": "mine", "source": {"path": "{{ env.DPSYNTH_DATA_NOT_SET }}/x.csv"}},
+            "cannot be read",
+        ),
         ({"name": "mine", "source": "x"}, "cannot be read"),
         ("x", "cannot be read"),
         (

@@ -14,7 +14,7 @@ from dagster._core.errors import (
 )
 from dagster._utils.interrupts import capture_interrupts
 
-from dpsynth_assets.resources.interrupting import ended_by_signals
+from dpsynth_assets.resources.interrupting import ended_by_signals, never_dropped
 
 WAITING = textwrap.dedent(
     """
@@ -85,8 +85,20 @@ def test_a_signal_that_arrives_while_an_object_is_freed_ends_the_run():
     assert sys.unraisablehook is shown
 
 
-def _draw_that_drops_the_first_signal():
+def test_ctrl_c_while_an_object_is_freed_ends_a_command_outside_a_run(monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    monkeypatch.setattr(Freed, "__del__", lambda _: signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        never_dropped()
+        with pytest.raises(KeyboardInterrupt):
+            _draw_that_drops_the_first_signal(seconds=10)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _draw_that_drops_the_first_signal(seconds=60):
     Freed()
-    until = time.monotonic() + 60  # Seconds when idle; without the cure it lasts to the end.
+    until = time.monotonic() + seconds  # Seconds when idle; without the cure it lasts to the end.
     while time.monotonic() < until:
         time.sleep(0.05)

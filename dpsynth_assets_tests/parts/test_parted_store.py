@@ -105,7 +105,8 @@ def test_parts_and_whole_records_take_turns(tmp_path, store):
     assert not [name for name in files(store) if "/" not in name and name != "parts.json"]
     for split, frame in (("source", whole.records), ("held_out", whole.held_out)):
         store.write_records("letters", split, frame)
-    assert files(store) == ["held_out.parquet", "source.parquet"]
+    kept = [f"{split}.{kind}" for split in ("held_out", "source") for kind in ("digest", "parquet")]
+    assert files(store) == kept
 
 
 def test_replaced_records_are_refused_and_the_old_parts_stay(tmp_path, store):

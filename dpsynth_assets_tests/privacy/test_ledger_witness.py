@@ -2,13 +2,16 @@
 
 import shutil
 import sqlite3
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
+from dpsynth_assets.cli.one_line import described
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.ledger import Ledger, Witness
+from dpsynth_assets.privacy.ledger.witness import Seen
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
@@ -34,6 +37,7 @@ def lost():
     assert "\n" not in said
     assert "Nothing was charged" in said
     assert "dpsynth ledger restore" in said
+    assert described(raised.value) == (said, 2)
     return said
 
 
@@ -175,6 +179,21 @@ def test_verify_names_what_is_missing(place, tmp_path):
     shutil.copy(copy, place)
     shown = command("verify")
     assert shown.exit_code != 0
+
+
+def test_killed_writers_of_the_witness_leave_one_file_at_most(tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    witness, seen = Witness(tmp_path / "w"), Seen(8, "0" * 64, "2026-11-26")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                witness.note(seen)
+    assert len(list((tmp_path / "w").iterdir())) == 2  # One, and the lock.
+    witness.note(seen)
+    assert {each.name for each in (tmp_path / "w").iterdir()} == {".lock", "ledger.json"}
 
 
 def test_the_witness_is_for_its_owner_alone(place, tmp_path):

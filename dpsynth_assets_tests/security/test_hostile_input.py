@@ -260,7 +260,15 @@ def test_names_that_would_leave_their_folder_are_refused(tmp_path, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["DPSYNTH_SENSITIVE_KEY", "DPSYNTH_LEDGER_URL", "HF_TOKEN", "AWS_SECRET", "PGPASSWORD"],
+    [
+        "DPSYNTH_SENSITIVE_KEY",
+        "DPSYNTH_SENSITIVE_URL",
+        "HF_TOKEN",
+        "API_KEY_2",
+        "SMTP_PASS",
+        "DATABASE_URL",
+        "GITHUB_PAT",
+    ],
 )
 def test_a_declaration_cannot_quote_a_secret_of_the_environment(tmp_path, monkeypatch, name):
     monkeypatch.setenv(name, SECRET)
@@ -277,6 +285,16 @@ def test_a_declaration_cannot_quote_a_secret_of_the_environment(tmp_path, monkey
 def test_many_keys_are_read_in_a_moment_and_still_compared(tmp_path):
     many = "".join(f"k{number}: 1\n" for number in range(4_000))
     assert "written twice" in yaml_problem(tmp_path / "a.yaml", many + "k0: 1\n").got
+
+
+def test_of_very_many_unknown_keys_the_first_are_compared_and_the_others_counted(tmp_path):
+    unknown = {f"k{number}": 1 for number in range(60_000)}
+    content = {"type": COMPONENT, "attributes": fields(tmp_path / "a.jsonl", **unknown)}
+    file = tmp_path / "a.yaml"
+    file.write_text(json.dumps(content))
+    _, (*named, others) = parse_dataset_file(file)
+    assert len(named) == 100
+    assert others.got == "59900 more"
 
 
 def test_a_record_is_named_as_the_source_names_it_once_its_unit_is_known(tmp_path):

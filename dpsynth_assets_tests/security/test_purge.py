@@ -45,7 +45,7 @@ def test_records_embeddings_and_internal_files_go_and_what_was_paid_for_stays(us
     assert left(used) == ["contributions", "passes"]
     assert used.checkpoint("letters", OPEN).saved is not None
     assert used.checkpoint("letters", DONE).saved is None
-    assert left(used, "memos") == ["source.parquet"]
+    assert left(used, "memos") == ["source.digest", "source.parquet"]
 
 
 def test_unfinished_work_and_the_contribution_table_go_on_demand(used):
@@ -99,7 +99,8 @@ def test_the_command_lists_what_it_removes(used, tmp_path, monkeypatch):
     monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
     asked = ["purge", "memos", "--dry-run", "--json"]
     told = json.loads(CliRunner().invoke(app, asked).stdout)
-    assert told == {"dry_run": True, "removed": [str(tmp_path / "sensitive/memos/source.parquet")]}
+    memos = [str(tmp_path / f"sensitive/memos/source.{kind}") for kind in ("digest", "parquet")]
+    assert told == {"dry_run": True, "removed": memos}
     assert CliRunner().invoke(app, ["purge", "memos"]).exit_code == 0
     assert left(used, "memos") == []
     assert CliRunner().invoke(app, ["purge", "--older-than", "soon"]).exit_code == 2

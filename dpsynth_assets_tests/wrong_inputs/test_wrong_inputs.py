@@ -116,7 +116,7 @@ FIELDS = {
     "unit without records": ("privacy_unit", {"column": "id", "max_records": 0}),
     "relation unknown": ("neighboring_relation", "friends"),
     "held out all": ("held_out_fraction", 1.5),
-    "variable unset": ("description", "{{ env.DPSYNTH_NO_SUCH_VARIABLE }}"),
+    "variable unset": ("description", "{{ env.DPSYNTH_DATA_NOWHERE }}"),
     "variable secret": ("description", "{{ env.HF_TOKEN }}"),
     "cron wrong": ("schedule", {"cron": "every day"}),
     "canaries nowhere": ("evaluation.canaries", "nowhere.txt"),

@@ -9,7 +9,6 @@ charged, and nothing is charged to it until a person has decided what to do.
 import fcntl
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -72,8 +71,8 @@ class Witness:
             self._write(seen)
 
     def _write(self, seen: Seen) -> None:
-        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        temporary = self.path.with_name(f".{self.path.name}.new")  # One at a time is here.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             json.dump(vars(seen), file)
             file.flush()
