@@ -41,7 +41,7 @@ from dpsynth_assets.models.judging.row_rules import trimmed
 
 READ_OF_EACH = 60
 SCORES = ("mauve", "accuracy")
-FLOOR, CEILING = "public only", "non-private"
+FLOOR, CEILING, REAL = "public only", "non-private", "real data"
 
 
 @dataclass(frozen=True)
@@ -170,11 +170,12 @@ def run(name: str, seed: int, options: argparse.Namespace) -> list[dict[str, Any
         f"released/{name}/*/data/*.parquet"
     )}  # fmt: skip
     public = pl.read_parquet(home / f"artifacts/{name}/references/public_only_corpus.parquet")
-    texts = {**corpora, FLOOR: public["text"].to_list()}
+    unseen = others["text"].to_list()
+    texts = {**corpora, FLOOR: public["text"].to_list(), REAL: unseen}
     best = max(
         (row for row in table if row["name"] in corpora), key=lambda row: row.get("mauve") or 0.0
     )
-    write_reading(folder, texts[best["name"]], others["text"].to_list(), texts[FLOOR], seed)
+    write_reading(folder, texts[best["name"]], unseen, texts[FLOOR], seed)
     return [
         {"corpus": name, "seed": seed, **line(row, table, seconds)}
         | nearest(texts.get(row["name"], []), records["text"].to_list())
