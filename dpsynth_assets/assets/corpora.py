@@ -12,7 +12,7 @@ from dpsynth_assets.assets.copied_spans import copied_spans_asset
 from dpsynth_assets.assets.keys import audits_key, dataset_key, public_key
 from dpsynth_assets.assets.method_assets import named, part_asset
 from dpsynth_assets.assets.published import (
-    guaranteed,
+    priced,
     publish_corpus,
     released_folder,
     scores_link,
@@ -136,9 +136,9 @@ def corpus_asset(
 
 def _description(spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod) -> str:
     epsilon = plan.epsilon_of_corpus(planned)
-    priced = "" if epsilon is None else f"{guaranteed(spec, epsilon, plan.budget.delta)} by plan; "
+    price = "" if epsilon is None else f"{priced(spec, epsilon, plan.budget.delta)} by plan; "
     return (
-        f"{priced}{scores_link(spec)}.\n\n"
+        f"{price}{scores_link(spec)}.\n\n"
         f"{named(planned)}: its published corpus, guarantee {planned.plan.guarantee}. Parquet with "
         "text, labels, id and DP-safe provenance, and a dataset card. Published only if the "
         "release gate holds; free of charge. Reads no private record."

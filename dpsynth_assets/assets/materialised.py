@@ -13,6 +13,8 @@ FILES = "dpsynth/files"
 """Metadata of a materialisation that wrote released files: path and SHA-256 of each."""
 
 SHOWN_DIGITS = 12
+_MAY_BREAK = "\u200b"
+"""Of no width: a path that is longer than its column goes on in the next line."""
 _DIGEST = r"\[[0-9a-f]+\]\(#([0-9a-f]+)\)"
 _FILE = re.compile(rf"^(.+): {_DIGEST}$", re.MULTILINE)
 
@@ -25,7 +27,7 @@ def short_digest(digest: str) -> dg.MarkdownMetadataValue:
 def shown_files(digests: Mapping[str, str]) -> dict[str, Any]:
     """Metadata of files that were written, path -> SHA-256, as `materialised` reads it again."""
     lines = [f"{path}: {_shown(digest)}" for path, digest in digests.items()]
-    return {FILES: dg.MetadataValue.md("\n\n".join(lines))}
+    return {FILES: dg.MetadataValue.md("\n\n".join(lines).replace("/", f"/{_MAY_BREAK}"))}
 
 
 def _shown(digest: str) -> str:
@@ -93,7 +95,9 @@ def _digest(value: Any) -> str | None:
 
 def _files(value: Any) -> dict[str, Any]:
     """Digests of files as they are shown, or in the JSON of earlier versions."""
-    return dict(_FILE.findall(value)) if isinstance(value, str) else _object(value) or {}
+    if isinstance(value, str):
+        return dict(_FILE.findall(value.replace(_MAY_BREAK, "")))
+    return _object(value) or {}
 
 
 def _text(value: Any) -> str | None:

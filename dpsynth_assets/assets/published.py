@@ -141,18 +141,14 @@ def _first_line(spec: PrivateDatasetSpec, rows: pl.DataFrame, label: dict[str, A
     guarantee = label["guarantee"]
     held = f"{guarantee['type']}, which is not (ε, δ)-DP"
     if "epsilon" in guarantee:
-        held = guaranteed(spec, guarantee["epsilon"], guarantee["delta"])
+        held = priced(spec, guarantee["epsilon"], guarantee["delta"], " guaranteed")
     return f"{held}, {rows.height} rows; {scores_link(spec)}"
 
 
-def guaranteed(spec: PrivateDatasetSpec, epsilon: float, delta: float) -> str:
-    """What holds for a corpus, as `ε 5.69 of 8 guaranteed at δ 1e-6`."""
-    of = declared(spec.budget.epsilon)
-    return f"ε {epsilon_up(epsilon)} of {of} guaranteed at δ {_short(rounded_up(delta))}"
-
-
-def _short(number: str) -> str:
-    return number.replace("e-0", "e-")
+def priced(spec: PrivateDatasetSpec, epsilon: float, delta: float, held: str = "") -> str:
+    """ε of a corpus beside its budget, as `ε 5.69 of 8 guaranteed at δ 1e-6`."""
+    of, at = declared(spec.budget.epsilon), rounded_up(delta).replace("e-0", "e-")
+    return f"ε {epsilon_up(epsilon)} of {of}{held} at δ {at}"
 
 
 def scores_link(spec: PrivateDatasetSpec) -> str:

@@ -26,7 +26,7 @@ from dpsynth_assets.metrics.evaluation import (
     real_scores,
     score_corpus,
 )
-from dpsynth_assets.metrics.leaders import ceiling_sentences, leading_sentence
+from dpsynth_assets.metrics.leaders import ceiling_sentences, floor_sentences, leading_sentence
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.paths import home
@@ -293,6 +293,7 @@ def _verdicts(scored: Sequence[Scored]) -> list[str]:
     first = leading_sentence(private, corpora, floor, ceiling)
     told = [
         *([first] if first else []),
+        *floor_sentences(private, corpora, floor),
         *ceiling_sentences(private, corpora, ceiling),
         *verdicts(corpora, floor, ceiling),
     ]
@@ -310,6 +311,7 @@ def _pictures(table: list[dict[str, Any]], scored: Sequence[Scored]) -> dict[str
             getattr(ceiling, metric, None),
         )
         for metric in ("mauve", "accuracy")
+        if any(row.get(metric) is not None for row in table)
     }
     lengths = {
         s.corpus.name: [len(t.split()) for t in s.corpus.rows["text"]] for s in scored if s.corpus

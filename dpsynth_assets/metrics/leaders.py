@@ -68,10 +68,36 @@ def ceiling_sentences(
                 continue
             (found,) = compare_all(metric, pair)
             if found.difference:
-                decided = "decided" if found.verdict == "better" else "not decided"
-                above.append(f"{name} by {title} ({decided} by these rows)")
+                told = "better" if found.verdict == "better" else "a difference within chance"
+                above.append(f"{name} by {title} ({told})")
     if above:
-        yield f"Better than the ceiling ({ceiling}): {', '.join(above)}. {_CEILING}"
+        yield f"Scores above the ceiling ({ceiling}): {', '.join(above)}. {_CEILING}"
+
+
+def floor_sentences(
+    private: Sequence[str], corpora: Mapping[str, Estimates], floor: str | None
+) -> Iterator[str]:
+    """Names private corpora that these rows show to be worse than public text alone.
+
+    Args:
+        private: Names of the private corpora.
+        corpora: Scores by name.
+        floor: Name of the public-only corpus among them, if it is there.
+    """
+    beside = {} if floor is None else corpora.get(floor, {})
+    below = [
+        f"{name} by {title}"
+        for metric, title in METRICS.items()
+        for name in private
+        if metric in beside
+        and metric in (own := corpora.get(name, {}))
+        and compare(metric, (name, own[metric]), ("", beside[metric])).verdict == "worse"
+    ]
+    if below:
+        yield (
+            f"Worse than public text alone ({floor}): {', '.join(below)}. By these scores nothing "
+            "was gained from the private records: try another method, or a larger ε."
+        )
 
 
 def _best(metric: str, corpora: Mapping[str, Estimates]) -> str:

@@ -25,7 +25,7 @@ EXPLAINED = (
     "stands in the privacy statement; what is guaranteed of one corpus, on its card.\n\n"
     "**who may read** names the level. A charge that stored nothing is never given back: private "
     "records may have been read under it. **builds on** names the charges behind a release by "
-    "their entry in the ledger; ε of a corpus includes theirs.\n\n"
+    "their entry in the ledger; ε of a corpus includes theirs. Releases and runs are links.\n\n"
 )
 """Below the spend table: long enough, too, that the web UI folds the table away at any length and
 opens it in a window of its own, where its columns have room."""

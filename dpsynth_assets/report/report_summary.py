@@ -35,7 +35,9 @@ def summary(table: Sequence[Row], context: Mapping[str, Any]) -> Tiles:
             tiles.append(Tile(name, format_cell(metric, best[metric]), best["name"] + beside))
     rows = [row["scored_rows"] for row in table if row.get("scored_rows")]
     if rows:
-        tiles.append(Tile("Rows scored", f"{min(rows):,}", "of each corpus"))
+        least, most = f"{min(rows):,}", f"{max(rows):,}"
+        scored = least if least == most else f"{least} to {most}"
+        tiles.append(Tile("Rows scored", scored, "of each corpus"))
     if "guaranteed_epsilon" in context:
         budget = f"of {declared(context['budget_epsilon'])}, δ = {rounded_up(context['delta'])}"
         tiles.append(Tile("ε guaranteed", epsilon_up(context["guaranteed_epsilon"]), budget))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpsynth_assets.metrics.leaders import ceiling_sentences, leading_sentence
+from dpsynth_assets.metrics.leaders import ceiling_sentences, floor_sentences, leading_sentence
 from dpsynth_assets.metrics.resampling import Estimate
 
 NOISE = np.random.default_rng(0).normal(size=(6, 400))
@@ -56,8 +56,16 @@ def test_one_corpus_or_none_is_compared_with_no_other():
 def test_a_corpus_above_the_ceiling_is_named_with_what_the_rows_decide():
     corpora = _corpora(above=0.7, level=0.605, below=0.3)
     (told,) = ceiling_sentences(["above", "level", "below"], corpora, "non-private")
-    assert "above by MAUVE (decided by these rows)" in told
-    assert "level by MAUVE (not decided by these rows)" in told
+    assert "above by MAUVE (better)" in told
+    assert "level by MAUVE (a difference within chance)" in told
     assert "below" not in told
     assert list(ceiling_sentences(["below"], corpora, "non-private")) == []
     assert list(ceiling_sentences(["above"], corpora, None)) == []
+
+
+def test_a_corpus_that_public_text_beats_is_called_so_where_the_rows_decide_it():
+    corpora = _corpora(above=0.7, level=0.195, below=0.1)
+    (told,) = floor_sentences(["above", "level", "below"], corpora, "public only")
+    assert told.startswith("Worse than public text alone (public only): below by MAUVE. ")
+    assert list(floor_sentences(["below"], corpora, None)) == []
+    assert list(floor_sentences(["none"], {**corpora, "none": {}}, "public only")) == []
