@@ -115,13 +115,13 @@ def altered(**columns):
     [
         altered(text=pl.Series(["Ottoline of Thistledown Crescent."] * ROWS.height)),
         altered(label=pl.Series(["billing"] * ROWS.height)),
-        altered(origin=pl.lit("Ottoline")),
-        altered(method=pl.lit("Ottoline")),
-        altered(id=pl.format("Ottoline-{}", pl.int_range(pl.len()))),
+        altered(dpsynth_origin=pl.lit("Ottoline")),
+        altered(dpsynth_method=pl.lit("Ottoline")),
+        altered(dpsynth_id=pl.format("Ottoline-{}", pl.int_range(pl.len()))),
         altered(note=pl.lit("Ottoline")),
         lambda rows: rows.head(2),
         lambda rows: rows.reverse(),
-        lambda rows: rows.drop("origin"),
+        lambda rows: rows.drop("dpsynth_origin"),
     ],
     ids=["text", "label", "origin", "method", "id", "added", "fewer", "order", "column"],
 )

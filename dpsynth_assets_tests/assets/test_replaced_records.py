@@ -232,7 +232,7 @@ def test_records_that_are_not_there_are_not_charged_for(store):
     "edit",
     [
         {"held_out_fraction": 0.2},
-        {"columns": {"text": "text", "max_text_characters": 9}},
+        {"columns": {"text": "text", "max_text_characters": 900}},
         {"privacy_unit": {"column": "id", "max_records": 3}},
     ],
 )
