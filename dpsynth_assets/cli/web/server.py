@@ -102,6 +102,7 @@ def host(
         port=port,
         log_level=log_level,
         server_header=False,
+        http="h11",  # It bounds what a client may send before it is known; httptools does not.
         timeout_graceful_shutdown=_CLOSING_SECONDS,
     )
 
