@@ -21,6 +21,7 @@ from dpsynth_assets.cli.init_source import recognised_source
 from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
 from dpsynth_assets.metrics.comparison import interval_rule, verdicts
+from dpsynth_assets.metrics.estimates import LEAST_ROWS
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
     EvaluationSettings,
@@ -38,9 +39,6 @@ from dpsynth_assets.records.sources import source_columns
 
 HELD_OUT_SHARE = 0.5
 """MAUVE and accuracy need about as many held-out rows as rows to train on."""
-
-LEAST_ROWS_OF_A_VERDICT = 20
-"""Resamples of fewer rows say little of what other rows would give."""
 
 _ROWS_PEEKED = 10_000
 
@@ -209,14 +207,10 @@ def _verdicts(
         scored = f"{scored} Of real data only {table[0].rows} are there: give more real rows."
     if not set(labels[0]) & set(labels[1]):
         scored = f"{scored} Corpus and real data have no label in common: no accuracy is given."
-    least = min(score.rows for score in table)
-    if least < LEAST_ROWS_OF_A_VERDICT:
-        return [
-            f"{scored} No verdict: that takes {LEAST_ROWS_OF_A_VERDICT} rows a side, and here are "
-            f"{least}."
-        ]
     told = verdicts({score.name: score.estimates for score in table})
-    return [scored, *told, *([interval_rule("rows")] if told else [])]
+    if not all(score.estimates for score in table):
+        return [f"{scored} No verdict: that takes {LEAST_ROWS} rows a side."]
+    return [scored, *told, interval_rule("rows")]
 
 
 def _summary(table: list[CorpusScores], context: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,9 @@ from dpsynth_assets.metrics.mauve import (
 )
 from dpsynth_assets.metrics.resampling import RESAMPLES, Estimate, resampled_counts, seed_of
 
+LEAST_ROWS = 10
+"""Rows a side; resamples of fewer say little of what other rows would give."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredSide:
@@ -69,12 +72,12 @@ def corpus_estimates(
     if min(smaller, mauve.max_rows) >= MINIMUM_ROWS and mauve_is_installed():
         score = mauve_score(held_out.features, corpus.features, mauve, *counts)
         found["mauve"] = Estimate.around(score.mean, score.draws)
-    if smaller >= 2:
+    if smaller >= LEAST_ROWS:
         sides = held_out.features, corpus.features
         found["energy_distance"] = Estimate.around(
             energy_distance(*sides), resampled_energy_distances(*sides, *counts)
         )
-    if len(corpus.labels) > 0 and len(held_out.labels) > 0:
+    if smaller >= LEAST_ROWS and len(corpus.labels) > 0 and len(held_out.labels) > 0:
         correct = correct_predictions(
             corpus.features, corpus.labels, held_out.features, held_out.labels, seed
         )

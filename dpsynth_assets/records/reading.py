@@ -51,7 +51,7 @@ class PrivateRecords:
     records: pl.DataFrame = field(repr=False)
     held_out: pl.DataFrame = field(repr=False)
     set_aside: Mapping[str, int] = field(repr=False)
-    tally: Tally
+    tally: Tally = field(repr=False)
 
 
 def read_private_records(spec: PrivateDatasetSpec) -> PrivateRecords:

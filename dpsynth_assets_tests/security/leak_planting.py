@@ -16,6 +16,7 @@ PUBLIC_WORDS = ("regards", "parcel", "invoice", "shows too much")
 
 BUDGET = {"epsilon": 200.0, "delta": 1e-5, "accepts_ex_post": True, "rounds": 2}
 RECORDS = 100
+FACTS = {"labels": {"label": list(LABELS)}, "records": RECORDS}
 CANARIES_A_TEXT = 6
 SET_ASIDE = 150
 _CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ23456789"
@@ -160,10 +161,10 @@ def private_cohort(planted: Planted, **changes: Any) -> PrivateDatasetSpec:
     """A cohort with every method that protects records. Its budget allows two releases of each."""
     fields = {
         "name": COHORT,
-        "source": {"path": str(planted.folder / "private.jsonl")},
+        "source": {"path": str(planted.folder / "private.jsonl"), "max_set_aside": 0.9},
         "columns": {"labels": ["label"], "id": "id"},
         "privacy_unit": {"column": "customer", "max_records": 1},
-        "public_facts": {"labels": {"label": list(LABELS)}, "records": RECORDS},
+        "public_facts": {**FACTS, "records": RECORDS + 3 * SET_ASIDE},
         "budget": BUDGET,
         "held_out_fraction": 0.25,
         "public_data": BASE,
@@ -190,6 +191,7 @@ def secret_cohort(planted: Planted) -> PrivateDatasetSpec:
         planted,
         name=SECRET_COHORT,
         source={"path": str(planted.folder / "secrets.jsonl")},
+        public_facts=FACTS,
         privacy_unit={},
         budget={"epsilon": 20.0, "delta": 1e-5, "accountant": "tight", "rounds": 2},
         cluster_histogram=None,

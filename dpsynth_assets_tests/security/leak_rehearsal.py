@@ -30,6 +30,7 @@ from dpsynth_assets_tests.security.leak_faults import faulty_models, faulty_stor
 from dpsynth_assets_tests.security.leak_planting import (
     BUDGET,
     COHORT,
+    FACTS,
     PUBLIC_WORDS,
     SECRET_COHORT,
     TORN,
@@ -145,6 +146,7 @@ def _runs(planted: Planted, home: Path, *, everything: bool) -> Iterator[tuple[s
         planted,
         name="unread",
         source={"path": str(planted.folder / "unread.jsonl")},
+        public_facts=FACTS,
         methods=[{"method": "mean_clustered"}],
     )
     left_out = "" if everything else f" and not ({NOT_PRIVATE})"
