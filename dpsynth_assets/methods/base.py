@@ -438,14 +438,14 @@ class Method(Staged[ConfigT]):
         return public.corpora[folder]
 
     @property
-    def rejection(self) -> RejectionSettings | None:
-        """Which rows are kept; None where all are, or where it writes none."""
-        return getattr(self.config, REJECTION, None)
+    def rejection(self) -> RejectionSettings:
+        """Which rows are kept."""
+        return getattr(self.config, REJECTION, None) or RejectionSettings()
 
     @property
     def writing_inputs(self) -> frozenset[str]:
         """Artifacts of the public base that only writing reads: no paid release depends on them."""
-        return frozenset() if self.rejection is None else self.rejection.public_inputs()
+        return self.rejection.public_inputs()
 
     def row_filter(self, public: PublicInputs) -> RowFilter:
         """Opens what decides which written rows are kept, on public and released values alone."""

@@ -164,14 +164,14 @@ class RejectionSettings(BaseModel):
         return sizes.writing(rows, rubric, ANSWER_TOKENS, rows=64)
 
 
-KEPT_ROWS: Any = Field(
-    default=RejectionSettings(),
-    description=(
-        "Which rows are kept: what breaks a public rule, or a judge turns down, is written again "
-        "for nothing, or left out where private tokens have drawn it. Null: every row is kept."
-    ),
+_KEPT = (
+    "Which rows are kept: what breaks a public rule, or a judge turns down, is written again for "
+    "nothing, or left out where private tokens have drawn it. Empty: all rules, no judge."
 )
+KEPT_ROWS: Any = Field(default=None, description=_KEPT)
 """The setting in the config of every method that writes rows."""
+KEPT_IF_SAID: Any = Field(default=None, description=_KEPT, exclude_if=lambda value: value is None)
+"""The same where ledgers have entries that say nothing of it: equal parameters are one release."""
 
 
 def _needs_no_artifact(settings: RejectionSettings | None) -> RejectionSettings | None:
@@ -228,7 +228,7 @@ class RowFilter:
     @classmethod
     def opened(
         cls,
-        settings: RejectionSettings | None,
+        settings: RejectionSettings,
         public: PublicInputs,
         words: str,
         *,
@@ -246,8 +246,6 @@ class RowFilter:
             JudgeError: No engine, language model or public text to judge with.
             EngineError: The judge's engine cannot be opened.
         """
-        if settings is None:
-            return cls(settings=None)
         if whole:
             settings = settings.model_copy(update={"rules": ()})
         judge = None if settings.judge == "none" else open_judge(settings, public)

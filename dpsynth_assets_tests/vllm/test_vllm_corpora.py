@@ -128,7 +128,9 @@ def steered_corpus(engine, documents, strength, rejection=None):
     public = PublicInputs(
         language_model=engine.language_model, public_records=documents, engine=engine
     )
-    return write_corpus(writer, RowFilter.opened(rejection, public, ""), ROWS, silent)
+    return write_corpus(
+        writer, RowFilter.opened(rejection or RejectionSettings(rules=()), public, ""), ROWS, silent
+    )
 
 
 def test_a_steered_corpus_equals_transformers(vllm_engine, transformers_engine, documents):

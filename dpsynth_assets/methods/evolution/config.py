@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from dpsynth_assets.methods.base import MethodConfig
 from dpsynth_assets.methods.evolution.prompts import PromptFile
 from dpsynth_assets.methods.evolution.selection import Selection
-from dpsynth_assets.methods.rejection_sampling import KEPT_ROWS, RejectionSettings
+from dpsynth_assets.methods.rejection_sampling import KEPT_IF_SAID, RejectionSettings
 from dpsynth_assets.models.engines import Sampling
 
 
@@ -181,7 +181,7 @@ class EvolutionConfig(MethodConfig):
     rows_per_forward: int = Field(
         default=64, ge=1, le=65536, description="Rows the public model decodes together (rows)."
     )
-    rejection: RejectionSettings | None = KEPT_ROWS
+    rejection: RejectionSettings | None = KEPT_IF_SAID
 
     @model_validator(mode="after")
     def _prompts_where_an_engine_writes(self) -> Self:

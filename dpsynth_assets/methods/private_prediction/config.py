@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.base import MethodConfig
-from dpsynth_assets.methods.rejection_sampling import KEPT_ROWS, PaidRows
+from dpsynth_assets.methods.rejection_sampling import KEPT_IF_SAID, PaidRows
 
 PRETRAINED_TOP_K = 100
 """Public support of a pretrained model: of tens of thousands of tokens at the floor, few are left.
@@ -145,7 +145,7 @@ class PrivatePredictionConfig(MethodConfig):
         ),
     )
 
-    rejection: PaidRows = KEPT_ROWS
+    rejection: PaidRows = KEPT_IF_SAID
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
@@ -391,7 +391,7 @@ class FewShotConfig(MethodConfig):
     temperature: float = Field(
         default=1.0, gt=0, le=10, description="Temperature of the extra documents (no unit)."
     )
-    rejection: PaidRows = KEPT_ROWS
+    rejection: PaidRows = KEPT_IF_SAID
 
 
 def settings_for(method: str, language_model: LanguageModelSpec | None) -> dict[str, Any]:

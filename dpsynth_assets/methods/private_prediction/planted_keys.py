@@ -16,6 +16,7 @@ from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import Checkpoint, PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.references import generate_non_private
+from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan
 from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.release import Cost
@@ -41,6 +42,9 @@ CONTROL_DOCUMENTS = 100
 MethodT = TypeVar("MethodT", bound=Method[Any])
 
 LABEL = "keys"
+
+EVERY_ROW = RejectionSettings(rules=())
+"""Digits are no language: every key that is written has to be seen."""
 
 NO_CHECKPOINT = cast("Checkpoint", None)
 """Private prediction resumes by finished passes; a test keeps none."""
@@ -107,7 +111,7 @@ def batches_task(method: Method[Any], target_epsilon: float, model: Any) -> KeyT
             max_example_tokens=length,
             min_tokens_for_new_document=min(own.min_tokens_for_new_document, length),
             on_exhaustion="drop",
-            rejection=None,  # Digits are no language: every key that is written has to be seen.
+            rejection=EVERY_ROW,
             max_batches=batches,
             batches_per_label=None if in_places else batches,
             max_tokens_per_batch=2 * PRIVATE_TOKENS,
@@ -151,7 +155,7 @@ def few_shot_fitted(method: MethodT, model: Any) -> tuple[MethodT, int]:
         max_document_tokens=length,
         max_example_tokens=length,
         extra_documents=0,
-        rejection=None,
+        rejection=EVERY_ROW,
         **_slack_of(own, model),
     )
     return type(method)(config, _key_terms(terms, keys, model)), keys

@@ -373,7 +373,7 @@ def test_prompts_beyond_the_models_attention_are_refused_before_a_record_is_draw
 
 def test_extra_documents_fit_whenever_demonstrations_do(cases, endless_model):
     """The check asks for examples of 10 tokens; demonstrations of 40 are longer."""
-    config = config_of(max_document_tokens=40, extra_documents=4, rejection=None)
+    config = config_of(max_document_tokens=40, extra_documents=4, rejection={"rules": ()})
     frame = len(endless_model.prompt_ids("why", ["", ""], 1))
     endless_model.model.config.max_position_embeddings = frame + 2 * 10 + 40
     terms = cases.terms(epsilon=100.0)

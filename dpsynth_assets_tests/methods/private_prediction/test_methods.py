@@ -292,7 +292,7 @@ def test_unfinished_documents_are_continued_from_public_prompts_only(cases, endl
     config = config_of("mean_clustered")
     tokens = method(config, cases.terms()).plan(10.0).tokens_per_batch
     longest = tokens - 6  # one whole document, and six tokens of the next
-    config = config_of("mean_clustered", max_document_tokens=longest, rejection=None)
+    config = config_of("mean_clustered", max_document_tokens=longest, rejection={"rules": ()})
     _, release = run("mean_clustered", cases, endless_model, private=private, config=config)
     texts = set(private.records["text"])
     read = [set(examples) & texts for examples in endless_model.prompts]
