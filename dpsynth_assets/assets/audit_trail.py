@@ -262,7 +262,8 @@ def audit_trail_definitions(
         book = ledger.open()
         trail = audit_trail(spec.name, book, release_store, context.instance)
         write_trail(trail)
-        if problem := report_budgets_or_problem(ledger.open, context.instance):
+        audited = {spec.name: len(trail.findings)}
+        if problem := report_budgets_or_problem(ledger.open, context.instance, audited):
             context.log.error(problem)
         return dg.MaterializeResult(
             metadata={

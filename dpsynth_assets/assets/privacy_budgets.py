@@ -1,13 +1,12 @@
 """All budgets of the installation as one asset, with a check that is repeated every hour."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import dagster as dg
-from dagster._core.event_api import PartitionKeyFilter
 
 from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL
 from dpsynth_assets.assets.materialised import short_digest
@@ -31,7 +30,7 @@ from dpsynth_assets.report.budgets import (
     with_findings,
 )
 from dpsynth_assets.report.card_check import LABEL_FILE
-from dpsynth_assets.resources.check_results import report_check
+from dpsynth_assets.resources.check_results import last_result, report_check
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.storage.identity import version_of
@@ -45,12 +44,17 @@ PAGE = "budgets.html"
 _EXPECTED = "no cohort over its total, a valid ledger, and no disagreement in any audit"
 
 
-def budgets_now(ledger: Ledger | None, instance: dg.DagsterInstance) -> Budgets:
+def budgets_now(
+    ledger: Ledger | None,
+    instance: dg.DagsterInstance,
+    audited: Mapping[str, int] | None = None,
+) -> Budgets:
     """Reads the accounts of all cohorts, the results of their last audits, and their last runs.
 
     Args:
         ledger: Where charges are; None before the first one.
         instance: Whose event log holds audits and runs.
+        audited: Cohort -> disagreements of an audit that the event log does not hold yet.
 
     Raises:
         LedgerIntegrityError: The chain is broken.
@@ -64,7 +68,7 @@ def budgets_now(ledger: Ledger | None, instance: dg.DagsterInstance) -> Budgets:
     ]
     budgets = read_budgets(ledger, specs)
     names = [each.cohort for each in budgets.cohorts]
-    budgets = with_findings(budgets, last_findings(names, instance))
+    budgets = with_findings(budgets, {**last_findings(names, instance), **(audited or {})})
     sharing: dict[str, list[str]] = {name: [name] for name in names}
     for spec in specs:
         sharing.setdefault(spec.account, []).append(spec.name)
@@ -74,23 +78,14 @@ def budgets_now(ledger: Ledger | None, instance: dg.DagsterInstance) -> Budgets:
 
 def last_findings(cohorts: Sequence[str], instance: dg.DagsterInstance) -> dict[str, int]:
     """Cohort -> number of disagreements that its last audit found, of those that were audited."""
-    by_partition: dict[str | None, dict[dg.AssetCheckKey, str]] = {}
+    found: dict[str, int] = {}
     for name in cohorts:
         asset, partition = asset_of_cohort(name, AUDIT, AUDIT_TRAIL)
-        by_partition.setdefault(partition, {})[dg.AssetCheckKey(asset, AGREES)] = name
-    found: dict[str, int] = {}
-    for partition, names in by_partition.items():
-        latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(
-            list(names), PartitionKeyFilter(key=partition)
-        )
-        for key, record in latest.items():
-            event = None if record.event is None else record.event.dagster_event
-            evaluation: Any = None if event is None else event.event_specific_data
-            if not isinstance(evaluation, dg.AssetCheckEvaluation):
-                continue  # Planned, and never run.
-            shown = evaluation.metadata.get("findings")
+        last = last_result(instance, dg.AssetCheckKey(asset, AGREES), partition)
+        if last is not None:
+            shown = last.metadata.get("findings")
             lines = shown.value if shown is not None and isinstance(shown.value, list) else []
-            found[names[key]] = 0 if evaluation.passed else max(1, len(lines))
+            found[name] = 0 if last.passed else max(1, len(lines))
     return found
 
 
@@ -137,14 +132,16 @@ def month_of_last_round(cohort: CohortBudget, now: float) -> str:
     return "" if last is None else f"{last:%Y-%m}"
 
 
-def report_budgets(ledger: Ledger, instance: dg.DagsterInstance) -> Budgets:
+def report_budgets(
+    ledger: Ledger, instance: dg.DagsterInstance, audited: Mapping[str, int] | None = None
+) -> Budgets:
     """Shows the budgets as they are now, as asset, check and page; launches no run.
 
     The asset is materialised again only where something changed since it last was.
 
     **Privacy** Reads ledger, declarations and event log: post-processing.
     """
-    budgets = budgets_now(ledger, instance)
+    budgets = budgets_now(ledger, instance, audited)
     write_page(budgets)
     metadata = _metadata(budgets)
     last = instance.get_latest_materialization_event(BUDGETS)
@@ -157,19 +154,22 @@ def report_budgets(ledger: Ledger, instance: dg.DagsterInstance) -> Budgets:
 
 
 def report_budgets_or_problem(
-    open_ledger: Callable[[], Ledger], instance: dg.DagsterInstance
+    open_ledger: Callable[[], Ledger],
+    instance: dg.DagsterInstance,
+    audited: Mapping[str, int] | None = None,
 ) -> str:
     """As `report_budgets`, where a failure must not undo what its caller already did.
 
     Args:
         open_ledger: Opens the ledger.
         instance: Learns the budgets.
+        audited: As for `budgets_now`.
 
     Returns:
         Why the budgets could not be shown, which their check then says, too; else nothing.
     """
     try:
-        report_budgets(open_ledger(), instance)
+        report_budgets(open_ledger(), instance, audited)
     except Exception as error:  # noqa: BLE001 - what the caller showed stays
         problem = f"Could not read the budgets ({type(error).__name__}: {error})"
         _show_check([problem], instance)

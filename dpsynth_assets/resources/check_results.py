@@ -86,9 +86,17 @@ def keep_results(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
         key = event.event_specific_data.asset_check_key
         if event.step_key in failed or key in taken or key.asset_key in made:
             continue
-        done = COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
-        if before := _rows(instance, key, partition, status=done):
-            _report(instance, run, before[0].evaluation)
+        if (before := last_result(instance, key, partition)) is not None:
+            _report(instance, run, before)
+
+
+def last_result(
+    instance: dg.DagsterInstance, key: dg.AssetCheckKey, partition: str | None
+) -> dg.AssetCheckEvaluation | None:
+    """The newest result of a check that was taken; None where none ever was."""
+    done = COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
+    rows = _rows(instance, key, partition, status=done)
+    return rows[0].evaluation if rows else None
 
 
 def _rows(

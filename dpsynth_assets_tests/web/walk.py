@@ -120,7 +120,7 @@ def walk_through(
     """
     output.mkdir(parents=True, exist_ok=True)
     with open_ui(folder / "home", house.build_house(folder)) as ui:
-        steps, browsing = _walk(ui.url, browser, output, home=folder / "home", frames=frames)
+        steps, browsing = _walk(ui.url, browser, output, frames=frames)
         facts = {
             "processor_seconds_of_the_browser": round(browsing),
             "processor_seconds_of_dagster": round(processor_seconds(ui.session)),
@@ -145,7 +145,6 @@ def look_at_demo(home: Path, output: Path, browser: Browser, names: Sequence[str
             ui.url,
             browser,
             output,
-            home=home,
             cohort=house.DEMO_COHORT,
             method=house.DEMO_METHOD,
             unspent=house.DEMO_UNSPENT,
@@ -190,7 +189,6 @@ def _walk(
     browser: Browser,
     output: Path,
     *,
-    home: Path,
     cohort: str = house.COHORT,
     method: str = house.METHOD,
     unspent: str = house.BLOCKED,
@@ -213,7 +211,6 @@ def _walk(
         "groups": house.groups(cohort, method),
         "schedule": f"regenerate_{cohort}_schedule",
         "unspent_schedule": f"regenerate_{unspent}_schedule",
-        "reports": str(home / "reports"),
         "width": int(os.environ.get("DPSYNTH_WALK_WIDTH", SCREEN_WIDTH)),
         "patience_seconds": STEP_SECONDS,
         "run_patience_seconds": RUN_SECONDS,
