@@ -132,7 +132,8 @@ def attend(
     own = stored.scales[:, :, :, None, :columns]  # (B, 2, G, 1, columns)
     scores = _scores(stored.keys, window, by_group).mul_(own[:, 0])
     per_head = scores.view(rows, heads, count, columns)
-    per_head = torch.addcmul(window.mask, per_head, scales.transpose(1, 2)[..., None])
+    by_query = scales.transpose(1, 2)[..., None]
+    torch.addcmul(window.mask, per_head, by_query, out=per_head)
     weights = torch.softmax(per_head, -1).view(scores.shape).mul_(own[:, 1]).round_()
     attended = _sums(stored.values, window, weights).view(rows, heads, count, depth)
     return attended.transpose(1, 2).reshape(rows, count, heads * depth)

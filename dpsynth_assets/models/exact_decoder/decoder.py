@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from dpsynth_assets.models.exact_decoder.attention import Window, attend
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.integer_products import (
+    ROUNDING,
     SMALLEST,
-    ZERO_POINT,
     IntegerProduct,
     Kernel,
     quantized_rows,
@@ -216,16 +216,17 @@ class _Pass:
         turned = rotated.roll(shape.depth // 2, -1).mul_(self._sines)
         rotated.mul_(self._cosines).add_(turned)
         largest = heads.abs().amax(-1, keepdim=True).clamp_min_(SMALLEST)
-        integers = heads.mul_(layer.head_limits / largest).round_()
+        heads.mul_(layer.head_limits / largest).add_(ROUNDING)
+        stored = heads[:, shape.heads :].view(torch.int32).to(torch.uint8)
         head_scales = largest[..., 0].mul_(layer.head_scales)  # (T, H + 2G)
         self._cache.write(
             index,
             self._rows,
             self._positions,
-            (integers[:, shape.heads :] + ZERO_POINT).to(torch.uint8),
+            stored,
             torch.minimum(head_scales[:, shape.heads :], layer.scale_limits),
         )
-        return integers[:, : shape.heads], head_scales[:, : shape.heads]
+        return heads[:, : shape.heads].sub_(ROUNDING), head_scales[:, : shape.heads]
 
     def _feed_forward(self, index: int, layer: Layer, stream: "torch.Tensor") -> None:
         """Gated feed-forward; the scale of the ungated half joins that of its rounding."""
@@ -280,13 +281,14 @@ class _Part:
 
 _SCORES = 2**14
 """Queries times columns of rows that attend together, where rows have more than one query."""
+_QUERIES = 64
+"""Queries of a row at a time: earlier ones do not read the columns that later ones alone see."""
 
 
 def _parts(shape: LlamaShape, cache: KeyValueCache, pack: Pack) -> list[_Part]:
     """Cuts a pack into parts of consecutive rows whose scores fit the processor's cache."""
     parts, token = [], 0
-    for rows in _runs(pack.lengths):
-        own = pack.lengths[rows]
+    for rows, own in _runs(pack.lengths):
         tokens = slice(token, token + sum(own))
         gather, scatter = _padding(own)
         positions = pack.positions[tokens]
@@ -298,17 +300,21 @@ def _parts(shape: LlamaShape, cache: KeyValueCache, pack: Pack) -> list[_Part]:
     return parts
 
 
-def _runs(lengths: Sequence[int]) -> Iterator[slice]:
-    """Yields runs of rows: all at once in decoding, few at a time where rows are long."""
+def _runs(lengths: Sequence[int]) -> Iterator[tuple[slice, Sequence[int]]]:
+    """Yields runs of rows and of their tokens: all rows in decoding, parts of one if it is long."""
     first = 0
     while first < len(lengths):
         last, most = first + 1, lengths[first]
         while last < len(lengths):
             wider = max(most, lengths[last])
-            if wider > 1 and (last + 1 - first) * wider**2 > _SCORES:
+            if wider > _QUERIES or (wider > 1 and (last + 1 - first) * wider**2 > _SCORES):
                 break
             last, most = last + 1, wider
-        yield slice(first, last)
+        if most > _QUERIES:
+            for start in range(0, most, _QUERIES):
+                yield slice(first, last), [min(_QUERIES, most - start)]
+        else:
+            yield slice(first, last), lengths[first:last]
         first = last
 
 
