@@ -355,6 +355,9 @@ for kernel in tests.KERNELS:
     if tests.is_exact(kernel, (64, 576)):
         other = tests.ExactDecoder.of(tests.SHAPE, model.state_dict(), prompts[:3], kernel)
         tests.assert_equal_bits(tests.decoded(other, prompts), together)
+for bags in (True, False):
+    tests.attention._bags_pay = lambda _: bags
+    tests.assert_equal_bits(tests.decoded(decoder, prompts), together)
 """
 
 
@@ -362,7 +365,11 @@ for kernel in tests.KERNELS:
     "setting",
     [
         {"ATEN_CPU_CAPABILITY": "default"},
-        {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+        {
+            "ATEN_CPU_CAPABILITY": "avx2",
+            "ONEDNN_MAX_CPU_ISA": "AVX2",
+            "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2",
+        },
         {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "MKL_CBWR": "COMPATIBLE"},
     ],
     ids=lambda setting: "-".join(setting.values()),
