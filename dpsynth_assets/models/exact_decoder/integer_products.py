@@ -172,7 +172,7 @@ def quantized_weight(
 
 
 def quantized_rows(x: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
-    """Rounds each row to integers in [-127, 127]; overwrites `x`.
+    """Rounds each row to integers in [-127, 127].
 
     Args:
         x: (T, n) float32.
@@ -183,8 +183,8 @@ def quantized_rows(x: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
     import torch
 
     largest = x.abs().amax(1, keepdim=True).clamp_min_(SMALLEST)
-    x.mul_(LIMIT / largest).add_(ROUNDING)
-    return x.view(torch.int32).to(torch.uint8), largest
+    rounded = (x * (LIMIT / largest)).add_(ROUNDING)
+    return rounded.view(torch.int32).to(torch.uint8), largest
 
 
 def fastest_kernel(shapes: Iterable[Shape]) -> Kernel:
