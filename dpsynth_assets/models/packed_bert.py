@@ -37,19 +37,15 @@ class Int8Linear:
 
     def __init__(self, weight: "torch.Tensor", bias: "torch.Tensor", kernel: Kernel) -> None:
         """Quantizes `weight` [out, in] symmetrically, one scale an output channel."""
-        import torch
-
-        integers, self.scale = quantized_weight(weight)
-        self._sums = KERNELS[kernel](integers, torch.ones(len(integers)))
+        self._product = KERNELS[kernel](*quantized_weight(weight, 1 / LIMIT))
         self.bias = bias
 
     def __call__(self, x: "torch.Tensor") -> "torch.Tensor":
         """Maps float32 [T, in] to float32 [T, out]; row t depends on row t alone."""
         import torch
 
-        rounded, largest = quantized_rows(x.clone())
-        total = self._sums(rounded)  # exact, [T, out]
-        return torch.addcmul(self.bias, total.mul_(largest / LIMIT), self.scale)
+        rounded, largest = quantized_rows(x)
+        return torch.addcmul(self.bias, self._product(rounded), largest)
 
 
 class Float32Linear:

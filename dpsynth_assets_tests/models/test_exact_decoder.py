@@ -15,17 +15,18 @@ from dpsynth_assets.models.exact_decoder import (
     ExactDecoder,
     ExactDecoderError,
     LlamaShape,
+    attention,
     integer_products,
     opening,
 )
-from dpsynth_assets.models.exact_decoder.cache import (
+from dpsynth_assets.models.exact_decoder.attention import (
     MOST_COLUMNS,
     WEIGHT_TOTAL,
-    KeyValueCache,
     Window,
     attend,
     query_limit,
 )
+from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.integer_products import (
     EXACT_INTEGERS,
     KERNELS,
@@ -167,6 +168,14 @@ def test_every_kernel_computes_the_same_bits(model, calibration, prompts, togeth
     assert_equal_bits(decoded(other, prompts), together)
 
 
+@pytest.mark.parametrize("bags", [True, False])
+def test_attention_by_bags_and_by_matrices_has_the_same_bits(
+    monkeypatch, decoder, prompts, together, bags
+):
+    monkeypatch.setattr(attention, "_bags_pay", lambda _: bags)
+    assert_equal_bits(decoded(decoder, prompts), together)
+
+
 def test_rows_restart_and_leave(decoder, prompts, together):
     contexts = opened(decoder, prompts)
     start = torch.zeros(ROWS, dtype=torch.long)
@@ -293,24 +302,26 @@ def test_rows_are_rounded_to_the_nearest_of_255_integers():
     assert rounded.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("bags", [True, False])
 @pytest.mark.parametrize("depth", [8, 64, 96, 128, 256])
-def test_scores_and_sums_of_values_stay_exact_at_their_largest(depth):
-    """Extreme queries, keys, values and weights against 64-bit integers."""
+def test_scores_and_sums_of_values_stay_exact_at_their_largest(monkeypatch, depth, bags):
+    """Extreme queries, keys, values and weights against 64-bit integers, by both products."""
+    monkeypatch.setattr(attention, "_bags_pay", lambda _: bags)
     shape = LlamaShape(1, 64, 2, 1, depth, 256, 10, 1e-5, 1e4)
     cache = KeyValueCache(shape, rows=1, columns=256)
     limit = query_limit(depth)
-    assert limit * LIMIT * depth <= EXACT_INTEGERS
-    assert (WEIGHT_TOTAL + MOST_COLUMNS / 2) * LIMIT <= EXACT_INTEGERS
+    assert limit * (LIMIT * depth + 1) <= EXACT_INTEGERS  # a key of 127 is 255 with a bias of -128
+    assert (WEIGHT_TOTAL + MOST_COLUMNS / 2) * LIMIT + WEIGHT_TOTAL <= EXACT_INTEGERS
     random = np.random.default_rng(0)
     keys, values = random.choice([-LIMIT, LIMIT, LIMIT - 1], size=(2, 256, depth))
     keys[:100], values[:100] = LIMIT, LIMIT
-    cache.integers[0][0, 0, 0] = torch.from_numpy(keys)
-    cache.integers[0][0, 1, 0] = torch.from_numpy(values)
-    cache.scales[0][0, 0] = 1e-6
-    cache.scales[0][0, 1] = WEIGHT_TOTAL
+    rows, columns = torch.zeros(256, dtype=torch.long), torch.arange(256)
+    integers = torch.from_numpy(np.stack([keys, values], axis=1) + 128).to(torch.uint8)
+    cache.write(0, rows, columns, integers, torch.tensor([[1e-6, WEIGHT_TOTAL]]).expand(256, 2))
     queries = np.full((1, 1, 2, depth), limit)
     queries[..., 1, ::2] -= 1
-    window = Window.of(slice(0, 1), 256, torch.tensor([[240]]))
+    window = Window.of(shape, cache, slice(0, 1), torch.tensor([[240]]))
+    assert (window.bags is not None) == bags
     got = attend(
         shape, cache, 0, window, torch.from_numpy(queries).float(), torch.full((1, 1, 2), 0.01)
     )
@@ -344,6 +355,9 @@ for kernel in tests.KERNELS:
     if tests.is_exact(kernel, (64, 576)):
         other = tests.ExactDecoder.of(tests.SHAPE, model.state_dict(), prompts[:3], kernel)
         tests.assert_equal_bits(tests.decoded(other, prompts), together)
+for bags in (True, False):
+    tests.attention._bags_pay = lambda _: bags
+    tests.assert_equal_bits(tests.decoded(decoder, prompts), together)
 """
 
 
@@ -351,7 +365,11 @@ for kernel in tests.KERNELS:
     "setting",
     [
         {"ATEN_CPU_CAPABILITY": "default"},
-        {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+        {
+            "ATEN_CPU_CAPABILITY": "avx2",
+            "ONEDNN_MAX_CPU_ISA": "AVX2",
+            "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2",
+        },
         {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "MKL_CBWR": "COMPATIBLE"},
     ],
     ids=lambda setting: "-".join(setting.values()),

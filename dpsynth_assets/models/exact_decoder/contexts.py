@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dpsynth_assets.models.decoding.prefixes import PrefixGroup, prefix_groups
-from dpsynth_assets.models.exact_decoder.cache import KeyValueCache, whole_columns
+from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack
 from dpsynth_assets.models.token_counts import COUNTS
 from dpsynth_assets.privacy.cpu_threads import run_alone
@@ -67,9 +67,7 @@ class ExactContexts:
         self._decoder, self._added = decoder, dict(added or {})
         self._threads = threads or torch.get_num_threads()
         self._prompt_columns, self._tokens_per_pack = prompt_columns, tokens_per_pack
-        self._cache = KeyValueCache(
-            decoder.shape, rows=len(prompts), columns=prompt_columns + max_new_tokens
-        )
+        self._cache = KeyValueCache(decoder.shape, rows=len(prompts), columns=prompt_columns)
         prefixes = [list(prefix)[: prompt_columns - 1] for prefix in public_prefixes]
         prefixes += [list(prefix)[:-1] for prefix in public_prefixes]  # of prompts that are one
         groups = prefix_groups([prompt[:-1] for prompt in prompts], prefixes)
@@ -107,7 +105,7 @@ class ExactContexts:
             return torch.zeros((0, self._decoder.shape.vocabulary))
         COUNTS.written += rows
         # public: lengths of drawn texts
-        columns = whole_columns(self._prompt_columns + int(generated.max()))
+        self._cache.widen(self._prompt_columns + int(generated.max()))
         tokens = torch.where(generated == 0, self._last_tokens, tokens)
         positions = self._lengths - 1 + generated
         workers = max(1, min(self._threads, rows // _LEAST_ROWS))
@@ -115,7 +113,7 @@ class ExactContexts:
 
         def step(own: slice) -> None:
             pack = Pack(own.start, [1] * (own.stop - own.start), tokens[own], positions[own])
-            stream = self._decoder.forward(self._cache, pack, columns, on_layer=self._adding())
+            stream = self._decoder.forward(self._cache, pack, on_layer=self._adding())
             self._decoder.logits(stream, logits[own])
 
         run_alone([partial(step, own) for own in _shares(rows, workers)], workers)

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dpsynth_assets.models.exact_decoder.cache import KeyValueCache, Window, attend, whole_columns
+from dpsynth_assets.models.exact_decoder.attention import Window, attend
+from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.integer_products import (
+    ROUNDING,
     SMALLEST,
     IntegerProduct,
     Kernel,
@@ -103,7 +105,6 @@ class ExactDecoder:
         self,
         cache: KeyValueCache,
         pack: Pack,
-        columns: int | None = None,
         *,
         on_layer: StreamCallback | None = None,
         layers: int | None = None,
@@ -116,8 +117,6 @@ class ExactDecoder:
         Args:
             cache: Keys and values of all rows; each row attends to its own.
             pack: The tokens.
-            columns: Columns of the cache that are read: a multiple of 32, more than any position;
-                None for as many as rows need that are read together.
             on_layer: Called with the stream as it leaves each layer.
             layers: Layers that are computed; None for all.
             observe: Called with the activations before each product, for calibration.
@@ -125,7 +124,7 @@ class ExactDecoder:
         Returns:
             (T, d) float32, before the final norm.
         """
-        passed = _Pass(self, cache, pack, columns, observe)
+        passed = _Pass(self, cache, pack, observe)
         stream = self.weights.embeddings[pack.tokens]
         for index, layer in enumerate(self.weights.layers[:layers]):
             passed.through(index, layer, stream)
@@ -138,7 +137,7 @@ class ExactDecoder:
 
         Must run where PyTorch uses one thread (`run_alone`).
         """
-        passed = _Pass(self, cache, pack, None, None)
+        passed = _Pass(self, cache, pack, None)
         stream = self.weights.embeddings[pack.tokens]
         *layers, last = self.weights.layers
         for index, layer in enumerate(layers):
@@ -181,15 +180,14 @@ class _Pass:
         decoder: ExactDecoder,
         cache: KeyValueCache,
         pack: Pack,
-        columns: int | None,
         observe: "Callable[[int, str, torch.Tensor], None] | None",
     ) -> None:
         self._decoder, self._cache, self._observe = decoder, cache, observe
         self._shape = decoder.shape
-        self._slots = cache.slots(pack.rows, pack.positions)
+        self._rows, self._positions = pack.rows, pack.positions
         self._cosines = decoder._cosines[pack.positions][:, None]  # (T, 1, D)
         self._sines = decoder._sines[pack.positions][:, None]
-        self._parts = _parts(pack, columns)
+        self._parts = _parts(self._shape, cache, pack)
 
     def through(self, index: int, layer: Layer, stream: "torch.Tensor") -> None:
         """One decoder layer; changes `stream` (T, d)."""
@@ -218,15 +216,17 @@ class _Pass:
         turned = rotated.roll(shape.depth // 2, -1).mul_(self._sines)
         rotated.mul_(self._cosines).add_(turned)
         largest = heads.abs().amax(-1, keepdim=True).clamp_min_(SMALLEST)
-        integers = heads.mul_(layer.head_limits / largest).round_()
+        heads.mul_(layer.head_limits / largest).add_(ROUNDING)
+        stored = heads[:, shape.heads :].view(torch.int32).to(torch.uint8)
         head_scales = largest[..., 0].mul_(layer.head_scales)  # (T, H + 2G)
         self._cache.write(
             index,
-            self._slots,
-            integers[:, shape.heads :].to(torch.int8),
+            self._rows,
+            self._positions,
+            stored,
             torch.minimum(head_scales[:, shape.heads :], layer.scale_limits),
         )
-        return integers[:, : shape.heads], head_scales[:, : shape.heads]
+        return heads[:, : shape.heads].sub_(ROUNDING), head_scales[:, : shape.heads]
 
     def _feed_forward(self, index: int, layer: Layer, stream: "torch.Tensor") -> None:
         """Gated feed-forward; the scale of the ungated half joins that of its rounding."""
@@ -281,35 +281,40 @@ class _Part:
 
 _SCORES = 2**14
 """Queries times columns of rows that attend together, where rows have more than one query."""
+_QUERIES = 64
+"""Queries of a row at a time: earlier ones do not read the columns that later ones alone see."""
 
 
-def _parts(pack: Pack, columns: int | None) -> list[_Part]:
+def _parts(shape: LlamaShape, cache: KeyValueCache, pack: Pack) -> list[_Part]:
     """Cuts a pack into parts of consecutive rows whose scores fit the processor's cache."""
     parts, token = [], 0
-    for rows in _runs(pack.lengths, columns):
-        own = pack.lengths[rows]
+    for rows, own in _runs(pack.lengths):
         tokens = slice(token, token + sum(own))
         gather, scatter = _padding(own)
         positions = pack.positions[tokens]
         positions = (positions if gather is None else positions[gather]).view(len(own), -1)
-        read = whole_columns(int(positions.max()) + 1) if columns is None else columns
         of_cache = slice(pack.first_row + rows.start, pack.first_row + rows.stop)
-        parts.append(_Part(tokens, Window.of(of_cache, read, positions), gather, scatter))
+        window = Window.of(shape, cache, of_cache, positions)
+        parts.append(_Part(tokens, window, gather, scatter))
         token = tokens.stop
     return parts
 
 
-def _runs(lengths: Sequence[int], columns: int | None) -> Iterator[slice]:
-    """Yields runs of rows: all at once in decoding, few at a time where rows are long."""
+def _runs(lengths: Sequence[int]) -> Iterator[tuple[slice, Sequence[int]]]:
+    """Yields runs of rows and of their tokens: all rows in decoding, parts of one if it is long."""
     first = 0
     while first < len(lengths):
         last, most = first + 1, lengths[first]
         while last < len(lengths):
             wider = max(most, lengths[last])
-            if wider > 1 and (last + 1 - first) * wider * (columns or wider) > _SCORES:
+            if wider > _QUERIES or (wider > 1 and (last + 1 - first) * wider**2 > _SCORES):
                 break
             last, most = last + 1, wider
-        yield slice(first, last)
+        if most > _QUERIES:
+            for start in range(0, most, _QUERIES):
+                yield slice(first, last), [min(_QUERIES, most - start)]
+        else:
+            yield slice(first, last), lengths[first:last]
         first = last
 
 

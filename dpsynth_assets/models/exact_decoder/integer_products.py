@@ -22,6 +22,8 @@ ZERO_POINT = 128
 """Activations are stored as bytes with this added."""
 EXACT_INTEGERS = 2**24
 """float32 holds every integer up to this one."""
+ROUNDING = 12_582_912 + ZERO_POINT
+"""1.5 * 2^23 + 128: a float to which it is added is rounded, plus 128 in its lowest byte."""
 SMALLEST = 1e-30
 """Replaces a largest magnitude of zero, before a division by it."""
 
@@ -170,7 +172,7 @@ def quantized_weight(
 
 
 def quantized_rows(x: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
-    """Rounds each row to integers in [-127, 127]; overwrites `x`.
+    """Rounds each row to integers in [-127, 127].
 
     Args:
         x: (T, n) float32.
@@ -181,9 +183,8 @@ def quantized_rows(x: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
     import torch
 
     largest = x.abs().amax(1, keepdim=True).clamp_min_(SMALLEST)
-    # 1.5 * 2^23 + 128 leaves the rounded number plus 128 in the lowest byte of the float.
-    x.mul_(LIMIT / largest).add_(12_582_912 + ZERO_POINT)
-    return x.view(torch.int32).to(torch.uint8), largest
+    rounded = (x * (LIMIT / largest)).add_(ROUNDING)
+    return rounded.view(torch.int32).to(torch.uint8), largest
 
 
 def fastest_kernel(shapes: Iterable[Shape]) -> Kernel:

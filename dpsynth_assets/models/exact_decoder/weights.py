@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpsynth_assets.models.exact_decoder.cache import WEIGHT_TOTAL, query_limit
+from dpsynth_assets.models.exact_decoder.attention import WEIGHT_TOTAL, query_limit
 from dpsynth_assets.models.exact_decoder.integer_products import (
     KERNELS,
     LIMIT,

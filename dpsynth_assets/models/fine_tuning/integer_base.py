@@ -132,8 +132,5 @@ def _integer_linear() -> Any:
 
 def _multiplied(product: IntegerProduct, rows: "torch.Tensor") -> "torch.Tensor":
     """Rounds each of (…, d) rows to 8 bits by its largest number, and multiplies: (…, p)."""
-    import torch
-
-    flat = torch.clone(rows.reshape(-1, rows.shape[-1]), memory_format=torch.contiguous_format)
-    rounded, largest = quantized_rows(flat)
+    rounded, largest = quantized_rows(rows.reshape(-1, rows.shape[-1]).contiguous())
     return product(rounded).mul_(largest).view(*rows.shape[:-1], -1)
