@@ -19,6 +19,7 @@ from dpsynth_assets.cli.column_profiles import (
     kept_share,
 )
 from dpsynth_assets.cli.init_source import describe_bytes, source_of
+from dpsynth_assets.cli.label_words import codes_of
 from dpsynth_assets.datasets.template import Choices
 from dpsynth_assets.privacy.directed_rounding import declared
 
@@ -65,7 +66,7 @@ def decisions(
         ),
         ("Budget: ε and δ for all that will ever be released", _budget_decision(choices, profiles)),
         ("Public base", _base_decision(choices)),
-        ("Method", choices.method.why),
+        ("Method", _method_decision(choices)),
     ]
 
 
@@ -76,8 +77,8 @@ def facts_of(name: str, draft: Draft) -> dict[str, Any]:
         "file": str(draft.path),
         "columns": {profile.name: _role(profile, draft) for profile in draft.profiles},
         "method": {
-            "name": draft.choices.method.name,
-            "settings": dict(draft.choices.method.settings),
+            "name": draft.choices.method.chosen.methods[-1]["method"],
+            "settings": dict(draft.choices.method.chosen.methods[-1]["settings"]),
             "why": draft.choices.method.why,
         },
         "decisions": [{"about": about, "now": now} for about, now in draft.decisions],
@@ -136,6 +137,11 @@ def _label_decision(choices: Choices) -> str:
     said = []
     if choices.labels:
         said.append(f"Columns {', '.join(choices.labels)}: the values that you named are public.")
+        if codes := codes_of(choices.labels, choices.label_words):
+            said.append(
+                f"{', '.join(codes)}: codes tell a model nothing. Write in the file what each "
+                "stands for, or use --label-words."
+            )
     if choices.unconfirmed:
         said.append(
             f"Columns {', '.join(choices.unconfirmed)}: their values stand in the file as a "
@@ -149,6 +155,12 @@ def _label_decision(choices: Choices) -> str:
             "there, and corpora have labels; delete the comment before anybody else sees the file."
         )
     return " ".join(said) or "None found. Corpora will have no labels."
+
+
+def _method_decision(choices: Choices) -> str:
+    others = "; ".join(each.expected for each in choices.method.beside)
+    beside = f" Beside it as comments: {others}." if others else ""
+    return choices.method.why + beside
 
 
 def _base_decision(choices: Choices) -> str:

@@ -81,6 +81,13 @@ class PromptSpec(Declaration):
         """Says whether a template names `{schema}`."""
         return any("{schema}" in (getattr(self, name) or "") for name in _TAKES)
 
+    @property
+    def uses_label(self) -> bool:
+        """Says whether a template names `{label}`, or the model's format does, which writes it."""
+        return self.private is None or any(
+            "{label}" in (getattr(self, name) or "") for name in _TAKES
+        )
+
     @model_validator(mode="after")
     def _placeholders_are_known(self) -> Self:
         for name, known in _TAKES.items():

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.candidates import DeclaredFacts
 from dpsynth_assets.methods.evolution.apis import open_api, read_prompts
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.evolution import Evolution, VoteFunction
@@ -42,6 +43,17 @@ EvolutionT = TypeVar("EvolutionT", bound=EvolutionConfig)
 
 _SHOWN = 2_000
 """Public documents that are embedded beside the survivors, to show the rounds."""
+
+
+def evolution_settings(facts: DeclaredFacts) -> dict[str, Any]:
+    """Settings that advice weighs: as many survivors as rows, of which votes chose every one."""
+    return {
+        "population": facts.rows,
+        "variations": 4,
+        "iterations": 3,
+        "max_new_tokens": facts.text_tokens,
+        "rows": facts.rows,
+    }
 
 
 class EvolutionMethod(Method[EvolutionT]):
