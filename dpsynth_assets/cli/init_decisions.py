@@ -165,9 +165,10 @@ def _method_decision(choices: Choices) -> str:
 
 def _base_decision(choices: Choices) -> str:
     if choices.domain:
+        short = "" if " " in choices.domain else " One word says little: of what, and for whom?"
         return (
             f"One of its own, written by a pretrained model from {choices.domain!r} alone: check "
-            "that these words, and the labels beside them, may be public."
+            f"that these words, and the labels beside them, may be public.{short}"
         )
     return (
         f"{choices.public_data}: the public text and model to build on. Say what your texts are, "

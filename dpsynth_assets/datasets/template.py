@@ -40,9 +40,9 @@ attributes:
   # structured:                    # texts that are JSON records: rows are valid ones, too
   #   json_schema: schemas/{name}.json   # or the schema itself; a public fact
 
-  # Prompts. Without this block the base's domain makes them: the domain, the label, a text in
-  # quotation marks on one line; a base without a domain has its model's own document format. An
-  # instruction-tuned model wants a user's turn around the examples, and an answer that has begun.
+  # Prompts, which `dpsynth plan {name} --prompts` prints. Without this block the base's domain
+  # makes them: the domain, the label, a text in quotation marks on one line, begun as the answer
+  # of an instruction-tuned model; a base without a domain has its model's own document format.
   # For JSON records {{schema}} says publicly what the private prompt shows by example.
   # prompt:
   #   private: |
