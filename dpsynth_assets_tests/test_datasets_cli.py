@@ -7,9 +7,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from dpsynth_assets.cli import datasets as command
+from dpsynth_assets.cli import datasets as command, method_problems
 from dpsynth_assets.cli.base_problems import base_problems
-from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 
 SECRET = "Zaphod has gout"
 
@@ -61,6 +61,35 @@ def test_warnings_pass_and_errors_do_not(folder):
     assert result.exit_code == 2
     assert f"{broken}: source.path: expected a file" in result.output
     assert "gout" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("labels", "domain", "told"),
+    [
+        (
+            ["ABBR", "3", "neg"],
+            "Short questions",
+            "in words what a text is, got 'ABBR', '3', 'neg'",
+        ),
+        ({"ABBR": "abbreviation", "neg": "complaint"}, "Short questions", ""),
+        (["Sports", "Sci/Tech"], "Questions", "several words in the domain of the public base"),
+    ],
+)
+def test_words_that_tell_a_model_little_are_warned_of(folder, monkeypatch, labels, domain, told):
+    model = {"kind": "smollm2"}
+    base = PublicDataSpec(name="demo", domain=domain, language_model=model)
+    monkeypatch.setattr(method_problems, "declared_base", lambda _name: base)
+    (folder / "reviews.csv").touch()
+    file = write(
+        folder,
+        columns={"labels": ["kind"]},
+        public_facts={"labels": {"kind": labels}},
+        methods=[{"method": "aug_pe"}],
+    )
+    lines = [line for line in run("check", file).output.splitlines() if "reviews.csv" not in line]
+    assert [line for line in lines if "prompts" in line or "domain" in line] == [
+        line for line in lines if told and told in line
+    ]
 
 
 @pytest.mark.parametrize("name", ["public", "releases"])

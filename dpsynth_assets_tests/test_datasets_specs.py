@@ -153,6 +153,12 @@ def test_a_domain_needs_a_model_that_understands_words_and_stands_on_one_line():
             PublicDataSpec(name="a", **changes)
 
 
+def test_two_labels_with_the_same_words_are_refused():
+    facts = {"labels": {"kind": {"POS": "praise", "NEG": "praise"}}}
+    told = refusal(columns={"labels": ["kind"]}, public_facts=facts)
+    assert "words of its own for every value, got the same words twice" in told
+
+
 @pytest.mark.parametrize("labels", [["a", "a"], [" "], ["a\nb"], ["{label}"]])
 def test_labels_of_invented_text_are_different_words_on_one_line(labels):
     declared = {"domain": "Letters", "language_model": {"kind": "smollm2"}}

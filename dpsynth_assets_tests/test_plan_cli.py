@@ -136,3 +136,22 @@ def test_where_nobody_knows_the_minutes_the_reason_is_told(monkeypatch):
     monkeypatch.setattr(minutes, "machine_speed", unknown)
     assert "not known, since the language model runs on a GPU." in plan("enquiries").output
     assert json.loads(plan("enquiries", "--json").output)["minutes"] is None
+
+
+def test_prompts_can_be_read_by_label_before_anything_is_priced(folder):
+    declare(folder, {"method": "aug_pe"})
+    assert "document format" in plan("notes", "--prompts").output
+    (file,) = folder.glob("*.yaml")
+    base, cohort = yaml.safe_load_all(file.read_text())
+    base["attributes"]["domain"] = "Notes of nurses"
+    cohort["attributes"] |= {
+        "columns": {"labels": ["kind"]},
+        "public_facts": {"labels": {"kind": {"ADM": "admission", "2": "discharge"}}},
+    }
+    file.write_text(yaml.safe_dump_all([base, cohort]))
+    second, first = json.loads(plan("notes", "--prompts", "--json").output)  # Keys are sorted.
+    assert (first["label"], second["label"]) == ("ADM", "2")
+    assert "Notes of nurses" in first["instruction"]
+    assert first["public_prompt"].endswith('admission: "')
+    assert '"<a record>"' in second["private_prompt"]
+    assert "discharge" in plan("notes", "--prompts").output

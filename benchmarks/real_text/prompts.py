@@ -18,11 +18,15 @@ from cohorts import real_data
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.metrics.embedding_distances import energy_distance
 from dpsynth_assets.metrics.mauve import MauveSettings, mauve_score
-from dpsynth_assets.models.default_prompts import TOP_K, default_templates
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 from dpsynth_assets.models.engines.opening import open_engine
 from dpsynth_assets.models.language_model import LanguageModel, load_language_model
-from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
+from dpsynth_assets.models.prompt_templates import (
+    TOP_K,
+    PromptedModel,
+    PromptTemplates,
+    default_templates,
+)
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.public_base.making import packaged_model
 
@@ -35,8 +39,17 @@ CORPORA = {
         "news": "newspaper report", "romance": "romance novel", "government": "government document",
         "hobbies": "hobby magazine", "mystery": "mystery novel", "religion": "religious essay"}),
     "abc_news": ("ABC news reports", {"rural": "rural news", "science": "science news"}),
+    "yelp_reviews": ("Yelp reviews of local businesses", {
+        "1": "one-star review", "2": "two-star review", "3": "three-star review",
+        "4": "four-star review", "5": "five-star review"}),
+    "ag_news": ("Short news reports of press agencies", {
+        "World": "world news", "Business": "business news", "Sports": "sports news",
+        "Sci/Tech": "science and technology news"}),
 }  # fmt: skip
 """Domain of each corpus, and the words of its labels."""
+
+LABELS = {"yelp_reviews": "stars", "ag_news": "topic"}
+"""Columns of the labels; of the other corpora: category."""
 
 
 def forms(domain: str) -> dict[str, PromptTemplates]:
@@ -46,7 +59,8 @@ def forms(domain: str) -> dict[str, PromptTemplates]:
     ask = f"{start}user\nWrite one text. {domain}: {{label}}{end}\n{start}assistant\n"
     system = f"{start}system\nYou write {domain}.{end}\n"
     return {
-        "quotation marks, end of line": default_templates(domain, labelled=True),
+        "asked, quotation marks, end of line": default_templates(domain, labelled=True),
+        "quotation marks, end of line": default_templates(domain, labelled=True, asks=False),
         "quotation marks alone": replace(
             plain, example='{label}: "{example}"', response_start='{label}: "', end='"'
         ),
@@ -82,7 +96,8 @@ def forms(domain: str) -> dict[str, PromptTemplates]:
 
 def texts_of(name: str, model: LanguageModel, count: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Two disjoint samples: texts that score, and texts that stand in prompts; one line each."""
-    label = pl.col("category").replace_strict(CORPORA[name][1], default=None)
+    label = pl.col(LABELS.get(name, "category")).cast(pl.String)
+    label = label.replace_strict(CORPORA[name][1], default=None)
     found = pl.read_parquet(real_data() / f"{name}.parquet").select("text", label.alias("label"))
     found = found.drop_nulls().filter(pl.col("text").str.len_chars() > SHORTEST)
     found = found.sample(3 * count, shuffle=True, seed=0)

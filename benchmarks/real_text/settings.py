@@ -29,10 +29,9 @@ from prompts import CORPORA, MAX_TOKENS, texts_of
 
 from dpsynth_assets.methods.private_prediction.method import tokens_within
 from dpsynth_assets.models.decoding import decoding_model
-from dpsynth_assets.models.default_prompts import default_templates
 from dpsynth_assets.models.exact_decoder import ExactContexts
 from dpsynth_assets.models.language_model import load_language_model
-from dpsynth_assets.models.prompt_templates import PromptedModel
+from dpsynth_assets.models.prompt_templates import PromptedModel, default_templates
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism

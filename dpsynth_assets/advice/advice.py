@@ -2,27 +2,27 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from dpsynth_assets.advice.candidates import (
-    CANDIDATES,
-    CLUSTERS,
-    OTHERS,
-    UNCONCERNED,
-    Candidate,
-)
 from dpsynth_assets.advice.evidence import Expectation, Measured, expected, measured_lines
 from dpsynth_assets.advice.minutes import expected_minutes
-from dpsynth_assets.datasets import MethodSpec, PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.methods.candidates import CLUSTERS, Candidate, DeclaredFacts
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import DatasetPlan
 
 _SCORED_ROWS = 400
 """Rows of the leaderboard's corpora."""
+
+_UNCONCERNED = {
+    "structured": "is for text with a fixed structure, such as JSON; declare `structured`",
+    "secrets": "protects declared secret words alone, not the whole record; declare `secrets`",
+}
+"""Why a candidate is for nobody who has not declared a section."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,8 @@ class Offer:
         method: Name of the registered method.
         settings: Settings to write into the dataset file.
         first: Method of the same file that it builds on, with its share and settings; empty: none.
+        declared: Further fields of the dataset file that it needs.
+        base: Fields of the public base that it needs.
         epsilon: ε of its release and of the histograms it needs; None where it has none.
         rows: Rows it writes: as many as are asked for, or as its budget buys.
         expectation: What the leaderboard lets one expect; None: it has no cell of this method.
@@ -41,18 +43,24 @@ class Offer:
             where they are not known.
         asks: What a steward has to declare for it.
         follows_schema: Whether every row is a valid record of the declared schema.
+        is_for_section: Whether it is for a section of the dataset file: `structured` or `secrets`.
+        rows_free: Whether it writes any number of rows.
     """
 
     line: str
     method: str
     settings: dict[str, Any]
     first: dict[str, Any]
+    declared: dict[str, Any]
+    base: dict[str, Any]
     epsilon: float | None
     rows: int
     expectation: Expectation | None
     minutes: float | None
     asks: str
     follows_schema: bool = False
+    is_for_section: bool = False
+    rows_free: bool = False
 
     @property
     def title(self) -> str:
@@ -113,53 +121,62 @@ def advise(
     **Privacy** Reads declarations and the leaderboard's scores of public corpora; no record, no
     ledger, no score of the cohort.
     """
+    from dpsynth_assets.methods.registry import REGISTRY
+
     known = measured_lines() if cells is None else cells
     wanted = rows or _SCORED_ROWS
+    facts = DeclaredFacts(
+        rows=wanted, labels=len(spec.composite_labels[0]), words=spec.public_facts.words
+    )
     offers: dict[str, Offer] = {}
     others: dict[str, str] = {}
-    for candidate in CANDIDATES:
-        if candidate.line in offers:
-            continue
-        found = _offer(candidate, spec, base, wanted, known, timed=timed)
-        if isinstance(found, Offer):
-            offers[candidate.line] = found
-            others.pop(candidate.line, None)
-        else:
+    for name, method in REGISTRY.items():
+        weighed = method.candidates(facts)
+        if not weighed:
+            others[name] = method.unadvised
+        for candidate in weighed:
+            found = _offer(candidate, name, facts, spec, base, known, timed=timed)
+            if isinstance(found, Offer):
+                offers[candidate.line] = found
+                others.pop(candidate.line, None)
+                break
             others[candidate.line] = found
-    # Where nothing is measured, candidates keep their order.
-    ordered = sorted(offers.values(), key=lambda each: (not each.follows_schema, -each.share))
+    ordered = sorted(offers.values(), key=_place)
     return Advice(
         offers=tuple(ordered),
-        others=(*others.items(), *OTHERS.items()),
+        others=tuple(others.items()),
         notes=tuple(_notes(spec, known, wanted)),
     )
 
 
+def _place(offer: Offer) -> tuple[bool, float, bool, bool]:
+    """Orders offers; where nothing is measured, what a section is for, then any number of rows."""
+    return (not offer.follows_schema, -offer.share, not offer.is_for_section, not offer.rows_free)
+
+
 def _offer(
     candidate: Candidate,
+    name: str,
+    facts: DeclaredFacts,
     spec: PrivateDatasetSpec,
     base: PublicDataSpec | None,
-    wanted: int,
     cells: Sequence[Measured],
     *,
     timed: bool,
 ) -> Offer | str:
-    """The candidate as an offer, or why it does not fit."""
+    """The candidate as an offer of a method, or why it does not fit."""
     from dpsynth_assets.methods.planning import plan_dataset
 
     unfit = _unfit(candidate, spec)
     if unfit:
         return unfit
-    settings = dict(candidate.settings)
-    if candidate.rows_setting is not None:
-        settings[candidate.rows_setting] = wanted
-    own = base
+    first, wanted, own = _first(candidate, facts), facts.rows, base
     if base is not None and candidate.base:
         own = PublicDataSpec.model_validate(
             {**base.model_dump(mode="json", exclude_unset=True), **candidate.base}
         )
     try:
-        with_method = _with_method(spec, candidate, settings)
+        with_method = _with_method(spec, candidate, name, first)
         plan = plan_dataset(with_method, own)
     except ValidationError as error:
         return str(error.errors()[0]["msg"])
@@ -175,19 +192,33 @@ def _offer(
     epsilon = spec.budget.epsilon / spec.budget.rounds
     return Offer(
         line=candidate.line,
-        method=candidate.method,
-        settings=settings,
-        first=dict(candidate.first),
+        method=name,
+        settings=dict(candidate.settings),
+        first=first,
+        declared=dict(candidate.declared),
+        base=dict(candidate.base),
         epsilon=plan.total_epsilon if plan.events else None,
         rows=bought,
         # The leaderboard's texts are free text: nothing follows for records with a structure.
         expectation=None
         if spec.structured is not None
         else expected(candidate.line, epsilon, spec.public_facts.records, cells, _domain(base)),
-        minutes=_minutes(with_method, plan, own, bought) if timed else None,
+        minutes=_minutes(with_method, plan, own) if timed else None,
         asks=candidate.asks,
         follows_schema=spec.constraining_schema is not None and planned.method.follows_schema,
+        is_for_section=candidate.concerns is not None,
+        rows_free=free,
     )
+
+
+def _first(candidate: Candidate, facts: DeclaredFacts) -> dict[str, Any]:
+    """The method that a candidate builds on, with half of the budget; empty: none."""
+    from dpsynth_assets.methods.registry import get_method
+
+    if not candidate.after:
+        return {}
+    (own, *_) = get_method(candidate.after).candidates(facts)
+    return {"method": candidate.after, "budget_share": 0.5, "settings": dict(own.settings)}
 
 
 def _domain(base: PublicDataSpec | None) -> str:
@@ -198,7 +229,7 @@ def _domain(base: PublicDataSpec | None) -> str:
 def _unfit(candidate: Candidate, spec: PrivateDatasetSpec) -> str:
     """Why the declared facts alone rule a candidate out; empty if they do not."""
     if candidate.concerns is not None and getattr(spec, candidate.concerns) is None:
-        return UNCONCERNED[candidate.concerns]
+        return _UNCONCERNED[candidate.concerns]
     if not candidate.batch:
         return ""
     records = spec.public_facts.records
@@ -215,7 +246,7 @@ def _unfit(candidate: Candidate, spec: PrivateDatasetSpec) -> str:
 
 
 def _with_method(
-    spec: PrivateDatasetSpec, candidate: Candidate, settings: dict[str, Any]
+    spec: PrivateDatasetSpec, candidate: Candidate, name: str, first: dict[str, Any]
 ) -> PrivateDatasetSpec:
     """The declaration with this method, what it builds on and the histograms that it needs.
 
@@ -229,24 +260,16 @@ def _with_method(
     )
     if not of_secrets:
         kept["budget"] = {**kept["budget"], "accountant": "zcdp"}
-    methods = [MethodSpec(method=candidate.method, settings=settings)]
-    if candidate.first:
-        methods.insert(0, MethodSpec.model_validate(candidate.first))
-    written = [each.model_dump(mode="json", exclude_unset=True) for each in methods]
-    return type(spec).model_validate({**kept, **candidate.declared, "methods": written})
+    methods = [*([first] if first else []), {"method": name, "settings": candidate.settings}]
+    return type(spec).model_validate({**kept, **candidate.declared, "methods": methods})
 
 
 def _minutes(
-    spec: PrivateDatasetSpec, plan: "DatasetPlan", base: PublicDataSpec | None, rows: int
+    spec: PrivateDatasetSpec, plan: "DatasetPlan", base: PublicDataSpec | None
 ) -> float | None:
     """Minutes of all releases of a plan on this machine; None where those of one are not known."""
     if base is None:
         return None
-    *before, last = plan.methods
-    if hasattr(last.config, "rows"):
-        config = last.config.model_copy(update={"rows": rows})
-        last = replace(last, method=type(last.method)(config, last.method.terms))
-    plan = replace(plan, methods=(*before, last))
     taken = list(expected_minutes(spec, plan, base).releases.values())
     known = [each for each in taken if each is not None]
     return sum(known) if known and len(known) == len(taken) else None

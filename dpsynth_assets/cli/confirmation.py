@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.declared_bases import declared_base
+from dpsynth_assets.datasets.prompt_words import prompt_problems
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry, PlannedRelease
@@ -88,6 +90,9 @@ def show_pending(
         rows = "after the histogram" if each.rows is None else f"{each.rows} or more"
         table.add_row(each.asset, epsilon_up(each.epsilon), rows)
     console.print(table)
+    for problem in prompt_problems(spec, declared_base(spec.public_data)):
+        line = str(replace(problem, file=spec.name))
+        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     with console.status(TRIAL):
         expected = expected_minutes(spec, plan_dataset(spec))
     told = whole_in_words(expected.whole, expected.unknown)

@@ -27,8 +27,9 @@ from dpsynth_assets.cli.column_profiles import (
 )
 from dpsynth_assets.cli.column_roles import roles_by_name
 from dpsynth_assets.cli.init_decisions import Draft, decisions, facts_of, show
-from dpsynth_assets.cli.init_proposal import proposed_method
+from dpsynth_assets.cli.init_proposal import proposed_methods
 from dpsynth_assets.cli.init_source import recognised_source
+from dpsynth_assets.cli.label_words import label_words
 from dpsynth_assets.datasets import (
     PublicDataSpec,
     dataset_folders,
@@ -37,7 +38,7 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.datasets.base_template import base_name
 from dpsynth_assets.datasets.declared_bases import declared_base
-from dpsynth_assets.datasets.template import Choices, ProposedMethod
+from dpsynth_assets.datasets.template import Choices, ProposedMethods
 from dpsynth_assets.records.columns import SourceError
 
 ENGLISH = "english"
@@ -74,6 +75,15 @@ def init(  # noqa: PLR0913 - options are arguments
             help="Label column and its values, which are public.",
         ),
     ] = None,
+    words_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label-words",
+            metavar="VALUE=WORDS",
+            help="How prompts write a label value that is a code, e.g. 'ABBR=what an abbreviation "
+            "means'; on a terminal you are asked.",
+        ),
+    ] = None,
     unit: Annotated[
         str,
         typer.Option(help='Column of whoever is protected, or "record"; default: by its name.'),
@@ -85,6 +95,13 @@ def init(  # noqa: PLR0913 - options are arguments
     ] = 1e-6,
     records: Annotated[
         int | None, typer.Option(min=1, help="Number of records, if anybody may know it.")
+    ] = None,
+    words: Annotated[
+        int | None,
+        typer.Option(min=1, help="Words of a typical record, if anybody may know it."),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Minutes a run may take here; default: any number.")
     ] = None,
     domain: Annotated[
         str,
@@ -150,14 +167,16 @@ def init(  # noqa: PLR0913 - options are arguments
         unit=None if unit == "record" else unit,
         max_records=max_records,
         labels=confirmed,
+        label_words=label_words(confirmed, words_of or [], asks=not as_json),
         unconfirmed=unconfirmed,
         epsilon=epsilon,
         delta=delta,
         records=records,
+        words=words,
         public_data=public_data or ENGLISH,
         domain=domain.strip(),
     )
-    choices = replace(choices, method=_proposed(name, choices))
+    choices = replace(choices, method=_proposed(name, choices, minutes))
     draft = Draft(
         path=target,
         choices=choices,
@@ -172,13 +191,14 @@ def init(  # noqa: PLR0913 - options are arguments
         show(name, draft)
 
 
-def _proposed(name: str, choices: Choices) -> ProposedMethod:
-    """The method whose plan fits what is declared; what was counted in the file is not told."""
+def _proposed(name: str, choices: Choices, minutes: float | None) -> ProposedMethods:
+    """The methods whose plan fits what is declared; what was counted in the file is not told."""
     base = declared_base(choices.public_data)
-    if choices.domain:
-        base = PublicDataSpec(name=base_name(name), language_model={"kind": "smollm2"})
     try:
-        return proposed_method(choices, base)
+        if choices.domain:
+            model = {"kind": "smollm2"}
+            base = PublicDataSpec(name=base_name(name), domain=choices.domain, language_model=model)
+        return proposed_methods(choices, base, minutes)
     except ValueError as problem:  # A declared number contradicts another one.
         first = problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else problem
         return _refuse(str(first).removeprefix("Value error, "))

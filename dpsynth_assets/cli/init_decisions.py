@@ -19,6 +19,7 @@ from dpsynth_assets.cli.column_profiles import (
     kept_share,
 )
 from dpsynth_assets.cli.init_source import describe_bytes, source_of
+from dpsynth_assets.cli.label_words import codes_of
 from dpsynth_assets.datasets.template import Choices, label_line
 from dpsynth_assets.privacy.directed_rounding import declared
 
@@ -65,7 +66,7 @@ def decisions(
         ),
         ("Budget: ε and δ for all that will ever be released", _budget_decision(choices, profiles)),
         ("Public base", _base_decision(choices)),
-        ("Method", choices.method.why),
+        ("Method", _method_decision(choices)),
     ]
 
 
@@ -76,8 +77,8 @@ def facts_of(name: str, draft: Draft) -> dict[str, Any]:
         "file": str(draft.path),
         "columns": {profile.name: _role(profile, draft) for profile in draft.profiles},
         "method": {
-            "name": draft.choices.method.name,
-            "settings": dict(draft.choices.method.settings),
+            "name": draft.choices.method.chosen.methods[-1]["method"],
+            "settings": dict(draft.choices.method.chosen.methods[-1]["settings"]),
             "why": draft.choices.method.why,
         },
         "decisions": [{"about": about, "now": now} for about, now in draft.decisions],
@@ -136,6 +137,11 @@ def _label_decision(choices: Choices, found: Suggestion) -> str:
     said, suggested = [], _suggested(choices, found)
     if choices.labels:
         said.append(f"Columns {', '.join(choices.labels)}: the values that you named are public.")
+        if codes := codes_of(choices.labels, choices.label_words):
+            said.append(
+                f"{', '.join(codes)}: codes tell a model nothing. Write in the file what each "
+                "stands for, or use --label-words."
+            )
     if choices.unconfirmed:
         said.append(
             f"Columns {', '.join(choices.unconfirmed)}: nothing runs before public_facts.labels "
@@ -162,11 +168,18 @@ def _suggested(choices: Choices, found: Suggestion) -> dict[str, Sequence[str]]:
     return {each.name: each.label_values for each in found.labels if each.name not in taken}
 
 
+def _method_decision(choices: Choices) -> str:
+    others = "; ".join(each.expected for each in choices.method.beside)
+    beside = f" Beside it as comments: {others}." if others else ""
+    return choices.method.why + beside
+
+
 def _base_decision(choices: Choices) -> str:
     if choices.domain:
+        short = "" if " " in choices.domain else " One word says little: of what, and for whom?"
         return (
             f"One of its own, written by a pretrained model from {choices.domain!r} alone: check "
-            "that these words, and the labels beside them, may be public."
+            f"that these words, and the labels beside them, may be public.{short}"
         )
     return (
         f"{choices.public_data}: the public text and model to build on. Say what your texts are, "

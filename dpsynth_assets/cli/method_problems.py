@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from dpsynth_assets.components.planning_problems import planning_problems
 from dpsynth_assets.datasets import PrivateDatasetSpec, Problem
+from dpsynth_assets.datasets.declared_bases import declared_base
+from dpsynth_assets.datasets.prompt_words import prompt_problems
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import PlannedMethod
@@ -16,7 +18,8 @@ _REFUSAL = re.compile(r"Expected (.+?), got (.+?)\.(?: (.+))?")
 
 def method_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     """Asks methods about their names, settings, inputs and plans; the caller names the file."""
-    return planning_problems(spec) or [*_plan_problems(spec), *_row_problems(spec)]
+    words = prompt_problems(spec, declared_base(spec.public_data))
+    return planning_problems(spec) or [*words, *_plan_problems(spec), *_row_problems(spec)]
 
 
 def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:

@@ -18,10 +18,13 @@ All = Annotated[
 ]
 
 
-def plan(
+def plan(  # noqa: PLR0913 - options are arguments
     cohort: CohortName,
     everything: All = False,
     as_json: Json = False,
+    prompts: Annotated[
+        bool, typer.Option("--prompts", help="Print what the language model is asked, by label.")
+    ] = False,
     optimise: Annotated[
         bool, typer.Option("--optimise", help="Try on public text how a method splits its budget.")
     ] = False,
@@ -46,6 +49,11 @@ def plan(
     from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 
     spec = find_cohort(cohort, to_spend=True)
+    if prompts:
+        from dpsynth_assets.cli.shown_prompts import show_prompts
+
+        show_prompts(spec, as_json=as_json)
+        return
     planned = plan_dataset(spec)
     facts = _facts(planned, spec.budget.rounds)
     facts |= _promises(spec, planned)

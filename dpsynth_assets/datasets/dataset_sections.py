@@ -121,6 +121,13 @@ class PublicFactsSpec(Declaration):
     records: int | None = Field(
         default=None, ge=1, description="Number of records (>= 1), if it is public."
     )
+    words: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Words of a typical record (>= 1), if it is public: lengths in settings that "
+        "`dpsynth advise` and `init` propose follow from it.",
+    )
     slots: bool = Field(
         default=False,
         description="Whether the label, the public cluster and the place of every record are "
@@ -138,6 +145,14 @@ class PublicFactsSpec(Declaration):
             if any(LABEL_SEPARATOR in value for value in values):
                 refuse(
                     field, f"values without {LABEL_SEPARATOR!r}", "one with it", "Rename the value."
+                )
+            words = list(self.texts(column).values())
+            if len(set(words)) != len(words):
+                refuse(
+                    field,
+                    "words of its own for every value",
+                    "the same words twice",
+                    "Prompts tell labels apart by them: write what sets each one apart.",
                 )
         return self
 

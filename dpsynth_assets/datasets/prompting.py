@@ -20,9 +20,10 @@ _TAKES = {
     "public": ("label", "schema"),
     "public_text": ("label", "schema"),
     "response_start": ("label",),
+    "instruction": ("label",),
 }
 _NEEDED = {"private": "examples", "example": "example"}
-_WITH_PRIVATE = ("example", "separator", "use_chat_template")
+_WITH_PRIVATE = ("example", "separator", "use_chat_template", "instruction")
 
 
 class PromptSpec(Declaration):
@@ -33,6 +34,12 @@ class PromptSpec(Declaration):
         min_length=1,
         description="Prompt around private examples; `{examples}` stands for them, `{label}` for "
         "the label, `{schema}` for the declared structure. None: the model's document format.",
+    )
+    instruction: str = Field(
+        default="",
+        description="What a model with a chat template is asked for, as a user's turn before the "
+        "prompt, which then begins its answer; with `{label}`. A model without one reads the "
+        "prompt alone.",
     )
     example: str = Field(
         default="{example}",
@@ -81,6 +88,13 @@ class PromptSpec(Declaration):
         """Says whether a template names `{schema}`."""
         return any("{schema}" in (getattr(self, name) or "") for name in _TAKES)
 
+    @property
+    def uses_label(self) -> bool:
+        """Says whether a template names `{label}`, or the model's format does, which writes it."""
+        return self.private is None or any(
+            "{label}" in (getattr(self, name) or "") for name in _TAKES
+        )
+
     @model_validator(mode="after")
     def _placeholders_are_known(self) -> Self:
         for name, known in _TAKES.items():
@@ -111,6 +125,13 @@ class PromptSpec(Declaration):
 
     @model_validator(mode="after")
     def _parts_belong_together(self) -> Self:
+        if self.instruction and self.use_chat_template:
+            refuse(
+                "instruction",
+                "instruction or use_chat_template",
+                "both",
+                "Drop one: the prompt is the user's turn, or the beginning of the answer.",
+            )
         if self.private is None:
             for name in _WITH_PRIVATE:
                 if name in self.model_fields_set:

@@ -55,6 +55,12 @@ class LanguageModelSpec(Declaration):
         "engine of kind vllm. None: exact for "
         "smollm2 in float32 that names no GPU, else transformers.",
     )
+    use_chat_template: bool = Field(
+        default=True,
+        description="Whether default prompts ask for a text in the model's chat template, where "
+        "its tokenizer has one. false: they are the beginning of a document, as for a model "
+        "without one.",
+    )
     training_tokens: int | None = Field(
         default=None,
         ge=1,

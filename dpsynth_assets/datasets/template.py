@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import product
+from typing import Any
 
 from dpsynth_assets.datasets.base_template import base_name, base_template
+from dpsynth_assets.datasets.codes import looks_like_code
 from dpsynth_assets.datasets.source_section import UTF_8
 
 _TEMPLATE = """\
@@ -38,9 +40,9 @@ attributes:
   # structured:                    # texts that are JSON records: rows are valid ones, too
   #   json_schema: schemas/{name}.json   # or the schema itself; a public fact
 
-  # Prompts. Without this block the base's domain makes them: the domain, the label, a text in
-  # quotation marks on one line; a base without a domain has its model's own document format. An
-  # instruction-tuned model wants a user's turn around the examples, and an answer that has begun.
+  # Prompts, which `dpsynth plan {name} --prompts` prints. Without this block the base's domain
+  # makes them: the domain, the label, a text in quotation marks on one line, begun as the answer
+  # of an instruction-tuned model; a base without a domain has its model's own document format.
   # For JSON records {{schema}} says publicly what the private prompt shows by example.
   # prompt:
   #   private: |
@@ -60,9 +62,10 @@ attributes:
   neighboring_relation: add-remove # add-remove | zero-out | replace-one
 
   public_facts:                    # what is absent here stays private
-    labels: {public_labels} # e.g. {{category: [Restaurants, Shopping]}}, or
-                                   # {{stars: {{"1": one star, "5": five stars}}}} for prompts
+    labels: {public_labels} # e.g. {{category: [Restaurants, Shopping]}}; a
+                                   # code in words: {{type: {{ABBR: what an abbreviation means}}}}
 {values}{records}
+{words}
 
   budget:                          # all that may ever be spent on these records
     epsilon: {epsilon}
@@ -73,11 +76,10 @@ attributes:
   held_out_fraction: 0.1           # share of units kept for evaluation, read by no mechanism
   public_data: {public_data} # public base: text, language model, clusters
 
-{histogram}{methods_line}
+{sections}{methods_line}
 {why}    # `dpsynth datasets methods` lists methods and settings; `dpsynth plan` prices them.
-    - method: {method}
-      settings: {settings}
-
+{methods}
+{beside}
   evaluation:
     rows: 300
     references: true
@@ -93,36 +95,54 @@ _TO_LIST = (
 )
 
 
+_DOCUMENTS, _FOR_TOPICS = 500, 1500
+"""Public documents that are written; topics are fitted to more of them."""
+
+_NO_WORDS = (
+    "    # words: 50                    # of a typical record, if public: lengths follow from it"
+)
+
 _METHODS_LINE = (
     "  methods:                         "
     "# one corpus each; without budget_share: equal parts of the rest"
 )
-_HISTOGRAM = """\
-  cluster_histogram:               # noisy counts by label and public cluster; gives batch counts
-    budget_share: 0.02             # shares compose: all of them together cost the whole budget
-    clusters_per_label: 4
-
-"""
+_SECTIONS = {
+    "cluster_histogram": "noisy counts by label and public cluster; gives batch counts",
+    "topic_histogram": "noisy counts by label and public topic",
+}
+"""What the histograms are that methods share."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProposedMethod:
-    """The method that a new dataset file names, chosen by declared numbers alone.
+class ProposedCohort:
+    """One method, and what it builds on.
 
     Attributes:
-        name: Name of the method.
-        settings: Its settings, where they are not the defaults.
-        why: Why it and no other, in a sentence or two.
-        reads_histogram: Whether it needs the released cluster histogram.
+        title: Its name in words.
+        methods: Entries of `methods`, in the order in which they run.
+        sections: Further fields of the dataset file that they need.
+        expected: What to expect of it, in a few words.
     """
 
-    name: str = "epsvec"
-    settings: Mapping[str, float | str] = field(default_factory=dict)
-    why: str = (
-        "No number of records is declared, so nobody can say how many rows private prediction "
-        "would buy; epsvec writes any number."
-    )
-    reads_histogram: bool = False
+    title: str = "epsvec"
+    methods: tuple[Mapping[str, Any], ...] = ({"method": "epsvec", "settings": {}},)
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    expected: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposedMethods:
+    """The methods that a new dataset file names, chosen by declared numbers alone.
+
+    Attributes:
+        chosen: What is in force.
+        beside: The next best, which stand beside it as comments.
+        why: Why it and no other, in a sentence or two.
+    """
+
+    chosen: ProposedCohort = field(default_factory=ProposedCohort)
+    beside: tuple[ProposedCohort, ...] = ()
+    why: str = "A method that writes any number of rows, whatever number of records there is."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,11 +162,13 @@ class Choices:
             until the steward lists public ones: none of those found is written to it.
         epsilon: Budget ε.
         delta: Budget δ.
+        label_words: Label value -> how a prompt writes it, where that is not the value itself.
         records: Number of records, if it is public.
+        words: Words of a typical record, if public.
         public_data: Name of the public base.
         domain: What the texts are, in public words: the file then declares a base of its own, which
             stands in the place of `public_data`. Empty: it does not.
-        method: The method that is proposed.
+        method: The methods that are proposed.
     """
 
     path: str | None = None
@@ -160,10 +182,12 @@ class Choices:
     unconfirmed: Mapping[str, Sequence[str]] = field(default_factory=dict)
     epsilon: float = 4.0
     delta: float = 1e-6
+    label_words: Mapping[str, str] = field(default_factory=dict)
     records: int | None = None
+    words: int | None = None
     public_data: str = "english"
     domain: str = ""
-    method: ProposedMethod = field(default_factory=ProposedMethod)
+    method: ProposedMethods = field(default_factory=ProposedMethods)
 
 
 def dataset_template(name: str, choices: Choices | None = None) -> str:
@@ -179,8 +203,11 @@ def dataset_template(name: str, choices: Choices | None = None) -> str:
     """
     known = choices or Choices()
     labels = ", ".join(map(scalar, [*known.labels, *known.unconfirmed]))
-    own = base_template(name, known.domain, _label_words(known)) if known.domain else ""
-    return _dataset_document(name, known, labels) + own
+    document = _dataset_document(name, known, labels)
+    if not known.domain:
+        return document
+    documents = _FOR_TOPICS if "topic_histogram" in known.method.chosen.sections else _DOCUMENTS
+    return document + base_template(name, known.domain, _label_words(known), documents)
 
 
 def _dataset_document(name: str, known: Choices, labels: str) -> str:
@@ -203,11 +230,12 @@ def _dataset_document(name: str, known: Choices, labels: str) -> str:
         )
         + " # only if the number of records is public",
         public_data=_padded(base_name(name) if known.domain else known.public_data, 19),
-        histogram=_HISTOGRAM if known.method.reads_histogram else "",
+        words=f"    words: {known.words}" if known.words else _NO_WORDS,
+        sections="".join(_section(*each) for each in known.method.chosen.sections.items()),
         methods_line=_METHODS_LINE,
         why="".join(f"    # {line}\n" for line in textwrap.wrap(known.method.why, 94)),
-        method=known.method.name,
-        settings=_settings(known.method.settings),
+        methods="\n".join(_entries(known.method.chosen)),
+        beside="".join(_commented_cohort(each) for each in known.method.beside),
     )
 
 
@@ -225,16 +253,37 @@ def _dialect(known: Choices) -> str:
 
 
 def _label_words(known: Choices) -> list[str]:
-    """Kinds of text for the public base: values that the steward has named as public, if words.
-
-    A number tells a model nothing: the steward writes in words what it stands for.
-    """
-    kinds = [", ".join(words) for words in product(*known.labels.values())] if known.labels else []
-    return kinds if all(re.search(r"[^\W\d_]", kind) for kind in kinds) else []
+    """Kinds of text for the public base: values that the steward has named as public, in words."""
+    columns = [[known.label_words.get(each, each) for each in v] for v in known.labels.values()]
+    kinds = [", ".join(words) for words in product(*columns)] if columns else []
+    return [] if any(map(looks_like_code, kinds)) else kinds
 
 
-def _settings(settings: Mapping[str, float | str]) -> str:
-    return f"{{{', '.join(f'{name}: {json.dumps(value)}' for name, value in settings.items())}}}"
+def _section(name: str, fields: Mapping[str, Any]) -> str:
+    head = _padded(f"  {name}:{'' if fields else ' {}'}", 35)
+    lines = "".join(f"    {field}: {json.dumps(value)}\n" for field, value in fields.items())
+    return f"{head}# {_SECTIONS[name]}\n{lines}\n"
+
+
+def _entries(cohort: ProposedCohort) -> list[str]:
+    """Lines of a list of methods, a setting each."""
+    lines = []
+    for entry in cohort.methods:
+        lines.append(f"    - method: {entry['method']}")
+        if "budget_share" in entry:
+            lines.append(f"      budget_share: {entry['budget_share']}")
+        settings = entry["settings"]
+        lines.append("      settings:" if settings else "      settings: {}")
+        lines += [f"        {name}: {json.dumps(value)}" for name, value in settings.items()]
+    return lines
+
+
+def _commented_cohort(cohort: ProposedCohort) -> str:
+    """Another method in the place of the one above, with the sections it needs."""
+    needs = f" (needs {', '.join(cohort.sections)})" if cohort.sections else ""
+    told = textwrap.wrap(f"Or {cohort.expected}{needs}:", 94)
+    lines = [*told, *(line[4:] for line in _entries(cohort))]
+    return "".join(f"    # {line}\n" for line in lines) + "\n"
 
 
 def scalar(value: str) -> str:
@@ -261,13 +310,22 @@ def _unit(known: Choices) -> str:
 
 def _values(known: Choices) -> str:
     """Label values: those that were named as public; of others only that they are to be listed."""
-    lines = [f"      {label_line(name, values)}" for name, values in known.labels.items()]
+    lines = [f"      {label_line(*each, known.label_words)}" for each in known.labels.items()]
     return "".join(f"{line}\n" for line in (*lines, *(_TO_LIST if known.unconfirmed else ())))
 
 
-def label_line(name: str, values: Sequence[str]) -> str:
-    """Writes a label column and its public values as a dataset file has them."""
-    return f"{scalar(name)}: [{', '.join(map(scalar, values))}]"
+def label_line(name: str, values: Sequence[str], words: Mapping[str, str] | None = None) -> str:
+    """Writes a label column and its public values as a dataset file has them.
+
+    Args:
+        name: The column.
+        values: Its public values.
+        words: How a prompt writes a value that it does not write as it is.
+    """
+    if not words or not set(values) & words.keys():
+        return f"{scalar(name)}: [{', '.join(map(scalar, values))}]"
+    pairs = (f"{scalar(value)}: {scalar(words.get(value, value))}" for value in values)
+    return f"{scalar(name)}: {{{', '.join(pairs)}}}"
 
 
 def _float(value: float) -> str:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.public_spec import ConditionalGeneratorSpec, LanguageModelSpec
+from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -389,6 +390,15 @@ class Method(Staged[ConfigT]):
     """Settings at which a run takes seconds: rehearsals of a whole installation use them."""
     attacks: ClassVar[tuple[Attack, ...]] = ()
     """Attacks it can be put to: `reconstruct` and `audit_median` run them."""
+
+    unadvised: ClassVar[str] = "its package names no settings to weigh"
+    """Why advice never offers it, where it has no candidates."""
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """Settings that advice weighs, the best first that a plan may refuse; none: `unadvised`."""
+        del facts
+        return ()
 
     @property
     def examples_in_prompt(self) -> int:

@@ -6,8 +6,11 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.models.default_prompts import default_templates
-from dpsynth_assets.models.prompt_templates import PromptTemplates, declared_templates
+from dpsynth_assets.models.prompt_templates import (
+    PromptTemplates,
+    declared_templates,
+    default_templates,
+)
 from dpsynth_assets.privacy.ledger import BudgetTerms, SecretTerms
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -36,7 +39,7 @@ def cohort_terms(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
         public_slots=spec.public_facts.slots,
         accepts_ex_post=spec.budget.accepts_ex_post,
         has_cluster_histogram=spec.cluster_histogram is not None,
-        prompts=declared_templates(spec) or _default_templates(base, label_texts),
+        prompts=declared_templates(spec) or _default_templates(spec, base, label_texts),
         engine=_engine(spec.engine, base),
         language_model=None if base is None else base.language_model,
         generator=None if base is None else base.conditional_generator,
@@ -56,12 +59,17 @@ def _engine(declared: EngineSpec, base: PublicDataSpec | None) -> EngineSpec:
 
 
 def _default_templates(
-    base: PublicDataSpec | None, label_texts: tuple[str, ...]
+    spec: PrivateDatasetSpec, base: PublicDataSpec | None, label_texts: tuple[str, ...]
 ) -> PromptTemplates | None:
     """Prompts of the base's domain; None where it has none: the model's document format."""
     if base is None or not base.domain:
         return None
-    return default_templates(base.domain, labelled=any(label_texts))
+    return default_templates(
+        base.domain,
+        labelled=any(label_texts),
+        description=spec.description,
+        asks=base.language_model.use_chat_template,
+    )
 
 
 def budget_terms(spec: PrivateDatasetSpec) -> BudgetTerms:

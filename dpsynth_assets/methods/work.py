@@ -88,7 +88,10 @@ class PublicSizes:
         own = self.prompts
         if own is None or own.private is None or not examples:
             return 0.0
-        starts = [own.private_text(each, examples).split(GAP)[0] for each in self.label_texts]
+        starts = [
+            own.asked(each) + own.private_text(each, examples).split(GAP)[0]
+            for each in self.label_texts
+        ]
         return sum(map(self.tokens_of, starts)) / len(starts)
 
     def writing(
@@ -134,4 +137,4 @@ class PublicSizes:
             words = own.private_text(label, examples).replace(GAP, "")
         else:
             words = own.public_prompt_text(label)
-        return self.tokens_of(words + own.opening(label))
+        return self.tokens_of(own.asked(label) + words + own.opening(label))

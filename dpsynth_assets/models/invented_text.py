@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.models.default_prompts import TOP_K, default_templates
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 from dpsynth_assets.models.language_model import LanguageModelError
-from dpsynth_assets.models.prompt_templates import prompted
+from dpsynth_assets.models.prompt_templates import TOP_K, PromptTemplates, prompted
 
 if TYPE_CHECKING:
     import polars as pl
 
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 """Raised when the same words give other documents."""
 
 LEAST_WORDS = 8
@@ -47,7 +46,7 @@ def invent_documents(
     engine: Engine,
     language_model: Any,
     *,
-    domain: str,
+    templates: PromptTemplates,
     labels: Sequence[str],
     documents: int,
     max_tokens: int,
@@ -58,8 +57,8 @@ def invent_documents(
 
     Args:
         engine: Runs the language model.
-        language_model: Its tokens; reads and writes the default prompts of `domain`.
-        domain: What the texts are, in a few public words.
+        language_model: Its tokens.
+        templates: Prompts of the domain, which say what the texts are.
         labels: Kinds of text; empty: the domain alone.
         documents: Documents asked for (>= 1). Fewer come where the model repeats itself.
         max_tokens: Longest document, in tokens.
@@ -79,7 +78,7 @@ def invent_documents(
     """
     import polars as pl
 
-    model = prompted(language_model, default_templates(domain, labelled=bool(labels)))
+    model = prompted(language_model, templates)
     names = list(labels) or [""]
     shares = [documents // len(names) + (i < documents % len(names)) for i in range(len(names))]
     kept = [_Collected(share) for share in shares]

@@ -28,6 +28,9 @@ PUBLIC_TEXT = "<text>"
 
 _WHOLE = 1 << 30
 
+TOP_K = 100
+"""Likeliest tokens that a text is drawn from where no privacy mechanism draws it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PromptTemplates:
@@ -49,6 +52,8 @@ class PromptTemplates:
             blanks, and only the token of the line break alone saves the tokens that follow.
         use_chat_template: Whether the tokenizer's chat template wraps prompts.
         schema: What `{schema}` stands for.
+        instruction: What a model with a chat template is asked for in a user's turn (`{label}`), so
+            that the prompt begins its answer. A model without one reads the prompt alone.
     """
 
     private: str | None = None
@@ -62,6 +67,7 @@ class PromptTemplates:
     end: str | None = None
     use_chat_template: bool = False
     schema: str = ""
+    instruction: str = ""
 
     @property
     def ends_with_line(self) -> bool:
@@ -69,8 +75,11 @@ class PromptTemplates:
         return self.end is not None and not self.end.strip()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values by name."""
-        return asdict(self)
+        """Plain values by name, by which a charge is known: no instruction changes none."""
+        values = asdict(self)
+        if not self.instruction:
+            del values["instruction"]
+        return values
 
     def private_text(self, label_text: str, examples: int) -> str:
         """The private prompt with a GAP for each of `examples` texts."""
@@ -98,6 +107,10 @@ class PromptTemplates:
         before = self.public_prompt_text(label_text) if self.public or self.private else ""
         return before + self.opening(label_text)
 
+    def asked(self, label_text: str) -> str:
+        """The instruction."""
+        return _filled(self.instruction, {"label": label_text})
+
     def opening(self, label_text: str) -> str:
         """The end of every prompt: the words that open the answer, and the text's start."""
         return _filled(self.response_start, {"label": label_text}) + self.text_start
@@ -114,6 +127,46 @@ def declared_templates(spec: "PrivateDatasetSpec") -> PromptTemplates | None:
 def prompted(language_model: Any, templates: PromptTemplates | None) -> Any:
     """Gives a language model its declared prompts; the model itself where there are none."""
     return language_model if templates is None else PromptedModel(language_model, templates)
+
+
+def default_templates(
+    domain: str, *, labelled: bool, description: str = "", asks: bool = True
+) -> PromptTemplates:
+    """Writes the prompts of a domain.
+
+    A text stands on one line between quotation marks and the line's end closes it: a quotation mark
+    alone would not, because tokenizers join it to the full stop before it. How other forms compare
+    on public text is in docs/methods.md.
+
+    Args:
+        domain: What the texts are, in a few public words.
+        labelled: Whether texts have a label, which then stands before each of them.
+        description: What the records are, in a public sentence; may be empty.
+        asks: Whether a model with a chat template is asked for a text in it.
+
+    Returns:
+        Templates for a plain or an instruction-tuned model: an instruction for the latter; the
+        domain, k texts and the opening of one more.
+
+    **Source** Amin et al. 2025, appendix E.4: one template for all datasets, label and text of each
+    example, for pretrained models without instructions.
+    """
+    opening = '{label}: "' if labelled else '"'
+    return PromptTemplates(
+        private=f"{domain}\n\n{{examples}}\n\n",
+        example=f'{opening}{{example}}"',
+        public=f"{domain}\n\n",
+        response_start=opening,
+        text_end='"',
+        end="\n",
+        instruction=_instruction(domain, description, labelled=labelled) if asks else "",
+    )
+
+
+def _instruction(domain: str, description: str, *, labelled: bool) -> str:
+    """Asks for one text in public words."""
+    kind = f"{domain} ({{label}})" if labelled else domain
+    return " ".join(filter(None, [f"Write one example of {kind}.", description]))
 
 
 class PromptedModel:
@@ -224,8 +277,9 @@ class PromptedModel:
     def _literals(self, text: str, label_text: str) -> list[list[int]]:
         """Encodes the parts of a template around its gaps; special tokens it names are special."""
         gaps = text.count(GAP)
-        written = self._as_chat(text) if self._templates.use_chat_template else text
-        parts = (written + self._templates.opening(label_text)).split(GAP)
+        written = self._as_turn(text) if self._templates.use_chat_template else text
+        asked = self._asked(label_text)
+        parts = (asked + written + self._templates.opening(label_text)).split(GAP)
         if len(parts) != gaps + 1:
             raise ValueError(
                 f"Expected a chat template that writes the prompt once, got {len(parts) - 1} "
@@ -233,7 +287,7 @@ class PromptedModel:
             )
         frame = [self._public_ids(part) for part in parts]
         begin = self._inner.begin_token_id
-        if not self._templates.use_chat_template and begin is not None:
+        if not asked and not self._templates.use_chat_template and begin is not None:
             frame[0].insert(0, begin)
         return frame
 
@@ -254,7 +308,12 @@ class PromptedModel:
         opening = self._templates.opening(label_text)
         return self._public_ids(opening) if opening else []
 
-    def _as_chat(self, text: str) -> str:
+    def _asked(self, label_text: str) -> str:
+        """The turn before the answer that the prompt begins; empty for a model without turns."""
+        asked = self._templates.asked(label_text)
+        return self._as_turn(asked) if asked and self._inner.tokenizer.chat_template else ""
+
+    def _as_turn(self, text: str) -> str:
         if not self._inner.tokenizer.chat_template:
             raise ValueError(
                 f"Expected a chat template in the tokenizer of {self._inner.name}, got none. "

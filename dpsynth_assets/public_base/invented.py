@@ -31,12 +31,17 @@ def invented_documents(
         Columns `text` and `label`; what was written once is read again wherever models are shared.
     """
     from dpsynth_assets.models.invented_text import CODE_VERSION, invent_documents
+    from dpsynth_assets.models.prompt_templates import default_templates
 
     model_name = str(manifest["path"]).rstrip("/").rsplit("/", maxsplit=1)[-1]
     engine = EngineSpec(kind="exact" if spec.language_model.decodes_exactly else "transformers")
-    version = version_of(
-        "invented", CODE_VERSION, spec.domain, spec.invented, model_name, engine.kind
+    templates = default_templates(
+        spec.domain,
+        labelled=bool(spec.invented.labels),
+        asks=spec.language_model.use_chat_template,
     )
+    written_by = (templates.to_json(), spec.invented, model_name, engine.kind)
+    version = version_of("invented", CODE_VERSION, *written_by)
     folder = model_folder(spec.name, "invented_documents", version)
     if folder.is_dir():
         report(1.0, "already invented from these words by this model")
@@ -45,7 +50,7 @@ def invented_documents(
         documents = invent_documents(
             models.engine(engine, language_model),
             language_model,
-            domain=spec.domain,
+            templates=templates,
             **spec.invented.model_dump(),
             report=report,
         )

@@ -16,6 +16,7 @@ from dpsynth_assets.models.byte_tokenizer import train_tokenizer
 from dpsynth_assets.models.engines import Generation, Provenance
 from dpsynth_assets.models.invented_text import LEAST_WORDS, invent_documents
 from dpsynth_assets.models.language_model import LanguageModel, LanguageModelError
+from dpsynth_assets.models.prompt_templates import default_templates
 from dpsynth_assets.public_base.opening import OpenedModels
 
 DOMAIN, LABELS = "Letters to a clinic", ["complaint", "thanks", "question"]
@@ -57,7 +58,7 @@ def invent(model, writer=None, *, documents=50, labels=LABELS, seed=0):
     found = invent_documents(
         writer or Writer(model),
         model,
-        domain=DOMAIN,
+        templates=default_templates(DOMAIN, labelled=bool(labels)),
         labels=labels,
         documents=documents,
         max_tokens=40,

@@ -14,12 +14,12 @@ from dpsynth_assets.methods.private_prediction.prompts import (
     public_prompt,
 )
 from dpsynth_assets.models.byte_tokenizer import train_tokenizer
-from dpsynth_assets.models.default_prompts import default_templates
 from dpsynth_assets.models.document_format import FORMATS, PAPER_PT
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.prompt_templates import (
     PromptTemplates,
     declared_templates,
+    default_templates,
     prompted,
 )
 
@@ -282,20 +282,31 @@ def test_templates_are_what_the_dataset_file_declares():
     assert declared_templates(unnamed) == PromptTemplates(text_start="{")
 
 
-def test_default_prompts_say_what_texts_are_and_put_each_on_a_line_in_quotation_marks(model):
-    written = prompted(model, default_templates("Letters to a clinic", labelled=True))
+@pytest.mark.parametrize("turns", [True, False], ids=["chat", "plain"])
+def test_default_prompts_say_what_texts_are_and_put_each_on_a_line_in_quotation_marks(
+    model, monkeypatch, turns
+):
+    """A model with a chat template is asked for them, and they begin its answer."""
+    monkeypatch.setattr(model.tokenizer, "chat_template", CHAT if turns else None)
+    templates = default_templates("Letters to a clinic", labelled=True, description="Of 1999.")
+    asked = templates.asked("Care")
+    assert all(words in asked for words in ("Letters to a clinic", "Care", "Of 1999."))
+    before = f"<begin><turn>user\n{asked}<turn>\n<turn>model\n" if turns else "<begin>"
+    written = prompted(model, templates)
     assert words_of(model, written.prompt_ids("Care", ["first\n\none", 'a "second"'], 50)) == (
-        '<begin>Letters to a clinic\n\nCare: "first one"\n\nCare: "a "second""\n\nCare: "'
+        f'{before}Letters to a clinic\n\nCare: "first one"\n\nCare: "a "second""\n\nCare: "'
     )
     assert words_of(model, public_prompt(written, "Care")) == (
-        '<begin>Letters to a clinic\n\nCare: "'
+        f'{before}Letters to a clinic\n\nCare: "'
     )
 
 
-def test_default_prompts_without_labels_name_none(model):
-    written = prompted(model, default_templates("Letters to a clinic", labelled=False))
-    text = words_of(model, written.prompt_ids("", ["one"], 50))
+def test_default_prompts_without_labels_name_none_and_may_ask_for_nothing(model):
+    templates = default_templates("Letters to a clinic", labelled=False, asks=False)
+    text = words_of(model, prompted(model, templates).prompt_ids("", ["one"], 50))
     assert text == '<begin>Letters to a clinic\n\n"one"\n\n"'
+    assert "{label}" not in default_templates("Letters", labelled=False).instruction
+    assert "instruction" not in templates.to_json()  # As charges were known before.
 
 
 def test_the_end_of_a_line_ends_a_text_and_closes_its_quotation_mark(model):

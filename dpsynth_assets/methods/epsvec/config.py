@@ -1,10 +1,11 @@
 """Settings of EPSVec, as they stand in a dataset file."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dpsynth_assets.methods.base import MethodConfig
+from dpsynth_assets.methods.candidates import DeclaredFacts
 from dpsynth_assets.methods.rejection_sampling import KEPT_ROWS, RejectionSettings
 
 
@@ -252,3 +253,17 @@ class EpsVecConfig(MethodConfig):
                 f"and {self.candidates}. Write more candidates, or keep other shots."
             )
         return self
+
+
+def vector_settings(facts: DeclaredFacts) -> dict[str, Any]:
+    """Settings that advice weighs: a hundred texts a label, fewer where many labels share them."""
+    return {
+        "candidates": facts.each(500, most=100),
+        "negatives": facts.each(500, most=100),
+        "clip_documents": 200,
+        "shots": 1,
+        "kept_shots": 12,
+        "max_document_tokens": facts.text_tokens,
+        "max_new_tokens": facts.text_tokens,
+        "rows": facts.rows,
+    }

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dpsynth_assets.methods.base import CohortTerms, Method
-from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig, vector_settings
 from dpsynth_assets.methods.epsvec.plan import Calibration, noise_parameters
 from dpsynth_assets.methods.epsvec.stages import (
     CANDIDATES,
@@ -82,6 +83,11 @@ class EpsVec(Method[EpsVecConfig]):
     guarantee: ClassVar[GuaranteeType] = GuaranteeType.DP
     config_type = EpsVecConfig
     free_settings: ClassVar[frozenset[str]] = _WRITING
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """Each row behind one of twelve public texts that records voted for, steered by vectors."""
+        return (Candidate(line=cls.name, settings=vector_settings(facts)),)
 
     @classmethod
     def default_settings(cls, terms: CohortTerms) -> Mapping[str, Any]:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Literal
 
-from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts, behind
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig, vector_settings
 from dpsynth_assets.methods.epsvec.method import EpsVec
 from dpsynth_assets.methods.epsvec.writing import VectorRows
 from dpsynth_assets.methods.inputs import PublicInputs
@@ -27,6 +28,12 @@ class EpsVecOnGenerator(OnGenerator, EpsVec):
     name: ClassVar[str] = "epsvec_on_generator"
     title: ClassVar[str] = "EPSVec on a fine-tuned generator"
     config_type = EpsVecOnGeneratorConfig
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """After ctcl, with what it leaves of the budget."""
+        settings = {"generator": "ctcl", **vector_settings(facts)}
+        return (Candidate(line="epsvec_on_ctcl", settings=settings, **behind("ctcl")),)
 
     @contextmanager
     def open_rows(self, public: PublicInputs) -> Iterator[VectorRows]:

@@ -141,9 +141,10 @@ def scaffold_of(config: EpsVecConfig, terms: CohortTerms, engine: Engine) -> Sca
 
 def _as_text(templates: PromptTemplates, label_text: str, shots: Sequence[str]) -> str:
     """A prompt as text; shots stand in its gaps, each once."""
-    opening = templates.opening(label_text)
+    opening, asked = templates.opening(label_text), templates.asked(label_text)
+    before = f"{asked}\n\n" if asked else ""
     if not shots:
-        return templates.public_prompt_text(label_text) + opening
+        return before + templates.public_prompt_text(label_text) + opening
     parts = templates.private_text(label_text, len(shots)).split(GAP)
     pairs = zip(parts, [*shots, ""], strict=True)
-    return "".join(part + shot for part, shot in pairs) + opening
+    return before + "".join(part + shot for part, shot in pairs) + opening

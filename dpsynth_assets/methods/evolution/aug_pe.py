@@ -6,6 +6,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
 from dpsynth_assets.methods.counted_labels import LabelCounts
 from dpsynth_assets.methods.evolution.aug_pe_votes import (
     VOTES_PER_RECORD,
@@ -13,7 +14,11 @@ from dpsynth_assets.methods.evolution.aug_pe_votes import (
     VotingRounds,
 )
 from dpsynth_assets.methods.evolution.config import AugPeConfig, VotedConfig
-from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
+from dpsynth_assets.methods.evolution.method import (
+    STAGE,
+    EvolutionMethod,
+    evolution_settings,
+)
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -232,3 +237,8 @@ class AugPe(VotedEvolution[AugPeConfig]):
     name: ClassVar[str] = "aug_pe"
     title: ClassVar[str] = "Aug-PE: private evolution of texts"
     config_type = AugPeConfig
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """A population as large as the corpus: votes choose its rows themselves."""
+        return (Candidate(line=cls.name, settings=evolution_settings(facts)),)

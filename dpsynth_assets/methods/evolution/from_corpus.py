@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts, behind
 from dpsynth_assets.methods.evolution.aug_pe import VotedEvolution
 from dpsynth_assets.methods.evolution.config import AugPeFromCorpusConfig
-from dpsynth_assets.methods.evolution.method import STAGE
+from dpsynth_assets.methods.evolution.method import STAGE, evolution_settings
 from dpsynth_assets.methods.evolution.text_api import ShareCallback, TextApi
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.stages import Stage
@@ -61,6 +62,12 @@ class AugPeFromCorpus(VotedEvolution[AugPeFromCorpusConfig]):
     name: ClassVar[str] = "aug_pe_from_corpus"
     title: ClassVar[str] = "Aug-PE from another corpus"
     config_type = AugPeFromCorpusConfig
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """After ctcl, whose rows lie near the records: one round less."""
+        settings = {"corpus": "ctcl", **evolution_settings(facts), "iterations": 2}
+        return (Candidate(line="aug_pe_from_ctcl", settings=settings, **behind("ctcl")),)
 
     @property
     def builds_on(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.candidates import DeclaredFacts
 from dpsynth_assets.methods.evolution.apis import open_api, read_prompts
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.evolution import Evolution, VoteFunction
@@ -32,6 +33,7 @@ from dpsynth_assets.methods.stages import (
     SyntheticCorpus,
 )
 from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets.models.decoding import attention_limit
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
 
@@ -42,6 +44,17 @@ EvolutionT = TypeVar("EvolutionT", bound=EvolutionConfig)
 
 _SHOWN = 2_000
 """Public documents that are embedded beside the survivors, to show the rounds."""
+
+
+def evolution_settings(facts: DeclaredFacts) -> dict[str, Any]:
+    """Settings that advice weighs: as many survivors as rows, of which votes chose every one."""
+    return {
+        "population": facts.rows,
+        "variations": 4,
+        "iterations": 3,
+        "max_new_tokens": facts.text_tokens,
+        "rows": facts.rows,
+    }
 
 
 class EvolutionMethod(Method[EvolutionT]):
@@ -120,12 +133,22 @@ class EvolutionMethod(Method[EvolutionT]):
         if stage.name != STAGE and self.form.schema is None:
             return  # What the schema leaves unwritten is told before the first charge.
         if public.language_model is not None and self.config.api == "public_model":
-            _ = public.language_model.model
+            self._require_room(public.language_model)
         api = open_api(self.config, self.terms, public, self.form)
         if self.form.schema is not None and not any(api.random(self.terms.labels * 4, seed=0)):
             raise ValueError(
                 f"Expected max_new_tokens that a record of the schema fits in, got "
                 f"{self.config.max_new_tokens}: no trial text came to its end. Raise it."
+            )
+
+    def _require_room(self, model: Any) -> None:
+        """Loads the weights, and refuses prompts that leave no room for a text of full length."""
+        longest = max(len(model.prompt_ids(text, [], 1)) for text in self.terms.label_texts)
+        tokens, limit = longest + self.config.max_new_tokens, attention_limit(model.model)
+        if limit is not None and tokens > limit:
+            raise ValueError(
+                f"Expected prompt and text within {limit} tokens of {model.name}, got {tokens}. "
+                "Shorten the domain, description or label words, or lower max_new_tokens."
             )
 
     def room(self, stage: Stage, public: PublicInputs) -> Room:

@@ -7,8 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
-from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
+from dpsynth_assets.methods.evolution.method import (
+    STAGE,
+    EvolutionMethod,
+    evolution_settings,
+)
 from dpsynth_assets.methods.evolution.population import shared_out
 from dpsynth_assets.methods.evolution.secret_clusters import (
     ClusterReleases,
@@ -51,6 +56,13 @@ class SecPe(EvolutionMethod[SecPeConfig]):
     arxiv: ClassVar[str] = "2510.10990"
     guarantee = GuaranteeType.SECRET
     config_type = SecPeConfig
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """As Aug-PE, for whoever declares secrets."""
+        asks = "secrets, and a tight accountant; it protects them alone, not whole records"
+        settings = evolution_settings(facts)
+        return (Candidate(line=cls.name, settings=settings, asks=asks, concerns="secrets"),)
 
     @property
     def public_inputs(self) -> frozenset[str]:

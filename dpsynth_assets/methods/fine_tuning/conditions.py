@@ -6,14 +6,13 @@ Letters: N records, L labels, K topics; bin K holds what no topic fits.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.models.conditional_generator import condition_text, prompt_condition
-from dpsynth_assets.models.default_prompts import default_templates
-from dpsynth_assets.models.prompt_templates import PromptTemplates
+from dpsynth_assets.models.prompt_templates import PromptTemplates, default_templates
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.topic_model import TopicModel
@@ -126,9 +125,13 @@ def generator_prompts(
     if terms.generator is None or terms.generator.kind != "language_model":
         return None
     labelled = any(terms.label_texts)
-    declared = terms.prompts
-    if declared is None or declared == default_templates(terms.domain, labelled=labelled):
-        return default_templates(document_type or "Texts", labelled=labelled or keywords)
+    declared, model = terms.prompts, terms.language_model
+    asks = model is None or model.use_chat_template
+    default = default_templates(terms.domain, labelled=labelled, asks=asks)
+    if declared is None or replace(declared, instruction=default.instruction) == default:
+        if declared is not None and document_type == terms.domain and (labelled or not keywords):
+            return declared
+        return default_templates(document_type or "Texts", labelled=labelled or keywords, asks=asks)
     if keywords and declared.public_frame("x") == declared.public_frame("y"):
         raise ValueError(
             "Expected {label} in prompt.public or prompt.response_start, where keywords of a topic "

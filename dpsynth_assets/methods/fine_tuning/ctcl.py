@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.methods.candidates import FINE_TUNED, NUMBER, TOPICS, Candidate, DeclaredFacts
 from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig
 from dpsynth_assets.methods.fine_tuning.generation import GeneratorMethod
@@ -23,6 +24,17 @@ class Ctcl(GeneratorMethod[CtclConfig]):
     )
     arxiv = "2503.12347"
     config_type = CtclConfig
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """The base's language model, fine-tuned at the settings that suit it."""
+        settings = {"max_document_tokens": facts.text_tokens, "rows": facts.rows}
+        asks = f"{NUMBER}; topic_histogram"
+        return (
+            Candidate(
+                line=cls.name, settings=settings, declared=TOPICS, base=FINE_TUNED, asks=asks
+            ),
+        )
 
     @property
     def public_inputs(self) -> frozenset[str]:

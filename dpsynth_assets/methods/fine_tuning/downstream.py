@@ -58,6 +58,7 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
     paper = "Tan et al. 2025, section 4.1.2, Downstream DPFT"
     arxiv = "2503.12347"
     config_type = DownstreamConfig
+    unadvised = "releases a trained model, no text"
     writes_corpus = False
 
     @property

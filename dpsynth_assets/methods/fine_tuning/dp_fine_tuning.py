@@ -23,6 +23,7 @@ class DpFineTuning(GeneratorMethod[DpFineTuningConfig]):
     )
     arxiv = "2210.14348"
     config_type = DpFineTuningConfig
+    unadvised = "is ctcl without topics; on Yelp ctcl was better (docs/benchmarks.md)"
 
     @property
     def public_inputs(self) -> frozenset[str]:

@@ -30,6 +30,7 @@ class Resampled(Method[ResampledConfig]):
     paper = "Yu et al. 2024, Privacy-preserving instructions for aligning large language models"
     arxiv = "2402.13659"
     config_type = ResampledConfig
+    unadvised = "chooses rows of another method's corpus; it writes none itself"
     spends = False
     chooses_rows = True
 

@@ -66,6 +66,7 @@ class FewShot(PrivatePrediction[FewShotConfig]):
     )
     arxiv = "2309.11765"
     config_type = FewShotConfig
+    unadvised = "shows records to the model under zero-out batches of few tokens; see mean_uniform"
 
     @property
     def sampling_probability(self) -> float | None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
+from dpsynth_assets.methods.private_prediction.batch_sizes import batch_candidates
 from dpsynth_assets.methods.private_prediction.config import InvisibleInkConfig
 from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
@@ -70,6 +72,11 @@ class InvisibleInk(BatchPrediction[InvisibleInkConfig]):
     )
     arxiv = "2507.02974"
     config_type = InvisibleInkConfig
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """Small batches, which suffice it."""
+        return batch_candidates(cls.name, facts, sizes=(8,))
 
     @property
     def compares_with_public_prompts(self) -> bool:

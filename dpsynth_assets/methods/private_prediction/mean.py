@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from dpsynth_assets.methods.candidates import HISTOGRAM, NUMBER, Candidate, DeclaredFacts
+from dpsynth_assets.methods.private_prediction.batch_sizes import batch_candidates
 from dpsynth_assets.methods.private_prediction.config import (
     MeanClusteredConfig,
     MeanUniformConfig,
@@ -88,6 +90,11 @@ class MeanUniform(MeanPrediction[MeanUniformConfig]):
     arxiv = "2407.12108"
     config_type = MeanUniformConfig
 
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """The papers' batches."""
+        return batch_candidates(cls.name, facts)
+
 
 class MeanClustered(MeanPrediction[MeanClusteredConfig]):
     """Amin et al. 2025, mean aggregation: batches within label and public cluster."""
@@ -98,3 +105,10 @@ class MeanClustered(MeanPrediction[MeanClusteredConfig]):
     arxiv = "2506.04566"
     config_type = MeanClusteredConfig
     needs_embeddings = True
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """The papers' batches, in the clusters that the histogram names."""
+        return batch_candidates(
+            cls.name, facts, asks=f"{NUMBER}; cluster_histogram", declared=HISTOGRAM
+        )

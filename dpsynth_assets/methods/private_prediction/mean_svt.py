@@ -1,11 +1,13 @@
 """Mean of clipped logits behind a test whether public text would do: only other tokens are paid."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.methods.candidates import NUMBER, Candidate, DeclaredFacts
+from dpsynth_assets.methods.private_prediction.batch_sizes import batch_candidates
 from dpsynth_assets.methods.private_prediction.config import MeanSvtConfig
 from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
@@ -88,6 +90,14 @@ class MeanSvt(BatchPrediction[MeanSvtConfig]):
     paper = "Amin et al. 2024, Private prediction for large-scale synthetic text generation"
     arxiv = "2407.12108"
     config_type = MeanSvtConfig
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """Text with a structure, which pays for the test, at the papers' batches."""
+        return tuple(
+            replace(each, settings={**each.settings, "svt_threshold": 1.0}, concerns="structured")
+            for each in batch_candidates(cls.name, facts, asks=f"{NUMBER}; structured")
+        )
 
     @property
     def compares_with_public_prompts(self) -> bool:

@@ -61,6 +61,7 @@ class MeanWithShots(MeanPrediction[MeanWithShotsConfig]):
     paper = "Amin et al. 2024, Private prediction for large-scale synthetic text generation"
     arxiv = "2407.12108"
     config_type = MeanWithShotsConfig
+    unadvised = "builds on another method's corpus, which is paid for beside it"
     attacks = ()  # The attack plants keys before any corpus exists; `mean_uniform` draws alike.
 
     @property

@@ -85,6 +85,7 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
     arxiv = "2506.04566"
     guarantee = GuaranteeType.EX_POST
     config_type = MedianClusteredConfig
+    unadvised = "its ε is known only afterwards (ex post); declare accepts_ex_post"
     attacks = (Attack.RECONSTRUCTION, Attack.MEDIAN_AUDIT)
     needs_embeddings = True
 

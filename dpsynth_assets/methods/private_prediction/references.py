@@ -21,7 +21,7 @@ from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.decoding import SamplingRules, sample_documents
-from dpsynth_assets.models.default_prompts import TOP_K
+from dpsynth_assets.models.prompt_templates import TOP_K
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release
 

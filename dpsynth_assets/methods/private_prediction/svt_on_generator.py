@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Literal
 
+from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
 from dpsynth_assets.methods.on_generator import GeneratorChoice, OnGenerator
 from dpsynth_assets.methods.private_prediction.config import MeanSvtConfig
 from dpsynth_assets.methods.private_prediction.mean_svt import MeanSvt
@@ -24,4 +25,11 @@ class MeanSvtOnGenerator(OnGenerator, MeanSvt):
     name: ClassVar[str] = "mean_svt_on_generator"
     title: ClassVar[str] = "Private prediction with a generator's free tokens"
     config_type = MeanSvtOnGeneratorConfig
+    unadvised = "builds on another method's generator, which is paid for beside it"
     attacks = ()  # The attack plants keys before any generator exists; `mean_svt` draws alike.
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """None: `mean_svt` is weighed."""
+        del facts
+        return ()

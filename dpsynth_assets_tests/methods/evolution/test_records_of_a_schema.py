@@ -42,3 +42,11 @@ def test_a_bound_that_no_record_fits_in_is_told_before_the_charge(model):
     public = replace(make_public(), language_model=prompted(model, TEMPLATES))
     with pytest.raises(ValueError, match="no trial text came to its end"):
         method.check_public(stage, public)
+
+
+def test_prompts_that_leave_no_room_for_a_text_are_told_before_the_charge(model):
+    terms = make_terms(label_texts=("words " * 5_000, "b"))
+    method = bound_method("aug_pe", {}, terms)
+    public = replace(make_public(), language_model=model)
+    with pytest.raises(ValueError, match="Shorten the domain, description or label words"):
+        method.check_public(method.stages()[-1], public)

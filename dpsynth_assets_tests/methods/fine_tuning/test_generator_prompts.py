@@ -11,8 +11,7 @@ from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.conditional_generator.encoding import IGNORED
-from dpsynth_assets.models.default_prompts import default_templates
-from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
+from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates, default_templates
 
 BASE = PublicDataSpec(name="english", domain="short visits", language_model={"kind": "smollm2"})
 TEMPLATES = default_templates("short visits", labelled=True)

@@ -1,0 +1,92 @@
+"""Settings that advice weighs: each method says its own, from what is public about a dataset.
+
+They are those of the leaderboard and of the papers. A length follows from how long texts are, a
+number of texts from how many labels share it, and the size of a batch is tried at the papers'
+sizes: the plan decides which of them a cohort can pay.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+CLUSTERS = 4
+"""Clusters of a label, where batches are cut by them."""
+
+BATCHES = 256
+"""Batches of private prediction at most: bounds what a run computes."""
+
+TEXT_TOKENS = 72
+"""Tokens of a text at most, where nobody has said how long texts are: some fifty words."""
+
+_TOKENS_PER_WORD = 2.0
+"""Of English, 1.4 on average; the rest is room for texts that are longer than others."""
+
+HISTOGRAM: Mapping[str, Any] = {
+    "cluster_histogram": {"budget_share": 0.02, "clusters_per_label": CLUSTERS}
+}
+TOPICS: Mapping[str, Any] = {"topic_histogram": {}}
+FINE_TUNED: Mapping[str, Any] = {"conditional_generator": {"kind": "language_model"}}
+
+NUMBER = "the number of records (public_facts.records)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredFacts:
+    """What is public about a dataset and decides settings.
+
+    Attributes:
+        rows: Rows that are wanted.
+        labels: Labels that share them (>= 1).
+        words: Words of a typical text; None where nobody has said.
+    """
+
+    rows: int
+    labels: int = 1
+    words: int | None = None
+
+    @property
+    def text_tokens(self) -> int:
+        """Tokens of a text at most."""
+        if self.words is None:
+            return TEXT_TOKENS
+        return max(24, min(512, round(_TOKENS_PER_WORD * self.words)))
+
+    def each(self, texts: int, most: int) -> int:
+        """Texts of one label where all share so many, `most` of each."""
+        return max(20, min(most, texts // self.labels))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A method with settings.
+
+    Attributes:
+        line: Name of its line on the leaderboard.
+        settings: Its settings.
+        declared: Further fields of the dataset file that it needs.
+        base: Fields of the public base that it needs: defaults where its model is smollm2.
+        asks: What a steward has to declare for it, in words.
+        batch: Records that every label, or every cluster of a label, must have for one batch.
+        after: Method of the same file that it builds on, with half of the budget; empty: none.
+        concerns: Section of the dataset file without which it is for nobody: `structured` or
+            `secrets`; none: it is for any text.
+    """
+
+    line: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    asks: str = "nothing further"
+    batch: int = 0
+    after: str = ""
+    concerns: Literal["structured", "secrets"] | None = None
+
+
+def behind(method: str) -> Mapping[str, Any]:
+    """What a candidate asks for that builds on a generator, as keywords of `Candidate`."""
+    return {
+        "declared": TOPICS,
+        "base": FINE_TUNED,
+        "asks": f"{NUMBER}; topic_histogram; {method} before it, with half of the budget",
+        "after": method,
+    }
