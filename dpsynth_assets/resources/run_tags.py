@@ -27,10 +27,15 @@ def tag_cohorts(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
         if isinstance(file.spec, PrivateDatasetSpec)
     }
     partition = run.tags.get("dagster/partition")
-    keys = {
-        record.event_log_entry.dagster_event.event_specific_data.asset_key
+    planned = (
+        record.event_log_entry.get_dagster_event()
         for kind in _PLANNED
         for record in instance.get_records_for_run(run.run_id, of_type=kind).records
+    )
+    keys = {
+        event.asset_key or event.asset_check_planned_data.asset_key
+        for event in planned
+        if event.event_specific_data is not None
     }
     cohorts = {cohort_name(key.path[0], partition) for key in keys if key.path[0] in declared}
     if cohorts:

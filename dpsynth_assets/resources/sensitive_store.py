@@ -186,17 +186,13 @@ class SensitiveStore(dg.ConfigurableResource):
     def _paid_for(
         self, dataset: str, declared: str | None, with_embeddings: bool, with_secrets: bool
     ) -> str:
-        if not (self.parts(dataset).places or self.holds_internal(dataset, "source.parquet")):
-            raise PrivacyError(
-                f"Expected the records of {dataset!r} in the sensitive store, got none. Nothing "
-                f"was charged. Materialise {dataset}/shared/private_records first."
-            )
+        self.require_records(dataset, with_embeddings=with_embeddings, with_secrets=with_secrets)
         known = [*self.read_records.pay(dataset, declared)]
         Fingerprints(self._files, self.base).note_paid(dataset)
         if with_embeddings:
             known.append(self.embeddings_version(dataset, "source") or "")
         if with_secrets:
-            found = self._files.read(self._existing(dataset, f"{DICTIONARY}.parquet"))
+            found = self._files.read(self.folder(dataset) / f"{DICTIONARY}.parquet")
             known.append(hashlib.blake2b(found, key=self.read_records.key).hexdigest())
         return "/".join(known)
 
