@@ -252,7 +252,9 @@ def write_reading(
     draw, longest = random.Random(seed), max(map(len, rows))
     mixed = []
     for origin, texts in (("rows", rows), ("records", records), ("public", public)):
-        cut = [trimmed(" ".join(text.split())[:longest]) for text in texts]
+        cut = [
+            trimmed(" ".join(text.split())[:longest], ended=len(text) <= longest) for text in texts
+        ]
         worded = [text for text in cut if text]
         mixed += [(text, origin) for text in draw.sample(worded, min(READ_OF_EACH, len(worded)))]
     draw.shuffle(mixed)
@@ -284,9 +286,11 @@ def marked(file: Path) -> dict[str, Any]:
 
 
 def show_rules(rows: pl.DataFrame) -> None:
-    """Prints ten rows as they were, and what trimming and rules make of all."""
-    cut = rows.with_columns(text=pl.col("text").map_elements(trimmed, return_dtype=pl.String))
-    kept, facts = kept_rows(cut, RowFilter(settings=RejectionSettings()))
+    """Prints ten rows as they were, and ten of those that are kept."""
+    bare = [trimmed(text, ended=True) for text in rows["text"]]  # Which were cut is not known here.
+    kept, facts = kept_rows(
+        rows.with_columns(text=pl.Series(bare)), RowFilter(settings=RejectionSettings())
+    )
     for name, frame in (("before", rows), ("after", kept)):
         print(f"{name}: {frame.height} rows")
         for text in frame.head(10)["text"]:

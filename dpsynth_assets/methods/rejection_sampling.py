@@ -46,9 +46,9 @@ class RejectionSettings(BaseModel):
         default=RULES,
         description=(
             "Rows that are turned down. placeholders: `[Bank Name]`. language: under three words, "
-            "few letters, or the same words again and again. endings: no sentence's end, where "
-            "half of the rows have one. repeats: nearly the same words as an earlier row. abuse: "
-            "words of a short public list, unless domain or labels say that records hold abuse."
+            "few letters, or the same words again and again. repeats: nearly the same words as an "
+            "earlier row. abuse: words of a short public list, unless domain or labels say that "
+            "records hold abuse."
         ),
     )
     judge: Literal["none", "likelihood", "rubric"] = Field(
@@ -251,11 +251,11 @@ class RowFilter:
         judge = None if settings.judge == "none" else open_judge(settings, public)
         return cls(settings=settings, judge=judge, words=words)
 
-    def rules(self, texts: Sequence[str]) -> RowRules:
-        """The rules that are asked for, about to see a corpus of which these are some texts."""
+    def rules(self) -> RowRules:
+        """The rules that are asked for, about to see a corpus."""
         asked = () if self.settings is None else self.settings.rules
         drops = [rule for rule in asked if rule != "abuse" or not has_abuse(self.words)]
-        return RowRules(drops, texts)
+        return RowRules(drops)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -332,14 +332,13 @@ def write_accepted(
     """
     accepted: list[Row | None] = [None] * rows
     best = [-math.inf] * rows
-    settings, tally, rules = kept.settings, _Tally(), None
+    settings, tally, rules = kept.settings, _Tally(), kept.rules()
     todo = empty = list(range(rows))
     round_number = 0
     for round_number in range(1 if settings is None else settings.rounds):
         report = _round_progress(progress, round_number, len(todo))
         candidates = write_rows(todo, round_number, report)
         texts = [text_of(each) for each in candidates]
-        rules = rules or kept.rules(texts)
         faults = list(map(rules.fault, texts))
         verdicts = _verdicts(kept.judge, texts, faults, report)
         for place, candidate, fault, verdict in zip(
@@ -391,7 +390,7 @@ def kept_rows(frame: "pl.DataFrame", kept: RowFilter) -> tuple["pl.DataFrame", d
     if kept.settings is None or not frame.height:
         return frame, {}
     texts = frame["text"].to_list()
-    faults = list(map(kept.rules(texts).fault, texts))
+    faults = list(map(kept.rules().fault, texts))
     verdicts = _verdicts(kept.judge, texts, faults, lambda _share, _message: None)
     tally = _Tally()
     for verdict, fault in zip(verdicts, faults, strict=True):

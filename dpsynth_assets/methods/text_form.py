@@ -56,14 +56,18 @@ class TextForm:
             begun=tuple(map(tuple, begun)),
         )
 
-    def read(self, text: str) -> str:
+    def read(self, text: str, *, ended: bool = True) -> str:
         """The text without what is not of it (`row_rules.trimmed`).
 
         A text of the schema stays as it is, and is "" where it is no record: it was cut, or an
         endpoint cannot do it.
+
+        Args:
+            text: What was written.
+            ended: Whether the model ended it; one that its greatest length cut off is trimmed.
         """
         if self.schema is None:
-            return trimmed(text, self.frames)
+            return trimmed(text, self.frames, ended=ended)
         return text if _check(self.schema)(text) else ""
 
 

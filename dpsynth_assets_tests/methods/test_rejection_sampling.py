@@ -202,7 +202,6 @@ BROKEN = {
     "blank": "...",
     "placeholders": "Dear [Bank Name], thank you.",
     "language": "lint.co.in 19:22:03,41,984",
-    "endings": "They have the best pasta and",
     "repeats": "We waited for half an hour!",
     "abuse": "You are an asshole.",
 }
@@ -213,10 +212,10 @@ def rows_of(texts):
 
 
 def test_paid_rows_that_break_a_rule_are_left_out_and_counted_by_it():
-    rows, facts = kept_rows(rows_of([*SOUND * 1, *BROKEN.values()][:8]), filter_of(rules=RULES))
+    rows, facts = kept_rows(rows_of([*SOUND, *BROKEN.values()][:7]), filter_of(rules=RULES))
     assert rows["text"].to_list() == SOUND
-    assert facts["turned_down"] == {"blank": 1, "endings": 1, "language": 1, "placeholders": 1}
-    assert facts["acceptance_rate"] == 0.5
+    assert facts["turned_down"] == {"blank": 1, "language": 1, "placeholders": 1}
+    assert facts["acceptance_rate"] == round(4 / 7, 4)
     assert "rules_fit" not in facts
     assert acceptance_facts({**facts, "tokens": 9}) == facts
 

@@ -99,7 +99,7 @@ class Scaffold:
 
     def read(self, generation: Generation) -> str:
         """The text that was written, without what closes it; blank where none of the form was."""
-        return self.form.read(self._written(generation))
+        return self.form.read(self._written(generation), ended=generation.finished)
 
     def _written(self, generation: Generation) -> str:
         if self.codec is not None and generation.token_ids and CLOSING not in self.stop:

@@ -122,7 +122,7 @@ class EngineApi:
         written = self._engine.generate(
             prompts, constrained, provenance=provenance, progress=progress
         )
-        return [self._form.read(generation.text.strip()) for generation in written]
+        return [self._form.read(each.text.strip(), ended=each.finished) for each in written]
 
 
 def _row_rng(seed: int, row: int) -> np.random.Generator:

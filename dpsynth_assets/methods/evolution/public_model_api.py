@@ -105,6 +105,8 @@ class PublicModelApi:
         sampling = self._form.constrained(self._config.sampling(seed, limits), beginnings)
         written = self.engine.generate(prompts, sampling, provenance=provenance, progress=progress)
         return [
-            self._form.read(self.language_model.read_text([*beginning, *new.token_ids])[0])
+            self._form.read(
+                self.language_model.read_text([*beginning, *new.token_ids])[0], ended=new.finished
+            )
             for beginning, new in zip(beginnings, written, strict=True)
         ]

@@ -106,7 +106,10 @@ class ServedGenerator:
             provenance=Provenance.RELEASED,
             progress=None if progress is None else _counted(progress, len(prompts)),
         )
-        return [self.form.read(encoder.document_text(row.token_ids)) for row in written]
+        return [
+            self.form.read(encoder.document_text(row.token_ids), ended=row.finished)
+            for row in written
+        ]
 
 
 @contextmanager

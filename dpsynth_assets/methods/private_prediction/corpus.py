@@ -341,6 +341,7 @@ def _rows(
     return corpus_rows(
         task.public.language_model,
         task.form,
+        longest=task.config.max_document_tokens,
         tokens=[document.tokens for document in documents],
         labels=[task.terms.labels[batch.label] for batch in owners],
         batches=[batch.index for batch in owners],
@@ -352,6 +353,7 @@ def corpus_rows(
     language_model: Any,
     form: TextForm,
     *,
+    longest: int,
     tokens: Sequence[Sequence[int]],
     labels: Sequence[str],
     batches: Sequence[int | None],
@@ -365,7 +367,10 @@ def corpus_rows(
 
     rows = pl.DataFrame(
         {
-            "text": [form.read(language_model.decode(ids).strip()) for ids in tokens],
+            "text": [
+                form.read(language_model.decode(ids).strip(), ended=len(ids) < longest)
+                for ids in tokens
+            ],
             "label": list(labels),
             "batch": list(batches),
             "cluster": list(clusters),

@@ -221,6 +221,7 @@ def few_shot_corpus(
     rows = corpus_rows(
         task.model,
         TextForm.of(None, task.terms.prompts, task.terms.label_texts),
+        longest=task.config.max_document_tokens,
         tokens=[demonstration.tokens for demonstration in demonstrations] + [e[1] for e in extra],
         labels=[task.terms.labels[label] for label in labels],
         batches=[*range(len(demonstrations)), *(None for _ in extra)],

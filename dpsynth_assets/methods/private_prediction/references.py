@@ -139,6 +139,7 @@ def _sample(
     rows = corpus_rows(
         model,
         TextForm.of(terms.json_schema, terms.prompts, terms.label_texts),
+        longest=config.max_document_tokens,
         tokens=[document.tokens for document in sampled],
         labels=[terms.labels[label] for label in labels],
         batches=[None] * len(sampled),

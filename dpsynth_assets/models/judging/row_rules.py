@@ -6,10 +6,10 @@ turning it down are post-processing, at no cost.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, get_args
 
-Rule = Literal["placeholders", "language", "endings", "repeats", "abuse"]
+Rule = Literal["placeholders", "language", "repeats", "abuse"]
 RULES: tuple[Rule, ...] = get_args(Rule)
 
 _CLOSERS = "\"'”’»)\\]」』）】"
@@ -77,12 +77,14 @@ _HAS_ABUSE = re.compile(
 )
 
 
-def trimmed(text: str, frames: Collection[str] = ()) -> str:
+def trimmed(text: str, frames: Collection[str] = (), *, ended: bool = False) -> str:
     """Takes a written text out of what a model wrote: one text, whole sentences, no frame.
 
     Args:
         text: What the model wrote.
         frames: Public words that a prompt opens a text with, such as `Five-star review:`.
+        ended: Whether the model ended the text itself: its last piece is then no sentence cut off,
+            but a signature or a headline.
 
     Returns:
         The text up to its last sentence's end. One without such an end, as headlines are, or that
@@ -98,14 +100,11 @@ def trimmed(text: str, frames: Collection[str] = ()) -> str:
     if any(each.rstrip().endswith('"') for each in frames):
         closed = _CLOSED.match(text)  # The prompt has opened the quotation that ends there.
         text = closed[1] if closed else text
+    if ended:
+        return text
     ends = [match.end() for match in _END.finditer(text) if _ends(text, match)]
     last = ends[-1] if ends else 0
     return text[:last] if last >= _LEAST_KEPT * len(text) else text
-
-
-def ends_as_sentence(text: str) -> bool:
-    """Whether a text's last sentence is ended."""
-    return any(match.end() == len(text) for match in _END.finditer(text))
 
 
 def has_abuse(words: str) -> bool:
@@ -118,14 +117,10 @@ class RowRules:
 
     Args:
         rules: Those that are asked for.
-        texts: Some of the texts: where half of them end as sentences, one that does not is turned
-            down.
     """
 
-    def __init__(self, rules: Collection[Rule], texts: Iterable[str] = ()) -> None:
+    def __init__(self, rules: Collection[Rule]) -> None:
         self._rules = frozenset(rules)
-        ended = [ends_as_sentence(text) for text in texts if text]
-        self._ends = "endings" in self._rules and 2 * sum(ended) >= len(ended) > 0
         self._seen: dict[int, int] = {}
         self._sizes: list[int] = []
 
@@ -138,7 +133,6 @@ class RowRules:
             "placeholders": lambda: _PLACEHOLDER.search(text) is not None,
             "language": lambda: _is_no_language(text, words),
             "abuse": lambda: _ABUSE.search(text) is not None,
-            "endings": lambda: self._ends and not ends_as_sentence(text),
             "repeats": lambda: self._repeats(words),
         }
         broken = (name for name, breaks in checks.items() if name in self._rules and breaks())

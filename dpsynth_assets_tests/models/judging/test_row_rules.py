@@ -5,7 +5,6 @@ import pytest
 from dpsynth_assets.models.judging.row_rules import (
     RULES,
     RowRules,
-    ends_as_sentence,
     has_abuse,
     trimmed,
 )
@@ -74,11 +73,10 @@ def test_a_near_copy_is_a_repeat_and_a_text_of_the_same_frame_is_none():
     assert rules.fault("What is the capital of Spain?") == ""
 
 
-def test_a_missing_end_is_a_fault_where_half_of_the_texts_have_one():
-    headline, sentence = "Licence refused to broadcaster", "The licence was refused."
-    assert not ends_as_sentence(headline)
-    assert RowRules(RULES, [headline, headline, sentence]).fault(headline) == ""
-    assert RowRules(RULES, [headline, sentence]).fault(headline) == "endings"
+def test_a_text_that_the_model_ended_keeps_its_signature():
+    letter = "The card was lost on Friday. Thank you, Anna Young"
+    assert trimmed(letter, ended=True) == letter
+    assert trimmed(letter) == "The card was lost on Friday."
 
 
 def test_words_of_a_domain_say_that_records_hold_abuse():
