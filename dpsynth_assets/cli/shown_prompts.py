@@ -24,13 +24,17 @@ def show_prompts(spec: PrivateDatasetSpec, *, as_json: bool) -> None:
     from dpsynth_assets.methods.declared_terms import cohort_terms
 
     terms = cohort_terms(spec)
-    if terms.prompts is None:
+    own = terms.prompts
+    if own is None:
         typer.echo(
             f"Prompts of {spec.name} are the model's document format: the label on a line, then "
             "the text. Say in the public base's domain what the texts are."
         )
         return
-    rows = [_of_label(terms.prompts, *each) for each in zip(terms.labels, terms.label_texts, strict=True)]
+    rows = [
+        _of_label(terms.prompts, *each)
+        for each in zip(terms.labels, terms.label_texts, strict=True)
+    ]
     if as_json:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return

@@ -1,5 +1,6 @@
 """The page of a corpus in the web UI: its columns, rows of every label, its own method."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,12 +52,19 @@ def test_many_labels_and_long_texts_are_cut():
     assert all(len(r.data["text"]) <= corpus_metadata.SAMPLE_CHARACTERS for r in records)
 
 
-def test_every_corpus_is_described_by_its_own_method():
+def test_every_corpus_is_described_by_its_price_and_then_its_own_method():
     graph = defs().resolve_asset_graph()
     for key in graph.get_all_asset_keys():
         if key.path[-1] == "corpus" and key.path[1] in REGISTRY:
             title = with_paper_links(REGISTRY[key.path[1]].title)
-            assert graph.get(key).description.partition("\n\n")[2].startswith(title), key
+            first, method = graph.get(key).description.split("\n\n")
+            assert method.startswith(title), key
+            report = (
+                f"scores: [internal report](/assets/{key.path[0]}/evaluation/evaluation_report)"
+            )
+            assert first.endswith(f"{report}."), key
+            priced = re.match(r"ε \S+ of \S+ at δ 1e-6 by plan; scores", first) is not None
+            assert priced is (key.path[0] != "cases"), "secrets are protected without an ε"
 
 
 def labelled(*labels):
