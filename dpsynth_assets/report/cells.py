@@ -21,9 +21,10 @@ _EPSILONS = {"epsilon", "ex_post_epsilon"}
 BUYS_NOTHING = 1e-6
 
 
-def left_in_words(epsilon: float) -> str:
+def left_in_words(epsilon: float | None) -> str:
     """What is left of a budget: `0 left` where it is a rest of floating-point arithmetic."""
-    return f"{'0' if 0 < epsilon < BUYS_NOTHING else epsilon_down(epsilon)} left"
+    nothing = epsilon is not None and 0 < epsilon < BUYS_NOTHING
+    return f"{'0' if nothing else epsilon_down(epsilon)} left"
 
 
 def format_cell(key: str, value: Any, row: Mapping[str, Any] | None = None) -> str:

@@ -36,8 +36,8 @@ def summary(table: Sequence[Row], context: Mapping[str, Any]) -> Tiles:
     rows = [row["scored_rows"] for row in table if row.get("scored_rows")]
     if rows:
         least, most = f"{min(rows):,}", f"{max(rows):,}"
-        scored = least if least == most else f"{least} to {most}"
-        tiles.append(Tile("Rows scored", scored, "of each corpus"))
+        shown = least if least == most else f"{least} to {most}"
+        tiles.append(Tile("Rows scored", shown, "of each corpus"))
     if "guaranteed_epsilon" in context:
         budget = f"of {declared(context['budget_epsilon'])}, δ = {rounded_up(context['delta'])}"
         tiles.append(Tile("ε guaranteed", epsilon_up(context["guaranteed_epsilon"]), budget))

@@ -1,5 +1,7 @@
 """Tags of a run from its first moment, whoever or whatever launched it."""
 
+from typing import Any
+
 import dagster as dg
 
 from dpsynth_assets.datasets import (
@@ -27,11 +29,12 @@ def tag_cohorts(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
         if isinstance(file.spec, PrivateDatasetSpec)
     }
     partition = run.tags.get("dagster/partition")
-    keys = {
-        record.event_log_entry.dagster_event.event_specific_data.asset_key
+    planned: list[Any] = [
+        record.event_log_entry.dagster_event
         for kind in _PLANNED
         for record in instance.get_records_for_run(run.run_id, of_type=kind).records
-    }
+    ]
+    keys = {event.event_specific_data.asset_key for event in planned}
     cohorts = {cohort_name(key.path[0], partition) for key in keys if key.path[0] in declared}
     if cohorts:
         made = {RELEASE: DEFAULT_RELEASE, EPSILON: "0", COHORT: ", ".join(sorted(cohorts))}
