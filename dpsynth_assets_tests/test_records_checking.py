@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -9,7 +10,7 @@ import yaml
 from dpsynth_assets.datasets import Problem, parse_dataset_file
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import check_dataset_file, read_private_records
-from dpsynth_assets.records.admission import refuse_unfit
+from dpsynth_assets.records.admission import Tally, refuse_unfit, unfit
 
 SECRET = "Zaphod has gout"
 GOOD = {"text": SECRET, "kind": "x", "key": "k0", "who": "w0"}
@@ -193,11 +194,17 @@ def test_a_csv_without_a_header_shows_nothing_of_its_first_record(tmp_path):
     assert "header" in only(check(file), file).remedy
 
 
-def test_a_public_number_of_records_must_be_the_number_there_is(tmp_path):
-    facts = {"labels": {"kind": ["x"]}, "records": 3}
-    file = write(tmp_path, [GOOD], public_facts=facts)
-    problem = only(check(file), file)
-    assert (problem.field, problem.got) == ("public_facts.records", "1")
+@pytest.mark.parametrize(("number", "fits"), [(8, False), (9, True), (11, True), (12, False)])
+def test_a_public_number_of_records_is_about_the_number_there_is(number, fits):
+    """A refusal on one record more or fewer would tell whether one is among them."""
+    spec = SimpleNamespace(
+        cohorts=None,
+        window=None,
+        source=SimpleNamespace(max_set_aside=0.05),
+        public_facts=SimpleNamespace(records=10),
+    )
+    found = [each.field for each in unfit(Tally(records=number, set_aside={}), spec)]
+    assert found == ([] if fits else ["public_facts.records"])
 
 
 def test_absent_canaries_are_an_error(tmp_path):

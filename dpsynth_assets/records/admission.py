@@ -11,6 +11,10 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import SourceError
 
+MAY_DIFFER = 0.1
+"""Share by which the records may be more or fewer than declared. The declared number is what noise
+and sampling follow, so a few records more cost no privacy; refusing on one would tell of one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
@@ -58,10 +62,10 @@ def unfit(tally: Tally, spec: PrivateDatasetSpec) -> Iterator[SourceError]:
             remedy="Mend what sets them aside; or, if they are not meant, declare a larger share.",
         )
     declared = None if spec.cohorts else spec.public_facts.records  # Of each cohort, not of all.
-    if declared is not None and tally.records != declared:
+    if declared is not None and abs(tally.records - declared) > MAY_DIFFER * declared:
         yield SourceError(
             field="public_facts.records",
-            expected=f"{declared} records, as public_facts.records says",
+            expected=f"about {declared} records (within a tenth), as public_facts.records says",
             got=str(tally.records),
             remedy="Correct public_facts.records, or name the version it counts.",
         )

@@ -272,7 +272,7 @@ def _overspend(
         f"remaining ε={rounded_down(left, form)} of "
         f"{rounded_down(terms.epsilon, form)} (δ={declared(terms.delta)}); the total would be "
         f"ε={rounded_up(total, form)}{order}. Nothing was charged, and what was released stays: "
-        "it is used again for nothing under the name it was released by. For another release, "
+        "use it again, at no charge, under the name of its release. For another release, "
         "lower its budget_share or raise budget.epsilon in the dataset file; budget.rounds, "
         "declared before the first release, shares ε among as many rounds as are to be run."
     )
