@@ -2,7 +2,7 @@
 
     python benchmarks/run_times.py enquiries tickets savings feedback
     ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
-        python benchmarks/run_times.py --json enquiries    # without AVX-512 and VNNI
+        FBGEMM_ENABLE_INSTRUCTIONS=AVX2 python benchmarks/run_times.py --json enquiries    # without AVX-512 and VNNI
 
 Each cohort runs in processes of its own with a home of its own. `ratio` is measured over predicted.
 Nothing else may run on the machine meanwhile.
@@ -19,7 +19,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-PATH_VARIABLES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+PATH_VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "FBGEMM_ENABLE_INSTRUCTIONS",
+)
 TELLING_FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
 _COMMAND = "from dpsynth_assets.cli.main import main; main()"
 _STEPS = """
