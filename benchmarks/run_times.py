@@ -2,7 +2,9 @@
 
     python benchmarks/run_times.py enquiries tickets savings feedback
     ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
-        FBGEMM_ENABLE_INSTRUCTIONS=AVX2 python benchmarks/run_times.py --json enquiries    # without AVX-512 and VNNI
+        FBGEMM_ENABLE_INSTRUCTIONS=AVX2 python benchmarks/run_times.py --json enquiries
+
+The second line runs without AVX-512 and VNNI.
 
 Each cohort runs in processes of its own with a home of its own. `ratio` is measured over predicted.
 Nothing else may run on the machine meanwhile.

@@ -10,8 +10,9 @@ median is told: of the draw, of the decoder's step, of the first as a share of t
 and in processor seconds, which other work on the machine disturbs less), and how much of the cores'
 time of both together passed while the draw left a core idle. `--json` prints one line a
 measurement. With `ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
-MKL_ENABLE_INSTRUCTIONS=AVX2 FBGEMM_ENABLE_INSTRUCTIONS=AVX2 NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"` a processor
-with AVX-512 shows what one without it takes.
+MKL_ENABLE_INSTRUCTIONS=AVX2 FBGEMM_ENABLE_INSTRUCTIONS=AVX2
+NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"` a processor with AVX-512 shows what one
+without it takes.
 """
 
 import argparse
