@@ -20,7 +20,7 @@ from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.storage.shared_models import local_copy
 
 NUMERICAL = (
-    *("ATEN_", "CUDA_", "DNNL_", "DPSYNTH_GPU", "MKL_", "NPY_", "NVIDIA_", "OMP_"),
+    *("ATEN_", "CUDA_", "DNNL_", "DPSYNTH_GPU", "FBGEMM_", "MKL_", "NPY_", "NVIDIA_", "OMP_"),
     *("ONEDNN_", "OPENBLAS_", "PYTORCH_", "TORCH_", "TRANSFORMERS_", "VLLM_"),
 )
 """Beginnings of the names of environment variables that choose kernels or their threads."""
