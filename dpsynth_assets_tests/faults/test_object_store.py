@@ -87,7 +87,7 @@ def test_a_store_out_of_reach_charges_nothing(house, remote):
     house.variables["DPSYNTH_SENSITIVE_URL"] = "s3://no-such-bucket-anywhere/private"
     refused = house.run()
     assert not refused["success"]
-    assert "in the sensitive store, got none" in refused["failures"][0]
+    assert "in the sensitive store, got nothing" in refused["failures"][0]
     assert "Nothing was charged." in refused["failures"][0]
     assert house.charges() == 0
     house.variables[KEY_VARIABLE] = ""

@@ -75,7 +75,7 @@ class KeyValueCache:
         if self.columns > before:
             for index, stored in enumerate(self.layers):
                 self.layers[index] = self._empty()
-                _copy(stored, self.layers[index].first(before))
+                _copy(stored.first(before), self.layers[index].first(before))
 
     def write(
         self,
