@@ -218,13 +218,13 @@ def noisy(counts: np.ndarray) -> None:
     mechanism.release(counts.ravel())
 
 
-def admitted(folder: Path, prints: np.ndarray) -> None:
+def admitted(folder: Path, prints) -> None:
     from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
     from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 
     base = folder / "sensitive"
     reader = Reader(cohort="growth", account="growth", dataset="growth")
-    if Fingerprints(OwnerOnlyFiles(base), base).admit_prints(reader, lambda: prints) is not None:
+    if Fingerprints(OwnerOnlyFiles(base), base).admit_prints(reader, lambda _: prints) is not None:
         raise SystemExit("Expected no other cohort.")
 
 

@@ -186,6 +186,7 @@ def config_of(private, **changes):
         "max_example_tokens": 12,
         "min_tokens_for_new_document": 4,
         "on_exhaustion": "drop",
+        "rejection": {"rules": []},  # Which texts a public rule turns down follows drawn tokens.
     }
     return MeanUniformConfig(**(fields | changes))
 

@@ -74,7 +74,7 @@ def test_other_records_take_the_place_of_all_parts_and_a_refusal_leaves_them(tmp
     store_in_parts(declared(tmp_path, rows=90, parts=3), remote, LocalWorkers(1))
     after = remote.parts("letters").places
     assert not [name for name in objects(remote) if before[0].parent.name in name]
-    remote.read_records.note_paid("letters")
+    remote.pay_for_records("letters")
     (tmp_path / "letters.csv").unlink()
     with pytest.raises(PrivacyError, match="expected the records of version '1'"):
         store_in_parts(declared(tmp_path, rows=63, parts=3), remote, LocalWorkers(1))

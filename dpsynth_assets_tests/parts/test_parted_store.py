@@ -148,14 +148,18 @@ def test_fingerprints_of_parts_are_those_of_the_whole(tmp_path):
 
 
 def test_the_stored_fingerprints_do_not_depend_on_parts(tmp_path, store):
-    columns = {"text": "text", "labels": ["label"], "id": "who"}
-    spec = declared(tmp_path, columns=columns, privacy_unit={})
+    changes = {
+        "columns": {"text": "text", "labels": ["label"], "id": "who"},
+        "privacy_unit": {},
+        "source": {"path": str(tmp_path / "letters.csv"), "max_set_aside": 1.0},
+    }  # A name of three records is an id of one.
+    spec = declared(tmp_path, **changes)
     prints = partial(prints_of, read_private_records(spec), spec)
     with store.replacing_records(spec, lambda _: "", prints):
         pass
     places = [store.base / FOLDER / f"letters.{kind}" for kind in ("npy", "ids.npy")]
     whole = [place.read_bytes() for place in places]
-    parts = declared(tmp_path, columns=columns, privacy_unit={}, parts=4)
+    parts = declared(tmp_path, **changes, parts=4)
     store_in_parts(parts, store, TWO)
     assert [place.read_bytes() for place in places] == whole
 

@@ -388,7 +388,7 @@ def test_the_driver_opens_no_record(home, monkeypatch, changes):
     by_driver = {suffix for in_worker, suffix in state["opened"] if not in_worker}
     by_workers = {suffix for in_worker, suffix in state["opened"] if in_worker}
     assert by_driver == {".json"}
-    assert by_workers == {".parquet", ".npy"}
+    assert by_workers == {".parquet", ".digest", ".npy"}
 
 
 def test_a_kept_pass_is_never_replaced(home):

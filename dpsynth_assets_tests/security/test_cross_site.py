@@ -141,7 +141,8 @@ def test_our_own_pages_work(server):
         ]
         == 200
     )
-    assert server.send("GET", "/", {"Accept": "text/html", "Sec-Fetch-Site": "none"})[0] == 200
+    # The first page leads to the graph.
+    assert server.send("GET", "/", {"Accept": "text/html", "Sec-Fetch-Site": "none"})[0] == 307
     assert " 101 " in server.shake_hands(Origin=f"http://{server.name}")
     assert server.send("GET", "/graphql", {"Accept": "text/html"})[0] == 200
 

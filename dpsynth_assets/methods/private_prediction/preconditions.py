@@ -47,6 +47,7 @@ def check_batches(
     """
     config, terms, model = declared.config, declared.terms, public.language_model
     decoder = decoder_of(terms, model)
+    constraint = constraint_of(terms, model)
     columns = prompt_columns(
         model, terms.label_texts, config.examples_per_context, config.max_example_tokens
     )
@@ -54,7 +55,6 @@ def check_batches(
         rows=declared.facts.rows_per_pass, columns=columns, new_tokens=config.max_document_tokens
     )
     check_slack(config, terms, model, decoder, passes)
-    constraint = constraint_of(terms, model)
     if constraint is not None:
         _require_a_record(constraint, terms, model, decoder, config.max_document_tokens)
     declared.check(public)
