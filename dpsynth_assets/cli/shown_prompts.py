@@ -10,7 +10,7 @@ from rich.console import Console
 from dpsynth_assets.datasets import PrivateDatasetSpec
 
 if TYPE_CHECKING:
-    from dpsynth_assets.methods.base import CohortTerms
+    from dpsynth_assets.models.prompt_templates import PromptTemplates
 
 PRIVATE_TEXT = "<a record>"
 """Stands where a private text does."""
@@ -30,7 +30,10 @@ def show_prompts(spec: PrivateDatasetSpec, *, as_json: bool) -> None:
             "the text. Say in the public base's domain what the texts are."
         )
         return
-    rows = [_of_label(terms, *each) for each in zip(terms.labels, terms.label_texts, strict=True)]
+    rows = [
+        _of_label(terms.prompts, *each)
+        for each in zip(terms.labels, terms.label_texts, strict=True)
+    ]
     if as_json:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return
@@ -47,10 +50,9 @@ def show_prompts(spec: PrivateDatasetSpec, *, as_json: bool) -> None:
     )
 
 
-def _of_label(terms: "CohortTerms", label: str, text: str) -> Mapping[str, str]:
+def _of_label(own: "PromptTemplates", label: str, text: str) -> Mapping[str, str]:
     from dpsynth_assets.models.prompt_templates import GAP
 
-    own = terms.prompts
     private = own.private_text(text, 1).replace(GAP, PRIVATE_TEXT) if own.private else ""
     return {
         "label": label,
