@@ -148,11 +148,10 @@ def test_fingerprints_of_parts_are_those_of_the_whole(tmp_path):
 
 
 def test_the_stored_fingerprints_do_not_depend_on_parts(tmp_path, store):
-    changes = {
-        "columns": {"text": "text", "labels": ["label"], "id": "who"},
-        "privacy_unit": {},
-        "source": {"path": str(tmp_path / "letters.csv"), "max_set_aside": 1.0},
-    }  # A name of three records is an id of one.
+    source = declared(tmp_path).source.path
+    pl.read_csv(source).with_row_index("number").write_csv(source)
+    columns = {"text": "text", "labels": ["label"], "id": "number"}
+    changes = {"columns": columns, "privacy_unit": {}}
     spec = declared(tmp_path, **changes)
     prints = partial(prints_of, read_private_records(spec), spec)
     with store.replacing_records(spec, lambda _: "", prints):
