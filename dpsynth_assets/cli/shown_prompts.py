@@ -31,10 +31,7 @@ def show_prompts(spec: PrivateDatasetSpec, *, as_json: bool) -> None:
             "the text. Say in the public base's domain what the texts are."
         )
         return
-    rows = [
-        _of_label(terms.prompts, *each)
-        for each in zip(terms.labels, terms.label_texts, strict=True)
-    ]
+    rows = [_of_label(own, *each) for each in zip(terms.labels, terms.label_texts, strict=True)]
     if as_json:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return
