@@ -141,6 +141,56 @@ def test_a_true_label_on_other_rows_is_found(house, tmp_path, lie):
     assert found.problems == ("rows: expected those of the release that was paid for, got others.",)
 
 
+def in_parquet(folder):
+    (file,) = (folder / "data").iterdir()
+    pl.read_parquet(file).write_parquet(file, metadata={"note": "Ottoline"})
+
+
+def before_footer(folder):
+    """Where no reader looks: the last 8 bytes of a Parquet file say where its footer begins."""
+    (file,) = (folder / "data").iterdir()
+    content = file.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    file.write_bytes(content[:footer] + b"Ottoline" + content[footer:])
+
+
+def key_twice(folder):
+    text = (folder / LABEL_FILE).read_text()
+    (folder / LABEL_FILE).write_text('{"guarantee": {"epsilon": 0.01},' + text[1:])
+
+
+def beside_rows(folder):
+    (folder / "data2").mkdir()
+    ROWS.write_parquet(folder / "data2" / "train-1.parquet")
+
+
+@pytest.mark.parametrize(
+    ("lie", "name"),
+    [
+        (lambda folder: (folder / "notes.txt").write_text("Ottoline"), "notes.txt"),
+        (beside_rows, "data2/train-1.parquet"),
+        (in_parquet, "data/train-00000-of-00001.parquet"),
+        (before_footer, "data/train-00000-of-00001.parquet"),
+        (key_twice, LABEL_FILE),
+        (lambda folder: (folder / CARD_FILE).write_text("Ottoline"), CARD_FILE),
+    ],
+    ids=["file", "folder", "metadata", "unread", "twice", "card"],
+)
+def test_something_beside_true_rows_is_found(house, tmp_path, lie, name):
+    """Who owns the ledger packs it himself, so that every digest of the export is true."""
+    packager, planned, honest = house
+
+    def fill(folder):
+        shutil.copytree(honest, folder, dirs_exist_ok=True)
+        (folder / PROOF_FILE).unlink()
+        lie(folder)
+
+    label = json.loads((honest / LABEL_FILE).read_text())
+    packager.write(tmp_path / "lie", folder=planned.folder, label=label, hub=HUB, fill=fill)
+    (problem,) = verify_package(tmp_path / "lie").problems
+    assert problem.startswith(f"{name}: expected")
+
+
 def test_a_true_label_on_other_weights_is_found(house, tmp_path):
     packager, planned, honest = house
     paid = json.loads((honest / LABEL_FILE).read_text())["subject"]["reservation"]
