@@ -45,6 +45,8 @@ ROWS = pl.DataFrame(
     }
 )
 
+KEPT = {"rules": ["language"], "candidates": 4, "acceptance_rate": 0.75, "turned_down": {}}
+
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory):
@@ -71,7 +73,7 @@ def house(tmp_path_factory):
             request=request,
             terms=plan.budget,
             plan=plan.releases,
-            draw=lambda _: Drawn(facts={}, rows=ROWS, cost=cost, files=root / "weights"),
+            draw=lambda _: Drawn(facts=KEPT, rows=ROWS, cost=cost, files=root / "weights"),
         )
         candidate = ROWS.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
         publish_corpus(spec, planned, candidate, packager.ledger)
@@ -139,6 +141,21 @@ def test_a_true_label_on_other_rows_is_found(house, tmp_path, lie):
     )
     found = verify_package(tmp_path / "lie", head.root)
     assert found.problems == ("rows: expected those of the release that was paid for, got others.",)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"acceptance_rate": 1.0}, {"rules": ["Ottoline"]}, {"note": "Ottoline"}]
+)
+def test_another_word_on_which_rows_were_kept_is_found(house, tmp_path, changes):
+    packager, planned, honest = house
+    label = json.loads((honest / LABEL_FILE).read_text())
+    assert label["kept_rows"] == KEPT
+    label["kept_rows"] = KEPT | changes
+    rows = pl.read_parquet(honest / "data")
+    fill = partial(write_corpus, label=label, rows=rows, hub=HUB)
+    packager.write(tmp_path / "lie", folder=planned.folder, label=label, hub=HUB, fill=fill)
+    (problem,) = verify_package(tmp_path / "lie").problems
+    assert problem.startswith(f"{LABEL_FILE}: kept_rows differs")
 
 
 def in_parquet(folder):

@@ -34,7 +34,7 @@ from dpsynth_assets.releases.published_rows import (
 from dpsynth_assets.releases.sealed import releases_behind
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts
-from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, KEPT, LIBRARY, SCHEMA, corpus_label
+from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, LIBRARY, SCHEMA, corpus_label
 from dpsynth_assets.storage.whole_folders import file_digests, file_names
 
 _OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")
@@ -165,7 +165,6 @@ def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> 
             label["audits"],
             kind=subject["kind"],
             linked=False,
-            kept=label.get(KEPT),
         )
     except PrivacyError as problem:
         return [f"{PROOF_FILE}: {problem}"]
