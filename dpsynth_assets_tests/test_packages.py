@@ -158,9 +158,28 @@ def test_another_word_on_which_rows_were_kept_is_found(house, tmp_path, changes)
     assert problem.startswith(f"{LABEL_FILE}: kept_rows differs")
 
 
+@pytest.mark.parametrize("changes", [{"ledger_head": "Ottoline"}, {"ledger_head": "0" * 64 + "\n"}])
+def test_the_head_of_the_whole_ledger_is_a_digest(house, tmp_path, changes):
+    packager, planned, honest = house
+    label = json.loads((honest / LABEL_FILE).read_text())
+    label["cohort"] |= changes
+    rows = pl.read_parquet(honest / "data")
+    fill = partial(write_corpus, label=label, rows=rows, hub=HUB)
+    packager.write(tmp_path / "lie", folder=planned.folder, label=label, hub=HUB, fill=fill)
+    (problem,) = verify_package(tmp_path / "lie").problems
+    assert problem.startswith(f"{LABEL_FILE}: expected a privacy label")
+
+
 def in_parquet(folder):
     (file,) = (folder / "data").iterdir()
     pl.read_parquet(file).write_parquet(file, metadata={"note": "Ottoline"})
+
+
+def test_a_proof_with_a_key_twice_is_not_read(package):
+    text = (package / PROOF_FILE).read_text()
+    (package / PROOF_FILE).write_text('{"head": "Ottoline",' + text[1:])
+    (problem,) = verify_package(package).problems
+    assert problem.startswith(f"{PROOF_FILE}: expected a proof that can be read")
 
 
 def before_footer(folder):

@@ -8,6 +8,7 @@ was published), and that no other entry of the cohort was left out of the ledger
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ from dpsynth_assets.storage.whole_folders import file_digests, file_names
 
 _OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")
 """What a label says of entries that a proof does not show; the digest of the label seals it."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +139,17 @@ def _label(folder: Path) -> dict[str, Any] | None:
             label["cohort"],
             label["audits"],
         )
+        cohort = label["cohort"]
+        if type(cohort["as_of_entry"]) is not int or not _is_head(cohort["ledger_head"]):
+            return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return label
+
+
+def _is_head(head: object) -> bool:
+    """Whether it has the form of a ledger's head, which a proof does not show."""
+    return head is None or (isinstance(head, str) and _DIGEST.fullmatch(head) is not None)
 
 
 def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> list[str]:
