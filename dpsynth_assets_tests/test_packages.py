@@ -45,6 +45,8 @@ ROWS = pl.DataFrame(
     }
 )
 
+KEPT = {"rules": ["language"], "candidates": 4, "acceptance_rate": 0.75, "turned_down": {}}
+
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory):
@@ -71,7 +73,7 @@ def house(tmp_path_factory):
             request=request,
             terms=plan.budget,
             plan=plan.releases,
-            draw=lambda _: Drawn(facts={}, rows=ROWS, cost=cost, files=root / "weights"),
+            draw=lambda _: Drawn(facts=KEPT, rows=ROWS, cost=cost, files=root / "weights"),
         )
         candidate = ROWS.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
         publish_corpus(spec, planned, candidate, packager.ledger)
@@ -139,6 +141,90 @@ def test_a_true_label_on_other_rows_is_found(house, tmp_path, lie):
     )
     found = verify_package(tmp_path / "lie", head.root)
     assert found.problems == ("rows: expected those of the release that was paid for, got others.",)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"acceptance_rate": 1.0}, {"rules": ["Ottoline"]}, {"note": "Ottoline"}]
+)
+def test_another_word_on_which_rows_were_kept_is_found(house, tmp_path, changes):
+    packager, planned, honest = house
+    label = json.loads((honest / LABEL_FILE).read_text())
+    assert label["kept_rows"] == KEPT
+    label["kept_rows"] = KEPT | changes
+    rows = pl.read_parquet(honest / "data")
+    fill = partial(write_corpus, label=label, rows=rows, hub=HUB)
+    packager.write(tmp_path / "lie", folder=planned.folder, label=label, hub=HUB, fill=fill)
+    (problem,) = verify_package(tmp_path / "lie").problems
+    assert problem.startswith(f"{LABEL_FILE}: kept_rows differs")
+
+
+@pytest.mark.parametrize("changes", [{"ledger_head": "Ottoline"}, {"ledger_head": "0" * 64 + "\n"}])
+def test_the_head_of_the_whole_ledger_is_a_digest(house, tmp_path, changes):
+    packager, planned, honest = house
+    label = json.loads((honest / LABEL_FILE).read_text())
+    label["cohort"] |= changes
+    rows = pl.read_parquet(honest / "data")
+    fill = partial(write_corpus, label=label, rows=rows, hub=HUB)
+    packager.write(tmp_path / "lie", folder=planned.folder, label=label, hub=HUB, fill=fill)
+    (problem,) = verify_package(tmp_path / "lie").problems
+    assert problem.startswith(f"{LABEL_FILE}: expected a privacy label")
+
+
+def in_parquet(folder):
+    (file,) = (folder / "data").iterdir()
+    pl.read_parquet(file).write_parquet(file, metadata={"note": "Ottoline"})
+
+
+def test_a_proof_with_a_key_twice_is_not_read(package):
+    text = (package / PROOF_FILE).read_text()
+    (package / PROOF_FILE).write_text('{"head": "Ottoline",' + text[1:])
+    (problem,) = verify_package(package).problems
+    assert problem.startswith(f"{PROOF_FILE}: expected a proof that can be read")
+
+
+def before_footer(folder):
+    """Where no reader looks: the last 8 bytes of a Parquet file say where its footer begins."""
+    (file,) = (folder / "data").iterdir()
+    content = file.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    file.write_bytes(content[:footer] + b"Ottoline" + content[footer:])
+
+
+def key_twice(folder):
+    text = (folder / LABEL_FILE).read_text()
+    (folder / LABEL_FILE).write_text('{"guarantee": {"epsilon": 0.01},' + text[1:])
+
+
+def beside_rows(folder):
+    (folder / "data2").mkdir()
+    ROWS.write_parquet(folder / "data2" / "train-1.parquet")
+
+
+@pytest.mark.parametrize(
+    ("lie", "name"),
+    [
+        (lambda folder: (folder / "notes.txt").write_text("Ottoline"), "notes.txt"),
+        (beside_rows, "data2/train-1.parquet"),
+        (in_parquet, "data/train-00000-of-00001.parquet"),
+        (before_footer, "data/train-00000-of-00001.parquet"),
+        (key_twice, LABEL_FILE),
+        (lambda folder: (folder / CARD_FILE).write_text("Ottoline"), CARD_FILE),
+    ],
+    ids=["file", "folder", "metadata", "unread", "twice", "card"],
+)
+def test_something_beside_true_rows_is_found(house, tmp_path, lie, name):
+    """Who owns the ledger packs it himself, so that every digest of the export is true."""
+    packager, planned, honest = house
+
+    def fill(folder):
+        shutil.copytree(honest, folder, dirs_exist_ok=True)
+        (folder / PROOF_FILE).unlink()
+        lie(folder)
+
+    label = json.loads((honest / LABEL_FILE).read_text())
+    packager.write(tmp_path / "lie", folder=planned.folder, label=label, hub=HUB, fill=fill)
+    (problem,) = verify_package(tmp_path / "lie").problems
+    assert problem.startswith(f"{name}: expected")
 
 
 def test_a_true_label_on_other_weights_is_found(house, tmp_path):

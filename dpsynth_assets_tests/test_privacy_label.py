@@ -70,11 +70,11 @@ KEPT = {
 }
 
 
-def publish(folder, ledger, reservation, kept=None):
+def publish(folder, ledger, reservation):
     rows = pl.DataFrame({"text": ["a letter"], "id": ["tickets-0"]})
     (folder / "data").mkdir(parents=True)
     rows.write_parquet(folder / "data" / "train-00000-of-00001.parquet")
-    label = corpus_label(ledger.entries(), reservation, kept=kept)
+    label = corpus_label(ledger.entries(), reservation)
     (folder / "privacy_label.json").write_text(json.dumps(label))
     (folder / "README.md").write_text(dataset_card(label, columns=rows.columns, rows=1))
     return label
@@ -434,7 +434,8 @@ def test_a_later_decision_does_not_make_an_earlier_label_false(ledger, tmp_path)
 
 
 def test_a_card_says_which_rows_were_kept_and_by_what(tmp_path, ledger):
-    publish(tmp_path / "corpus", ledger, histogram_and_corpus(ledger), KEPT)
+    reservation = histogram_and_corpus(ledger, content={"kept_rows": KEPT})
+    publish(tmp_path / "corpus", ledger, reservation)
     assert corpus_problems(tmp_path / "corpus", ledger.entries()) == []
     card = (tmp_path / "corpus" / "README.md").read_text()
     assert "75.0% of 40 written rows were kept; turned down: 10 language." in card

@@ -125,8 +125,7 @@ def corpus_asset(
                 AGREES,
             )
         behind = plan.events_behind(planned)
-        facts = release_store.load(str(candidate_corpus["reservation"][0]))[0]
-        published = publish_corpus(spec, planned, candidate_corpus, book, behind, facts)
+        published = publish_corpus(spec, planned, candidate_corpus, book, behind)
         return dg.MaterializeResult(
             metadata=published.metadata, data_version=dg.DataVersion(published.data_version)
         )

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import bound_down, bound_up, in_words
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
-from dpsynth_assets.methods.rejection_sampling import acceptance_facts
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 from dpsynth_assets.privacy.events import Event
@@ -65,7 +64,6 @@ def publish_corpus(
     candidate: pl.DataFrame,
     ledger: Ledger,
     builds_on: Sequence[Event] = (),
-    facts: Mapping[str, Any] | None = None,
 ) -> Published:
     """Replaces the published folder with the candidate's rows, a card and a privacy label.
 
@@ -75,7 +73,6 @@ def publish_corpus(
         candidate: Rows that passed the gate.
         ledger: Paid for them.
         builds_on: Events of the releases behind the rows, whose audits the label lists.
-        facts: Facts of their release, of which card and label state which rows were kept.
 
     Raises:
         dg.Failure: An attack on the settings of this very release refuted its claim. What is there
@@ -89,7 +86,7 @@ def publish_corpus(
     audits = [*audit_results([planned.plan.event, *builds_on]), *attacks]
     if planned.method.guarantee is GuaranteeType.SECRET:
         audits += recall_results(spec.name)
-    label = corpus_label(entries, reservation, audits, kept=acceptance_facts(facts or {}))
+    label = corpus_label(entries, reservation, audits)
     final = released_folder(spec.name, planned.folder)
     card = dataset_card(label, columns=rows.columns, rows=rows.height)
     with replaced_whole(final) as folder:

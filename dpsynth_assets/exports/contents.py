@@ -30,7 +30,7 @@ def write_corpus(folder: Path, label: Mapping[str, Any], rows: pl.DataFrame, hub
     parts = [rows.slice(start, ROWS_PER_FILE) for start in range(0, rows.height, ROWS_PER_FILE)]
     for number, part in enumerate(parts or [rows]):
         name = f"train-{number:05d}-of-{max(1, len(parts)):05d}.parquet"
-        part.write_parquet(folder / "data" / name)
+        part.rechunk().write_parquet(folder / "data" / name)
     _write_text(folder, label, hub_dataset_card(label, rows, hub))
 
 
@@ -51,17 +51,31 @@ def write_generator(
         hub: What the card says besides.
     """
     shutil.copytree(weights, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    _write_prompts(folder, label, prompts, hub)
+
+
+def write_again(source: Path, folder: Path, label: Mapping[str, Any], hub: HubFacts) -> None:
+    """Writes what the files of a package say, but a generator's weights.
+
+    Args:
+        source: The package.
+        folder: An empty folder.
+        label: Its label.
+        hub: What its card says besides.
+    """
+    if label["subject"]["kind"] == CORPUS:
+        write_corpus(folder, label, pl.read_parquet(source / "data"), hub)
+        return
+    prompts = json.loads(text_of(source / PROMPTS_FILE))
+    _write_prompts(folder, label, prompts, hub)
+
+
+def _write_prompts(
+    folder: Path, label: Mapping[str, Any], prompts: Mapping[str, str], hub: HubFacts
+) -> None:
     document = json.dumps(dict(prompts), indent=1, ensure_ascii=False)
     (folder / PROMPTS_FILE).write_text(document + "\n", encoding="utf-8")
     _write_text(folder, label, hub_model_card(label, prompts, hub))
-
-
-def card_of(folder: Path, label: Mapping[str, Any], hub: HubFacts) -> str:
-    """The card that the files of a package ask for."""
-    if label["subject"]["kind"] == CORPUS:
-        return hub_dataset_card(label, pl.read_parquet(folder / "data"), hub)
-    prompts = json.loads(text_of(folder / PROMPTS_FILE))
-    return hub_model_card(label, prompts, hub)
 
 
 def _write_text(folder: Path, label: Mapping[str, Any], card: str) -> None:

@@ -55,8 +55,11 @@ class LedgerProof:
 
     def write(self, folder: Path) -> None:
         """Writes the proof into a package."""
+        (folder / PROOF_FILE).write_text(self._text(), encoding="utf-8")
+
+    def _text(self) -> str:
         text = json.dumps(self.to_json(), indent=1, sort_keys=True, ensure_ascii=False)
-        (folder / PROOF_FILE).write_text(text + "\n", encoding="utf-8")
+        return text + "\n"
 
     def behind(self, last: int) -> list[LedgerEntry]:
         """Entries from which the label follows.
@@ -81,8 +84,7 @@ class LedgerProof:
             PrivacyError: There is none, or it cannot be read, or an entry leads to another head.
         """
         try:
-            stored = json.loads(text_of(folder / PROOF_FILE))
-            found = cls._parsed(stored)
+            found = cls._parsed(text_of(folder / PROOF_FILE))
             lost = [each.entry.seq for each in found.entries if not leads_to(each, found.head)]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise PrivacyError("expected a proof that can be read, got none or another.") from None
@@ -94,13 +96,14 @@ class LedgerProof:
         return found
 
     @classmethod
-    def _parsed(cls, stored: dict[str, Any]) -> "LedgerProof":
+    def _parsed(cls, text: str) -> "LedgerProof":
+        stored = json.loads(text)
         entries = tuple(ProvenEntry.from_json(each) for each in stored["entries"])
         charges = {e.entry.reservation: e.entry for e in entries if e.entry.kind == RESERVE}
         head = TreeHead(int(stored["head"]["entries"]), str(stored["head"]["root"]))
         found = cls(head=head, package=charges[stored["package"]], entries=entries)
         places = [each.entry.seq for each in entries]
-        if found.to_json() != stored or places != sorted(set(places)):
+        if found._text() != text or places != sorted(set(places)):
             raise ValueError("Expected each entry once, in order, and nothing beside a proof.")
         return found
 

@@ -1,21 +1,23 @@
 """Checks a package without the ledger: files, label, card and proof must tell the same story.
 
 Rows and weights are compared twice: with what left (the entry of the export), and with what was
-released under the charge that the label names.
+released under the charge that the label names. Then the package is written again, byte for byte.
 
 What the proof cannot show: that the head is one the owner stands by (compare it with a head that
 was published), and that no other entry of the cohort was left out of the ledger.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.exports.contents import PROMPTS_FILE, card_of
+from dpsynth_assets.exports.contents import PROMPTS_FILE, write_again
 from dpsynth_assets.exports.package import MECHANISM, RELEASE
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
 from dpsynth_assets.exports.strangers_files import LONGEST_FILE, digest_of, text_of
@@ -33,11 +35,13 @@ from dpsynth_assets.releases.published_rows import (
 from dpsynth_assets.releases.sealed import releases_behind
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts
-from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, KEPT, LIBRARY, SCHEMA, corpus_label
-from dpsynth_assets.storage.whole_folders import file_names
+from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, LIBRARY, SCHEMA, corpus_label
+from dpsynth_assets.storage.whole_folders import file_digests, file_names
 
 _OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")
 """What a label says of entries that a proof does not show; the digest of the label seals it."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +139,17 @@ def _label(folder: Path) -> dict[str, Any] | None:
             label["cohort"],
             label["audits"],
         )
+        cohort = label["cohort"]
+        if type(cohort["as_of_entry"]) is not int or not _is_head(cohort["ledger_head"]):
+            return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return label
+
+
+def _is_head(head: object) -> bool:
+    """Whether it has the form of a ledger's head, which a proof does not show."""
+    return head is None or (isinstance(head, str) and _DIGEST.fullmatch(head) is not None)
 
 
 def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> list[str]:
@@ -164,7 +176,6 @@ def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> 
             label["audits"],
             kind=subject["kind"],
             linked=False,
-            kept=label.get(KEPT),
         )
     except PrivacyError as problem:
         return [f"{PROOF_FILE}: {problem}"]
@@ -173,9 +184,29 @@ def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> 
         for name in _different(label, recomputed)
     ]
     hub = HubFacts(**proof.package.parameters["card"])
-    if text_of(folder / CARD_FILE) != card_of(folder, label, hub):
-        problems.append(f"{CARD_FILE}: differs from what the label says.")
-    return [*problems, *_content_problems(folder, label, seen)]
+    return [
+        *problems,
+        *(_content_problems(folder, label, seen) or _form_problems(folder, label, hub)),
+    ]
+
+
+def _form_problems(folder: Path, label: dict[str, Any], hub: HubFacts) -> list[str]:
+    """Writes the package again from what was read of it: there is room for nothing else in it."""
+    with TemporaryDirectory(prefix="dpsynth-") as scratch:
+        again = Path(scratch)
+        write_again(folder, again, label, hub)
+        expected = file_digests(again)
+    found = set(file_names(folder)) - {PROOF_FILE}
+    if label["subject"]["kind"] == GENERATOR:  # The digest of the release covers all others.
+        found &= {LABEL_FILE, CARD_FILE, PROMPTS_FILE}
+    added = [f"{name}: expected no such file in a package." for name in sorted(found - {*expected})]
+    differing = [
+        f"{name}: expected what polars {pl.__version__} and this version write of what the package "
+        "says, got others: another version wrote it, or it holds something else."
+        for name in sorted(expected)
+        if name not in found or digest_of(folder / name) != expected[name]
+    ]
+    return [*added, *differing]
 
 
 def _content_problems(

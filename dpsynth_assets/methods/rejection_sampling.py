@@ -15,7 +15,7 @@ that only in keeping the shares.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeVar
 
@@ -361,14 +361,6 @@ def write_accepted(
         )
     progress(1.0, f"{rows - len(empty)} of {rows} rows accepted")
     return accepted, {**kept.facts, **tally.facts(round_number + 1, len(empty))}
-
-
-def acceptance_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Those facts of a corpus that say which written rows were kept; none where all were."""
-    own = ("rules", "rules_fit", "candidates", "acceptance_rate", "turned_down", "rounds")
-    ours = {*own, "places_left_empty", "judge", "judge_model"}
-    chosen = {k: v for k, v in facts.items() if k in ours or k.startswith("threshold_")}
-    return chosen if "acceptance_rate" in facts else {}
 
 
 _MOST_LEFT_OUT = 0.5

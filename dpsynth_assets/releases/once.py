@@ -33,7 +33,7 @@ from dpsynth_assets.privacy.ledger import (
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.consent import expect_consent
 from dpsynth_assets.releases.draw_lock import alone
-from dpsynth_assets.releases.published_rows import content_digests
+from dpsynth_assets.releases.published_rows import told_content
 from dpsynth_assets.releases.realised_cost import KeptCosts, keep_realised_cost, realised_cost
 from dpsynth_assets.releases.same_draw import refuse_changed
 from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
@@ -175,7 +175,10 @@ def _drawn_and_committed(
         return _first_stored(ledger, store, request, reservation)
     _keep_cost(kept, request, drawn)
     digest, path = _stored(store, request, reservation, drawn)
-    realised, content = drawn.cost.ex_post_epsilon, content_digests(drawn.rows, drawn.files)
+    realised, content = (
+        drawn.cost.ex_post_epsilon,
+        told_content(drawn.facts, drawn.rows, drawn.files),
+    )
     _commit(
         ledger, request, reservation, digest, path, realised, content, cost_is_kept=kept is not None
     )
@@ -210,7 +213,7 @@ def _first_stored(
         )
     digest, path = store.digest(reservation.id), str(store.folder(reservation.id))
     facts, rows = store.load(reservation.id)
-    content = content_digests(rows, store.files(reservation.id))
+    content = told_content(facts, rows, store.files(reservation.id))
     _commit(ledger, request, reservation, digest, path, None, content, cost_is_kept=False)
     return StoredRelease(reservation=reservation, facts=facts, rows=rows, digest=digest)
 
@@ -287,7 +290,7 @@ def _commit(
     digest: str,
     path: str,
     ex_post_epsilon: float | None,
-    content: Mapping[str, str],
+    content: Mapping[str, Any],
     *,
     cost_is_kept: bool,
 ) -> None:
@@ -421,7 +424,7 @@ def _commit_stored_values(
             artifact_digest=store.digest(reservation.id),
             artifact_uri=str(store.folder(reservation.id)),
             ex_post_epsilon=cost,
-            content=content_digests(store.load(reservation.id)[1], store.files(reservation.id)),
+            content=told_content(*store.load(reservation.id), store.files(reservation.id)),
         )
         if kept is not None:
             kept.remove()

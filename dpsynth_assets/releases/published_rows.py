@@ -4,12 +4,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
+from dpsynth_assets.privacy.ledger.schema import KEPT
 from dpsynth_assets.storage.whole_folders import file_digests
 
 if TYPE_CHECKING:
@@ -42,15 +43,27 @@ def published_rows(
     )
 
 
-def content_digests(rows: pl.DataFrame | None, files: Path | None) -> dict[str, str]:
-    """What a commit tells of a release: SHA-256 of its rows, or of its files, by what they are.
+def told_content(
+    facts: Mapping[str, Any], rows: pl.DataFrame | None, files: Path | None
+) -> dict[str, Any]:
+    """What a commit tells of a release: SHA-256 of its rows, or of its files; which rows were kept.
 
     **Privacy** A function of what the charge paid for, and no more private than that.
     """
-    told = {} if rows is None else {ROWS: rows_digest(rows)}
+    told: dict[str, Any] = {} if rows is None else {ROWS: rows_digest(rows)}
+    if kept := _acceptance_facts(facts):
+        told[KEPT] = kept
     if files is not None and files.is_dir():
         told[FILES] = files_digest(file_digests(files))
     return told
+
+
+def _acceptance_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those facts of a corpus that say which written rows were kept; none where all were."""
+    own = ("rules", "rules_fit", "candidates", "acceptance_rate", "turned_down", "rounds")
+    ours = {*own, "places_left_empty", "judge", "judge_model"}
+    chosen = {k: v for k, v in facts.items() if k in ours or k.startswith("threshold_")}
+    return chosen if "acceptance_rate" in facts else {}
 
 
 def rows_digest(candidate: pl.DataFrame) -> str:

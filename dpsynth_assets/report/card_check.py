@@ -10,7 +10,7 @@ import polars as pl
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.report.cards import dataset_card, privacy_statement
-from dpsynth_assets.report.label import CODE, KEPT, SCHEMA, cohort_label, corpus_label
+from dpsynth_assets.report.label import CODE, SCHEMA, cohort_label, corpus_label
 
 LABEL_FILE = "privacy_label.json"
 CARD_FILE = "README.md"
@@ -30,7 +30,7 @@ def corpus_problems(folder: Path, entries: Sequence[LedgerEntry]) -> list[str]:
     try:
         seen = _as_of(label, entries)
         reservation = str(label["subject"].get("reservation"))
-        recomputed = corpus_label(seen, reservation, label["audits"], kept=label.get(KEPT))
+        recomputed = corpus_label(seen, reservation, label["audits"])
     except PrivacyError as refusal:
         return [f"{LABEL_FILE}: {refusal}"]
     rows = pl.read_parquet(folder / "data")

@@ -19,7 +19,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.guaranteed import SWITCHED, charged_copies
-from dpsynth_assets.privacy.ledger.schema import DECISION
+from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, KEPT
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
 from dpsynth_assets.privacy.pld import DISCRETIZATION
 from dpsynth_assets.report.label_assumptions import (
@@ -57,9 +57,6 @@ Label = dict[str, Any]
 CORPUS, GENERATOR, ROWS = "corpus", "generator", "rows"
 """Kinds of releases that a label may be about, beside a whole cohort."""
 
-KEPT = "kept_rows"
-"""Section of a label: rules, judge, candidates and acceptance rate of a corpus's rows."""
-
 
 def corpus_label(
     entries: Sequence[LedgerEntry],
@@ -68,7 +65,6 @@ def corpus_label(
     *,
     kind: str = CORPUS,
     linked: bool = True,
-    kept: Mapping[str, Any] | None = None,
 ) -> Label:
     """States what one release guarantees, with the releases it builds on.
 
@@ -82,7 +78,6 @@ def corpus_label(
         kind: What was released: a corpus, or a generator.
         linked: Whether the entries are a chain; those of a proof are shown one by one, and of the
             result only `cohort.as_of_entry` and `cohort.ledger_head` depend on the others.
-        kept: Which of the written rows were kept, already public; the ledger knows nothing of it.
 
     Raises:
         PrivacyError: The ledger holds no such charge.
@@ -107,7 +102,9 @@ def corpus_label(
     }
     account = _account(entries, paid.cohort, linked=linked)
     label = _label(entries, account, charged, subject, audits)
-    return label | {"method": described} | ({KEPT: dict(kept)} if kept else {})
+    commits = (e for e in entries if e.kind == COMMIT and e.reservation == reservation)
+    told = next((commit.parameters for commit in commits), {})
+    return label | {"method": described} | ({KEPT: told[KEPT]} if KEPT in told else {})
 
 
 def charges_behind(entries: Sequence[LedgerEntry], reservation: str) -> list[LedgerEntry]:

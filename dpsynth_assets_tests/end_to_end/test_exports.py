@@ -12,7 +12,6 @@ from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.cli import export as command
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.exports import verification
-from dpsynth_assets.exports.contents import card_of
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
 from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.privacy.ledger import Ledger
@@ -20,7 +19,7 @@ from dpsynth_assets.privacy.ledger.proof import ProvenEntry, proven
 from dpsynth_assets.privacy.ledger.terms import canonical_json
 from dpsynth_assets.report import attack_record
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
-from dpsynth_assets.report.hub import HubFacts
+from dpsynth_assets.report.hub import HubFacts, hub_dataset_card
 from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.storage.whole_folders import file_digests
@@ -214,8 +213,8 @@ def forged(folder, entries, package, behind):
     label = json.loads((folder / LABEL_FILE).read_text())
     made = corpus_label(behind, label["subject"]["reservation"], label["audits"], linked=False)
     (folder / LABEL_FILE).write_text(json.dumps(made, indent=2, sort_keys=True))
-    card = card_of(folder, made, HubFacts(**package.parameters["card"]))
-    (folder / CARD_FILE).write_text(card)
+    rows, hub = pl.read_parquet(folder / "data"), HubFacts(**package.parameters["card"])
+    (folder / CARD_FILE).write_text(hub_dataset_card(made, rows, hub))
     facts = {"files": file_digests(folder), "entries_behind": len(behind)}
     seal = package._replace(
         parameters_json=canonical_json(package.parameters | facts), seq=len(entries) + 1

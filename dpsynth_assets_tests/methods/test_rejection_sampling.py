@@ -10,7 +10,6 @@ from dpsynth_assets.methods.rejection_sampling import (
     EVERY_ROW,
     RejectionSettings,
     RowFilter,
-    acceptance_facts,
     kept_rows,
     open_judge,
     round_seed,
@@ -18,6 +17,7 @@ from dpsynth_assets.methods.rejection_sampling import (
 )
 from dpsynth_assets.models.judging import JudgeError, Verdict
 from dpsynth_assets.models.judging.row_rules import RULES
+from dpsynth_assets.releases.published_rows import told_content
 
 
 class Digits:
@@ -217,7 +217,7 @@ def test_paid_rows_that_break_a_rule_are_left_out_and_counted_by_it():
     assert facts["turned_down"] == {"blank": 1, "language": 1, "placeholders": 1}
     assert facts["acceptance_rate"] == round(4 / 7, 4)
     assert "rules_fit" not in facts
-    assert acceptance_facts({**facts, "tokens": 9}) == facts
+    assert told_content({**facts, "tokens": 9}, None, None) == {"kept_rows": facts}
 
 
 def test_rules_that_most_paid_rows_break_leave_out_none():

@@ -1,6 +1,7 @@
 """Requests, terms and planted edits shared by the ledger tests."""
 
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,16 @@ def sqlite_file(folder: Path) -> Path:
     return folder / "ledger" / "ledger.sqlite"
 
 
-def release(ledger: Ledger, terms: BudgetTerms | None = None, **changes: Any) -> str:
+def release(
+    ledger: Ledger,
+    terms: BudgetTerms | None = None,
+    content: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> str:
     """Reserves and commits one release; returns the reservation's id."""
     reservation = ledger.reserve(make_request(**changes), terms or make_terms())
-    ledger.commit(reservation, artifact_digest="d1", artifact_uri="corpus.parquet")
+    stored = {"artifact_digest": "d1", "artifact_uri": "corpus.parquet"}
+    ledger.commit(reservation, **stored, content=content)
     return reservation.id
 
 

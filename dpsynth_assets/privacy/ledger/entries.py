@@ -69,7 +69,7 @@ def commit_entry(
     artifact_digest: str,
     artifact_uri: str,
     ex_post_epsilon: float | None,
-    content: Mapping[str, str],
+    content: Mapping[str, object],
     now: datetime | None = None,
 ) -> LedgerEntry:
     """Completes a charge; what the reserve says is not said twice."""

@@ -18,6 +18,9 @@ DECISION = "decision"
 RECOVERY = "recovery"
 KINDS = (RESERVE, COMMIT, DECISION, RECOVERY)
 
+KEPT = "kept_rows"
+"""What a commit and a label say of a corpus: rules, judge, candidates and acceptance rate."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseRequest:

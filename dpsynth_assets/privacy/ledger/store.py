@@ -137,7 +137,7 @@ class Ledger:
         artifact_digest: str,
         artifact_uri: str,
         ex_post_epsilon: float | None = None,
-        content: Mapping[str, str] | None = None,
+        content: Mapping[str, object] | None = None,
     ) -> None:
         """Notes where the reserved release is stored; committing the same again changes nothing.
 
@@ -146,7 +146,7 @@ class Ledger:
             artifact_digest: SHA-256 of the stored release.
             artifact_uri: Place of the stored release.
             ex_post_epsilon: Realised bound of an ex-post release; unknown counts as infinite.
-            content: Digests of the rows or files that may leave: public, in every proof.
+            content: What is told of what may leave, as its digest: public, in every proof.
 
         Raises:
             PrivacyError: Nothing was reserved under this id, another artifact was committed for
