@@ -1,7 +1,9 @@
 """Declaration of secrets in a dataset file: what counts as one, and the bound promised to each."""
 
+import hashlib
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -195,3 +197,11 @@ class SecretsSpec(Declaration):
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             refuse("kinds", "distinct names", f"{repeated[0]!r} twice", "Rename one of them.")
         return self
+
+
+def incidence_digest(promise: SecretPromise) -> str:
+    """Identity of the declared file: another one is another plan. "" where none is declared."""
+    if not promise.public_incidence:
+        return ""
+    path = Path(promise.public_incidence).expanduser()
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "missing"

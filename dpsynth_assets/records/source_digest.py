@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.secrets import incidence_digest
 from dpsynth_assets.records.columns import IS_TEXT, READABLE
 from dpsynth_assets.records.windows import in_window
 
@@ -40,6 +41,7 @@ def reading_digest(spec: PrivateDatasetSpec) -> str:
             spec.neighboring_relation,
             spec.public_facts.slots,
             spec.held_out_fraction,
+            "" if spec.secrets is None else incidence_digest(spec.secrets.promise),
         ]
     )
 

@@ -149,14 +149,14 @@ class SensitiveStore(dg.ConfigurableResource):
                 dataset=spec.dataset,
                 places=tuple(sorted(source_places(spec.source.path))),
             )
-            made = prints(rows.key)
+            declared, made = reading_digest(spec), prints(rows.key)  # Before the check of ids.
             refuse_unmatched(spec, made, rows.key)
             found = Fingerprints(self._files, self.base).admit_prints(reader, lambda _: made)
             if found is not None:
                 raise PrivacyError(shared_records(reader, found))
             rows.begin_reading(spec.name)
             yield
-            rows.note_read(spec.name, state, reading_digest(spec), digest)
+            rows.note_read(spec.name, state, declared, digest)
 
     def pay_for_records(
         self,

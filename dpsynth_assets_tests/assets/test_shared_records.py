@@ -18,6 +18,7 @@ from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.records.source_digest import reading_digest
 from dpsynth_assets.resources.fingerprints import FOLDER, Fingerprints, Reader, shares_records
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 from dpsynth_assets.resources.purging import PurgeRule, purge
@@ -149,6 +150,9 @@ def test_listed_ids_are_canonical_and_each_is_the_id_of_a_record(tmp_path, store
     assert not result.success
     assert "expected ids that records of the dataset have" in failure(result)
     assert "R8" not in failure(result)
+    other = reading_digest(listing(tmp_path, ["R7", "R8"]))  # The same declaration.
+    with pytest.raises(PrivacyError, match=r"under another declaration\. Nothing was charged"):
+        store.pay_for_records("listed", declared=other)
 
 
 @pytest.mark.parametrize(

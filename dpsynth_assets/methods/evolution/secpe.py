@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dpsynth_assets.datasets.secrets import incidence_digest
 from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.method import (
@@ -22,7 +23,7 @@ from dpsynth_assets.methods.evolution.secret_clusters import (
     public_clusters,
 )
 from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
-from dpsynth_assets.methods.evolution.secret_incidence import IncidenceError, incidence_digest
+from dpsynth_assets.methods.evolution.secret_incidence import IncidenceError
 from dpsynth_assets.methods.evolution.secret_plan import SecretCalibration
 from dpsynth_assets.methods.evolution.secret_votes import RepresentativeVotes
 from dpsynth_assets.methods.inputs import (

@@ -4,7 +4,6 @@ Only then may records be drawn in dependence on secrets (errata B-004.7): the li
 a record more weight the fewer secrets it shares with others.
 """
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,14 +78,6 @@ def read_public_incidence(promise: SecretPromise) -> PublicIncidence:
         records_of_secret=tuple(rows.to_numpy() for rows in held["place"]),
         kinds=tuple(held["kind"]),
     )
-
-
-def incidence_digest(promise: SecretPromise) -> str:
-    """Identity of the declared file: another one is another plan. "" where none is declared."""
-    if not promise.public_incidence:
-        return ""
-    path = Path(promise.public_incidence).expanduser()
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "missing"
 
 
 def solved_sampling(incidence: PublicIncidence, promise: SecretPromise) -> SecretSampling:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from dpsynth_assets.datasets.secrets import incidence_digest
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.secret_clusters import (
     ClusterReleases,
@@ -13,7 +14,6 @@ from dpsynth_assets.methods.evolution.secret_clusters import (
 )
 from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
 from dpsynth_assets.methods.evolution.secret_incidence import (
-    incidence_digest,
     read_public_incidence,
     solved_sampling,
 )
