@@ -126,6 +126,7 @@ class Embed:
             version = version_of(self.manifest, version_of_texts(texts), embedder.made_by)
             if read_text(part, f"{split}_embeddings.version") == version:
                 continue
+            files_of(part).remove(part / f"{split}_embeddings.version")
             write_array(part, f"{split}_embeddings.npy", embedder.embed(texts))
             write_text(part, f"{split}_embeddings.version", version)
         return embedder.made_by

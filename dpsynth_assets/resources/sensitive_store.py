@@ -190,7 +190,9 @@ class SensitiveStore(dg.ConfigurableResource):
         known = [*self.read_records.pay(dataset, declared)]
         Fingerprints(self._files, self.base).note_paid(dataset)
         if with_embeddings:
-            known.append(self.embeddings_version(dataset, "source") or "")
+            places = self.parts(dataset).places or (self.folder(dataset),)
+            made = [self._files.read(place / "source_embeddings.version") for place in places]
+            known += [version.decode() for version in made]
         if with_secrets:
             found = self._files.read(self.folder(dataset) / f"{DICTIONARY}.parquet")
             known.append(hashlib.blake2b(found, key=self.read_records.key).hexdigest())
@@ -438,7 +440,8 @@ class SensitiveStore(dg.ConfigurableResource):
         """What is not there of a split, and what makes it, in one line; None where all is."""
         made_by = {f"{split}.parquet": "private_records"}
         if embeddings:
-            made_by[f"{split}_embeddings.npy"] = "private_embeddings"
+            for kind in ("version", "npy"):
+                made_by[f"{split}_embeddings.{kind}"] = "private_embeddings"
         folder = self.folder(dataset)
         places = self.parts(dataset).places or (folder,)
         needed = [(place / name, made) for place in places for name, made in made_by.items()]

@@ -16,6 +16,7 @@ from dpsynth_assets.resources import parted_source
 from dpsynth_assets.resources.fingerprints import FOLDER, all_prints, single_prints
 from dpsynth_assets.resources.part_tasks import prints_of
 from dpsynth_assets.resources.purging import PurgeRule, purge
+from dpsynth_assets.resources.record_parts import write_array, write_text
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import SECRET, declared, texts
 
@@ -201,6 +202,20 @@ def test_one_lost_file_of_a_part_is_found_before_a_charge(tmp_path, store):
     (store.parts("letters").places[1] / "source.parquet").unlink()
     with pytest.raises(PrivacyError, match=r"source\.parquet of 'letters'.*Nothing was charged"):
         store.require_records("letters")
+
+
+def test_a_charge_is_known_by_the_embeddings_of_every_part(tmp_path, store):
+    store_in_parts(declared(tmp_path, parts=2), store, ONE)
+    known = []
+    for made in ("int8", "float32"):
+        for place in store.parts("letters").places:
+            write_array(place, "source_embeddings.npy", np.eye(2))
+            write_text(place, "source_embeddings.version", made)
+        known.append(store.pay_for_records("letters", with_embeddings=True))
+    assert known[0] != known[1]
+    (place / "source_embeddings.version").unlink()
+    with pytest.raises(PrivacyError, match=r"source_embeddings\.version .*Nothing was charged"):
+        store.pay_for_records("letters", with_embeddings=True)
 
 
 def test_the_manifest_says_nothing_of_the_records(tmp_path, store):

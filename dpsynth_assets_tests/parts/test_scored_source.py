@@ -14,7 +14,13 @@ from dpsynth_assets.attacks.near_copies import close_among
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.records import read_private_records
 from dpsynth_assets.resources import sensitive_store
-from dpsynth_assets.resources.record_parts import SPLITS, read_part, read_table, write_array
+from dpsynth_assets.resources.record_parts import (
+    SPLITS,
+    read_part,
+    read_table,
+    write_array,
+    write_text,
+)
 from dpsynth_assets.resources.scored_source import ScoredSource, sampled_source
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.workers import LocalWorkers
@@ -45,6 +51,7 @@ def stores(tmp_path, monkeypatch):
         for split in SPLITS:
             texts = read_table(place, f"{split}.parquet")["text"].to_list()
             write_array(place, f"{split}_embeddings.npy", embedded(texts))
+            write_text(place, f"{split}_embeddings.version", "v")
     joins = sensitive_store.read_whole
 
     def joins_held_out_alone(places, split, *, with_embeddings):
