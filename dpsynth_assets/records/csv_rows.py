@@ -28,8 +28,6 @@ from dpsynth_assets.records.columns import (
 from dpsynth_assets.records.csv_dialects import Dialect, dialect_of, opened, refuse_dialect
 
 CSV_FILE = "a CSV file with a header"
-_SWALLOWED_LINES = 4
-"""So many lines in one quoted field, each with the header's number of fields, are rows."""
 _LINES_PEEKED = 20
 
 csv.field_size_limit(sys.maxsize)  # The module's own limit refuses texts of 128 kB.
@@ -141,7 +139,7 @@ class _Rows:
             row = self._parsed()
             if not self._taken[0].strip():
                 self._line += 1
-            elif row is not None and len(row) == self._width and not self._swallowed():
+            elif row is not None and len(row) == self._width:
                 self._line += len(self._taken)
                 return row
             else:
@@ -166,10 +164,3 @@ class _Rows:
             self._taken.append(line)
             yield line
         self._ended = True
-
-    def _swallowed(self) -> bool:
-        """Whether a quotation mark that was left open took the rows below it into its field."""
-        below = self._taken[1:]
-        if self._width < 2 or len(below) < _SWALLOWED_LINES:
-            return False
-        return all(_fields_alone(line, self._dialect) == self._width for line in below)
