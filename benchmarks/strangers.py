@@ -1,8 +1,8 @@
 """Runs files that the product has never seen with what `init` writes, as a stranger would.
 
-    PYTHONPATH=. python benchmarks/strangers.py --to /tmp/strangers [--corpora yelp ag_news]
+    PYTHONPATH=. python benchmarks/strangers.py --to build/strangers [--corpora yelp ag_news]
         [--seeds 0 1] [--epsilon 4] [--records 3000] [--data ../shared/data]
-    PYTHONPATH=. python benchmarks/strangers.py --to /tmp/strangers --marks READ.csv READ.csv
+    PYTHONPATH=. python benchmarks/strangers.py --to build/strangers --marks READ.csv READ.csv
     PYTHONPATH=. python benchmarks/strangers.py --rules ROWS.parquet
 
 Each corpus and seed is a plain CSV file of its own, a home of its own and a dataset file by

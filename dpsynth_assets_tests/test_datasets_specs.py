@@ -153,10 +153,18 @@ def test_a_domain_needs_a_model_that_understands_words_and_stands_on_one_line():
             PublicDataSpec(name="a", **changes)
 
 
-def test_two_labels_with_the_same_words_are_refused():
-    facts = {"labels": {"kind": {"POS": "praise", "NEG": "praise"}}}
+@pytest.mark.parametrize(
+    ("words", "got"),
+    [
+        ({"POS": "praise", "NEG": "praise"}, "the same words twice"),
+        ({"POS": "NEG", "NEG": "POS"}, "words that are another value"),
+        ({"POS": "NEG", "NEG": "blame"}, "words that are another value"),
+    ],
+)
+def test_words_that_tell_labels_apart_wrongly_are_refused(words, got):
+    facts = {"labels": {"kind": words}}
     told = refusal(columns={"labels": ["kind"]}, public_facts=facts)
-    assert "words of its own for every value, got the same words twice" in told
+    assert f"words of its own for every value, got {got}" in told
 
 
 @pytest.mark.parametrize("labels", [["a", "a"], [" "], ["a\nb"], ["{label}"]])

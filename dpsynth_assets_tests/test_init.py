@@ -175,8 +175,11 @@ def test_codes_are_asked_for_in_words(folder, tmp_path):
     private, public = (document["attributes"] for document in documents(folder))
     assert private["public_facts"]["labels"] == labels
     assert public["invented"]["labels"] == ["a wrong bill", "delivery"]
-    other = init("complaints", "--from", source, *named, "--label-words", "LILL=x", "--force")
-    assert other.exit_code == 2
+    before = defs(folder).read_text()
+    for wrong in ("LILL=x", "BILL=delivery"):
+        other = init("complaints", "--from", source, *named, "--label-words", wrong, "--force")
+        assert other.exit_code == 2
+        assert defs(folder).read_text() == before
 
 
 def replaced(frame, row, **values):

@@ -312,13 +312,17 @@ def _profile(profiles: Sequence[ColumnProfile], name: str) -> ColumnProfile:
 
 
 def _write(draft: Draft, content: str) -> None:
-    """Writes the file, and keeps it only if it is valid once its labels are confirmed."""
+    """Writes the file, if it is valid once its labels are confirmed; else leaves what was there."""
     draft.path.parent.mkdir(parents=True, exist_ok=True)
+    before = draft.path.read_bytes() if draft.path.exists() else None
     draft.path.write_text(content, encoding="utf-8")
     awaited = {f"public_facts.labels.{column}" for column in draft.choices.unconfirmed}
     problems = [p for p in parse_dataset_file(draft.path)[1] if p.field not in awaited]
     if problems:
-        draft.path.unlink()
+        if before is None:
+            draft.path.unlink()
+        else:
+            draft.path.write_bytes(before)
         _refuse("\n".join(str(problem) for problem in problems))
 
 

@@ -146,12 +146,13 @@ class PublicFactsSpec(Declaration):
                 refuse(
                     field, f"values without {LABEL_SEPARATOR!r}", "one with it", "Rename the value."
                 )
-            words = list(self.texts(column).values())
-            if len(set(words)) != len(words):
+            texts = self.texts(column)
+            another = any(words != value and words in texts for value, words in texts.items())
+            if another or len(set(texts.values())) != len(texts):
                 refuse(
                     field,
                     "words of its own for every value",
-                    "the same words twice",
+                    "words that are another value" if another else "the same words twice",
                     "Prompts tell labels apart by them: write what sets each one apart.",
                 )
         return self

@@ -86,10 +86,10 @@ class Rule(StrEnum):
 def canonical_id(column: pl.Expr) -> pl.Expr:
     """An id, of a record or a unit, as all are listed, compared and looked up.
 
-    Blanks at its ends are dropped, and `17.0`, which tools write of `17` beside a gap, is `17`: two
-    spellings of one id are one. A blank id is absent.
+    Blanks at its ends and invisible characters are dropped, accents have one form of Unicode (NFC),
+    and `17.0`, which tools write of `17` beside a gap, is `17`. A blank id is absent.
     """
-    stripped = column.str.strip_chars()
+    stripped = column.str.normalize("NFC").str.replace_all(r"\p{Cf}", "").str.strip_chars()
     return pl.when(stripped != "").then(stripped.str.replace(r"^(-?[0-9]+)\.0+$", "${1}"))
 
 

@@ -108,20 +108,21 @@ class ReadRecords:
             declared: `reading_digest` of its declaration; None: not compared.
 
         Returns:
-            What the records are known by, private; nothing where no reading was noted.
+            What the records are known by, private.
 
         Raises:
-            PrivacyError: Others were paid for, or what is stored is not what is declared.
+            PrivacyError: Others were paid for, or what is stored is not what is declared, or nobody
+                noted with what it was read.
         """
         again = f"Nothing was charged. Materialise {cohort}/shared/private_records again."
         try:
             last = self.last(cohort)
         except ValueError:
+            last = None
+        if last is None:
             raise PrivacyError(
                 f"Expected the records of {cohort!r}, got a reading that was cut off. {again}"
-            ) from None
-        if last is None:
-            return ()
+            )
         if declared not in (None, last.declared):
             raise PrivacyError(
                 f"Expected the records of {cohort!r} as its dataset file declares them, got some "

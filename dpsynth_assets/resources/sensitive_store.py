@@ -234,16 +234,18 @@ class SensitiveStore(dg.ConfigurableResource):
         made_by: Mapping[str, str] | None = None,
     ) -> None:
         """Stores embeddings, float32 (N, d), rows aligned with the records of the split."""
-        for kept in ("version", "made_by"):
-            self.remove_internal(dataset, f"{split}_embeddings.{kept}")
 
         def write(file: BinaryIO) -> None:
             np.save(file, embeddings, allow_pickle=False)
 
-        self._files.write(self.folder(dataset) / f"{split}_embeddings.npy", write)
-        if made_by is not None:
-            self.write_internal(dataset, f"{split}_embeddings.made_by", json.dumps(dict(made_by)))
-        self.write_internal(dataset, f"{split}_embeddings.version", version)
+        name = f"{split}_embeddings"
+        with self.read_records.alone(dataset):
+            for kept in ("version", "made_by"):
+                self.remove_internal(dataset, f"{name}.{kept}")
+            self._files.write(self.folder(dataset) / f"{name}.npy", write)
+            if made_by is not None:
+                self.write_internal(dataset, f"{name}.made_by", json.dumps(dict(made_by)))
+            self.write_internal(dataset, f"{name}.version", version)
 
     def write_internal(self, dataset: str, name: str, content: str) -> Folder:
         """Stores text that depends on private data without noise; returns its path."""

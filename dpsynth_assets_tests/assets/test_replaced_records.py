@@ -223,6 +223,14 @@ def test_a_reading_that_was_cut_off_is_not_charged_for(tmp_path, store):
     pay(store, "one")
 
 
+def test_records_that_nobody_noted_as_read_are_not_charged_for(tmp_path, store):
+    assert read(declare(tmp_path, "one", letters(range(50))), store).success
+    (note,) = store.base.rglob("one.read")
+    note.unlink()
+    with pytest.raises(PrivacyError, match=r"cut off\. Nothing was charged"):
+        pay(store, "one")
+
+
 def test_records_that_are_not_there_are_not_charged_for(store):
     with pytest.raises(PrivacyError, match=r"got nothing: .*Nothing was charged"):
         pay(store, "one")

@@ -53,6 +53,7 @@ def mode(path):
 def sensitive(tmp_path):
     store = SensitiveStore.at(str(tmp_path / "sensitive"))
     store.write_records("tickets", "source", RECORDS)
+    store.read_records.note_read("tickets", "version 1", "declared", lambda _: "rows")
     store.write_embeddings("tickets", "source", np.eye(2, 3, dtype=np.float32))
     return store
 

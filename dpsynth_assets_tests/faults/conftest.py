@@ -116,7 +116,9 @@ class House:
         shutil.copytree(self.instance, self.home / "dagster")
         self.marks.mkdir()
         (self.home / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-        SensitiveStore.at(str(self.home / "sensitive")).write_records(COHORT, "source", RECORDS)
+        store = SensitiveStore.at(str(self.home / "sensitive"))
+        store.write_records(COHORT, "source", RECORDS)
+        store.read_records.note_read(COHORT, "version 1", "declared", lambda _: "rows")
 
     @property
     def environment(self) -> dict[str, str]:

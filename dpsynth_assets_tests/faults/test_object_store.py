@@ -38,6 +38,7 @@ def remote(house, bucket, monkeypatch):
     shutil.rmtree(house.home / "sensitive")
     store = SensitiveStore()
     store.write_records(COHORT, "source", RECORDS)
+    store.read_records.note_read(COHORT, "version 1", "declared", lambda _: "rows")
     return store
 
 

@@ -56,6 +56,13 @@ def test_a_plan_guarantees_all_copies_that_may_still_follow(ledger):
     assert ledger.spend("tickets").guaranteed_epsilon == ledger.spend("tickets").epsilon
 
 
+def test_a_plan_of_which_very_many_copies_may_follow_guarantees_the_budget(ledger):
+    event = GaussianEvent(noise_multiplier=200.0)
+    terms = make_terms(epsilon=8.0, accountant="tight")
+    ledger.reserve(make_request(asset=A, event=event), terms, [PlannedRelease(A, event)])
+    assert ledger.spend("tickets").guaranteed_epsilon == 8.0
+
+
 def test_a_plan_of_which_one_copy_fits_guarantees_that_copy(ledger):
     cost = epsilon_of([FIRST], 1e-6, "tight")
     charge(ledger, A, FIRST, make_terms(epsilon=1.2 * cost, accountant="tight"))

@@ -27,6 +27,7 @@ def key(byte):
 
 def fill(store):
     store.write_records("letters", "source", RECORDS)
+    store.read_records.note_read("letters", "version 1", "declared", lambda _: "rows")
     store.write_embeddings("letters", "source", EMBEDDINGS, "v1")
     store.write_internal("letters", "mean_internal.json", f'"{TEXTS[0]}"')
     store.write_internal_table("letters", "non_private_corpus", RECORDS)

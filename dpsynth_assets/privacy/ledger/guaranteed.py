@@ -82,6 +82,8 @@ def _planned_epsilon(account: CohortAccount) -> float | None:
         return None
     delta = account.opened.delta
     most = admitted_rounds(account.plan_json, copies, delta, account.largest_budget)
+    if most is None:  # The budget is above ε of every number of copies that it admits.
+        return account.largest_budget
     return plan_epsilon(account.plan_json, most, delta)
 
 

@@ -47,9 +47,17 @@ def plan_epsilon(plan_json: str, rounds: int, delta: float) -> float:
     return accounting.epsilon_of(events * rounds, delta, TIGHT)
 
 
+MOST_FURTHER = 1_000
+"""Further copies of a plan that are looked for: each look composes all of them."""
+
+
 @lru_cache(maxsize=256)
-def admitted_rounds(plan_json: str, rounds: int, delta: float, budget: float) -> int:
-    """The most copies of a plan that a budget admits; `rounds` where it admits no further one."""
+def admitted_rounds(plan_json: str, rounds: int, delta: float, budget: float) -> int | None:
+    """The most copies of a plan that a budget admits; `rounds` where it admits no further one.
+
+    Returns:
+        Their number; None where more than `MOST_FURTHER` may follow.
+    """
     if not plan_dp_events(plan_json):
         return rounds
 
@@ -59,6 +67,8 @@ def admitted_rounds(plan_json: str, rounds: int, delta: float, budget: float) ->
     fitting, step = rounds, 1
     while fits(fitting + step):
         fitting, step = fitting + step, 2 * step
+        if fitting - rounds > MOST_FURTHER:
+            return None
     while step > 1:
         step //= 2
         if fits(fitting + step):

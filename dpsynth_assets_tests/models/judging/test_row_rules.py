@@ -81,4 +81,15 @@ def test_a_text_that_the_model_ended_keeps_its_signature():
 
 def test_words_of_a_domain_say_that_records_hold_abuse():
     assert has_abuse("Toxic comments of a forum")
-    assert not has_abuse("Letters of customers to a bank")
+    for domain in (
+        "Letters of customers to a bank",
+        "Chateau wines",
+        "Whatever slurry, toxicology",
+    ):
+        assert not has_abuse(domain)
+
+
+def test_a_text_in_a_script_with_vowel_signs_is_language():
+    rules = RowRules(("language",))
+    assert rules.fault("मेरा खाता बंद कर दिया गया है और किसी ने मुझे नहीं बताया।") == ""
+    assert rules.fault("என் கணக்கு மூடப்பட்டது, யாரும் எனக்குச் சொல்லவில்லை.") == ""
