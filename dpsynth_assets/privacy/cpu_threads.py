@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
-from threading import Barrier, RLock
+from threading import Barrier, RLock, local
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -24,14 +24,17 @@ which every thread would need for its own sums."""
 _VARIABLE = "OMP_NUM_THREADS"
 _Result = TypeVar("_Result")
 _opening = RLock()
+_own = local()
+"""`_own.alone`: this thread was made here."""
 
 
 def run_alone(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Result]:
     """Runs each task in a thread in which PyTorch uses one thread, without gradients.
 
-    The threads stay for later calls. A task must not call this function with the same number of
-    workers: it would wait for itself. If a task fails, those that have not begun are dropped, and
-    those that have are waited for: none goes on after the call.
+    The threads stay for later calls. Within such a thread, or one of `one_thread_each`, the tasks
+    run there, one after another: a thread that waited for others might wait for itself. If a task
+    fails, those that have not begun are dropped, and those that have are waited for: none goes on
+    after the call.
 
     Args:
         tasks: What to run; shares nothing that another task writes.
@@ -40,6 +43,8 @@ def run_alone(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Res
     Returns:
         Results in the order of the tasks.
     """
+    if getattr(_own, "alone", False):
+        return [_without_gradients(task) for task in tasks]
     with _opening:
         pool = _kept_pool(workers)
     futures = [pool.submit(_without_gradients, task) for task in tasks]
@@ -128,6 +133,7 @@ def _start(pool: ThreadPoolExecutor, workers: int) -> None:
     def settle() -> None:
         torch.get_num_threads()
         torch.set_num_threads(1)
+        _own.alone = True
         started.wait()
 
     for future in [pool.submit(settle) for _ in range(workers)]:

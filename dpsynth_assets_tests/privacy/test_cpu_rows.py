@@ -81,8 +81,17 @@ def test_blocks_hold_every_row_once_and_stay_small(tokens):
         assert max(sizes) == 1 or max(sizes) * tokens <= clipping.CACHED_ENTRIES
 
 
-def test_batches_are_mapped_in_order_on_as_many_threads_as_pytorch_has(monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+@pytest.fixture
+def threads(request):
+    """PyTorch's own number, set and put back: pools that stay must see the true one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads", [2], indirect=True)
+def test_batches_are_mapped_in_order_on_as_many_threads_as_pytorch_has(threads):
     meeting = threading.Barrier(2, timeout=20)
 
     def met(item):
@@ -92,32 +101,26 @@ def test_batches_are_mapped_in_order_on_as_many_threads_as_pytorch_has(monkeypat
     assert map_on_cpu_threads(met, [1, 2, 3, 4], entries=1 << 20) == [10, 20, 30, 40]
 
 
-@pytest.mark.parametrize(("threads", "entries"), [(1, 1 << 30), (8, 1000)])
-def test_small_work_starts_no_threads(monkeypatch, threads, entries):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+@pytest.mark.parametrize(("threads", "entries"), [(1, 1 << 30), (8, 1000)], indirect=["threads"])
+def test_small_work_starts_no_threads(threads, entries):
     here = threading.get_ident()
     assert map_on_cpu_threads(lambda _: threading.get_ident(), [1, 2], entries) == [here, here]
 
 
-def test_a_single_batch_is_done_where_no_operation_is_shared(monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+@pytest.mark.parametrize("threads", [2], indirect=True)
+def test_a_single_batch_is_done_where_no_operation_is_shared(threads):
     here = threading.get_ident()
     (found,) = map_on_cpu_threads(lambda _: threading.get_ident(), [1], entries=1 << 20)
     assert found != here
 
 
-def test_a_map_within_a_map_stays_in_its_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-
+@pytest.mark.parametrize("threads", [2], indirect=True)
+def test_a_map_within_a_map_stays_in_its_thread(threads):
     def inner(_):
         return map_on_cpu_threads(lambda _: threading.get_ident(), [1, 2], entries=1 << 20)
 
-    try:
-        for seen in map_on_cpu_threads(inner, [1, 2, 3], entries=1 << 20):
-            assert len(set(seen)) == 1
-    finally:
-        torch.set_num_threads(before)
+    for seen in map_on_cpu_threads(inner, [1, 2, 3], entries=1 << 20):
+        assert len(set(seen)) == 1
 
 
 def test_only_float32_on_a_cpu_is_plain():

@@ -119,6 +119,17 @@ def test_a_pool_opened_in_a_pool_leaves_both_numbers_alone():
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_tasks_within_a_thread_run_there(kind):
+    """Whatever number of threads the inner call asks for: its pool may be the one that waits."""
+
+    def nested():
+        return [threading.get_ident(), *run_alone([threading.get_ident] * 3, 2)]
+
+    for seen in in_pool(kind, 2, nested):
+        assert len(set(seen)) == 1
+
+
 def test_pools_that_are_opened_at_once_leave_the_number_as_it_was():
     def open_some():
         for _ in range(20):
