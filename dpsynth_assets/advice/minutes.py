@@ -31,7 +31,7 @@ _UNKNOWN_DOCUMENTS, _UNKNOWN_CHARACTERS = 5_000, 400
 
 # Seconds on one processor (AMD EPYC with AVX-512 and VNNI, two cores), by benchmarks/run_times.py.
 _START = Work(seconds=20.0)
-_AUDITS = Work(seconds=20.0)
+_AUDITS = Work(seconds=10.0)
 _SCORES_OF_A_CORPUS = Work(seconds=3.0)
 _CLUSTERS = Work(seconds=3.0)
 _TOPICS = Work(seconds=8.0)
