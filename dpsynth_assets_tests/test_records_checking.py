@@ -153,10 +153,10 @@ def test_files_of_another_encoding_are_named_where_none_fits_all(tmp_path):
 
 
 def test_dates_before_the_first_window_are_counted(tmp_path):
-    rows = [{"text": f"letter {i}", "day": f"2025-{1 + i % 12:02d}-03"} for i in range(12)]
-    rows += [{"text": f"letter {i}", "day": f"2026-0{1 + i}-03"} for i in range(3)]
+    days = [*(f"2025-{1 + i % 12:02d}-03" for i in range(12)), "2026-01-03", "2026-02-03"]
+    rows = [{"text": f"letter {i}", "key": str(i), "day": day} for i, day in enumerate(days)]
     cohorts = {"by": "window", "column": "day", "period": "month", "first": "2026-01-01"}
-    alone = {"columns": {}, "public_facts": {}, "privacy_unit": {}}
+    alone = {"columns": {"id": "key"}, "public_facts": {}, "privacy_unit": {}}
     file = write(tmp_path, rows, cohorts=cohorts, **alone)
     problem = only(check(file), file)
     assert problem.field == "cohorts.column"

@@ -128,7 +128,7 @@ def test_a_dp_corpus_of_records_with_declared_secrets_states_what_it_tells_of_th
     assert [kind["posterior"] for kind in guarantee["kinds"]] == reached
     assert [kind["promised"] for kind in guarantee["kinds"]] == [0.5, 0.9]
     assert guarantee["epsilon"] > 0
-    assert "(promised: 0.5)" in written
+    assert "at most 0.5 after all that may ever be charged (" in written
 
 
 def test_releases_outside_a_plan_leave_a_posterior_of_one(tmp_path):
@@ -139,3 +139,4 @@ def test_releases_outside_a_plan_leave_a_posterior_of_one(tmp_path):
     unplanned = entry._replace(terms_json=make_terms(secret=SECRET).to_json())
     label = cohort_label([sealed(unplanned)], "tickets")
     assert label["guarantee"]["posterior"] == 1.0
+    assert "may ever be charged" not in "\n".join(guarantee_lines(label)), "nothing bounds it"

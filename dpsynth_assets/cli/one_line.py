@@ -78,6 +78,8 @@ def described(error: BaseException) -> tuple[str, int]:
         return "Expected UTF-8 text, got other bytes. Save the file as UTF-8.", WRONG_REQUEST
     if isinstance(error, OSError) and error.errno is not None:
         return _of_the_machine(error)
+    if isinstance(error, FileNotFoundError):  # Polars' and ours name a path, which is no record.
+        return " ".join(str(error).split()), WRONG_REQUEST
     if type(error).__name__ == "OperationalError":  # Of SQLite, and of SQLAlchemy.
         return NO_DATABASE, FAILED
     return _unforeseen(error), FAILED

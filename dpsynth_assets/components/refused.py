@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 
 import dagster as dg
 
@@ -20,6 +21,9 @@ PREFIX = "0_refused"
 GROUP = "refused_files"
 
 REFUSED_TAG = "dpsynth/refused"
+
+_COLUMNS = 76
+"""Characters of a line that the page of an asset shows in full."""
 
 
 class RefusedFile(dg.Component):
@@ -104,5 +108,6 @@ def _slug(file: Path) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Text as a Markdown block that is shown as it is, HTML and links included."""
-    return "\n".join(f"    {line}" for line in text.splitlines())
+    """Text as a Markdown block that is shown as it is, HTML and links included, and wraps."""
+    wrapped = (part for line in text.splitlines() for part in wrap(line, _COLUMNS) or [""])
+    return "\n".join(f"    {part}" for part in wrapped)

@@ -37,7 +37,8 @@ class ColumnsSpec(Declaration):
     )
     id: str | None = Field(
         default=None,
-        description="Column that identifies a record; none: identified by its content.",
+        description="Column that identifies a record, needed beside cohorts; none: identified by "
+        "its content.",
     )
     max_text_characters: int | None = Field(
         default=None,

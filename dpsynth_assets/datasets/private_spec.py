@@ -309,6 +309,14 @@ class PrivateDatasetSpec(Declaration):
                 "A unit with records in several cohorts would pay in each: drop the column, or "
                 "drop cohorts.",
             )
+        if self.columns.id is None:
+            refuse(
+                "columns.id",
+                "an id column where the source is partitioned into cohorts",
+                "none",
+                "Name a column of ids that never change: a record that moves to another cohort is "
+                "told by its id.",
+            )
         return self
 
     @model_validator(mode="after")

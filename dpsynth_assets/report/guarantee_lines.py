@@ -108,13 +108,15 @@ def _secret_lines(
 
 
 def _bound_line(kind: Mapping[str, Any], occurrences: int) -> str:
-    promised = "" if kind["promised"] is None else f" (promised: {declared(kind['promised'])})"
+    """The promise first: what was reached so far is read off the ledger, and later charges add."""
+    promised, reached = kind["promised"], rounded_up(kind["posterior"], ".3g")
+    bound = f"{reached} after what was charged here so far"
+    if promised is not None and kind["posterior"] <= promised:
+        bound = f"{declared(promised)} after all that may ever be charged ({bound})"
     return (
         f"- Secrets of kind {kind['kind']}: one that is named with probability "
-        f"{declared(kind['prior'])} before is named with at most "
-        f"{rounded_up(kind['posterior'], '.3g')} after "
-        f"everything charged here{promised}, if at most {kind.get('max_records', occurrences)} "
-        "records hold it."
+        f"{declared(kind['prior'])} before is named with at most {bound}, if at most "
+        f"{kind.get('max_records', occurrences)} records hold it."
     )
 
 

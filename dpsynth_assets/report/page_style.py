@@ -23,7 +23,7 @@ _RULES = """
 html { scroll-padding-top: 3.5rem; }
 body { margin: 0; color: var(--text); background: var(--page);
   font: 16px/1.5 system-ui, sans-serif; }
-main { padding: 0 clamp(.8rem, 2vw, 2rem) 3rem; }
+main, footer { padding: 0 clamp(.8rem, 2vw, 2rem) 3rem; }
 h1 { font-size: 1.6rem; } h3 { font-size: 1rem; }
 h2 { font-size: 1.25rem; margin: 2.4rem 0 .6rem; }
 p, dl, li { max-width: 90ch; } p { margin: .6rem 0; }

@@ -5,6 +5,7 @@ lets no other script run by its content policy, and follows the reader's choice 
 dark page. It is as wide as the screen; without scripts everything but sorting works.
 """
 
+import importlib.metadata
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -116,6 +117,7 @@ class Fold:
 
 Block = Heading | Notice | Paragraph | Picture | Gallery | Tiles | Facts | TableBlock | Fold
 
+_VERSION = f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}"
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 _CODE = re.compile(r"`([^`]+)`")
 _DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b")
@@ -135,6 +137,7 @@ def to_html(title: str, blocks: Sequence[Block]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         f'{_contents(sections)}<main id="content">\n{body}\n</main>\n'
+        f"<footer>{_VERSION}</footer>\n"
         f"<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
 

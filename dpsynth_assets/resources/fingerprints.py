@@ -4,7 +4,7 @@ A budget is kept for each account of the ledger. Two dataset files over one sour
 renamed, would have two, and what a record loses would be their sum. So the texts of every cohort
 leave fingerprints when its records are read, and a cohort of another account is compared with them.
 So is another cohort of the same dataset, whose records are its own only as long as their dates or
-files stay what they are: where ids are declared, one common id is a record that moved.
+files stay what they are: there ids are declared, and one common id is a record that moved.
 
 A fingerprint is 8 bytes of BLAKE2b of a text (letters in lower case, blanks as one), under a random
 key that never leaves the sensitive store. All of them are kept, sorted, 8 bytes a text:
@@ -147,7 +147,7 @@ class Fingerprints:
         if reader.dataset != other.dataset:
             same_place = bool(set(reader.places) & set(other.places))
             return same_place or shares_records(mine.texts, theirs.texts)
-        if mine.ids is None or theirs.ids is None:
+        if mine.ids is None or theirs.ids is None:  # Kept by a version that asked for no ids.
             return shares_records(mine.texts, theirs.texts)
         return len(np.intersect1d(mine.ids, theirs.ids, assume_unique=True)) > 0
 

@@ -146,6 +146,7 @@ class StoredParts:
             None: everything is sent.
         release: Folder of the paid release, for one that draws passes.
         gpus: GPUs that a worker needs to draw a pass.
+        require_charged: Refuses embeddings that another run made anew while workers read them.
     """
 
     places: tuple[Folder, ...]
@@ -154,6 +155,7 @@ class StoredParts:
     exchange: Folder | None = None
     release: Folder | None = None
     gpus: float = 0
+    require_charged: Callable[[], None] = lambda: None
 
     def summed(
         self,
@@ -179,6 +181,8 @@ class StoredParts:
                         progress(done / len(self.places))
         if total is None or done != len(self.places):
             raise ValueError(f"Expected counts of {len(self.places)} parts, got of {done}.")
+        if self.with_embeddings:
+            self.require_charged()
         return total
 
     @contextmanager
@@ -258,4 +262,6 @@ class StoredParts:
                 for _ in sorting:
                     pass
             sources = places
+        if self.with_embeddings:
+            self.require_charged()
         return sources

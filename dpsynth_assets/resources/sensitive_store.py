@@ -268,7 +268,8 @@ class SensitiveStore(dg.ConfigurableResource):
 
     def write_internal_table(self, dataset: str, name: str, table: pl.DataFrame) -> Folder:
         """Stores a table that depends on private data without noise; returns its path."""
-        return self._write_table(dataset, f"{name}.parquet", table)
+        with self.read_records.alone(dataset):
+            return self._write_table(dataset, f"{name}.parquet", table)
 
     def forget_internal_table(self, dataset: str, name: str) -> None:
         """Removes what `write_internal_table` stored, if anything."""
@@ -299,8 +300,9 @@ class SensitiveStore(dg.ConfigurableResource):
         with self.read_records.alone(dataset):
             self._require_charged_records(dataset, reservation, with_embeddings, with_secrets)
             private = self._read(dataset, "source", with_embeddings=with_embeddings)
+            found = self._found_secrets(dataset) if with_secrets else None
         self.contributions(dataset).note(reservation.id, private.records)
-        return replace(private, secrets=self._found_secrets(dataset) if with_secrets else None)
+        return replace(private, secrets=found)
 
     def read_parts_for_release(
         self,
@@ -329,18 +331,24 @@ class SensitiveStore(dg.ConfigurableResource):
             WorkerError: A worker failed.
         """
         self._require_charge(dataset, ledger, reservation)
+        charged = (dataset, reservation, with_embeddings, with_secrets)
         with self.read_records.alone(dataset):
-            self._require_charged_records(dataset, reservation, with_embeddings, with_secrets)
+            self._require_charged_records(*charged)
             places = self.parts(dataset).places
+            found = self._found_secrets(dataset) if with_secrets else None
+
+        def require_charged() -> None:
+            with self.read_records.alone(dataset):
+                self._require_charged_records(*charged)
+
         for _ in workers.map_parts(NoteRead(reservation.id), places):
             pass
         release = absolute(self.folder(dataset) / _PASSES / reservation.id)
         exchange = self._new_exchange(release)
-        return replace(
-            _in_parts(StoredParts(places, workers, with_embeddings, exchange, release, gpus)),
-            passes=self.passes(dataset, reservation),
-            secrets=self._found_secrets(dataset) if with_secrets else None,
+        parts = StoredParts(
+            places, workers, with_embeddings, exchange, release, gpus, require_charged
         )
+        return replace(_in_parts(parts), passes=self.passes(dataset, reservation), secrets=found)
 
     def _new_exchange(self, release: Folder) -> Folder:
         """An empty folder for what driver and workers of this run hand one another.

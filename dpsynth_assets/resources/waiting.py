@@ -86,13 +86,14 @@ class _Waits:
             again = now - self._said.get(pool, -_SAID_AGAIN_SECONDS) >= _SAID_AGAIN_SECONDS
             if waited + POLL_SECONDS > LONG_WAIT_SECONDS and again:
                 self._said[pool] = now
-                lines.append(self._line(pool, holders - {self._run_id}))
+                lines.append(self._line(pool, holders - {self._run_id}, info.slot_count + 1))
         return lines
 
-    def _line(self, pool: str, holders: set[str]) -> str:
+    def _line(self, pool: str, holders: set[str], more: int) -> str:
         runs = [self._instance.get_run_by_id(holder) for holder in sorted(holders)]
         whose = "; ".join(describe(run) for run in runs if run is not None)
         return (
             f"Waits for a place in pool {pool}, which is held by {whose or 'nobody'}. A step that "
-            f"waits charges nothing. More places: dagster instance concurrency set {pool} 2."
+            f"waits charges nothing. More places: DAGSTER_HOME={self._instance.root_directory} "
+            f"dagster instance concurrency set {pool} {more}"
         )

@@ -16,6 +16,7 @@ def letters(**changes: Any) -> PrivateDatasetSpec:
     fields: dict[str, Any] = {
         "name": "letters",
         "source": {"path": "letters.jsonl"},
+        "columns": {"id": "id"},
         "budget": {"epsilon": 60.0, "delta": 1e-6, "rounds": 4},
         "cluster_histogram": {},
         "methods": [{"method": "mean_uniform", "settings": {"expected_batch_size": 64}}],

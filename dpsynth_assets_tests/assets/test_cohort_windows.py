@@ -96,7 +96,6 @@ def source_of(tmp_path, days: list[str | None]):
 def by_month(path, **changes):
     partitioned = {
         "source": {"path": str(path)},
-        "columns": {"id": "id"},
         "cohorts": BY_MONTH,
         "held_out_fraction": 0.0,
     }
@@ -174,7 +173,7 @@ def mail(tmp_path):
     folder = tmp_path / "mail"
     folder.mkdir()
     for name in ("mail-2026-01.jsonl", "mail-2026-02.jsonl", "mail-of-alice.jsonl"):
-        (folder / name).write_text(json.dumps({"text": f"in {name}"}))
+        (folder / name).write_text(json.dumps({"text": f"in {name}", "id": name}))
     return folder
 
 
@@ -222,6 +221,7 @@ def test_names_of_files_and_keys_are_the_same_thing():
             {"privacy_unit": {"column": "customer", "max_records": 2}},
             "a unit with records in several cohorts".capitalize(),
         ),
+        ({"columns": {}}, "told by its id"),
         ({"name": "a" * 60}, "since cohorts add their key"),
     ],
 )
@@ -378,6 +378,7 @@ type: dpsynth_assets.components.PrivateDataset
 attributes:
   name: letters
   source: {{path: {source}}}
+  columns: {{id: id}}
   cohorts: {{by: window, column: created, period: month, first: 2026-01-01}}
   budget: {{epsilon: 8.0, delta: 1.0e-6}}
   methods: [{{method: mean_uniform}}]
@@ -395,7 +396,7 @@ def test_checking_a_file_tells_how_many_records_no_cohort_will_hold(tmp_path):
 
 def test_checking_a_file_tells_when_the_date_column_is_missing(tmp_path):
     source = tmp_path / "letters.csv"
-    source.write_text("text\nhello\n")
+    source.write_text("id,text\n1,hello\n")
     write_file(tmp_path / "files", source)
     (problem,) = check_dataset_file(tmp_path / "files" / "letters.yaml").problems
     assert problem.field == "cohorts.column"

@@ -105,10 +105,10 @@ def test_the_same_place_is_told_whatever_it_holds(tmp_path, store):
     assert "cohort 'one' has read" in failure(result)
 
 
-def monthly(folder, **columns):
+def yearly(folder):
     return declare(
         folder, "mail", [], source={"path": str(folder / "mail-*.csv")},
-        cohorts={"by": "file", "pattern": "mail-{year}.csv"}, columns={"text": "text", **columns},
+        cohorts={"by": "file", "pattern": "mail-{year}.csv"}, columns={"text": "text", "id": "id"},
     )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def put(folder, year, ids, texts):
 
 
 def test_one_record_that_moved_to_another_cohort_of_its_dataset_is_told(tmp_path, store):
-    declared = monthly(tmp_path, id="id")
+    declared = yearly(tmp_path)
     put(tmp_path, 2025, range(30), letters(range(30)))
     put(tmp_path, 2026, [*range(30, 60), 7], letters(range(100, 131)))
     assert read(CohortSpec.of(declared, "2025"), store).success
@@ -166,15 +166,6 @@ def test_listed_ids_are_refused_where_they_name_no_record_by_themselves(tmp_path
     written = listing(tmp_path, ["7"]).model_dump(mode="json", exclude_unset=True)
     with pytest.raises(ValueError, match=r"secrets\.public_incidence|ids are unique within"):
         PrivateDatasetSpec.model_validate(written | beside)
-
-
-def test_without_ids_texts_tell_that_records_moved(tmp_path, store):
-    declared = monthly(tmp_path)
-    for year, texts in ((2025, range(30)), (2026, range(20, 50)), (2027, range(60, 90))):
-        put(tmp_path, year, range(30), letters(texts))
-    assert read(CohortSpec.of(declared, "2025"), store).success
-    assert not read(CohortSpec.of(declared, "2026"), store).success
-    assert read(CohortSpec.of(declared, "2027"), store).success
 
 
 @pytest.mark.parametrize(

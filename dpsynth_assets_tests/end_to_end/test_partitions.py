@@ -34,6 +34,9 @@ pytestmark = pytest.mark.slow
 
 KEYS = ["2026_01", "2026_02", "2026_03"]
 NAMES = [f"letters_{key}" for key in KEYS]
+CORPUS, CANDIDATE = (
+    dg.AssetKey(["letters", "mean_uniform", name]) for name in ("corpus", "candidate_corpus")
+)
 WHOLE = 'key:"letters/*"'
 QUICK = f'{WHOLE} and not (key:"letters/evaluation/*" or key:"*_test" or key:"*/mechanism_audits")'
 """All but what takes long and charges nothing: one window is made whole."""
@@ -177,14 +180,46 @@ def test_every_window_has_values_records_and_files_of_its_own(windows):
 
 
 def test_the_grid_shows_what_is_made_and_each_check_of_each_window(windows):
-    corpus = dg.AssetKey(["letters", "mean_uniform", "corpus"])
-    assert windows.instance.get_materialized_partitions(corpus) == set(KEYS)
-    checks = windows.definitions.resolve_asset_graph().get(corpus).check_keys
-    assert checks
+    assert windows.instance.get_materialized_partitions(CORPUS) == set(KEYS)
+    every_check_passed(windows)
+
+
+def every_check_passed(windows):
+    """The newest result of each check of corpus and candidate, in each window: none is left out."""
+    graph = windows.definitions.resolve_asset_graph()
+    checks = [key for asset in (CORPUS, CANDIDATE) for key in graph.get(asset).check_keys]
+    assert len(checks) > 1
     for key in checks:
-        history = windows.instance.event_log_storage.get_asset_check_execution_history(key, 50)
-        passed = {each.partition for each in history if each.status.value == "SUCCEEDED"}
-        assert passed == set(KEYS), key
+        history = windows.instance.event_log_storage.get_asset_check_execution_history(key, 99)
+        newest = {each.partition: each.status.value for each in reversed(history)}
+        assert newest == dict.fromkeys(KEYS, "SUCCEEDED"), key
+
+
+def test_a_scheduled_window_has_each_check_of_its_new_corpus(windows):
+    spec = windowed(windows.folder, schedule={"cron": "@monthly"})
+    scheduled = dg.Definitions.merge(
+        public_definitions(public_spec(windows.folder)), declared_definitions(spec), resources()
+    )
+    with dg.build_schedule_context(
+        instance=windows.instance,
+        scheduled_execution_time=datetime(2026, 4, 2, tzinfo=UTC),
+        resources={"ledger": PrivacyLedger()},
+        repository_def=scheduled.get_repository_def(),
+    ) as context:
+        schedule = scheduled.resolve_schedule_def("regenerate_letters_schedule")
+        (request,) = schedule.evaluate_tick(context).run_requests
+    quick = dg.AssetSelection.from_string(QUICK).resolve(scheduled.resolve_asset_graph())
+    charges = windows.ledger.count_charges()
+    result = scheduled.resolve_job_def("regenerate_letters").execute_in_process(
+        instance=windows.instance,
+        partition_key=request.partition_key,
+        asset_selection=[key for key in request.asset_selection if key in quick],
+        tags=request.tags,
+        raise_on_error=False,
+    )
+    assert result.success, failures(result)
+    assert windows.ledger.count_charges() > charges
+    every_check_passed(windows)
 
 
 def test_ledger_and_event_log_agree_about_every_window(windows):

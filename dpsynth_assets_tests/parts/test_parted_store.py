@@ -4,19 +4,21 @@ import base64
 import json
 import stat
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 
 from dpsynth_assets.assets.parted_records import store_in_parts
+from dpsynth_assets.methods.inputs import SortStep
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import SourceError, read_private_records
 from dpsynth_assets.resources import parted_source
 from dpsynth_assets.resources.fingerprints import FOLDER, all_prints, single_prints
 from dpsynth_assets.resources.part_tasks import prints_of
 from dpsynth_assets.resources.purging import PurgeRule, purge
-from dpsynth_assets.resources.record_parts import write_array, write_text
+from dpsynth_assets.resources.record_parts import read_table, write_array, write_text
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import SECRET, declared, texts
 
@@ -209,10 +211,33 @@ def test_a_charge_is_known_by_the_embeddings_of_every_part(tmp_path, store):
     known = []
     for made in ("int8", "float32"):
         for place in store.parts("letters").places:
-            write_array(place, "source_embeddings.npy", np.eye(2))
+            rows = read_table(place, "source.parquet").height
+            write_array(place, "source_embeddings.npy", np.eye(rows))
             write_text(place, "source_embeddings.version", made)
         known.append(store.pay_for_records("letters", with_embeddings=True))
     assert known[0] != known[1]
+
+    def read_while_another_run_embeds(private):
+        write_text(place, "source_embeddings.version", "int8")
+        return np.array([len(private.embeddings)])
+
+    def sort(_, private):
+        return {0: private.records.head(int(read_while_another_run_embeds(private)[0]))}
+
+    paid = SimpleNamespace(id="r", request=SimpleNamespace(event=object()))
+    store.passes("letters", paid).begin({"records": known[1]})
+    open_ledger = SimpleNamespace(is_open=bool)
+    parts = store.read_parts_for_release(
+        "letters", ledger=open_ledger, reservation=paid, workers=ONE, with_embeddings=True
+    ).parts
+    assert parts.summed(lambda private: np.array([len(private.embeddings)])) > 0
+    for read in (
+        lambda: parts.summed(read_while_another_run_embeds),
+        lambda: [*parts.draw_passes([SortStep(sort, 1)], sort, [0], memory=1)],
+    ):
+        write_text(place, "source_embeddings.version", "float32")
+        with pytest.raises(PrivacyError, match=r"as they were charged for, got others"):
+            read()
     (place / "source_embeddings.version").unlink()
     with pytest.raises(PrivacyError, match=r"source_embeddings\.version .*Nothing was charged"):
         store.pay_for_records("letters", with_embeddings=True)
