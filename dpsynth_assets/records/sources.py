@@ -94,7 +94,7 @@ def source_batches(source: SourceSpec, columns: ColumnNames) -> Iterator[pl.Data
     """
     if _is_remote(source):
         for batch in _batches(_remote_query(source, columns), source.path, *_REMOTE):
-            yield as_records(batch, columns)
+            yield as_records(batch, columns, source.path)
         return
     for file in source_files(source):
         yield from file_batches(file, source, columns)
@@ -110,7 +110,7 @@ def file_batches(file: Path, source: SourceSpec, columns: ColumnNames) -> Iterat
     else:
         typed = _parquet_batches if kind == "parquet" else _arrow_batches
         for batch in typed(file, columns):
-            yield as_records(batch, columns)
+            yield as_records(batch, columns, file)
 
 
 def stray_encodings(source: SourceSpec) -> tuple[str, str] | None:
