@@ -148,8 +148,12 @@ def test_files_of_another_encoding_are_named_where_none_fits_all(tmp_path):
         (tmp_path / name).write_bytes(f"key,text,kind,who\n{rows}".encode(encoding))
     file = write(tmp_path, [], source={"path": str(tmp_path / "*.csv"), "max_set_aside": 1})
     problem = only(check(file), file)
-    assert problem.got.endswith("in 1 of 2 files (b.csv)")
-    assert "encoding is read for all" in problem.remedy
+    assert problem.got.endswith("UTF-8 in a.csv and another encoding, e.g. cp1252, in b.csv")
+    assert problem.remedy == "Save the latter as UTF-8: one encoding is read for all."
+    source = {"path": str(tmp_path / "*.csv"), "encoding": "cp1252"}
+    misread = only(check(write(tmp_path, [], source=source)), file)
+    assert misread.field == "source.encoding"
+    assert problem.got.endswith(misread.got)
 
 
 def test_dates_before_the_first_window_are_counted(tmp_path):

@@ -222,6 +222,13 @@ def test_init_tells_of_bytes_it_cannot_read_and_takes_an_encoding(tmp_path, monk
     again = CliRunner().invoke(app, [*wanted, "--id", "key", "--encoding", "cp1252", "--force"])
     assert again.exit_code == 0, again.output
     assert yaml.safe_load(written_file.read_text())["attributes"]["source"]["encoding"] == "cp1252"
+    written(tmp_path, name="e.csv")
+    wanted[3] = str(tmp_path / "*.csv")
+    for given in ([], ["--encoding", "cp1252"]):
+        mixed = CliRunner().invoke(app, [*wanted, "--id", "none", "--force", *given])
+        said = " ".join(mixed.output.split())
+        assert "UTF-8 in e.csv and another encoding, e.g. cp1252, in d.csv. Save the latter" in said
+        assert "Name the encoding" not in said
     for option, wrong in (("--encoding", "utf-9"), ("--separator", "ab")):
         refused = CliRunner().invoke(app, [*wanted, option, wrong, "--force"])
         assert refused.exit_code == 2

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+from dataclasses import replace
 
 import polars as pl
 import pyarrow as pa
@@ -262,6 +263,14 @@ def test_names_of_classes_are_read_from_the_schema_of_a_parquet_file(tmp_path):
     columns = ColumnNames(text="body", others={"columns.labels.0": "stars"})
     found = read_source(SourceSpec(path=str(tmp_path / "a.parquet")), columns)
     assert found["stars"].to_list() == ["good", "bad", None]
+    for values, expected in (
+        (["good", "bad", None],) * 2,
+        ([1.0, None, float("nan")], ["good", None, None]),
+    ):
+        other = pa.table({"body": ["a", "b", "c"], "stars": values})
+        pq.write_table(other.replace_schema_metadata(table.schema.metadata), tmp_path / "a.parquet")
+        found = read_source(SourceSpec(path=str(tmp_path / "a.parquet")), columns)
+        assert found["stars"].to_list() == expected
 
 
 def test_a_missing_column_is_named_and_a_close_one_suggested(tmp_path):
@@ -280,6 +289,19 @@ def test_a_column_of_numbers_is_no_text_and_one_of_lists_no_label(tmp_path):
     file = write_parquet(tmp_path, pl.DataFrame({"body": ["a"], "stars": [[1]], "key": ["k"]}))
     with pytest.raises(SourceError, match=r"columns\.labels\.0: expected a column of single"):
         read_private_records(declare(file))
+
+
+def test_bytes_that_are_an_id_and_small_floats_are_read_and_durations_are_refused(tmp_path):
+    columns = ColumnNames(text="body", others={"columns.id": "key", "columns.labels.0": "stars"})
+    source = SourceSpec(path=str(tmp_path / "a.parquet"))
+    frame = pl.DataFrame({"body": ["a", "b"], "key": [b"\xff\x01", b"k"], "stars": [0.1, 2.0]})
+    write_parquet(tmp_path, frame.with_columns(pl.col("stars").cast(pl.Float32)))
+    found = read_source(source, columns)
+    assert (found["key"].to_list(), found["stars"].to_list()) == (["ff01", "k"], ["0.1", "2"])
+    write_parquet(tmp_path, frame.with_columns(pl.col("stars").cast(pl.Int64).cast(pl.Duration)))
+    with pytest.raises(SourceError, match=r"labels\.0: .* got type Duration.*a\.parquet\. Name"):
+        read_source(source, columns)
+    assert read_source(source, replace(columns, any_type=True)).height == 2
 
 
 def test_an_unreachable_hub_is_one_line_with_a_way_out(monkeypatch):

@@ -3,13 +3,20 @@ import re
 import sys
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
 
 import polars as pl
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from dpsynth_assets.cli.evaluate import evaluate, read_rows, split_by_content
+from dpsynth_assets.cli.evaluate import (
+    Rowset,
+    _without_accuracy,
+    evaluate,
+    read_rows,
+    split_by_content,
+)
 from dpsynth_assets.metrics.sampling import stratified_rows
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import TableBlock
@@ -284,7 +291,8 @@ def test_a_file_is_read_for_scores_as_it_is_for_a_run(tmp_path, name, encoding, 
     lines = [["text", "label"], ["naïve", "1.0"], ["Grüße", "1"], ["x", "02"]]
     text = "\n".join(separator.join(line) for line in lines)
     (tmp_path / name).write_bytes(text.encode(encoding))
-    rows = read_rows(tmp_path / name, "text", "label", "cp1252" if encoding == "cp1252" else "")
+    named = "" if encoding == "utf-16" else "cp1252"  # For files that are not UTF-8.
+    rows = read_rows(tmp_path / name, "text", "label", named)
     assert (rows.texts, rows.labels) == (["naïve", "Grüße", "x"], ["1", "1", "02"])
 
 
@@ -304,5 +312,26 @@ def test_few_rows_or_other_labels_have_no_verdict(run, tmp_path):
     found = json.loads(result.stdout)
     assert found["accuracy"] is None
     (told,) = found["verdicts"]
-    assert "no label in common" in told
+    assert "No accuracy: no real row has the label 'y0', 'y1' of the corpus" in told
     assert "No verdict" in told
+
+
+@pytest.mark.parametrize(
+    ("real", "corpus", "why"),
+    [
+        ("aabb", "ab", ""),
+        ("aabbc", "ab", ""),
+        ("aabb", "aB", "no real row has the label 'B' of the corpus"),
+        ("aabb", "ab-", "1 of 3 rows of made.csv have no value in a column 'kind'"),
+        ("----", "ab", "4 of 4 rows of real.csv have no value in a column 'kind'"),
+        ("aaaa", "aa", "all real rows have one label"),
+    ],
+)
+def test_labels_that_carry_no_accuracy_are_said(real, corpus, why):
+    sides = {
+        Path(name): Rowset([*labels], [label.strip("-") for label in labels])
+        for name, labels in (("real.csv", real), ("made.csv", corpus))
+    }
+    said = _without_accuracy(sides, "kind")
+    assert said.startswith(why)
+    assert bool(said) == bool(why)

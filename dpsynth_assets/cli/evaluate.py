@@ -5,7 +5,7 @@ The scores are computed from real text without noise: they are for whoever may r
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.attacks.overlap import verbatim_share
+from dpsynth_assets.cli.column_profiles import is_csv
 from dpsynth_assets.cli.init_source import recognised_source
 from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
@@ -33,21 +34,23 @@ from dpsynth_assets.metrics.evaluation import (
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
 from dpsynth_assets.metrics.sampling import stratified_rows
 from dpsynth_assets.records.columns import SourceError
+from dpsynth_assets.records.csv_dialects import is_utf_8
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
 from dpsynth_assets.records.reading import read_public_source
-from dpsynth_assets.records.sources import source_columns
+from dpsynth_assets.records.sources import source_columns, source_files
 
 HELD_OUT_SHARE = 0.5
 """MAUVE and accuracy need about as many held-out rows as rows to train on."""
 
 _ROWS_PEEKED = 10_000
+_LABELS_NAMED = 5
 
 Real = Annotated[Path, typer.Option(help="Real records: CSV, JSON lines or Parquet.")]
 Synthetic = Annotated[Path, typer.Option(help="Synthetic corpus in one of the same formats.")]
 TextColumn = Annotated[str, typer.Option(help="Column of text in all files.")]
 LabelColumn = Annotated[str, typer.Option(help="Column of labels; accuracy needs it.")]
 Encoding = Annotated[
-    str, typer.Option(help="Encoding of real records in CSV; default: by the header.")
+    str, typer.Option(help="Encoding of CSV files that are not UTF-8; default: by the header.")
 ]
 Public = Annotated[Path | None, typer.Option(help="Public text, whose spans are no leak.")]
 Rows = Annotated[
@@ -75,6 +78,10 @@ class Rowset:
         chosen = list(places)
         return Rowset([self.texts[i] for i in chosen], [self.labels[i] for i in chosen])
 
+    def unlabelled(self) -> "Rowset":
+        """The same texts without labels."""
+        return Rowset(self.texts, [""] * len(self.texts))
+
 
 def evaluate(  # noqa: PLR0913 - options are arguments
     real: Real,
@@ -90,14 +97,20 @@ def evaluate(  # noqa: PLR0913 - options are arguments
     """Score a synthetic corpus against real text: MAUVE, accuracy, diversity, copying."""
     try:
         real_rows = read_rows(real, text_column, label_column, encoding)
-        corpus = read_rows(synthetic, text_column, label_column)
-        public_rows = read_rows(public, text_column, label_column) if public else Rowset([], [])
+        corpus = read_rows(synthetic, text_column, label_column, encoding)
+        public_rows = Rowset([], [])
+        if public:
+            public_rows = read_rows(public, text_column, label_column, encoding)
         source, held_out = split_by_content(real_rows)
     except EvaluationInputError as problem:
         _refuse(str(problem))
+    why_unlabelled = _without_accuracy({real: real_rows, synthetic: corpus}, label_column)
+    if why_unlabelled:
+        source, held_out, corpus = (side.unlabelled() for side in (source, held_out, corpus))
     settings = EvaluationSettings(max_rows=min(rows, len(corpus.texts)))
     with _progress(quiet=as_json) as report:
         table, context = _score(source, held_out, corpus, public_rows, settings, report)
+    context = {**context, "verdicts": _verdicts(table, why_unlabelled, settings)}
     if output is not None:
         _write_report(output, table, context, corpus, settings)
     if as_json:
@@ -115,6 +128,8 @@ def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "
     """
     try:
         source = recognised_source(str(path), "", encoding)
+        if not is_csv(path) or all(is_utf_8(file) is not False for file in source_files(source)):
+            source = recognised_source(str(path), "", "")
         labels = [label_column] if label_column in source_columns(source, _ROWS_PEEKED) else []
         columns = PublicColumns(text=text_column, labels=labels)
         frame, there = read_public_source(PublicSource(source=source, columns=columns))
@@ -131,6 +146,21 @@ def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "
             "others: they are torn, have no text, or are not UTF-8 (--encoding, e.g. cp1252)."
         )
     return Rowset(frame["text"].to_list(), frame["label"].to_list())
+
+
+def _without_accuracy(files: Mapping[Path, Rowset], column: str) -> str:
+    """Says why the labels of real rows and of a corpus, in this order, carry no accuracy."""
+    for path, rows in files.items():
+        if empty := rows.labels.count(""):
+            return (
+                f"{empty:,} of {len(rows.labels):,} rows of {path.name} have no value in a column "
+                f"{column!r}; fill or drop them, or name another with --label-column"
+            )
+    real, corpus = (set(rows.labels) for rows in files.values())
+    if strange := sorted(corpus - real):
+        named = ", ".join(map(repr, strange[:_LABELS_NAMED]))
+        return f"no real row has the label {named} of the corpus; write labels alike in both files"
+    return "" if len(real) > 1 else "all real rows have one label"
 
 
 def split_by_content(real: Rowset) -> tuple[Rowset, Rowset]:
@@ -189,14 +219,12 @@ def _score(
     # Whoever made the corpus may have read every real row.
     copied = verbatim_share(scored.texts, [*source.texts, *held_out.texts], public.texts)
     table = [real, dataclasses.replace(scores, verbatim_share=copied)]
-    context = {"embedder": embedder.name, "evaluation": settings.to_json()}
-    labels = sides[1].labels, sides[2].labels
-    return table, {**context, "verdicts": _verdicts(table, labels, settings)}
+    return table, {"embedder": embedder.name, "evaluation": settings.to_json()}
 
 
 def _verdicts(
     table: list[CorpusScores],
-    labels: tuple[list[str], list[str]],
+    why_unlabelled: str,
     settings: EvaluationSettings,
 ) -> list[str]:
     """On how many rows both were scored, and where the corpus differs from real data."""
@@ -205,8 +233,8 @@ def _verdicts(
     scored = f"Corpus and real data are scored on {settings.max_rows} rows{mauve}."
     if table[0].rows < settings.max_rows:
         scored = f"{scored} Of real data only {table[0].rows} are there: give more real rows."
-    if not set(labels[0]) & set(labels[1]):
-        scored = f"{scored} Corpus and real data have no label in common: no accuracy is given."
+    if why_unlabelled:
+        scored = f"{scored} No accuracy: {why_unlabelled}."
     told = verdicts({score.name: score.estimates for score in table})
     if not all(score.estimates for score in table):
         return [f"{scored} No verdict: that takes {LEAST_ROWS} rows a side."]

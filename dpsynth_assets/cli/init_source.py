@@ -8,7 +8,7 @@ from dpsynth_assets.datasets.source_section import UTF_8
 from dpsynth_assets.datasets.template import Choices
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.csv_dialects import dialect_of, recognised_dialect
-from dpsynth_assets.records.sources import source_files
+from dpsynth_assets.records.sources import source_files, stray_encodings
 
 
 def recognised_source(path: str, separator: str, encoding: str) -> SourceSpec:
@@ -69,10 +69,13 @@ def describe_bytes(source: SourceSpec, damaged: int) -> str:
         return ""
     if source.separator is None and source.encoding == UTF_8 and not damaged:
         return ""
+    stray = stray_encodings(source)
     said = f"Encoding: {source.encoding}."
     if source.separator is not None:
         said = f"Fields separated by {source.separator!r}. {said}"
-    if damaged:
+    if stray is not None:
+        said += f" The files hold {stray[0]}. {stray[1]}"
+    elif damaged:
         said += (
             f" {damaged:,} values hold bytes that it does not know: their records would be set "
             "aside. Name the encoding of the file, e.g. --encoding cp1252 --force."

@@ -34,7 +34,7 @@ from dpsynth_assets.privacy.monotone_search import (
     smallest_multiplier,
 )
 from dpsynth_assets.privacy.pld import DISCRETIZATION, pld_epsilon, profile_to_pld
-from dpsynth_assets.privacy.renyi import zcdp_rho
+from dpsynth_assets.privacy.renyi import least_sampled_epsilon, zcdp_rho
 
 TIGHT_GAIN = 1.6
 """Sizes the grid: optimal composition allows less than this many times the tokens of zCDP."""
@@ -237,10 +237,16 @@ def dp_sgd_noise_multiplier(
         smallest.
 
     Raises:
-        ValueError: If the other events alone exceed the target, or an argument is out of domain.
+        ValueError: If the other events alone exceed the target, an argument is out of domain, or
+            the target is below `least_sampled_epsilon`.
     """
     if steps < 1:
         raise ValueError(f"Expected steps >= 1, got {steps}.")
+    if sampling_probability < 1 and 0 < target_epsilon < (least := least_sampled_epsilon(delta)):
+        raise ValueError(
+            f"Expected target_epsilon >= {rounded_up(least, '.2g')} at δ = {delta}, got "
+            f"{target_epsilon}: below, no accountant here tells what sampling gains."
+        )
     room = _gaussian_room(target_epsilon, delta, accountant, other_events)
 
     def cost(multiplier: float, discretization: float) -> float:

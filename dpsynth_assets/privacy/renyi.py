@@ -109,6 +109,16 @@ def filter_order(epsilon: float, delta: float) -> float:
     return _best_order(zcdp_rho(epsilon, delta), epsilon)
 
 
+def least_sampled_epsilon(delta: float) -> float:
+    """The ε from which on noise for a sampled release is found within a fifth of what is needed.
+
+    Twice the least ε that any of `ORDERS` can state of it: below that, sampling counts for nothing.
+    """
+    check_delta(delta)
+    conversions = (math.log1p(-1.0 / a) - math.log(delta * a) / (a - 1.0) for a in ORDERS)
+    return 2.0 * max(0.0, min(conversions))
+
+
 def is_zcdp(event: Event) -> bool:
     """Says whether ρ is all that is known of an event: no sampling lowers its divergence."""
     return all(

@@ -17,6 +17,7 @@ from dpsynth_assets.datasets import (
     matching_files,
     parse_dataset_file,
 )
+from dpsynth_assets.datasets.source_section import UTF_8
 from dpsynth_assets.json_records import record_check
 from dpsynth_assets.records.admission import Tally, unfit
 from dpsynth_assets.records.columns import SourceError
@@ -31,7 +32,7 @@ from dpsynth_assets.records.record_filters import (
     kept_id_columns,
     repeated_ids,
 )
-from dpsynth_assets.records.sources import file_batches, read_source
+from dpsynth_assets.records.sources import read_source, stray_encodings
 from dpsynth_assets.records.windows import date_of, in_window
 
 MethodChecker = Callable[[PrivateDatasetSpec], Sequence[Problem]]
@@ -144,7 +145,7 @@ def check_records(
     judged = judge(raw, spec)
     usable = judged.filter(pl.col(REASON).is_null())
     problems = [problem for rule in Rule for problem in _set_aside(judged, rule, path)]
-    problems = [_of_encodings(problem, spec) for problem in problems]
+    problems = _of_encodings(problems, spec, path)
     problems = _of_kept_ids(judged, spec, path, problems)
     problems += _cleaned(raw[column_names(spec).text], path)
     problems += _no_records(usable, spec, path) + _in_no_cohort(source, whole or spec, path)
@@ -240,28 +241,21 @@ def _cleaned(texts: pl.Series, path: Path) -> list[Problem]:
     return [_warning(path, "columns.text", "text without control characters", got, remedy)]
 
 
-def _of_encodings(problem: Problem, spec: PrivateDatasetSpec) -> Problem:
-    """Where only some of several files are written otherwise, no encoding fits all: names them."""
-    files = matching_files(spec.source)
-    if Rule.DAMAGED_TEXT.value not in problem.got or len(files) < 2:
-        return problem
-    text = column_names(spec).text
-    other = [
-        file.name
-        for file in files
-        if any(
-            batch[text].str.contains("\ufffd", literal=True).any()
-            for batch in file_batches(file, spec.source, column_names(spec))
-        )
+def _of_encodings(problems: list[Problem], spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
+    """Names the files, where no encoding fits all or another one than declared is misread."""
+    found = stray_encodings(spec.source)
+    if found is None:
+        return problems
+    got, remedy = found
+    if spec.source.encoding != UTF_8:  # Every byte has a meaning, so no record shows it.
+        expected = f"{spec.source.encoding} text"
+        return [_problem(path, "source.encoding", expected, got, remedy), *problems]
+    return [
+        replace(problem, got=f"{problem.got}; {got}", remedy=remedy)
+        if f"({Rule.DAMAGED_TEXT.value};" in problem.got
+        else problem
+        for problem in problems
     ]
-    if len(other) == len(files):
-        return problem
-    named = ", ".join(other[:_ROWS_SHOWN])
-    return replace(
-        problem,
-        got=f"{problem.got} in {len(other)} of {len(files)} files ({named})",
-        remedy="Save these files as the others are: one encoding is read for all.",
-    )
 
 
 def _counted(rows: Sequence[int]) -> str:

@@ -18,11 +18,16 @@ READABLE, IS_TEXT = "__readable", "__is_text"
 """Flags beside the columns: the record could be parsed; its text is absent or a string."""
 
 _TEXT_TYPES = (pl.String, pl.Categorical, pl.Enum, pl.Null)
-_NESTED = (pl.List, pl.Array, pl.Struct, pl.Object)
+_WITHOUT_TEXT = (pl.List, pl.Array, pl.Struct, pl.Object, pl.Duration)
 
 _OTHER_COLUMN = {
     True: "Name one of these columns.",
     False: "Name the column as the source does; a CSV file needs a header line.",
+}
+
+_FAILURES = {
+    "NoDataError": ", which is empty",
+    "DuplicateError": " with two columns of one name",
 }
 
 T = TypeVar("T")
@@ -118,70 +123,85 @@ def guarded(
     except Exception as error:  # noqa: BLE001
         kind = type(error).__name__
     if kind:
-        wrong = ", which is empty" if kind == "NoDataError" else f" that fails with {kind}"
+        wrong = _FAILURES.get(kind, f" that fails with {kind}")
         got = f"{file}{wrong}"
         raise SourceError(field="source.path", expected=expected, got=got, remedy=remedy)
     return results[0]
 
 
 def as_records(
-    frame: pl.DataFrame, columns: ColumnNames, readable: Sequence[bool] | None = None
+    frame: pl.DataFrame,
+    columns: ColumnNames,
+    file: Path | str,
+    readable: Sequence[bool] | None = None,
 ) -> pl.DataFrame:
     """Casts typed columns to text, by the type the file declares.
 
     Args:
         frame: Has the columns.
         columns: Columns that are asked for.
+        file: Where they were read.
         readable: Which rows could be parsed; None: all.
     """
     if columns.object:
-        frame = frame.with_columns(_composed(frame, columns))
+        frame = frame.with_columns(_composed(frame, columns, file))
     declared = frame.schema[columns.text]
     wrong = not isinstance(declared, _TEXT_TYPES) and declared != pl.Binary
     if wrong and not columns.any_type:
         raise SourceError(
             field="columns.text",
             expected="a column of text",
-            got=f"type {declared} in {columns.text!r}",
-            remedy="Name the column that holds the text.",
+            got=f"type {declared} in {columns.text!r} of {file}",
+            remedy="Name the column that holds the text, or store it as strings.",
         )
-    texts = [_as_text(frame[name], columns) for name in columns.written]
+    texts = [_as_text(frame[name], columns, file) for name in columns.written]
     flags = [True] * frame.height if readable is None else readable
     return pl.DataFrame(texts).with_columns(
         pl.Series(READABLE, flags, dtype=pl.Boolean), pl.lit(True).alias(IS_TEXT)
     )
 
 
-def _composed(frame: pl.DataFrame, columns: ColumnNames) -> pl.Series:
+def _composed(frame: pl.DataFrame, columns: ColumnNames, file: Path | str) -> pl.Series:
     name = unwritable(frame.schema, columns.object)
     if name is not None:
         raise SourceError(
             field=f"columns.object.{columns.object.index(name)}",
             expected="a column that JSON can hold",
-            got=f"type {frame.schema[name]} in {name!r}",
+            got=f"type {frame.schema[name]} in {name!r} of {file}",
             remedy="Leave it out, or store it as text.",
         )
     return compose_column(frame, columns.object)
 
 
-def _as_text(series: pl.Series, columns: ColumnNames) -> pl.Series:
-    if isinstance(series.dtype, _NESTED) and columns.any_type:
+def _as_text(series: pl.Series, columns: ColumnNames, file: Path | str) -> pl.Series:
+    if isinstance(series.dtype, _WITHOUT_TEXT) and columns.any_type:
         written = series.to_frame().select(pl.struct(series.name).struct.json_encode())
         return written.to_series().alias(series.name)
-    if isinstance(series.dtype, _NESTED):
+    if isinstance(series.dtype, _WITHOUT_TEXT):
         field = next(field for field, name in columns.others.items() if name == series.name)
         raise SourceError(
             field=field,
             expected="a column of single values",
-            got=f"type {series.dtype} in {series.name!r}",
-            remedy="Name another column.",
+            got=f"type {series.dtype} in {series.name!r} of {file}",
+            remedy="Name another column, or store this one as strings.",
         )
     if series.dtype == pl.Binary:
-        values = [None if value is None else value.decode("utf-8", "replace") for value in series]
+        is_text = series.name == columns.text
+        values = [None if value is None else _bytes_text(value, is_text) for value in series]
         return pl.Series(series.name, values, dtype=pl.String)
+    if series.dtype == pl.Float32:  # Its own shortest decimal: 0.1, not 0.10000000149.
+        series = series.cast(pl.String).cast(pl.Float64)
     if series.dtype.is_float():
         return pl.Series(series.name, [float_text(value) for value in series], dtype=pl.String)
     return series.cast(pl.String)
+
+
+def _bytes_text(value: bytes, is_text: bool) -> str:
+    """Reads bytes as UTF-8; others that are no text but an id, such as a UUID, in hexadecimal."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("utf-8", "replace") if is_text else value.hex()
 
 
 def empty_rows(columns: ColumnNames) -> pl.DataFrame:

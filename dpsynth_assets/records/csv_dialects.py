@@ -4,6 +4,7 @@
 What is recognised follows from the header and from byte order marks alone, never from a record.
 """
 
+import codecs
 import csv
 import gzip
 import io
@@ -18,6 +19,7 @@ from dpsynth_assets.datasets import SourceSpec
 from dpsynth_assets.records.columns import ColumnNames, SourceError
 
 _LONGEST_HEADER_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 20
 _UTF_8 = "utf-8"
 _EIGHT_BIT = "cp1252"
 """What most programs that write neither UTF-8 nor UTF-16 use; latin-1 without its gaps."""
@@ -118,6 +120,23 @@ def refuse_stray_dialect(source: SourceSpec, kind: str) -> None:
                 got=f"{declared!r} for a {kind} source",
                 remedy="Drop it: the format says how its texts are written.",
             )
+
+
+def is_utf_8(file: Path) -> bool | None:
+    """Whether all bytes of a file are UTF-8 text; None where they are ASCII, as in most encodings.
+
+    **Privacy** Reads the records: for the steward's terminal alone.
+    """
+    decoder = codecs.getincrementaldecoder(_UTF_8)()
+    ascii_alone = True
+    with opened(file) as raw:
+        while block := raw.read(_BLOCK_BYTES):
+            ascii_alone &= block.isascii()
+            try:
+                decoder.decode(block)
+            except UnicodeDecodeError:
+                return False
+    return None if ascii_alone else not decoder.getstate()[0]
 
 
 def opened(file: Path) -> gzip.GzipFile | io.BufferedReader:

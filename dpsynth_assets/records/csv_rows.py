@@ -73,7 +73,7 @@ def csv_batches(
             for name, place in zip(columns.distinct, places, strict=True)
         }
         frame = pl.DataFrame(data, schema=dict.fromkeys(columns.distinct, pl.String))
-        yield as_records(frame, columns, readable=[row is not None for row in chunk])
+        yield as_records(frame, columns, file, readable=[row is not None for row in chunk])
     if found.unclosed is not None:
         raise SourceError(
             field="source.path",

@@ -52,14 +52,16 @@ def parquet_class_names(file: Path, columns: Sequence[str]) -> dict[str, list[st
 
 
 def named_classes(frame: pl.DataFrame, names: Mapping[str, Sequence[str]]) -> pl.DataFrame:
-    """Replaces class numbers by names; -1, Hugging Face's mark for no label, is absent."""
+    """Replaces class numbers by names; -1, Hugging Face's mark for no label, is absent.
+
+    A column that holds no numbers has the names already.
+    """
     return frame.with_columns(
-        pl.Series(
-            column,
-            [None if n is None or not 0 <= n < len(own) else own[n] for n in frame[column]],
-            dtype=pl.String,
-        )
+        frame[column]
+        .cast(pl.Int64, strict=False)
+        .replace_strict(range(len(own)), own, default=None)
         for column, own in names.items()
+        if frame.schema[column].is_numeric()
     )
 
 

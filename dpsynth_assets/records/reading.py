@@ -98,7 +98,7 @@ def frame_rows(frame: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
     """
     columns = column_names(spec)
     check_columns(frame.columns, columns, "the frame", schema=True)
-    return as_records(frame.select(columns.distinct), columns)
+    return as_records(frame.select(columns.distinct), columns, "the frame")
 
 
 def canonical_records(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> PrivateRecords:

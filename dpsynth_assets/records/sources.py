@@ -5,7 +5,7 @@ as text, JSON Lines value by value, and Parquet and Arrow by the type their file
 name the file and never repeat its content: polars' own messages quote the offending field.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from glob import glob
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 import polars as pl
 
 from dpsynth_assets.datasets import SourceSpec
+from dpsynth_assets.datasets.source_section import UTF_8
 from dpsynth_assets.records.columns import (
     ColumnNames,
     SourceError,
@@ -21,7 +22,7 @@ from dpsynth_assets.records.columns import (
     empty_rows,
     guarded,
 )
-from dpsynth_assets.records.csv_dialects import refuse_stray_dialect
+from dpsynth_assets.records.csv_dialects import is_utf_8, refuse_stray_dialect
 from dpsynth_assets.records.csv_rows import csv_batches, csv_columns
 from dpsynth_assets.records.file_formats import (
     arrow_batches,
@@ -45,6 +46,8 @@ from dpsynth_assets.records.refusals import (
 
 BATCH_ROWS: Final = 20_000
 """Rows of a batch, about; a public constant."""
+
+_FILES_NAMED = 5
 
 PARQUET_FILE, ARROW_FILE = "a Parquet file", "an Arrow stream"
 _REMOTE = (
@@ -91,7 +94,7 @@ def source_batches(source: SourceSpec, columns: ColumnNames) -> Iterator[pl.Data
     """
     if _is_remote(source):
         for batch in _batches(_remote_query(source, columns), source.path, *_REMOTE):
-            yield as_records(batch, columns)
+            yield as_records(batch, columns, source.path)
         return
     for file in source_files(source):
         yield from file_batches(file, source, columns)
@@ -107,7 +110,37 @@ def file_batches(file: Path, source: SourceSpec, columns: ColumnNames) -> Iterat
     else:
         typed = _parquet_batches if kind == "parquet" else _arrow_batches
         for batch in typed(file, columns):
-            yield as_records(batch, columns)
+            yield as_records(batch, columns, file)
+
+
+def stray_encodings(source: SourceSpec) -> tuple[str, str] | None:
+    """Finds CSV files that the declared encoding misreads, or that differ among themselves.
+
+    **Privacy** Reads all bytes: for the steward's terminal alone.
+
+    Returns:
+        Which files hold what, and the remedy; None where one encoding fits all.
+    """
+    if _is_remote(source) or "a".encode(source.encoding) != b"a":
+        return None
+    found = {
+        file.name: is_utf_8(file)
+        for file in source_files(source)
+        if _format_of(file.name, source) == "csv"
+    }
+    right, other = (
+        sorted(n for n, each in found.items() if each is is_it) for is_it in (True, False)
+    )
+    if right and other:
+        got = f"UTF-8 in {_listed(right)} and another encoding, e.g. cp1252, in {_listed(other)}"
+        return got, "Save the latter as UTF-8: one encoding is read for all."
+    if right and source.encoding != UTF_8:
+        return f"UTF-8 in {_listed(right)}", f"Name utf-8 instead of {source.encoding}, or nothing."
+    return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_FILES_NAMED]) + (", …" if len(names) > _FILES_NAMED else "")
 
 
 def source_columns(source: SourceSpec, rows: int) -> list[str]:

@@ -434,6 +434,7 @@ def test_what_is_no_list_of_events_is_refused(text, words):
 
 def test_printed_numbers_are_rounded_to_the_safe_side():
     assert up(1.00001) == "1.0001"
+    assert up(0.00213) == "0.00213"
     assert up(math.inf) == "infinite"
     assert up_significant(0.123401) == "0.1235"
     assert up_significant(1.2340000000000002e-7) == "1.235e-07"

@@ -165,7 +165,7 @@ def test_training_that_cannot_be_computed_well_is_refused_at_once(wrong):
     refused = invoke("calibrate dp-sgd", **wrong)
     assert refused.exit_code == 2
     told = " ".join(refused.stderr.replace("│", " ").split())
-    assert "epsilon >= 0.01" in told or "less than or equal to 10000000" in told
+    assert "epsilon >= 0.0021 at δ" in told or "less than or equal to 10000000" in told
 
 
 def test_training_beside_a_histogram_that_costs_all_is_refused():

@@ -20,7 +20,7 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.monotone_search import TOLERANCE, smallest_multiplier
-from dpsynth_assets.privacy.renyi import zcdp_rho
+from dpsynth_assets.privacy.renyi import least_sampled_epsilon, zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 OTHERS = [(), (DiscreteLaplaceEvent(scale=10.0),), (GaussianEvent(noise_multiplier=5.0),)]
@@ -204,6 +204,16 @@ def test_others_over_the_target_are_refused(calibrate):
         calibrate(target_epsilon=1.0, delta=1e-6, other_events=spent)
     with pytest.raises(ValueError, match="target_epsilon"):
         calibrate(target_epsilon=0.0, delta=1e-6)
+
+
+@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
+def test_the_least_target_that_is_taken_finds_the_noise_that_is_needed(accountant):
+    plan = {"sampling_probability": 0.1, "steps": 100, "delta": 1e-6, "accountant": accountant}
+    least = least_sampled_epsilon(1e-6)
+    needed = 0.1 * 10 / gaussian_mu(least, 1e-6)  # Many small steps: μ = q √T / σ.
+    assert needed < dp_sgd_noise_multiplier(target_epsilon=least, **plan) < 1.2 * needed
+    with pytest.raises(ValueError, match=r"target_epsilon >= 0\.0021 .* got 0\.002:"):
+        dp_sgd_noise_multiplier(target_epsilon=0.002, **plan)
 
 
 def test_a_target_that_no_noise_meets_is_refused():

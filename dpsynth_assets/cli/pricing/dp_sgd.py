@@ -25,9 +25,6 @@ from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.renyi import check_delta
 from dpsynth_assets.privacy.units import NeighboringRelation
 
-LEAST_TIGHT_EPSILON = 0.01
-"""Below, the grid of privacy losses is so coarse that the noise found is many times too large."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Settings):
@@ -78,16 +75,7 @@ class Training(Settings):
         return histogram_of(self, self.histogram_noise_std)
 
     def within(self, epsilon: float, delta: float, accountant: str) -> "Training":
-        """Finds the smallest noise multiplier.
-
-        Raises:
-            ValueError: ε is too small for the grid that `tight` computes on.
-        """
-        if accountant == "tight" and epsilon < LEAST_TIGHT_EPSILON:
-            raise ValueError(
-                f"Expected epsilon >= {LEAST_TIGHT_EPSILON} with accountant tight, which computes "
-                f"on a grid that is too coarse below, got {epsilon}. Choose a larger ε, or zcdp."
-            )
+        """Finds the smallest noise multiplier."""
         found = dp_sgd_noise_multiplier(
             sampling_probability=self.sampling_probability,
             steps=self.steps,

@@ -45,8 +45,9 @@ def finite(value: Any) -> Any:
 
 
 def up(value: float) -> str:
-    """Writes ε with four decimals, rounded up: a printed ε never understates."""
-    return rounded_up(value, ".4f") if math.isfinite(value) else "infinite"
+    """Writes ε with four decimals, a small one with three digits, rounded up."""
+    form = ".4f" if value >= 0.01 else ".3g"
+    return rounded_up(value, form) if math.isfinite(value) else "infinite"
 
 
 def up_significant(value: float, digits: int = 4) -> str:
