@@ -180,13 +180,6 @@ class BudgetSpec(Declaration):
         description="How often everything may be released anew within ε (>= 1): each round gets an "
         "equal part of the budget. A schedule needs as many rounds as it is to run.",
     )
-    monthly_epsilon: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="ε that the releases of one calendar month (UTC) may come to, beside the total "
-        "(> 0), composed by the same accountant; none: no bound by month.",
-    )
     accountant: Literal["zcdp", "tight"] = Field(
         default="zcdp",
         description="zcdp: methods may be added later. tight: a plan fixed beforehand, smaller ε.",
@@ -196,17 +189,6 @@ class BudgetSpec(Declaration):
         description="Whether releases with only a data-dependent (ex-post) bound are accepted. "
         "They are not (ε, δ)-DP.",
     )
-
-    @model_validator(mode="after")
-    def _month_within_total(self) -> Self:
-        if self.monthly_epsilon is not None and self.monthly_epsilon > self.epsilon:
-            refuse(
-                "monthly_epsilon",
-                f"at most budget.epsilon = {declared(self.epsilon)}",
-                declared(self.monthly_epsilon),
-                "Lower it, or drop it: the total bounds a month already.",
-            )
-        return self
 
     @model_validator(mode="after")
     def _small_delta(self) -> Self:

@@ -17,6 +17,7 @@ _MOST_PROBLEMS = 100
 
 REMOVED: Mapping[str, str] = {
     "mean_with_shots": "It was removed: write mean_uniform, which scored no worse.",
+    "monthly_epsilon": "It was removed: budget.rounds shares ε among equal rounds.",
 }
 """Names that dataset files once had, and what to write instead: a method, a key or a setting."""
 

@@ -54,7 +54,7 @@ FIELDS = {
     "accountant unknown": ("budget.accountant", "magic"),
     "rounds zero": ("budget.rounds", 0),
     "rounds broken": ("budget.rounds", 1.5),
-    "monthly negative": ("budget.monthly_epsilon", -3),
+    "monthly removed": ("budget.monthly_epsilon", 3),
     "budget a number": ("budget", 4),
     "budget absent": ("budget", DROP),
     "budget misspelt": ("bugdet", {"epsilon": 1}),

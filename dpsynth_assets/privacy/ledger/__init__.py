@@ -2,12 +2,11 @@
 
 Read in this order: `terms` (the budget), `schema` (requests and entries), `chain` (why they cannot
 be edited unseen), `charges` (cost of an event under the filter), `plans` (cost of a fixed plan),
-`months` (the ledger's calendar), `decisions` (answers of a gate that reads private text),
-`older_prices` (entries of older versions), `accounts` (entries become sums), `allowances` (budget
-of a month), `conditions` and `admission` (may this be charged?), `entries` (what is written then),
-`database` (the table and its lock), `checkpoint` and `reservations` (what a machine need not verify
-again), `witness` (how a lost ledger is noticed), `store` (the `Ledger` others call), `statement`
-and `export` (what is shown).
+`decisions` (answers of a gate that reads private text), `older_prices` (entries of older versions),
+`accounts` (entries become sums), `conditions` and `admission` (may this be charged?), `entries`
+(what is written then), `database` (the table and its lock), `checkpoint` and `reservations` (what a
+machine need not verify again), `witness` (how a lost ledger is noticed), `store` (the `Ledger`
+others call), `statement` and `export` (what is shown).
 """
 
 from dpsynth_assets.privacy.ledger.admission import Admission

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import cast
 
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.decisions import SeenDecisions
 from dpsynth_assets.privacy.ledger.schema import (
@@ -141,6 +142,8 @@ def _reserve_problem(entry: LedgerEntry) -> str | None:
         if terms is None or not charged:
             return "has no terms or no event, so what it spent is unknown"
         same = entry.request().key(terms.relation, terms.unit) == entry.key
+    except PrivacyError as error:
+        return str(error)
     except (TypeError, ValueError, KeyError) as error:
         return f"cannot be read as a charge ({type(error).__name__})"
     return None if same else "its key is not that of its request"

@@ -8,7 +8,6 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.chain import sealed
 from dpsynth_assets.privacy.ledger.decisions import GateQuestion, decision_json
-from dpsynth_assets.privacy.ledger.months import utc_now
 from dpsynth_assets.privacy.ledger.schema import (
     COMMIT,
     DECISION,
@@ -20,6 +19,11 @@ from dpsynth_assets.privacy.ledger.schema import (
     plan_to_json,
 )
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, canonical_json, digest
+
+
+def utc_now() -> datetime:
+    """The clock of this machine, in UTC."""
+    return datetime.now(UTC)
 
 
 def reserve_entry(

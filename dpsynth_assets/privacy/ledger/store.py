@@ -30,8 +30,8 @@ from dpsynth_assets.privacy.ledger.entries import (
     decision_entry,
     recovery_entry,
     reserve_entry,
+    utc_now,
 )
-from dpsynth_assets.privacy.ledger.months import month_at, utc_now
 from dpsynth_assets.privacy.ledger.schema import (
     RESERVE,
     LedgerEntry,
@@ -72,7 +72,7 @@ class Ledger:
 
         Args:
             url: SQLAlchemy URL. A missing SQLite file is created, for its owner only.
-            clock: Says when an entry is recorded, and which month's allowance it takes.
+            clock: Says when an entry is recorded.
             checkpoint: Where this machine keeps what it has verified; none: all is verified anew.
             witness: What this installation remembers of its ledger; none: a lost one is unnoticed.
 
@@ -117,13 +117,12 @@ class Ledger:
             PrivacyError: The request cannot be charged under these terms; nothing was charged.
         """
         with self._appending() as (appender, book):
-            now = self._clock()
-            admission = admit(book, request, terms, plan, now)
+            admission = admit(book, request, terms, plan)
             if admission.reused:
                 return _released(book, request, terms)
             if admission.refusal is not None:
                 raise BudgetExceededError(admission.refusal)
-            entry = reserve_entry(book, request, terms, plan, now)
+            entry = reserve_entry(book, request, terms, plan, self._clock())
             reservation = Reservation(entry.reservation, request)
             if before is not None:
                 before(reservation)
@@ -255,7 +254,7 @@ class Ledger:
         """Says what `reserve` would say, and spends nothing."""
         book = self._refreshed()
         try:
-            return admit(book, request, terms, plan, self._clock())
+            return admit(book, request, terms, plan)
         except PrivacyError as refusal:
             account = book.accounts.get(request.cohort)
             return Admission(
@@ -279,10 +278,8 @@ class Ledger:
         return self._database.count_charges(cohort)
 
     def spend(self, cohort: str, terms: BudgetTerms | None = None) -> CohortSpend:
-        """States what a cohort has spent, in all and this month, against `terms` or its last."""
-        book = self._refreshed()
-        month = max(book.month, month_at(self._clock()))
-        return cohort_spend(cohort, book.accounts.get(cohort), terms, month)
+        """States what a cohort has spent, against `terms` or its last."""
+        return cohort_spend(cohort, self._refreshed().accounts.get(cohort), terms)
 
     def account(self, cohort: str) -> CohortAccount | None:
         """States what a cohort was charged, event by event; None before its first charge."""
