@@ -272,6 +272,4 @@ def _not_summed(spend: CohortSpend) -> str:
             f"secrets (posterior {rounded_up(spend.secret_posterior, '.4g')} of prior "
             f"{declared(spend.secret_prior)})"
         )
-    if spend.gate_decisions:
-        apart.append(f"{spend.gate_decisions} gate decisions that read private text")
     return ", ".join(apart) or "nothing"

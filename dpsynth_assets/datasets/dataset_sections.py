@@ -257,18 +257,6 @@ class MethodSpec(Declaration):
         return self.name or self.method
 
 
-class ReleaseGateSpec(Declaration):
-    """The checks that may hold back a corpus beside those that look at no private record."""
-
-    copied_spans: Literal["show", "block"] = Field(
-        default="show",
-        description="What happens where a corpus repeats a long span of one or two private units. "
-        "show: the steward sees it in `copied_spans`, internal, and nothing is held back. block: "
-        "the corpus is not published; whether one is published then answers a question about "
-        "private text exactly, outside (ε, δ), and the ledger and the label count every answer.",
-    )
-
-
 class EvaluationSpec(Declaration):
     """The scoring of corpora. Scores stay internal: they are computed from private text."""
 

@@ -18,6 +18,8 @@ _MOST_PROBLEMS = 100
 REMOVED: Mapping[str, str] = {
     "mean_with_shots": "It was removed: write mean_uniform, which scored no worse.",
     "monthly_epsilon": "It was removed: budget.rounds shares ε among equal rounds.",
+    "release_gate": "It was removed: no gate reads private text. Drop it; the internal asset "
+    "copied_spans shows the steward what a corpus repeats.",
 }
 """Names that dataset files once had, and what to write instead: a method, a key or a setting."""
 

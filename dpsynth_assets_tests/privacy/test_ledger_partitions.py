@@ -9,7 +9,8 @@ from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
-from dpsynth_assets.privacy.ledger.accounts import CohortAccount
+from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
+from dpsynth_assets.privacy.ledger.chain import sealed, verify_chain
 from dpsynth_assets.privacy.ledger.statement import dataset_spend
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
@@ -48,6 +49,21 @@ def test_a_ledger_with_a_bound_that_this_version_does_not_keep_is_refused(ledger
         assert str(e.value) == problem.message
         assert "\n" not in problem.message
     assert len(ledger.entries()) == 1
+
+
+def test_a_ledger_with_entries_of_a_kind_that_this_version_does_not_know_is_refused(ledger):
+    """As answers of a release gate of version 0.2: what they told is in no ε."""
+    charge(ledger, "1")
+    (paid,) = ledger.entries()
+    told = paid._replace(seq=2, kind="decision", event_json=None, previous_hash=paid.hash)
+    decision = sealed(told)
+    (problem,) = verify_chain([paid, decision]).problems
+    book = Book()
+    book.post(paid)
+    with pytest.raises(PrivacyError, match=r"got 'decision'\. Nothing was charged") as refused:
+        book.post(decision)
+    assert problem.message in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_two_rules_may_not_part_one_dataset(ledger):

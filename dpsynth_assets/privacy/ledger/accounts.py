@@ -6,15 +6,20 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
-from dpsynth_assets.privacy.errors import LedgerIntegrityError
+from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.chain import GENESIS, link_problem
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum, is_free
-from dpsynth_assets.privacy.ledger.decisions import passed
 from dpsynth_assets.privacy.ledger.older_prices import restated_plan
 from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_posterior, plan_rounds
 from dpsynth_assets.privacy.ledger.reservations import Committed, KeptReservations, Layered
-from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, RESERVE, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import (
+    COMMIT,
+    RECOVERY,
+    RESERVE,
+    LedgerEntry,
+    kind_problem,
+)
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
 
 
@@ -44,7 +49,6 @@ class CohortAccount:
         older_plan_json: The same as it was stored, where its price was another (`restated`).
         public_facts: Every public fact that some entry relied on.
         ex_post: Realised bounds of committed ex-post releases, by reservation; None if not stated.
-        decisions: Number of decisions to publish that read private text; they are in no ε.
     """
 
     cohort: str
@@ -64,7 +68,6 @@ class CohortAccount:
     committed: int = 0
     has_ex_post: bool = False
     ex_post: dict[str, float | None] = field(default_factory=dict)
-    decisions: int = 0
 
     @property
     def rho(self) -> Fraction:
@@ -172,7 +175,6 @@ class Book:
     partitions: dict[str, str | None] = field(default_factory=dict)
     reserved: MutableMapping[str, str] = field(default_factory=dict)
     committed: MutableMapping[str, Committed] = field(default_factory=dict)
-    decisions: dict[str, bool] = field(default_factory=dict)
     older: dict[str, tuple[str, str]] = field(default_factory=dict)
     kept: KeptReservations | None = field(default=None, compare=False)
     _by_key: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
@@ -194,17 +196,19 @@ class Book:
         self.take_in(entry)
 
     def take_in(self, entry: LedgerEntry) -> None:
-        """Takes in an entry whose place in the ledger is shown otherwise (`proof`)."""
+        """Takes in an entry whose place in the ledger is shown otherwise (`proof`).
+
+        Raises:
+            PrivacyError: The entry is of a kind that this version does not know.
+        """
         if entry.kind == RESERVE:
             self._post_reserve(entry)
         elif entry.kind == COMMIT:
             self.committed[entry.reservation] = (entry.artifact_digest, entry.artifact_uri)
             self._note_released(entry.key, entry.reservation)
             self.accounts[entry.cohort].post_commit(entry)
-        elif entry.kind == DECISION:
-            self.decisions.setdefault(entry.key, passed(entry))
-            if entry.cohort in self.accounts:  # `verify` names a decision of an unknown cohort.
-                self.accounts[entry.cohort].decisions += 1
+        elif entry.kind != RECOVERY:
+            raise PrivacyError(f"Ledger entry {entry.seq}: {kind_problem(entry.kind)}")
         self.seq, self.head = entry.seq, entry.hash
 
     def _post_reserve(self, entry: LedgerEntry) -> None:

@@ -42,7 +42,7 @@ from dpsynth_assets.privacy.ledger.reservations import (
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
 
-FORMAT = 7
+FORMAT = 8
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
@@ -58,7 +58,6 @@ _PLAIN = (
     "reserved",
     "committed",
     "has_ex_post",
-    "decisions",
     "largest_budget",
 )
 
@@ -162,7 +161,6 @@ def _json(book: Book, kept: KeptReservations) -> dict[str, Any]:
         "partitions": book.partitions,
         "reserved": kept.reserved,
         "committed": kept.committed,
-        "decisions": book.decisions,
         "older": book.older,
         "older_released": book.older_released,
         "accounts": [_account_json(account) for account in book.accounts.values()],
@@ -176,7 +174,6 @@ def _book(stored: dict[str, Any], kept: KeptReservations) -> Book:
         stored["head"],
         accounts={row["cohort"]: _account(row) for row in stored["accounts"]},
         partitions=stored["partitions"],
-        decisions=stored["decisions"],
         older={name: (same, event_json) for name, (same, event_json) in stored["older"].items()},
     )
     book.begin_with(kept, stored["older_released"])

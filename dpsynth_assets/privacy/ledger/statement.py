@@ -53,7 +53,6 @@ class CohortSpend:
         total_guarantee: `dp`, or `none (…)` once any ex-post or secret release was reserved.
         relation: Neighbouring relation; empty where no terms are known.
         unit: Privacy unit in words.
-        gate_decisions: Decisions to publish that read private text, on which ε says nothing.
         public_facts: Every declared public fact that some release relied on.
         restated_from: ε that was stated of the same charges before version 0.2.0, when whole
             counts were priced as continuous noise; None where nothing is restated.
@@ -79,7 +78,6 @@ class CohortSpend:
     total_guarantee: str = DP_TOTAL
     relation: str = ""
     unit: str = ""
-    gate_decisions: int = 0
     public_facts: tuple[str, ...] = ()
     restated_from: float | None = None
 
@@ -184,7 +182,6 @@ def cohort_spend(
         total_guarantee=_guarantee([account]),
         relation=str(account.opened.relation),
         unit=account.opened.unit.describe(),
-        gate_decisions=account.decisions,
         restated_from=account.epsilon_before_restating if accountant == TIGHT else None,
         public_facts=tuple(sorted(account.public_facts)),
     )

@@ -24,10 +24,8 @@ from dpsynth_assets.privacy.ledger.chain import (
 )
 from dpsynth_assets.privacy.ledger.checkpoint import ENTRIES_BETWEEN, Checkpoint
 from dpsynth_assets.privacy.ledger.database import Appender, Database, sqlite_path
-from dpsynth_assets.privacy.ledger.decisions import GateQuestion
 from dpsynth_assets.privacy.ledger.entries import (
     commit_entry,
-    decision_entry,
     recovery_entry,
     reserve_entry,
     utc_now,
@@ -167,44 +165,6 @@ class Ledger:
                     f"Expected the artifact {earlier[0]} that was committed for {reserve.asset}, "
                     f"got {artifact_digest}. Reserve again under a new release name."
                 )
-
-    def decide(self, question: GateQuestion, answer: Callable[[], bool]) -> bool:
-        """Answers what a release gate asks of private text, and records it before it is returned.
-
-        Args:
-            question: What is asked, about which candidate.
-            answer: Reads private text and says whether the candidate passes. Called only where the
-                ledger has no decision about this candidate.
-
-        Returns:
-            What the ledger says about the candidate, now and for good.
-
-        Raises:
-            PrivacyError: The cohort was charged nothing, so it has no candidate.
-
-        **Privacy**: an exact answer, which no ε covers; the ledger counts it (docs/privacy.md).
-        """
-        known = self.decision(question)
-        if known is not None:
-            return known
-        with self._appending() as (appender, _):
-            reserve = appender.find_reserve(question.release)
-        if reserve is None or reserve.cohort != question.cohort:
-            raise PrivacyError(
-                f"Expected a candidate that was charged to cohort {question.cohort!r}, got the "
-                f"reservation {question.release!r}. Materialise the candidate again."
-            )
-        self._database.allow_later_kinds()
-        passed = answer()
-        with self._appending() as (appender, book):
-            if question.key not in book.decisions:  # Another process may have asked meanwhile.
-                now = self._clock()
-                appender.append(decision_entry(book, reserve, question, passed=passed, now=now))
-        return bool(self.decision(question))
-
-    def decision(self, question: GateQuestion) -> bool | None:
-        """The decision about a candidate; None where there is none."""
-        return self._refreshed().decisions.get(question.key)
 
     def charge(self, reservation_id: str) -> LedgerEntry | None:
         """The charge of a reservation; None where there is none, or where its entry was altered."""
