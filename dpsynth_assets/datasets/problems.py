@@ -20,6 +20,9 @@ REMOVED: Mapping[str, str] = {
     "monthly_epsilon": "It was removed: budget.rounds shares ε among equal rounds.",
     "release_gate": "It was removed: no gate reads private text. Drop it; the internal asset "
     "copied_spans shows the steward what a corpus repeats.",
+    "variation": "It was removed: a text keeps its beginning. Drop it.",
+    "infilling_model": "It was removed with masked infilling. Drop it.",
+    "infilling_proposals": "It was removed with masked infilling. Drop it.",
 }
 """Names that dataset files once had, and what to write instead: a method, a key or a setting."""
 
