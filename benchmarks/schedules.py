@@ -31,7 +31,7 @@ attributes:
   source: {{path: {folder}/{name}.jsonl}}
   columns: {{labels: [label], id: id}}
   public_facts: {{labels: {{label: [billing, delivery]}}}}
-  budget: {{epsilon: 60.0, delta: 1.0e-6, rounds: 3, monthly_epsilon: 40.0}}
+  budget: {{epsilon: 60.0, delta: 1.0e-6, rounds: 3}}
   cluster_histogram: {{budget_share: 0.02}}
   methods:
     - {{method: mean_uniform, settings: {{expected_batch_size: 40}}}}
@@ -75,7 +75,6 @@ def fill(url: str, names: list[str], charges: int, dataset: str = "", rule: str 
         relation=NeighboringRelation.ADD_REMOVE,
         unit=PrivacyUnit(),
         public_facts=("label set of label",),
-        monthly_epsilon=40.0,
         partition=rule or None,
     )
     book, rows = Book(), []

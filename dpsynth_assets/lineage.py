@@ -7,9 +7,7 @@ a mechanism is never automated and never retried by policy, since each run may s
 Private data is also reached without an edge of the graph: through a resource. So a public or
 released asset that is no mechanism may require no resource that opens private data, nor may a check
 of one, since a check that fails holds back what comes after it. A resource class says by
-`opens_private_data` whether it does; one that does not say it counts as private. The exception is
-declared: an asset or check that decides about a release by reading private text names the field of
-the dataset file that asks for it (`tags.DECIDING_GATE`), and `deciding_gates` lists it.
+`opens_private_data` whether it does; one that does not say it counts as private.
 
 What a function reads by itself, from a path or a global, is not seen here.
 """
@@ -20,7 +18,6 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.tags import (
-    DECIDING_GATE,
     INTERNAL,
     MECHANISM,
     PRIVACY,
@@ -48,22 +45,6 @@ def verify_privacy_lineage(defs: dg.Definitions) -> None:
         raise PrivacyLineageError(
             "The asset graph breaks the privacy lineage:\n" + "\n".join(f"  {p}" for p in problems)
         )
-
-
-def deciding_gates(defs: dg.Definitions) -> tuple[str, ...]:
-    """Names every declared asset and check that decides about a release by reading private text."""
-    graph = defs.resolve_asset_graph()
-    assets = [
-        key.to_user_string()
-        for key in graph.get_all_asset_keys()
-        if DECIDING_GATE in graph.get(key).tags
-    ]
-    checks = [
-        f"{key.asset_key.to_user_string()}: {key.name}"
-        for key in graph.asset_check_keys
-        if DECIDING_GATE in graph.get_check_spec(key).metadata
-    ]
-    return tuple(sorted([*assets, *checks]))
 
 
 def _level_problems(defs: dg.Definitions) -> list[str]:
@@ -120,7 +101,7 @@ def _resource_problems(defs: dg.Definitions) -> list[str]:
         level = node.tags.get(PRIVACY)
         if level not in (PUBLIC, RELEASED) or not node.is_materializable:
             continue
-        if (MECHANISM in node.tags and level == RELEASED) or DECIDING_GATE in node.tags:
+        if MECHANISM in node.tags and level == RELEASED:
             continue
         problems.extend(
             f"{level} asset may read private data through a resource: "
@@ -138,7 +119,7 @@ def _check_problems(defs: dg.Definitions) -> list[str]:
         spec, own = graph.get_check_spec(key), graph.get(key.asset_key)
         level = own.tags.get(PRIVACY)
         shown = level in (PUBLIC, RELEASED)
-        if DECIDING_GATE in spec.metadata or not (shown or spec.blocking):
+        if not (shown or spec.blocking):
             continue
         made_by = graph.assets_def_for_key(key)
         reads = _private_parents(graph, key) if shown else []

@@ -26,12 +26,6 @@ NAMED_RELEASE: Final = "dpsynth/named_release"
 LAUNCHED_BY: Final = "dpsynth/launched_by"
 """Tag of a run: who asked for it, by the operating system's name, where that is known."""
 
-DECIDING_GATE: Final = "dpsynth/deciding_gate"
-"""Tag of an asset, or metadata of a check, that decides about a release by reading private text.
-
-Its value names the field of the dataset file that asks for it.
-"""
-
 PUBLIC: Final = "public"
 SENSITIVE: Final = "sensitive"
 RELEASED: Final = "released"

@@ -20,7 +20,7 @@ from dpsynth_assets.defs import sensors
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, GateQuestion, Ledger, ReleaseRequest
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_table import spend_table
@@ -313,29 +313,6 @@ def test_a_broken_chain_is_reported(installation, monkeypatch):
     assert not report.ok
     monkeypatch.setattr(Ledger, "verify", lambda self: report)
     assert [found.kind for found in installation.trail().findings] == ["ledger chain"]
-
-
-def test_decisions_that_read_private_text_are_told_and_are_no_spend(installation):
-    spends = installation.trail().spends
-    assert "Decisions that read private text" not in audit_page(installation.trail())
-    for candidate, answer in (("c1", False), ("c2", True)):
-        question = GateQuestion(
-            cohort="letters",
-            check="no_copied_span",
-            candidate=candidate,
-            release=installation.corpus,
-            code_version="1",
-        )
-        installation.ledger.decide(question, lambda answer=answer: answer)
-    trail = installation.trail()
-    assert trail.spends == spends
-    told = [(d.count, d.asset, d.outcome, d.candidate, d.reservation) for d in trail.decisions]
-    assert told == [
-        (1, CORPUS, "hold", "c1", installation.corpus),
-        (2, CORPUS, "pass", "c2", installation.corpus),
-    ]
-    assert "Decisions that read private text" in audit_page(trail)
-    assert len(json.loads(to_json(trail))["decisions"]) == 2
 
 
 def test_realised_ex_post_bounds_are_no_part_of_the_trail(installation):

@@ -19,7 +19,7 @@ from dpsynth_assets.privacy.gaussian_dp import gaussian_delta
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import histogram_event
 from dpsynth_assets.privacy.integer_gaussian import integer_gaussian_delta
-from dpsynth_assets.privacy.ledger import GateQuestion, Ledger
+from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.report.card_check import corpus_problems, releases, statement_problems
 from dpsynth_assets.report.cards import dataset_card, privacy_statement
@@ -376,61 +376,6 @@ def test_sampled_releases_that_train_nothing_speak_of_no_gradients(ledger):
     stated = " ".join(corpus_label(ledger.entries(), reservation)["assumptions"])
     assert "sampling that is charged" in stated
     assert "gradient" not in stated
-
-
-def decide(ledger, reservation, candidate="c1", passed=True):
-    question = GateQuestion(
-        cohort="tickets",
-        check="no_copied_span",
-        candidate=candidate,
-        release=reservation,
-        code_version="1",
-    )
-    return ledger.decide(question, lambda: passed)
-
-
-def test_without_decisions_nothing_is_said_of_them(ledger):
-    reservation = histogram_and_corpus(ledger)
-    label = corpus_label(ledger.entries(), reservation)
-    assert label["cohort"]["gate_decisions"] == 0
-    assert label["cohort"]["ledger_head"] == ledger.head()
-    told = json.dumps(label)
-    assert "gate" not in told.replace("gate_decisions", "")
-    assert "Exact answers" not in told
-
-
-def test_decisions_by_private_text_are_told_wherever_the_guarantee_is(ledger, tmp_path):
-    reservation = histogram_and_corpus(ledger)
-    decide(ledger, reservation, "c1", passed=False)
-    decide(ledger, reservation, "c2")
-    label = publish(tmp_path / "corpus", ledger, reservation)
-    state(tmp_path / "statement", ledger)
-    statement = (tmp_path / "statement" / "privacy_statement.md").read_text()
-    card = (tmp_path / "corpus" / "README.md").read_text()
-    assert label["cohort"]["gate_decisions"] == 2
-    for told in (label["guarantee"]["definition"], card, statement):
-        assert "Whether a corpus is published is not covered" in told
-        assert "given so far: 2" in told
-        assert "outside (ε, δ)" in told
-    assert any("exact answers have no ε" in sentence for sentence in label["not_summed"])
-    assert corpus_problems(tmp_path / "corpus", ledger.entries()) == []
-    assert statement_problems(tmp_path / "statement", ledger.entries()) == []
-
-
-def test_the_answers_themselves_are_on_no_label(ledger):
-    reservation = histogram_and_corpus(ledger)
-    decide(ledger, reservation, "candidate-digest", passed=False)
-    told = json.dumps(corpus_label(ledger.entries(), reservation))
-    assert "candidate-digest" not in told
-    assert '"hold"' not in told
-    assert corpus_label(ledger.entries(), reservation)["cohort"]["ledger_head"] is None
-
-
-def test_a_later_decision_does_not_make_an_earlier_label_false(ledger, tmp_path):
-    reservation = histogram_and_corpus(ledger)
-    publish(tmp_path / "corpus", ledger, reservation)
-    decide(ledger, reservation)
-    assert corpus_problems(tmp_path / "corpus", ledger.entries()) == []
 
 
 def test_a_card_says_which_rows_were_kept_and_by_what(tmp_path, ledger):

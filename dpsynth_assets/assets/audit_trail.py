@@ -39,7 +39,6 @@ from dpsynth_assets.report.audit_trail import (
     AuditTrail,
     Finding,
     Spend,
-    decisions_of,
     entries_of,
     spends_of,
     to_csv,
@@ -107,7 +106,6 @@ def audit_trail(
         spends=spends,
         files=files,
         findings=tuple(findings),
-        decisions=decisions_of(entries),
     )
 
 

@@ -4,7 +4,6 @@ import dagster as dg
 from dagster_shared.record import replace
 
 from dpsynth_assets.assets.replaced_ops import with_attributes
-from dpsynth_assets.tags import DECIDING_GATE
 
 FOLLOWS_RELEASES = (
     dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed()
@@ -37,8 +36,6 @@ def _followed(part: dg.AssetsDefinition) -> dg.AssetsDefinition:
 
 
 def _follows(spec: dg.AssetCheckSpec) -> dg.AssetCheckSpec:
-    if DECIDING_GATE in spec.metadata:
-        return spec
     # Attacks that a check waits for may never be made: it is taken without them.
     own = dg.AutomationCondition.eager().allow(dg.AssetSelection.assets(spec.asset_key))
     return replace(spec, automation_condition=own.with_label("follows its asset"))

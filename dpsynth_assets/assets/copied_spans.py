@@ -2,7 +2,7 @@
 
 The comparison reads private text without noise, so its answer may not decide about a release: that
 would tell exactly what the records do not contain. It is internal, holds nothing back, and nothing
-depends on it. A dataset file may let the same comparison decide (`checks.py`).
+depends on it.
 """
 
 import dagster as dg
@@ -11,7 +11,6 @@ import polars as pl
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.groups import steward_group
 from dpsynth_assets.assets.keys import dataset_key, public_key
-from dpsynth_assets.checks import COPIED_SPANS_CODE, NO_COPIED_SPAN
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import SHARED, PlannedMethod
@@ -22,6 +21,9 @@ from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import INTERNAL, PRIVACY
 
 COPIED_SPANS = "copied_spans"
+NO_COPIED_SPAN = "no_copied_span"
+COPIED_SPANS_CODE = "1"
+"""Version of the comparison."""
 
 
 def spans_table(folder: str) -> str:

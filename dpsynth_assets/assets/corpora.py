@@ -22,9 +22,8 @@ from dpsynth_assets.assets.written_corpus import written_corpus
 from dpsynth_assets.checks import (
     Candidate,
     card_check,
-    corpus_checks,
-    deciding_checks,
-    evaluate_gate,
+    corpus_check,
+    evaluate_conditions,
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
@@ -63,7 +62,7 @@ def corpus_asset_checks(
     """The release gate of a method's candidate, its attacks', and the check of its card."""
     candidate = dataset_key(spec.name, planned.folder, CANDIDATE_CORPUS)
     return [
-        *corpus_checks(spec, budget, candidate, public_corpus_key(spec)),
+        corpus_check(spec, budget, candidate),
         card_check(
             dataset_key(spec.name, planned.folder, "corpus"),
             released_folder(spec.name, planned.folder),
@@ -104,8 +103,8 @@ def corpus_asset(
         book = ledger.open()
         paid = Candidate(candidate_corpus, "/".join(candidate.path), release_store)
         problem = paid.problem(spec.account, book)
-        gate = evaluate_gate(spec, plan.budget, paid, None, book, deciding=deciding_checks(spec))
-        failed = [name for name, passed in gate.items() if not passed]
+        gate = evaluate_conditions(spec, plan.budget, paid, book)
+        failed = [name for name, condition in gate.items() if not condition.holds]
         if failed:
             raise dg.Failure(
                 description=(

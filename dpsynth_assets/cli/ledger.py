@@ -192,26 +192,8 @@ def _print_tables(told: History) -> None:
     for spend in told.cohorts:
         if spend.restated:
             console.print(f"Cohort {spend.cohort}: {spend.restated}.", highlight=False)
-    if any(spend.monthly_epsilon is not None for spend in told.cohorts):
-        console.print(_months(told.cohorts))
     if told.datasets:
         console.print(_datasets(told.datasets))
-
-
-def _months(cohorts: Sequence[CohortSpend]) -> Table:
-    table = Table("cohort", "month (UTC)", title="Monthly allowances", title_justify="left")
-    for name in ("ε this month", "of", "ε left"):
-        table.add_column(name, justify="right")
-    for spend in cohorts:
-        if spend.monthly_epsilon is not None:
-            table.add_row(
-                spend.cohort,
-                spend.month,
-                epsilon_up(spend.month_epsilon),
-                declared(spend.monthly_epsilon),
-                epsilon_down(spend.month_remaining_epsilon),
-            )
-    return table
 
 
 def _datasets(datasets: Sequence[DatasetSpend]) -> Table:
@@ -290,6 +272,4 @@ def _not_summed(spend: CohortSpend) -> str:
             f"secrets (posterior {rounded_up(spend.secret_posterior, '.4g')} of prior "
             f"{declared(spend.secret_prior)})"
         )
-    if spend.gate_decisions:
-        apart.append(f"{spend.gate_decisions} gate decisions that read private text")
     return ", ".join(apart) or "nothing"

@@ -117,34 +117,9 @@ def _facts(planned: Any, rounds: int) -> dict[str, Any]:
         "neighboring_relation": str(planned.budget.relation),
         "privacy_unit": planned.budget.unit.describe(),
         "rounds": rounds,
-        "monthly_epsilon": planned.budget.monthly_epsilon,
-        "rounds_a_month": _rounds_a_month(planned, rounds),
         "total_epsilon": planned.total_epsilon,
         "releases": rows,
     }
-
-
-def _rounds_a_month(planned: Any, rounds: int) -> int | None:
-    """How many rounds of the whole plan one month's allowance holds; None without an allowance."""
-    from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
-
-    terms = planned.budget
-    if terms.monthly_epsilon is None:
-        return None
-
-    def fits(count: int) -> bool:
-        events = planned.events * count
-        if terms.accountant == "tight":
-            return bool(epsilon_of(events, terms.delta, "tight") <= terms.monthly_epsilon)
-        return bool(
-            filter_epsilon(events, terms.delta, terms.monthly_epsilon) <= terms.monthly_epsilon
-        )
-
-    low, high = 0, rounds
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
 
 
 def _histogram_row(histogram: Any) -> dict[str, Any]:
@@ -230,11 +205,6 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
     )
     told = whole_in_words(facts["minutes"], facts["minutes_unknown"])
     console.print(told, highlight=False, markup=False, soft_wrap=True)
-    if facts["monthly_epsilon"] is not None:
-        console.print(
-            f"A calendar month (UTC) may come to ε = {declared(facts['monthly_epsilon'])}: "
-            f"{facts['rounds_a_month']} whole round(s) of this plan."
-        )
     for promise in facts["secrets"]:
         console.print(
             f"Secrets: prior {declared(promise['prior'])}, posterior "

@@ -181,13 +181,6 @@ class BudgetSpec(Declaration):
         description="How often everything may be released anew within ε (>= 1): each round gets an "
         "equal part of the budget. A schedule needs as many rounds as it is to run.",
     )
-    monthly_epsilon: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="ε that the releases of one calendar month (UTC) may come to, beside the total "
-        "(> 0), composed by the same accountant; none: no bound by month.",
-    )
     accountant: Literal["zcdp", "tight"] = Field(
         default="zcdp",
         description="zcdp: methods may be added later. tight: a plan fixed beforehand, smaller ε.",
@@ -197,17 +190,6 @@ class BudgetSpec(Declaration):
         description="Whether releases with only a data-dependent (ex-post) bound are accepted. "
         "They are not (ε, δ)-DP.",
     )
-
-    @model_validator(mode="after")
-    def _month_within_total(self) -> Self:
-        if self.monthly_epsilon is not None and self.monthly_epsilon > self.epsilon:
-            refuse(
-                "monthly_epsilon",
-                f"at most budget.epsilon = {declared(self.epsilon)}",
-                declared(self.monthly_epsilon),
-                "Lower it, or drop it: the total bounds a month already.",
-            )
-        return self
 
     @model_validator(mode="after")
     def _small_delta(self) -> Self:
@@ -274,18 +256,6 @@ class MethodSpec(Declaration):
     def key(self) -> str:
         """Folder of the corpus: `name`, or the method's own name."""
         return self.name or self.method
-
-
-class ReleaseGateSpec(Declaration):
-    """The checks that may hold back a corpus beside those that look at no private record."""
-
-    copied_spans: Literal["show", "block"] = Field(
-        default="show",
-        description="What happens where a corpus repeats a long span of one or two private units. "
-        "show: the steward sees it in `copied_spans`, internal, and nothing is held back. block: "
-        "the corpus is not published; whether one is published then answers a question about "
-        "private text exactly, outside (ε, δ), and the ledger and the label count every answer.",
-    )
 
 
 class EvaluationSpec(Declaration):

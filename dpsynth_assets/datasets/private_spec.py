@@ -17,7 +17,6 @@ from dpsynth_assets.datasets.dataset_sections import (
     MethodSpec,
     PrivacyUnitSpec,
     PublicFactsSpec,
-    ReleaseGateSpec,
     TopicHistogramSpec,
 )
 from dpsynth_assets.datasets.engine import EngineSpec
@@ -95,10 +94,6 @@ class PrivateDatasetSpec(Declaration):
         default=None, description="Secrets of the records and their protection; none: no promise."
     )
     methods: list[MethodSpec] = Field(min_length=1, description="Corpora to be made (>= 1).")
-    release_gate: ReleaseGateSpec = Field(
-        default_factory=ReleaseGateSpec,
-        description="What may hold back a corpus beside the checks that read no private record.",
-    )
     evaluation: EvaluationSpec = Field(
         default_factory=EvaluationSpec, description="How corpora are scored."
     )

@@ -2,7 +2,7 @@
 
 import difflib
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,17 @@ from dpsynth_assets.datasets.fields import REFUSAL, Declaration
 _WRONG_BRANCH = {"list_type", "dict_type", "model_type", "model_attributes_type"}
 _MOST_PROBLEMS = 100
 """Of one file: a person mends some and asks again, and each is compared with all known keys."""
+
+REMOVED: Mapping[str, str] = {
+    "mean_with_shots": "It was removed: write mean_uniform, which scored no worse.",
+    "monthly_epsilon": "It was removed: budget.rounds shares ε among equal rounds.",
+    "release_gate": "It was removed: no gate reads private text. Drop it; the internal asset "
+    "copied_spans shows the steward what a corpus repeats.",
+    "variation": "It was removed: a text keeps its beginning. Drop it.",
+    "infilling_model": "It was removed with masked infilling. Drop it.",
+    "infilling_proposals": "It was removed with masked infilling. Drop it.",
+}
+"""Names that dataset files once had, and what to write instead: a method, a key or a setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +83,9 @@ def problems_of(
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
-    """Says which known word was probably meant, or lists the known words."""
+    """Says what to write for a removed word, which known one was meant, or lists those known."""
+    if word in REMOVED:
+        return REMOVED[word]
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
 

@@ -15,7 +15,6 @@ _TERMS = {
     "budget.epsilon": lambda spec: spec.budget.epsilon,
     "budget.delta": lambda spec: spec.budget.delta,
     "budget.accountant": lambda spec: spec.budget.accountant,
-    "budget.monthly_epsilon": lambda spec: spec.budget.monthly_epsilon,
     "neighboring_relation": lambda spec: str(spec.neighboring_relation),
     "privacy_unit": lambda spec: spec.unit.describe(),
 }

@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.contents import write_corpus, write_generator
 from dpsynth_assets.exports.package import Packager
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
@@ -76,7 +75,6 @@ def export_generator(
             f"Expected a method that releases a generator, got {planned.folder!r}, which releases "
             "a corpus alone. Export that, or name another method."
         )
-    refuse_past_the_gate(packager.spec)
     asset = f"{packager.spec.name}/{planned.folder}/{FINETUNED_GENERATOR}"
     charge = last_release(packager.ledger, packager.store, asset, packager.spec.account)
     entries = packager.ledger.entries()
@@ -93,19 +91,6 @@ def export_generator(
         hub=hub,
         fill=lambda folder: write_generator(folder, label, weights, prompts, hub),
     )
-
-
-def refuse_past_the_gate(spec: PrivateDatasetSpec) -> None:
-    """Refuses to hand out what writes rows where a cohort's gate reads every corpus first.
-
-    Raises:
-        PrivacyError: `release_gate.copied_spans` is `block`: its rows leave as a corpus alone.
-    """
-    if spec.release_gate.copied_spans == "block":
-        raise PrivacyError(
-            f"release_gate.copied_spans: expected show, got block, for {spec.name!r}: rows of an "
-            "endpoint or of exported weights pass no gate. Export its corpora, or write show."
-        )
 
 
 def refuse_refuted(entries: Sequence[LedgerEntry], reservation: str) -> list[dict[str, Any]]:

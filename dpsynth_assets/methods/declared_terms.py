@@ -90,7 +90,6 @@ def budget_terms(spec: PrivateDatasetSpec) -> BudgetTerms:
         unit=spec.unit,
         accepts_ex_post=spec.budget.accepts_ex_post,
         public_facts=tuple(facts),
-        monthly_epsilon=spec.budget.monthly_epsilon,
         partition=spec.partition,
         secret=secret_terms(spec),
     )

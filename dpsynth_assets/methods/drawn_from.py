@@ -37,7 +37,6 @@ NO_PART = frozenset(
         "cohorts.settle_minutes",
         "cohorts.delay_days",
         "evaluation",
-        "release_gate",
         "schedule",
         "secrets.planted",
         "secrets.kinds.examples",

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dpsynth_assets.datasets.problems import suggest
 from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.epsvec import EpsVec, EpsVecOnGenerator
 from dpsynth_assets.methods.evolution import AugPe, AugPeFromCorpus, SecPe
@@ -26,7 +27,6 @@ from dpsynth_assets.methods.private_prediction import (
     MeanSvt,
     MeanSvtOnGenerator,
     MeanUniform,
-    MeanWithShots,
     MedianClustered,
 )
 
@@ -40,7 +40,6 @@ _OWN: tuple[type[Method[Any]], ...] = (
     MedianClustered,
     InvisibleInk,
     FewShot,
-    MeanWithShots,
     MeanSvtOnGenerator,
     Ctcl,
     DpFineTuning,
@@ -100,7 +99,7 @@ def get_method(name: str) -> type[Method[Any]]:
         KeyError: If there is none of that name; the message lists those there are.
     """
     if name not in REGISTRY:
-        raise KeyError(f"Expected a method in {sorted(REGISTRY)}, got {name!r}.")
+        raise KeyError(f"Expected a method, got {name!r}. {suggest(name, sorted(REGISTRY))}")
     return REGISTRY[name]
 
 
@@ -119,7 +118,10 @@ def bound_method(name: str, settings: Mapping[str, Any], terms: CohortTerms) -> 
 def check_settings(method_name: str, settings: Mapping[str, Any]) -> list[str]:
     """Lists what is wrong with a method's settings, one clear line each; empty if nothing is."""
     if method_name not in REGISTRY:
-        return [f"method: expected one of {sorted(REGISTRY)}, got {method_name!r}."]
+        return [
+            f"method: expected a method, got {method_name!r}. "
+            f"{suggest(method_name, sorted(REGISTRY))}"
+        ]
     try:
         REGISTRY[method_name].config_type.model_validate(dict(settings))
     except ValidationError as error:
@@ -131,7 +133,7 @@ def _problem(method_name: str, problem: Mapping[str, Any]) -> str:
     field = ".".join(str(part) for part in problem["loc"])
     fields = sorted(REGISTRY[method_name].config_type.model_fields)
     if problem["type"] == "extra_forbidden":
-        return f"{field}: {method_name} has no such setting; it has {', '.join(fields)}."
+        return f"{field}: {method_name} has no such setting. {suggest(field, fields)}"
     message = problem["msg"].removeprefix("Value error, ")
     got = "" if problem["type"] in {"missing", "value_error"} else f", got {problem['input']!r}"
     return f"{field + ': ' if field else ''}{message}{got}"

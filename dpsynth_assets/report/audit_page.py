@@ -36,8 +36,6 @@ def audit_page(trail: AuditTrail) -> str:
     blocks += [Heading("Every spend", 2), *_spends(trail)]
     blocks += [Heading("What each spend was asked for", 2), _requests(trail)]
     blocks += [Heading("Released files, back to what was charged", 2), *_files(trail)]
-    if trail.decisions:
-        blocks += [Heading("Decisions that read private text", 2), *_decisions(trail)]
     blocks += [Heading("How to check this page", 2), Paragraph(_CHECK)]
     return to_html(title, blocks)
 
@@ -165,27 +163,6 @@ def _lines(values: dict[str, Any], before: str = "") -> list[tuple[str, str]]:
                 (f"{before}{name}", value if isinstance(value, str) else json.dumps(value))
             )
     return lines
-
-
-def _decisions(trail: AuditTrail) -> list[Block]:
-    header = ("entry", "check", "number", "outcome", "candidate", "when (UTC)", "run", "texts")
-    rows = tuple(
-        (
-            str(d.seq),
-            d.check,
-            str(d.count),
-            d.outcome,
-            d.asset,
-            d.recorded_at[:19].replace("T", " "),
-            d.run_id[:8],
-            d.candidate[:_SHORT],
-        )
-        for d in trail.decisions
-    )
-    numeric = (True, False, True, False, False, False, False, False)
-    words = "Each is an exact answer about private text, outside of every ε on this page."
-    table = TableBlock(header, rows, numeric, caption="Decisions to publish, oldest first")
-    return [Paragraph(words), table]
 
 
 def _files(trail: AuditTrail) -> list[Block]:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.admission import increase
 from dpsynth_assets.privacy.ledger.export import HistoryLine, history
-from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, RESERVE
+from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
 
 RELEASED_STATE, CHARGED_STATE = "released", "charged only"
 NOT_RECORDED = "not recorded"
@@ -80,37 +80,6 @@ class Spend:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateDecision:
-    """One decision to publish that compared a candidate with private text.
-
-    Attributes:
-        seq: Number of its ledger entry.
-        recorded_at: When it was taken, UTC; nothing followed from it before.
-        run_id: Dagster run that asked.
-        cohort: Whose records were compared.
-        asset: The candidate.
-        check: Which check decided.
-        count: Running number among the decisions of the cohort.
-        outcome: `pass` or `hold`: an exact answer about private text, in no ε.
-        candidate: SHA-256 of the candidate's texts.
-        reservation: Charge behind the candidate.
-        entry_hash: Hash of the ledger entry.
-    """
-
-    seq: int
-    recorded_at: str
-    run_id: str
-    cohort: str
-    asset: str
-    check: str
-    count: int
-    outcome: str
-    candidate: str
-    reservation: str
-    entry_hash: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class FileLineage:
     """One released file and the way back to what was charged for it.
 
@@ -161,7 +130,6 @@ class AuditTrail:
         spends: Charges, oldest first.
         files: Released files.
         findings: Disagreements; empty where ledger, event log, stores and files agree.
-        decisions: Decisions to publish that read private text, oldest first; mostly none.
     """
 
     cohort: str
@@ -170,7 +138,6 @@ class AuditTrail:
     spends: tuple[Spend, ...]
     files: tuple[FileLineage, ...]
     findings: tuple[Finding, ...]
-    decisions: tuple[GateDecision, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -243,27 +210,6 @@ def _builds_on(entry: LedgerEntry, places: Mapping[str, int]) -> tuple[int, ...]
     """Entries of the charges that a request names among its inputs."""
     inputs = (entry.parameters.get("inputs") or {}).values()
     return tuple(sorted({places[value] for value in inputs if value in places}))
-
-
-def decisions_of(entries: Iterable[LedgerEntry]) -> tuple[GateDecision, ...]:
-    """Tells every decision of a gate that read private text."""
-    return tuple(
-        GateDecision(
-            seq=entry.seq,
-            recorded_at=entry.recorded_at,
-            run_id=entry.run_id,
-            cohort=entry.cohort,
-            asset=entry.asset,
-            check=entry.mechanism,
-            count=entry.parameters["count"],
-            outcome=entry.parameters["outcome"],
-            candidate=entry.parameters["candidate"],
-            reservation=entry.parameters["release"],
-            entry_hash=entry.hash,
-        )
-        for entry in entries
-        if entry.kind == DECISION
-    )
 
 
 def to_csv(trail: AuditTrail) -> str:

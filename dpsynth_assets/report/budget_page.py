@@ -27,7 +27,7 @@ _NOTE = (
     "What is spent is rounded up and what is left rounded down; what is spent is the reading of an "
     "odometer, and what is guaranteed stands beside it. Rounds left are whole rounds that the "
     "ledger would still admit, and `until` is the month of the last of them if every tick of the "
-    "declared schedule runs; a monthly allowance may make it later."
+    "declared schedule runs."
 )
 NEARLY_ALL = 0.95
 """Share of a budget from which on it is used up where no round of it is left."""

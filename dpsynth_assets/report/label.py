@@ -19,7 +19,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.guaranteed import SWITCHED, charged_copies
-from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, KEPT
+from dpsynth_assets.privacy.ledger.schema import COMMIT, KEPT
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
 from dpsynth_assets.privacy.pld import DISCRETIZATION
 from dpsynth_assets.report.label_assumptions import (
@@ -32,9 +32,9 @@ from dpsynth_assets.report.label_assumptions import (
 from dpsynth_assets.report.label_guarantee import Charged, guarantee_of
 from dpsynth_assets.report.label_texts import (
     COMPOSITION,
+    DEFINITIONS,
     RELATIONS,
     SELECTION,
-    definition,
     is_recall,
     losses_of_ledger,
     mechanism_sentence,
@@ -165,8 +165,7 @@ def _label(
     return {
         "schema": SCHEMA,
         "subject": dict(subject),
-        "guarantee": guarantee_of(charged)
-        | {"definition": definition(guarantee, spend.gate_decisions)},
+        "guarantee": guarantee_of(charged) | {"definition": DEFINITIONS[guarantee]},
         "privacy_unit": terms.unit.describe(),
         "neighboring_relation": str(terms.relation),
         "neighboring_relation_definition": RELATIONS[terms.relation],
@@ -188,8 +187,8 @@ def _label(
             *losses_of_ledger(entries),
         ],
         "selection": SELECTION,
-        "not_protected": not_protected(kinds, terms.unit.describe(), spend.gate_decisions),
-        "not_summed": not_summed(kinds, spend.gate_decisions),
+        "not_protected": not_protected(kinds, terms.unit.describe()),
+        "not_summed": not_summed(kinds),
         "random_numbers": (
             "operating-system entropy for every private draw; no seed exists. Public steps "
             "(clusters, public text, hashes of record ids) are seeded and disclosed"
@@ -237,16 +236,15 @@ def _composition(charged: Charged) -> dict[str, Any]:
 def public_head(entries: Sequence[LedgerEntry]) -> str | None:
     """Hash of the last entry, where it may be published; None where it may not.
 
-    A realised ex-post bound is a column of its commit and so is sealed by every later hash, and so
-    is the answer of a gate that read private text. They are functions of private data without
-    noise, and a hash of them would let a guess be checked.
+    A realised ex-post bound is a column of its commit and so is sealed by every later hash. It is a
+    function of private data without noise, and a hash of it would let a guess be checked.
     """
     return None if any(map(seals_private_value, entries)) else entries[-1].hash
 
 
 def seals_private_value(entry: LedgerEntry) -> bool:
     """Says whether the hash of an entry depends on a private value without noise."""
-    return entry.ex_post_epsilon is not None or entry.kind == DECISION
+    return entry.ex_post_epsilon is not None
 
 
 def _account(entries: Sequence[LedgerEntry], cohort: str, *, linked: bool = True) -> CohortAccount:
@@ -269,7 +267,6 @@ def _cohort(spend: CohortSpend, entries: Sequence[LedgerEntry]) -> dict[str, Any
         "budget_epsilon": spend.budget_epsilon,
         "remaining_epsilon": spend.remaining_epsilon,
         "guarantee": spend.total_guarantee,
-        "gate_decisions": spend.gate_decisions,
         **({"restated": spend.restated} if spend.restated else {}),
         "as_of_entry": entries[-1].seq,
         "ledger_head": public_head(entries),

@@ -187,39 +187,14 @@ def _sampled(event: Event) -> str:
     return ""
 
 
-def definition(guarantee: GuaranteeType, decisions: int = 0) -> str:
-    """States what a guarantee of this kind promises, and what publication revealed beside it.
-
-    Args:
-        guarantee: The kind.
-        decisions: Decisions to publish that read private text, taken so far in the cohort.
-    """
-    if not decisions:
-        return DEFINITIONS[guarantee]
-    return f"{DEFINITIONS[guarantee]}. {decided_by_private_text(decisions)}"
-
-
-def decided_by_private_text(decisions: int) -> str:
-    """States what a gate that compares corpora with private text reveals; no full stop."""
-    return (
-        "Whether a corpus is published is not covered: the dataset file lets a comparison with the "
-        "private records decide. That a corpus is published tells for certain that no span of "
-        "twelve words of it, unless public text holds or composes it, occurs in the records of "
-        f"just one or two privacy units. Exact answers of this kind given so far: {decisions}, "
-        "each a line of the ledger; they are outside (ε, δ)"
-    )
-
-
-def not_protected(kinds: Collection[str], unit: str, decisions: int = 0) -> list[str]:
-    """Plain sentences on what guarantees of these kinds and `decisions` of a gate leave open."""
+def not_protected(kinds: Collection[str], unit: str) -> list[str]:
+    """Plain sentences on what guarantees of these kinds leave open."""
     sentences = [
         f"Facts that hold for many units: the guarantee hides the presence of {unit}, not trends.",
         "The set of labels and everything listed under public facts.",
         "Text that public documents or the public language model already contained.",
         "Running time, and whoever can read the machine.",
     ]
-    if decisions:
-        sentences.append(decided_by_private_text(decisions) + ".")
     if GuaranteeType.EX_POST in kinds:
         sentences.append("Anything in the worst case: the ex-post bound varies with the data.")
     if GuaranteeType.SECRET in kinds:
@@ -231,7 +206,7 @@ def not_protected(kinds: Collection[str], unit: str, decisions: int = 0) -> list
     return sentences
 
 
-def not_summed(kinds: Collection[str], decisions: int = 0) -> list[str]:
+def not_summed(kinds: Collection[str]) -> list[str]:
     """Lists what was deliberately left out of ε."""
     sentences = []
     if GuaranteeType.EX_POST in kinds:
@@ -243,12 +218,6 @@ def not_summed(kinds: Collection[str], decisions: int = 0) -> list[str]:
             "Secret protection: it composes as a dominating pair for each secret and is never "
             "added to ε."
         )
-    if decisions:
-        sentences.append(
-            f"Decisions to publish that compared a corpus with private text ({decisions} so far): "
-            "exact answers have no ε."
-        )
-    sentences.append("Internal evaluation scores.")
     return sentences
 
 

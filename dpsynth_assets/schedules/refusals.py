@@ -24,8 +24,7 @@ def refusal_of(
 ) -> str | None:
     """Gives the reason why the chosen methods may not be released again; None if all may.
 
-    The whole round is asked for at once: two releases that fit one by one may not fit together,
-    into the total or into the month.
+    The whole round is asked for at once: two releases that fit one by one may not fit together.
     """
     for planned in chosen:
         if planned.plan.refusal is not None:

@@ -10,7 +10,6 @@ from dpsynth_assets.assets.keys import AUDIT, EVALUATION, dataset_key
 from dpsynth_assets.assets.launch import run_tags
 from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
-from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
 from dpsynth_assets.report.budgets import rounds_left
@@ -109,18 +108,10 @@ def rounds_in_words(
 
 
 def what_decides(spec: PrivateDatasetSpec) -> str:
-    """The settings behind a refusal, for a reader who has to change one of them."""
-    budget = spec.budget
-    rounds = (
-        f"budget.rounds is {budget.rounds}: ε is shared among so many rounds, and a schedule needs "
-        "as many as it is to run, declared before the first release."
-    )
-    if budget.monthly_epsilon is None:
-        return rounds
+    """The setting behind a refusal, for a reader who has to change it."""
     return (
-        f"{rounds} budget.monthly_epsilon is {declared(budget.monthly_epsilon)}: what the "
-        "rounds of one "
-        "month may come to."
+        f"budget.rounds is {spec.budget.rounds}: ε is shared among so many rounds, and a schedule "
+        "needs as many as it is to run, declared before the first release."
     )
 
 

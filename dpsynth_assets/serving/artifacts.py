@@ -10,7 +10,6 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.exporting import (
     FindAudits,
     last_release,
-    refuse_past_the_gate,
     refuse_refuted,
 )
 from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
@@ -71,7 +70,6 @@ class Cohort:
                 f"Expected a method whose release writes rows on demand, got {name}: its rows are "
                 "themselves the release. `dpsynth export` packs them."
             )
-        refuse_past_the_gate(self.spec)
         charge = last_release(self.ledger, self.store, f"{name}/{paid[-1]}", self.spec.account)
         refuse_refuted(self.ledger.entries(), charge.reservation)
         found = Artifact(cohort=self, planned=planned, charge=charge)

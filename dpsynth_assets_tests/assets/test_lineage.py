@@ -8,12 +8,10 @@ import dagster as dg
 import pytest
 
 import dpsynth_assets
-from dpsynth_assets.definitions import defs
-from dpsynth_assets.lineage import PrivacyLineageError, deciding_gates, verify_privacy_lineage
+from dpsynth_assets.lineage import PrivacyLineageError, verify_privacy_lineage
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.tags import (
-    DECIDING_GATE,
     INTERNAL,
     MECHANISM,
     PRIVACY,
@@ -194,25 +192,6 @@ def test_a_public_asset_that_calls_itself_a_mechanism_is_no_way_round():
         verify_bound(reader)
 
 
-def test_a_deciding_gate_is_declared_and_listed():
-    gate = asset(
-        "corpus",
-        RELEASED,
-        required_resource_keys={"sensitive_store"},
-        more_tags={DECIDING_GATE: "release_gate.copied_spans"},
-    )
-    decides = check(
-        "no_copied_span",
-        "corpus",
-        ["sensitive_store"],
-        blocking=True,
-        metadata={DECIDING_GATE: "release_gate.copied_spans"},
-    )
-    verify_bound(gate, checks=[decides])
-    declared = dg.Definitions(assets=[gate], asset_checks=[decides], resources=RESOURCES)
-    assert deciding_gates(declared) == ("corpus", "corpus: no_copied_span")
-
-
 @pytest.mark.parametrize("blocking", [True, False])
 @pytest.mark.parametrize("level", [PUBLIC, RELEASED])
 def test_a_check_of_what_is_shown_opens_no_private_data(level, blocking):
@@ -233,10 +212,6 @@ def test_a_check_of_an_internal_asset_reads_what_it_likes_and_blocks_nothing():
     blocks = check("copies", "copied_spans", ["sensitive_store"], blocking=True)
     with pytest.raises(PrivacyLineageError, match=r"blocking check .* copied_spans"):
         verify_bound(internal, checks=[blocks])
-
-
-def test_the_product_decides_nothing_by_private_text_unless_it_is_asked_to():
-    assert deciding_gates(defs()) == ()
 
 
 def test_no_asset_or_check_makes_a_store_of_its_own():

@@ -109,7 +109,6 @@ def terms(declared):
         ("epsvec", CANDIDATE_CORPUS, {"rejection": {"judge": "rubric"}}, 0),
         ("epsvec", CANDIDATE_CORPUS, {"rejection": {"judge": "likelihood"}}, 1),
         ("aug_pe", "evolution", {}, 0),
-        ("aug_pe", "evolution", {"variation": "infill"}, 1),
         ("dp_fine_tuning", FINETUNED_GENERATOR, {"architecture": "decoder_only"}, 1),
         ("dp_fine_tuning", FINETUNED_GENERATOR, {}, 1),
         ("downstream_fine_tuning", "downstream_model", {"task": "classification"}, 0),

@@ -1,4 +1,4 @@
-"""Laws of publication: it reads no private record, unless a dataset file asks, and then it counts.
+"""Laws of publication: it reads no private record, and the steward alone is told of copies.
 
 About 12 s of CPU.
 """
@@ -12,8 +12,7 @@ import pytest
 from dpsynth_assets.assets.copied_spans import copied_spans_asset, spans_table
 from dpsynth_assets.assets.corpora import corpus_asset, corpus_asset_checks
 from dpsynth_assets.assets.published import released_rows_path
-from dpsynth_assets.checks import GATE, NO_COPIED_SPAN
-from dpsynth_assets.lineage import deciding_gates, verify_privacy_lineage
+from dpsynth_assets.checks import GATE
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.ledger import Ledger
@@ -21,7 +20,7 @@ from dpsynth_assets.report.gate_conditions import PAID_FOR
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
+from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.privacy.ledger_cases import sqlite_url
 
 SECRET = "my claim number was lost by the clinic and nobody ever called me back about it"
@@ -56,9 +55,6 @@ def declared(**changes):
     return spec, plan_dataset(spec)
 
 
-BLOCK = {"release_gate": {"copied_spans": "block"}}
-
-
 def candidate(ledger, spec, plan, texts, release="first", inputs=None):
     """A paid candidate of these texts."""
     (planned,) = plan.methods
@@ -85,17 +81,8 @@ def publish(spec, plan, rows):
 
 def outcomes(spec, plan, rows):
     """Results of the gate's checks, as a run makes them."""
-    gate, *others = corpus_asset_checks(spec, plan.budget, plan.methods[0])
-    results = list(gate(rows, ledger=PrivacyLedger(), release_store=ReleaseStore()))
-    for deciding in (each for each in others if NO_COPIED_SPAN in _names(each)):
-        results += deciding(
-            dg.build_asset_check_context(),
-            rows,
-            PUBLIC,
-            ledger=PrivacyLedger(),
-            release_store=ReleaseStore(),
-            sensitive_store=SensitiveStore(),
-        )
+    gate, *_ = corpus_asset_checks(spec, plan.budget, plan.methods[0])
+    results = gate(rows, ledger=PrivacyLedger(), release_store=ReleaseStore())
     return {result.check_name: result.passed for result in results}
 
 
@@ -111,9 +98,6 @@ def warn(spec, plan, rows):
         "letters", spans_table("mean_uniform"), purpose="internal evaluation"
     )
     return told, table
-
-
-# By default
 
 
 def test_a_candidate_that_copies_a_record_is_published_and_the_steward_is_told(ledger, home):
@@ -154,95 +138,26 @@ def test_neither_the_corpus_nor_its_gate_can_open_a_private_record():
     for each in [corpus, *gates]:
         assert "sensitive_store" not in each.required_resource_keys
     assert all("private" not in key.path[-1] for key in corpus.dependency_keys)
-    assert deciding_gates(definitions_of(spec)) == ()
 
 
-# Where the dataset file asks for it
-
-
-def test_a_candidate_that_copies_is_held_back_and_the_answer_is_in_the_ledger(ledger):
-    spec, plan = declared(**BLOCK)
-    rows = candidate(ledger, spec, plan, [f"well, {SECRET} again"])
-    assert outcomes(spec, plan, rows) == dict.fromkeys(GATE, True) | {NO_COPIED_SPAN: False}
-    with pytest.raises(dg.Failure, match=NO_COPIED_SPAN):
-        publish(spec, plan, rows)
-    assert not released_rows_path("letters", "mean_uniform").exists()
-    decision = ledger.entries()[-1]
-    assert (decision.kind, decision.mechanism) == ("decision", NO_COPIED_SPAN)
-    assert decision.asset == "letters/mean_uniform/candidate_corpus"
-    assert decision.parameters["outcome"] == "hold"
-
-
-def test_publication_follows_the_ledger_alone_and_the_label_counts(ledger):
-    spec, plan = declared(**BLOCK)
-    held = candidate(ledger, spec, plan, [f"well, {SECRET} again"])
-    rows = candidate(ledger, spec, plan, ["a calm letter"], release="second")
-    with pytest.raises(dg.Failure, match="Expected a decision of the check no_copied_span"):
-        publish(spec, plan, rows)
-    outcomes(spec, plan, held)
-    assert outcomes(spec, plan, rows)[NO_COPIED_SPAN]
-    publish(spec, plan, rows)
-    folder = released_rows_path("letters", "mean_uniform").parents[1]
-    label = json.loads((folder / "privacy_label.json").read_text())
-    assert label["cohort"]["gate_decisions"] == 2
-    assert "given so far: 2" in label["guarantee"]["definition"]
-    assert "given so far: 2" in (folder / "README.md").read_text()
-
-
-def test_the_same_candidate_is_not_compared_twice(ledger, monkeypatch):
-    spec, plan = declared(**BLOCK)
-    rows = candidate(ledger, spec, plan, ["a calm letter"])
-    assert outcomes(spec, plan, rows)[NO_COPIED_SPAN]
-    monkeypatch.setattr(SensitiveStore, "read_internal", None)
-    assert outcomes(spec, plan, rows)[NO_COPIED_SPAN]
-    publish(spec, plan, rows)
-    publish(spec, plan, rows)
-    assert ledger.spend("letters").gate_decisions == 1
-
-
-def test_nothing_is_asked_about_a_candidate_that_is_held_back_anyway(ledger):
-    spec, plan = declared(**BLOCK)
-    rows = candidate(ledger, spec, plan, ["  "])
-    told = outcomes(spec, plan, rows)
-    assert not told["corpus_not_empty"]
-    assert not told[NO_COPIED_SPAN]
-    assert ledger.spend("letters").gate_decisions == 0
-
-
-def test_a_deciding_gate_is_declared_in_the_graph():
-    spec, _ = declared(**BLOCK)
-    verify_privacy_lineage(definitions_of(spec))
-    assert deciding_gates(definitions_of(spec)) == (
-        f"letters/mean_uniform/candidate_corpus: {NO_COPIED_SPAN}",
-    )
-
-
-@pytest.mark.parametrize("setting", [{}, BLOCK])
-@pytest.mark.parametrize("copies", [True, False])
-def test_in_one_run_the_corpus_follows_the_gate(ledger, setting, copies):
-    spec, plan = declared(**setting)
-    rows = candidate(ledger, spec, plan, [SECRET if copies else "a calm letter"])
+@pytest.mark.parametrize("text", ["a calm letter", SECRET, " "])
+def test_in_one_run_the_corpus_follows_the_gate(ledger, text):
+    spec, plan = declared()
+    rows = candidate(ledger, spec, plan, [text])
     checks = corpus_asset_checks(spec, plan.budget, plan.methods[0])
-    gates = [each for each in checks if _names(each) & {*GATE, NO_COPIED_SPAN}]
+    gates = [each for each in checks if _names(each) & {*GATE}]
     run = dg.materialize(
         [
             _made(dg.AssetKey(["letters", "mean_uniform", "candidate_corpus"]), rows),
-            _made(dg.AssetKey(["public", "demo", "public_corpus"]), PUBLIC),
             *gates,
             corpus_asset(spec, plan, plan.methods[0]),
         ],
-        resources={
-            "ledger": PrivacyLedger(),
-            "release_store": ReleaseStore(),
-            "sensitive_store": SensitiveStore(),
-        },
+        resources={"ledger": PrivacyLedger(), "release_store": ReleaseStore()},
         raise_on_error=False,
     )
-    held = bool(setting) and copies
+    held = not text.strip()
     assert released_rows_path("letters", "mean_uniform").exists() is not held
     assert run.success is not held
-    decisions = [entry for entry in ledger.entries() if entry.kind == "decision"]
-    assert [entry.run_id for entry in decisions] == ([run.run_id] if setting else [])
 
 
 # What is published is what was paid for
@@ -319,9 +234,3 @@ def _made(key, value):
         return value
 
     return made
-
-
-@pytest.mark.parametrize("setting", [{"copied_spans": "yes"}, {"copied": "block"}, "block"])
-def test_a_setting_that_does_not_exist_is_refused(setting):
-    with pytest.raises(ValueError, match="release_gate"):
-        declared(release_gate=setting)

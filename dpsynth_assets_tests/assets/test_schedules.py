@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from dpsynth_assets.assets.audit import audit_definitions
 from dpsynth_assets.cli.method_problems import method_problems
-from dpsynth_assets.cli.plan import _facts as plan_facts
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     dataset_folders,
@@ -21,6 +20,7 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.datasets.schedule import cron_problem
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.privacy.accounting import zcdp_rho
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import ReleaseRequest, Reservation
@@ -133,32 +133,19 @@ def test_a_tick_is_skipped_with_the_reason_when_the_total_is_short():
     assert "would overspend cohort 'letters'" in data.skip_message
     assert "Rounds: 0 of " in data.skip_message
     assert "budget.rounds is " in data.skip_message
-    assert "budget.monthly_epsilon" not in data.skip_message
-
-
-def test_a_tick_is_skipped_with_the_month_when_only_the_month_is_short():
-    epsilon = plan_dataset(spec_with()).total_epsilon
-    short = spec_with(
-        budget={"epsilon": 60.0, "delta": 1e-6, "rounds": 4, "monthly_epsilon": epsilon * 1.01}
-    )
-    assert tick(short).run_requests
-    charge(short, noise_multiplier=0.8)
-    data = tick(short)
-    assert "monthly allowance of cohort 'letters'" in data.skip_message
-    assert "A new allowance opens on" in data.skip_message
-    assert "budget.monthly_epsilon is " in data.skip_message
 
 
 def test_releases_that_fit_one_by_one_and_not_together_are_refused():
     settings = {"expected_batch_size": 64}
     methods = [{"method": "mean_uniform", "name": name, "settings": settings} for name in "ab"]
-    whole = plan_dataset(spec_with(methods=methods)).total_epsilon
-    budget = {"epsilon": 60.0, "delta": 1e-6, "rounds": 4, "monthly_epsilon": whole * 0.9}
+    budget = {"epsilon": 60.0, "delta": 1e-6, "rounds": 4}
     spec, ledger = spec_with(methods=methods, budget=budget), PrivacyLedger().open()
     plan = plan_dataset(spec)
+    spent = 0.8 * zcdp_rho(60.0, 1e-6)  # A round is a quarter, each of the two an eighth.
+    charge(spec, noise_multiplier=(2 * spent) ** -0.5)
     assert refusal_of(spec, plan, plan.methods[:1], ledger, "r") is None
     assert refusal_of(spec, plan, plan.methods[1:], ledger, "r") is None
-    assert "monthly allowance" in refusal_of(spec, plan, plan.methods, ledger, "r")
+    assert "would overspend" in refusal_of(spec, plan, plan.methods, ledger, "r")
 
 
 def test_schedules_start_switched_off():
@@ -241,11 +228,10 @@ attributes:
             "IANA",
         ),
         ("rounds: 1", 'cron: "0 3 1 * *", rows: 0', "schedule.rows", "greater than or equal"),
-        ("monthly_epsilon: 9.0", 'cron: "0 3 1 * *"', "budget.monthly_epsilon", "at most"),
-        ("monthly_epsilon: 0", 'cron: "0 3 1 * *"', "budget.monthly_epsilon", "greater than 0"),
+        ("monthly_epsilon: 4.0", 'cron: "0 3 1 * *"', "budget.monthly_epsilon", "budget.rounds"),
     ],
 )
-def test_a_wrong_schedule_or_allowance_is_one_line(tmp_path, budget, schedule, field, words):
+def test_a_wrong_schedule_or_budget_is_one_line(tmp_path, budget, schedule, field, words):
     path = Path(tmp_path) / "letters.yaml"
     path.write_text(HEAD % (budget, schedule))
     files, problems = parse_dataset_file(path)
@@ -333,19 +319,6 @@ def test_checking_a_file_tells_when_rows_are_asked_of_nobody():
     (problem,) = method_problems(asked)
     assert (problem.field, problem.got) == ("schedule.rows", "mean_uniform")
     assert method_problems(spec_with(**WRITER, schedule={"cron": "0 3 1 * *", "rows": 10})) == []
-
-
-# The plan
-
-
-def test_the_plan_tells_how_many_rounds_a_month_holds():
-    budget = {"epsilon": 60.0, "delta": 1e-6, "rounds": 4}
-    one = plan_dataset(spec_with()).total_epsilon
-    for monthly, rounds in ((one * 1.01, 1), (one * 0.99, 0), (60.0, 4)):
-        spec = spec_with(budget={**budget, "monthly_epsilon": monthly})
-        facts = plan_facts(plan_dataset(spec), 4)
-        assert (facts["monthly_epsilon"], facts["rounds_a_month"]) == (monthly, rounds)
-    assert plan_facts(plan_dataset(spec_with()), 4)["rounds_a_month"] is None
 
 
 # The demo's cohort

@@ -1,7 +1,6 @@
 """Law of the release gate: neighbours decide alike about every candidate, since no record is read.
 
-The planted bug lets the comparison with private text decide, as a gate did before 0.2.0: the law
-notices it. About 3 s of CPU.
+The planted bug is a gate that compares with private text, as before 0.2.0: the law notices it.
 """
 
 import random
@@ -10,18 +9,13 @@ import types
 import polars as pl
 import pytest
 
-from dpsynth_assets.checks import (
-    GATE,
-    NO_COPIED_SPAN,
-    Candidate,
-    evaluate_conditions,
-    evaluate_gate,
-)
-from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.attacks.overlap import has_verbatim_private_span
+from dpsynth_assets.checks import GATE, Candidate, evaluate_conditions
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.gate_conditions import PAID_FOR
+from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
 OTHERS = [f"an ordinary letter number {i} about trains and delays in the city" for i in range(60)]
@@ -30,20 +24,8 @@ RECORD = (
     "back about it although i asked them four times in writing, regards"
 )
 CANARY = "ZK4Q-99XM-B2"
-PUBLIC = pl.DataFrame({"text": ["mild weather", "trains and delays in the city"]})
+PUBLIC = ["mild weather", "trains and delays in the city"]
 TERMS = make_terms()
-
-
-class Store:
-    """Records of one dataset; counts how often they are read."""
-
-    def __init__(self, texts):
-        self.texts, self.reads = texts, 0
-
-    def counted_internal(self, *_, **__):
-        self.reads += 1
-        units = [str(number) for number in range(len(self.texts))]
-        return PrivateInputs(records=pl.DataFrame({"text": self.texts, "unit_id": units}))
 
 
 @pytest.fixture(scope="module")
@@ -103,35 +85,55 @@ NEIGHBOURS = {
 }
 
 
-def differing(spec, ledger, charged, pair, **asked):
-    """Candidates about which the two datasets decide differently."""
+def gate(spec, rows, ledger):
+    """The product's gate."""
+    return {name: c.holds for name, c in evaluate_conditions(spec, TERMS, rows, ledger).items()}
+
+
+def comparing_gate(spec, rows, ledger):
+    """The planted bug: it looks for copied spans in the records of this installation."""
+    private = SensitiveStore().counted_internal(spec.name, purpose="a test").records["text"]
+    copies = has_verbatim_private_span(rows.texts, private.to_list(), PUBLIC)
+    return gate(spec, rows, ledger) | {"no_copied_span": not copies}
+
+
+@pytest.fixture(params=NEIGHBOURS)
+def homes(request, tmp_path):
+    """Two installations whose records are neighbours."""
     found = []
-    for rows in charged:
-        stores = [Store(texts) for texts in pair]
-        decided = [
-            evaluate_gate(spec, TERMS, rows, PUBLIC, ledger, store, **asked) for store in stores
-        ]
-        if decided[0] != decided[1] or (not asked and any(store.reads for store in stores)):
-            found.append(rows)
+    for name, texts in zip(("one", "other"), NEIGHBOURS[request.param], strict=True):
+        ids = [str(number) for number in range(len(texts))]
+        table = {"record_id": ids, "unit_id": ids, "text": texts, "label": [""] * len(texts)}
+        store = SensitiveStore.at(str(tmp_path / name / "sensitive"))
+        store.write_records("tickets", "source", pl.DataFrame(table))
+        found.append(tmp_path / name)
     return found
 
 
-@pytest.mark.parametrize("relation", NEIGHBOURS)
-def test_neighbours_decide_alike_about_every_candidate(spec, ledger, charged, relation):
-    assert differing(spec, ledger, charged, NEIGHBOURS[relation]) == []
+def differing(decide, homes, spec, ledger, charged, monkeypatch):
+    """How many candidates the two installations decide about differently."""
+    decided = []
+    for home in homes:
+        monkeypatch.setenv("DPSYNTH_HOME", str(home))
+        decided.append([decide(spec, rows, ledger) for rows in charged])
+    return sum(one != other for one, other in zip(*decided, strict=True))
+
+
+def test_neighbours_decide_alike_about_every_candidate(homes, spec, ledger, charged, monkeypatch):
+    assert differing(gate, homes, spec, ledger, charged, monkeypatch) == 0
+
+
+def test_a_gate_that_decides_by_private_text_is_noticed(homes, spec, ledger, charged, monkeypatch):
+    assert differing(comparing_gate, homes, spec, ledger, charged, monkeypatch) >= 10
 
 
 def test_the_gate_still_holds_back_what_it_can_see_without_a_record(spec, ledger, charged):
     held = [
-        name
-        for rows in charged
-        for name, passed in evaluate_gate(spec, TERMS, rows, None, ledger).items()
-        if not passed
+        name for rows in charged for name, passed in gate(spec, rows, ledger).items() if not passed
     ]
     # Without a row nothing names the release.
     assert set(held) == {"corpus_not_empty", "no_canary", PAID_FOR}
     assert held.count(PAID_FOR) == 1
-    assert NO_COPIED_SPAN not in GATE
 
 
 def test_what_a_check_shows_quotes_no_row_and_no_canary(spec, ledger, charged):
@@ -142,28 +144,3 @@ def test_what_a_check_shows_quotes_no_row_and_no_canary(spec, ledger, charged):
         assert all(condition.expected and condition.observed for condition in conditions.values())
         assert CANARY.lower() not in shown.lower()
         assert not any(text in shown for text in rows.texts if len(text) > 4)
-
-
-def test_a_gate_that_decides_by_private_text_is_noticed(spec, tmp_path):
-    """The planted bug: each dataset with a ledger of its own, as neighbours would have."""
-    notices = 0
-    ledgers = [Ledger(sqlite_url(tmp_path / name)) for name in ("with", "without")]
-    charged = [candidates(ledger, StoredReleases(tmp_path / "releases")) for ledger in ledgers]
-    for first, second in zip(*charged, strict=True):
-        decided = [
-            evaluate_gate(
-                spec, TERMS, rows, PUBLIC, ledger, Store(texts), deciding=(NO_COPIED_SPAN,)
-            )
-            for rows, ledger, texts in zip(
-                (first, second), ledgers, NEIGHBOURS["add-remove"], strict=True
-            )
-        ]
-        notices += decided[0] != decided[1]
-    assert notices >= 10
-    # Nothing is answered without a line of the ledger.
-    asked = sum(1 for rows in charged[0] if _may_be_asked(spec, ledgers[0], rows))
-    assert ledgers[0].spend("tickets").gate_decisions == asked
-
-
-def _may_be_asked(spec, ledger, rows):
-    return all(evaluate_gate(spec, TERMS, rows, None, ledger).values())

@@ -10,7 +10,6 @@ import pytest
 from dpsynth_assets.assets.evolution_plots import evolution_plot_definitions
 from dpsynth_assets.assets.public import public_definitions
 from dpsynth_assets.components.cohort import cohort_definitions
-from dpsynth_assets.datasets import SourceSpec
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.lineage import verify_privacy_lineage
 from dpsynth_assets.methods.evolution import aug_pe
@@ -22,7 +21,6 @@ from dpsynth_assets_tests.end_to_end.conftest import (
     CANARY,
     PUBLIC,
     House,
-    documents,
     installation_in,
     private_spec,
     public_spec,
@@ -172,25 +170,3 @@ def test_metadata_and_card_hold_no_private_word(house):
     )
     assert CANARY not in shown
     assert "upset that" not in shown
-
-
-def test_a_model_that_cannot_be_loaded_is_found_before_anything_is_charged(house):
-    empty = house.folder / "no_weights"
-    empty.mkdir()
-    infilling = {"variation": "infill", "infilling_model": str(empty), "label_shares": "equal"}
-    own = house.folder / "logbook.jsonl"
-    documents(40, seed=9, tone="I wonder why ").with_row_index("id").cast(
-        {"id": pl.String}
-    ).write_ndjson(own)
-    spec = spec_of(house.folder, "logbook", **infilling).model_copy(
-        update={"source": SourceSpec(path=str(own))}
-    )
-    definitions = dg.Definitions.merge(
-        public_definitions(public_spec(house.folder)), cohort_definitions(spec), resources()
-    )
-    logbook = House(house.folder, spec, definitions, house.instance)
-    result = logbook.run('key:"logbook/shared/*"')
-    assert result.success
-    result = logbook.run('key:"logbook/aug_pe/population"')
-    assert not result.success
-    assert ledger().entries("logbook") == []

@@ -324,11 +324,3 @@ def test_what_was_not_released_or_writes_no_rows_is_not_served(house):
     unreleased = cohort_of(house, house.spec.model_copy(update={"methods": other}))
     with pytest.raises(PrivacyError, match="notes/never/finetuned_generator, got none"):
         unreleased.artifact(unreleased.plan.method("never"))
-
-
-def test_rows_that_pass_no_gate_are_not_handed_out_where_the_gate_decides(house):
-    gate = house.spec.release_gate.model_copy(update={"copied_spans": "block"})
-    gated = house.spec.model_copy(update={"release_gate": gate})
-    cohort = cohort_of(house, gated)
-    with pytest.raises(PrivacyError, match="release_gate"):
-        cohort.artifact(cohort.plan.method("ctcl"))

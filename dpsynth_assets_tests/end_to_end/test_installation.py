@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.assets.attack_gate import UP_TO_DATE, WITHSTOOD
+from dpsynth_assets.assets.copied_spans import NO_COPIED_SPAN
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL
-from dpsynth_assets.checks import GATE, NO_COPIED_SPAN
+from dpsynth_assets.checks import GATE
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset

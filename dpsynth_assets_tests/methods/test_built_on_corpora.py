@@ -8,7 +8,6 @@ import pytest
 
 from dpsynth_assets import PublicBase, run_method
 from dpsynth_assets.methods.evolution.from_corpus import StartingRows
-from dpsynth_assets.methods.private_prediction.mean_with_shots import ShownRows
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
@@ -132,14 +131,8 @@ def test_a_corpus_without_fine_tuned_language_model_is_refused(run, method, sett
     assert not run.ledger.entries()
 
 
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [
-        ("aug_pe_from_corpus", {**EVOLUTION, "corpus": "first"}),
-        ("mean_with_shots", {**PREDICTION, "corpus": "first", "shots": 2}),
-    ],
-)
-def test_the_label_states_the_other_corpus_and_the_method_together(run, method, settings):
+def test_the_label_states_the_other_corpus_and_the_method_together(run):
+    method, settings = "aug_pe_from_corpus", {**EVOLUTION, "corpus": "first"}
     alone = run("aug_pe", EVOLUTION, behind=(), release="alone", rows=10)
     made = run(method, settings)
     assert made.corpus.height > 0
@@ -195,8 +188,8 @@ def test_other_rows_of_the_generator_pay_for_no_other_vectors(run):
 def test_a_corpus_that_is_not_there_is_refused_before_a_charge(run):
     with pytest.raises(PrivacyError, match="'nobody'"):
         run("aug_pe_from_corpus", {**EVOLUTION, "corpus": "nobody"})
-    with pytest.raises(PrivacyError, match="built on mean_with_shots itself"):
-        run("mean_with_shots", {**PREDICTION, "corpus": "mean_with_shots"})
+    with pytest.raises(PrivacyError, match="built on aug_pe_from_corpus itself"):
+        run("aug_pe_from_corpus", {**EVOLUTION, "corpus": "aug_pe_from_corpus"})
     assert not run.ledger.entries()
 
 
@@ -234,20 +227,3 @@ def test_released_rows_come_first_and_only_what_is_lacking_is_written():
     assert api.random(["a"], seed=1) == ["a1"]
     assert len(writer.asked) == 1
     assert api.vary(["x"], ["a"], degree=0.5, seed=1) == ["x varied"]
-
-
-class Prompts:
-    """A model whose prompts are its texts, cut to characters."""
-
-    name = "prompts"
-
-    def prompt_ids(self, label, examples, most):
-        return [label, *(text[:most] for text in examples)]
-
-
-def test_private_and_public_prompts_show_the_same_rows():
-    shown = ShownRows(Prompts(), {"a": ("first row", "second")}, max_tokens=5)
-    assert shown.prompt_ids("a", ["record"], 3) == ["a", "fir", "sec", "rec"]
-    assert shown.prompt_ids("a", [], 1) == ["a", "first", "secon"]
-    assert shown.prompt_ids("b", [], 1) == ["b"]
-    assert shown.name == "prompts"

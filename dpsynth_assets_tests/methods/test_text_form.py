@@ -50,7 +50,6 @@ def test_what_is_no_record_is_left_out(text):
     ("name", "settings", "follows"),
     [
         ("aug_pe", {}, True),
-        ("aug_pe", {"variation": "infill"}, False),
         ("epsvec", {}, True),
         ("ctcl", {}, True),
         ("dp_fine_tuning", {}, True),

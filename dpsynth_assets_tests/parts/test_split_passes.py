@@ -58,12 +58,10 @@ class Opens:
 
 def public_inputs():
     """What the driver reads; `Opens` gives workers the model alone."""
-    released = pl.DataFrame({"text": ["shown here", "shown there"] * 9, "label": ["x", "y"] * 9})
     return replace(
         Opens()(),
         cluster_centers=make_centers(),
         cluster_histogram=HISTOGRAM,
-        corpora={"ctcl": released},
         reopened=Opens(),
     )
 
@@ -223,13 +221,8 @@ def logits_handed_over(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"), [("mean_clustered", {}), ("mean_with_shots", {"corpus": "ctcl"})]
-)
-def test_selectors_are_handed_the_logits_of_the_whole_to_the_last_bit(
-    home, logits_handed_over, name, changes
-):
-    method = bound(name, **changes)
+def test_selectors_are_handed_the_logits_of_the_whole_to_the_last_bit(home, logits_handed_over):
+    method = bound("mean_clustered")
     whole = read_whole(home.parts("letters").places, "source", with_embeddings=True)
     plan = method.plan(6.0)
     made = method.release(plan.stages[0], whole, public_inputs(), None, lambda *_: None)

@@ -41,7 +41,6 @@ ROWS = 120
 DRAW_IN_PASSES = (
     "mean_uniform",
     "mean_clustered",
-    "mean_with_shots",
     "median_clustered",
     "mean_svt",
     "invisible_ink",

@@ -7,7 +7,7 @@ import pytest
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import GateQuestion, Ledger
+from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.proof import (
     ProvenEntry,
     TreeHead,
@@ -116,7 +116,7 @@ def test_columns_that_no_leaf_holds_are_refused(entries, column):
         ProvenEntry.from_json(stored)
 
 
-def private_ledger(folder, epsilon, passes, digest):
+def private_ledger(folder, epsilon, digest):
     """A ledger whose public facts are fixed and whose private values are these."""
     ledger = Ledger(sqlite_url(folder))
     terms = make_terms(accepts_ex_post=True)
@@ -125,10 +125,6 @@ def private_ledger(folder, epsilon, passes, digest):
     ledger.commit(
         reservation, artifact_digest=digest, artifact_uri=str(folder), ex_post_epsilon=epsilon
     )
-    question = GateQuestion(
-        cohort="tickets", check="copies", candidate=digest, release=reservation.id, code_version="1"
-    )
-    ledger.decide(question, lambda: passes)
     release(ledger, terms)
     last = ledger.entries()[-1]
     ledger.record_recovery("accept", "a disk", Seen(last.seq, last.hash, last.recorded_at))
@@ -136,16 +132,16 @@ def private_ledger(folder, epsilon, passes, digest):
 
 
 def test_the_head_does_not_depend_on_private_values(tmp_path):
-    """Neighbours change a bound, an answer, a digest and how long a stage took; never the head."""
-    one = private_ledger(tmp_path / "one", 1.25, True, "d1")
-    other = private_ledger(tmp_path / "other", 3.5, False, "d2")
+    """Neighbours change a bound, a digest and how long a stage took; never the head."""
+    one = private_ledger(tmp_path / "one", 1.25, "d1")
+    other = private_ledger(tmp_path / "other", 3.5, "d2")
     same = [
         each._replace(
-            reservation=first.reservation if each.kind != "decision" else each.reservation,
+            reservation=first.reservation,
             recorded_at="2031-01-01"
-            if each.kind in ("commit", "decision")
+            if each.kind == "commit"
             else f"{first.recorded_at[:10]}T23:59:59.999999+00:00",
-            key=first.key if each.kind != "decision" else each.key,
+            key=first.key,
         )
         for first, each in zip(one, other, strict=True)
     ]
@@ -155,7 +151,7 @@ def test_the_head_does_not_depend_on_private_values(tmp_path):
 
 
 def test_a_recovery_leaves_without_the_hash_of_what_was_seen(tmp_path):
-    entries = private_ledger(tmp_path, 1.25, True, "d1")
+    entries = private_ledger(tmp_path, 1.25, "d1")
     _, (shown,) = proven(entries, entries[-1:])
     assert shown.entry.parameters == {"action": "accept", "because": "a disk"}
     assert not any(entry.hash in json.dumps(shown.to_json()) for entry in entries)

@@ -5,15 +5,17 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.cli.one_line import described
-from dpsynth_assets.privacy.errors import LedgerIntegrityError
+from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger, Witness
+from dpsynth_assets.privacy.ledger.triggers import widening
 from dpsynth_assets.privacy.ledger.witness import Seen
 from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release
 
 
 @pytest.fixture
@@ -210,12 +212,37 @@ def test_a_table_of_the_version_before_takes_a_recovery(place, tmp_path):
         made = database.execute("SELECT sql FROM sqlite_master WHERE type='table'").fetchone()[0]
         version = database.execute("PRAGMA schema_version").fetchone()[0]
         database.execute("PRAGMA writable_schema = ON")
-        older = made.replace(", 'decision', 'recovery'", "")
+        older = made.replace(", 'recovery'", "")
         assert older != made
         database.execute("UPDATE sqlite_master SET sql = ? WHERE type = 'table'", (older,))
         database.execute(f"PRAGMA schema_version = {version + 1}")
     Ledger(f"sqlite:///{place}").record_recovery("accept", "a test", None)
     assert Ledger(f"sqlite:///{place}").verify().ok
+
+
+def test_an_older_postgres_table_takes_a_recovery_from_its_owner_and_names_the_way_to_others(
+    postgres_url,
+):
+    ledger = Ledger(postgres_url)
+    release(ledger)
+    engine = sa.create_engine(postgres_url, poolclass=sa.pool.NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(widening(("reserve", "commit")))
+        connection.exec_driver_sql("DROP ROLE IF EXISTS steps")
+        connection.exec_driver_sql("CREATE ROLE steps LOGIN PASSWORD 'steps'")
+        connection.exec_driver_sql("GRANT USAGE ON SCHEMA public TO steps")
+        connection.exec_driver_sql("GRANT SELECT, INSERT ON privacy_ledger TO steps")
+    lesser = sa.make_url(postgres_url).set(username="steps", password="steps")
+    steps = Ledger(lesser.render_as_string(hide_password=False))
+    with pytest.raises(PrivacyError, match="ALTER TABLE privacy_ledger") as refused:
+        steps.record_recovery("accept", "a test", None)
+    assert "\n" not in str(refused.value)
+    ledger.record_recovery("accept", "a test", None)
+    steps.record_recovery("accept", "another", None)
+    assert ledger.verify().ok
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP OWNED BY steps")
+        connection.exec_driver_sql("DROP ROLE steps")
 
 
 def test_labels_say_what_a_person_accepted(place):

@@ -13,7 +13,7 @@ PACKAGE = Path(dpsynth_assets.__file__).parent
 ALONE = PACKAGE / "privacy" / "directed_rounding.py"
 
 BOUND = re.compile(
-    r"epsilon|delta|posterior|prior\b|budget_eps|remaining|spent|allowance|claimed|observed|proven"
+    r"epsilon|delta|posterior|prior\b|budget_eps|remaining|spent|claimed|observed|proven"
     r"|noise|sigma|eta\b|(^|\W|_)(mu|rho|svt)(\W|_|$)|recall|sampling_probability|false_alarm",
     re.IGNORECASE,
 )

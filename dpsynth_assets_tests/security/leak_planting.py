@@ -99,7 +99,6 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "min_tokens_for_new_document": 2,
         "max_tokens_per_batch": 40,
     },
-    "mean_with_shots": {**_UNIFORM, "corpus": "dp_fine_tuning", "shots": 1},
     "epsvec": _STEERING,
     "epsvec_on_generator": {**_STEERING, "generator": "dp_fine_tuning"},
 }

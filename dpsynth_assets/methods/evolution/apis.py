@@ -6,7 +6,6 @@ from dpsynth_assets.datasets import LABEL_SEPARATOR
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.engine_api import EngineApi
-from dpsynth_assets.methods.evolution.infilling import open_infilling
 from dpsynth_assets.methods.evolution.prompts import (
     MASKED_SAMPLE,
     SAMPLE,
@@ -34,8 +33,7 @@ def open_api(
             raise ValueError("Expected the public language model, got none. Materialise it first.")
         texts = dict(zip(terms.labels, terms.label_texts, strict=True))
         exactly = terms.decodes_exactly
-        writer = PublicModelApi(public.language_model, texts, config, exactly=exactly, form=form)
-        return writer if config.variation == "prefix" else open_infilling(writer, config)
+        return PublicModelApi(public.language_model, texts, config, exactly=exactly, form=form)
     if public.engine is None:
         raise ValueError("Expected the engine of the dataset file, got none. Declare engine.")
     random_prompt, variation_prompt = read_prompts(config, terms)

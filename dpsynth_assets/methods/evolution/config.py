@@ -67,33 +67,9 @@ class EvolutionConfig(MethodConfig):
     api: Literal["public_model", "engine"] = Field(
         default="public_model",
         description=(
-            "Who writes. public_model: the public language model, variations as variation says. "
-            "engine: the dataset file's engine, told by random_prompt and variation_prompt."
-        ),
-    )
-    variation: Literal["prefix", "infill"] = Field(
-        default="prefix",
-        description=(
-            "How a text is varied without an instruction (api: public_model). prefix: its "
-            "beginning stays and its end is written anew. infill: part of it is blanked, anywhere, "
-            "and filled in anew."
-        ),
-    )
-    infilling_model: str | None = Field(
-        default=None,
-        description=(
-            "Model that fills in (variation: infill), folder or hub id: a masked language model "
-            "(BERT) or a denoising encoder-decoder (BART). Empty: the public language model "
-            "proposes fillings of one gap and keeps one by how likely it makes what follows."
-        ),
-    )
-    infilling_proposals: int = Field(
-        default=4,
-        ge=1,
-        le=64,
-        description=(
-            "Fillings of a gap that the public language model proposes (variation: infill without "
-            "infilling_model); more fit better and take longer."
+            "Who writes. public_model: the public language model, which keeps the beginning of a "
+            "text and writes its end anew. engine: the dataset file's engine, told by "
+            "random_prompt and variation_prompt."
         ),
     )
     random_prompt: str | PromptFile | None = Field(
@@ -145,7 +121,7 @@ class EvolutionConfig(MethodConfig):
         le=1,
         description=(
             "How much of a text its variations rewrite in the first round (share of its tokens, or "
-            "probability of blanking a word)."
+            "probability of blanking a word of {masked_sample})."
         ),
     )
     last_degree: float = Field(
@@ -194,20 +170,6 @@ class EvolutionConfig(MethodConfig):
         if self.api == "public_model" and prompts != (None, None):
             raise ValueError(
                 "Expected no prompt files for api: public_model, got some. Write api: engine."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _infilling_where_it_is_used(self) -> Self:
-        if self.api == "engine" and self.variation == "infill":
-            raise ValueError(
-                "Expected variation: infill with api: public_model, got api: engine. Name "
-                "{masked_sample} in variation_prompt instead: the engine fills its blanks."
-            )
-        if self.infilling_model is not None and self.variation != "infill":
-            raise ValueError(
-                "Expected no infilling_model without variation: infill, got one. Write "
-                "variation: infill, or drop the model."
             )
         return self
 

@@ -55,7 +55,7 @@ class EngineApi:
     def random(
         self, labels: Sequence[str], *, seed: int, progress: ShareCallback | None = None
     ) -> list[str]:
-        """See `RandomApi.random`."""
+        """See `TextApi.random`."""
         prompts = [
             self._written(self._random_prompt.messages(self._variables[label], _row_rng(seed, row)))
             for row, label in enumerate(labels)
@@ -72,7 +72,7 @@ class EngineApi:
         seed: int,
         progress: ShareCallback | None = None,
     ) -> list[str]:
-        """See `VariationApi.vary`."""
+        """See `TextApi.vary`."""
         prompts, limits = [], []
         for row, (text, label) in enumerate(zip(texts, labels, strict=True)):
             rng = _row_rng(seed, row)

@@ -48,7 +48,7 @@ class StartingRows:
         seed: int,
         progress: ShareCallback | None = None,
     ) -> list[str]:
-        """See `VariationApi.vary`."""
+        """See `TextApi.vary`."""
         return self.api.vary(texts, labels, degree=degree, seed=seed, progress=progress)
 
 

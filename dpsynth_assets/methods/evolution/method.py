@@ -18,13 +18,11 @@ from dpsynth_assets.methods.evolution.generations import (
     read_generations,
     write_generations,
 )
-from dpsynth_assets.methods.evolution.infilling import infilling_refusal
 from dpsynth_assets.methods.evolution.population import shared_out
 from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.evolution.text_api import TextApi
 from dpsynth_assets.methods.evolution.writing import write_rows
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback, PublicInputs
-from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     MethodPlan,
@@ -41,6 +39,13 @@ STAGE = "population"
 
 EvolutionT = TypeVar("EvolutionT", bound=EvolutionConfig)
 
+
+ONCE_SETTINGS: Mapping[str, Any] = {
+    "variation": "prefix",
+    "infilling_model": None,
+    "infilling_proposals": 4,
+}
+"""What requests have said since these were settings: a release paid for then is found again."""
 
 _SHOWN = 2_000
 """Public documents that are embedded beside the survivors, to show the rounds."""
@@ -71,11 +76,6 @@ class EvolutionMethod(Method[EvolutionT]):
         """The records' embedder, and the public language model where it writes."""
         model = {"public_language_model"} if self.config.api == "public_model" else set()
         return frozenset({"text_embedder", *model})
-
-    def models_run(self, stage: str) -> tuple[RunModel, ...]:
-        """The embedder and what writes; what fills in computes with weights."""
-        fills_in = self.config.variation == "infill"
-        return (*super().models_run(stage), *([LANGUAGE_MODEL_WEIGHTS] if fills_in else []))
 
     def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the texts of all rounds and their embeddings, or rows beside the survivors."""
@@ -120,8 +120,8 @@ class EvolutionMethod(Method[EvolutionT]):
 
     @property
     def follows_schema(self) -> bool:
-        """Where texts are written from left to right, which filling in does not do."""
-        return self.config.variation != "infill"
+        """Always: texts are written from left to right."""
+        return True
 
     @property
     def uses_engine(self) -> bool:
@@ -129,7 +129,7 @@ class EvolutionMethod(Method[EvolutionT]):
         return self.config.api == "engine"
 
     def check_public(self, stage: Stage, public: PublicInputs) -> None:
-        """Loads the model that writes and the one that fills in."""
+        """Loads the model that writes."""
         if stage.name != STAGE and self.form.schema is None:
             return  # What the schema leaves unwritten is told before the first charge.
         if public.language_model is not None and self.config.api == "public_model":
@@ -221,7 +221,7 @@ class EvolutionMethod(Method[EvolutionT]):
         Raises:
             PromptError: A prompt file is missing or wrong.
         """
-        parameters = self.config.model_dump(mode="json")
+        parameters = {**self.config.model_dump(mode="json"), **ONCE_SETTINGS}
         if self.config.api == "engine":
             prompts = read_prompts(self.config, self.terms)
             parameters |= {
@@ -244,7 +244,7 @@ class EvolutionMethod(Method[EvolutionT]):
                 f"{config.population}. Raise it."
             )
         if config.api != "engine":
-            return infilling_refusal(config)
+            return None
         if terms.engine.model is None:
             return (
                 "Expected engine.model in the dataset file for api: engine, got none. Name a "

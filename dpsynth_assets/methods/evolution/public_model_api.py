@@ -61,7 +61,7 @@ class PublicModelApi:
     def random(
         self, labels: Sequence[str], *, seed: int, progress: ShareCallback | None = None
     ) -> list[str]:
-        """See `RandomApi.random`."""
+        """See `TextApi.random`."""
         return self._continued(labels, [[]] * len(labels), seed, Provenance.PUBLIC, progress)
 
     def vary(
@@ -73,7 +73,7 @@ class PublicModelApi:
         seed: int,
         progress: ShareCallback | None = None,
     ) -> list[str]:
-        """See `VariationApi.vary`."""
+        """See `TextApi.vary`."""
         anew = np.random.default_rng(seed).uniform(degree / 2.0, 1.5 * degree, len(texts))
         kept = [self._beginning(*each) for each in zip(texts, anew.tolist(), strict=True)]
         written = self._continued(labels, kept, seed, Provenance.RELEASED, progress)

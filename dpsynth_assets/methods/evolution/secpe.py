@@ -11,6 +11,7 @@ from dpsynth_assets.datasets.secrets import incidence_digest
 from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.method import (
+    ONCE_SETTINGS,
     STAGE,
     EvolutionMethod,
     evolution_settings,
@@ -41,7 +42,9 @@ from dpsynth_assets.privacy.release import Cost, Release
 CLUSTER_STAGE = "secret_clusters"
 """Name of the one paid stage."""
 
-_OF_EVOLUTION = frozenset(EvolutionConfig.model_fields) | {"voting", "label_shares", SCHEMA}
+_OF_EVOLUTION = frozenset(
+    {*EvolutionConfig.model_fields, *ONCE_SETTINGS, "voting", "label_shares", SCHEMA}
+)
 """Settings that the paid stage does not depend on."""
 
 

@@ -11,8 +11,8 @@ from typing import Protocol
 ShareCallback = Callable[[float], None]
 
 
-class RandomApi(Protocol):
-    """Writes texts without a text to start from."""
+class TextApi(Protocol):
+    """Writes texts for labels, and texts like other texts."""
 
     def random(
         self, labels: Sequence[str], *, seed: int, progress: ShareCallback | None = None
@@ -24,10 +24,6 @@ class RandomApi(Protocol):
             seed: Public; equal calls give equal texts where the engine keeps seeds.
             progress: Told the share done.
         """
-
-
-class VariationApi(Protocol):
-    """Writes texts like other texts."""
 
     def vary(
         self,
@@ -47,7 +43,3 @@ class VariationApi(Protocol):
             seed: Public.
             progress: Told the share done.
         """
-
-
-class TextApi(RandomApi, VariationApi, Protocol):
-    """Both."""

@@ -2,8 +2,7 @@
 
 Read in this order: `batching` and `declared_batches` (who shares a batch), `prompts`, `loop`
 (Algorithm 1), `method` (the stage, its plan and its price), `mean`, `median`, `mean_svt` and
-`invisible_ink` (what is drawn), `mean_with_shots` (the mean behind rows of another corpus),
-`svt_on_generator` (the test behind fine-tuned weights),
+`invisible_ink` (what is drawn), `svt_on_generator` (the test behind fine-tuned weights),
 `few_shot`, `references` (floor and ceiling), `planted_keys` and `median_attack` (the attacks that
 concern these methods).
 
@@ -16,7 +15,6 @@ from dpsynth_assets.methods.private_prediction.few_shot import FewShot
 from dpsynth_assets.methods.private_prediction.invisible_ink import InvisibleInk
 from dpsynth_assets.methods.private_prediction.mean import MeanClustered, MeanUniform
 from dpsynth_assets.methods.private_prediction.mean_svt import MeanSvt
-from dpsynth_assets.methods.private_prediction.mean_with_shots import MeanWithShots
 from dpsynth_assets.methods.private_prediction.median import MedianClustered
 from dpsynth_assets.methods.private_prediction.svt_on_generator import MeanSvtOnGenerator
 
@@ -27,6 +25,5 @@ __all__ = [
     "MeanSvt",
     "MeanSvtOnGenerator",
     "MeanUniform",
-    "MeanWithShots",
     "MedianClustered",
 ]

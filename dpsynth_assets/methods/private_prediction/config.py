@@ -21,7 +21,6 @@ PRETRAINED_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "mean_clustered": _MEAN,
     "mean_svt": _MEAN,
     "mean_svt_on_generator": _MEAN,
-    "mean_with_shots": _MEAN,
     "median_clustered": {"clip_bound": 8.0},  # The median has no public support.
 }
 """Settings by method where the base's model is pretrained and the dataset file names none.
@@ -189,27 +188,6 @@ class MeanUniformConfig(UniformBatchesConfig):
 
     method: Literal["mean_uniform"] = "mean_uniform"
     public_top_k: int | None = PUBLIC_TOP_K
-
-
-class MeanWithShotsConfig(UniformBatchesConfig):
-    """Uniform batches whose prompts first show rows of another released corpus of the cohort."""
-
-    method: Literal["mean_with_shots"] = "mean_with_shots"
-    public_top_k: int | None = PUBLIC_TOP_K
-    corpus: str = Field(
-        default="epsvec",
-        pattern=r"^[a-z0-9_]+$",
-        description="Folder of the DP method whose published rows prompts show first.",
-    )
-    shots: int = Field(
-        default=2,
-        ge=1,
-        le=64,
-        description=(
-            "Released rows of its label that every prompt shows before the private ones (rows): "
-            "they cost nothing further, and the public prompt shows them too."
-        ),
-    )
 
 
 class MeanSvtConfig(UniformBatchesConfig):

@@ -59,8 +59,6 @@ from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from dpsynth_assets.attacks.reconstruction import KeysWritten
 
 PredictionT = TypeVar("PredictionT", bound=PrivatePredictionConfig | FewShotConfig)
@@ -239,7 +237,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         del stage
         finishes = self.config.on_exhaustion == "finish_publicly"
         reads = finishes or self.compares_with_public_prompts
-        check_batches(self.declared, self.shown(public), reads_public_prompts=reads)
+        check_batches(self.declared, public, reads_public_prompts=reads)
 
     def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the contexts of all batches, and the texts that are finished publicly."""
@@ -304,22 +302,15 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         Returns:
             The corpus, and how it was drawn, with its realised costs if there are any.
         """
-        shown = self.shown(public)
         if private.parts is None:
             batches = self.declared.place(private, public)
-            drawing = self.drawing(stage, shown, len(batches))
+            drawing = self.drawing(stage, public, len(batches))
             return generate_corpus(drawing, batches, progress, private.passes), drawing
         if public.reopened is None:
             raise ValueError("Expected public inputs that workers can open, got none.")
         split = split_batches(self.declared, private, public)
-        drawing = self.drawing(stage, shown, len(split.batches))
-        draw = DrawPass(
-            method=self,
-            stage=stage,
-            batches=split.batches,
-            reopened=public.reopened,
-            corpora=self.shown_corpora(public),
-        )
+        drawing = self.drawing(stage, public, len(split.batches))
+        draw = DrawPass(method=self, stage=stage, batches=split.batches, reopened=public.reopened)
         return generate_in_workers(drawing, split, draw, private, progress), drawing
 
     def drawing(self, stage: Stage, public: PublicInputs, batches: int) -> Drawing:
@@ -331,15 +322,6 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
             selector=drawn.selector(),
             with_public_prompts=self.compares_with_public_prompts,
         )
-
-    def shown(self, public: PublicInputs) -> PublicInputs:
-        """Public inputs as prompts show them; a method may put released rows before examples."""
-        return public
-
-    def shown_corpora(self, public: PublicInputs) -> "Mapping[str, pl.DataFrame]":
-        """Those rows of `public.corpora` that `shown` reads."""
-        del public
-        return {}
 
     def task(self, public: PublicInputs, tokens: int) -> GenerationTask:
         """Collects what one run of the loop reads of settings and public inputs."""

@@ -6,7 +6,7 @@ its own entropy, and keeps what it drew, once. The driver reads kept passes back
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,19 +35,16 @@ class DrawPass:
         stage: Its planned stage.
         batches: All batches of the run, in order.
         reopened: Opens the language model in the worker.
-        corpora: Released rows that prompts show.
     """
 
     method: "BatchPrediction[Any]"
     stage: Stage
     batches: tuple[Batch, ...]
     reopened: "Callable[[], PublicInputs]"
-    corpora: "Mapping[str, pl.DataFrame]" = field(default_factory=dict, repr=False)
 
     def __call__(self, number: int, tables: "Sequence[pl.DataFrame]") -> dict[str, Any]:
         """Draws the pass of this number from the rows that were sorted into it."""
-        public = self.method.shown(replace(self.reopened(), corpora=self.corpora))
-        drawing = self.method.drawing(self.stage, public, len(self.batches))
+        drawing = self.method.drawing(self.stage, self.reopened(), len(self.batches))
         part = parts_of(self.batches, self.method.config.batches_per_forward)[number]
         return draw_pass(drawing, filled_part(part, tables, self.method.declared))
 

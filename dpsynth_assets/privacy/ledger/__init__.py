@@ -2,19 +2,16 @@
 
 Read in this order: `terms` (the budget), `schema` (requests and entries), `chain` (why they cannot
 be edited unseen), `charges` (cost of an event under the filter), `plans` (cost of a fixed plan),
-`months` (the ledger's calendar), `decisions` (answers of a gate that reads private text),
-`older_prices` (entries of older versions), `accounts` (entries become sums), `allowances` (budget
-of a month), `conditions` and `admission` (may this be charged?), `entries` (what is written then),
-`database` (the table and its lock), `checkpoint` and `reservations` (what a machine need not verify
-again), `witness` (how a lost ledger is noticed), `store` (the `Ledger` others call), `statement`
-and `export` (what is shown).
+`older_prices` (entries of older versions), `accounts` (entries become sums), `conditions` and
+`admission` (may this be charged?), `entries` (what is written then), `database` (the table and its
+lock), `checkpoint` and `reservations` (what a machine need not verify again), `witness` (how a lost
+ledger is noticed), `store` (the `Ledger` others call), `statement` and `export` (what is shown).
 """
 
 from dpsynth_assets.privacy.ledger.admission import Admission
 from dpsynth_assets.privacy.ledger.chain import GENESIS, ChainProblem, VerifyReport
 from dpsynth_assets.privacy.ledger.checkpoint import Checkpoint
 from dpsynth_assets.privacy.ledger.database import sqlite_path
-from dpsynth_assets.privacy.ledger.decisions import GateQuestion
 from dpsynth_assets.privacy.ledger.schema import (
     LedgerEntry,
     PlannedRelease,
@@ -35,7 +32,6 @@ __all__ = [
     "Checkpoint",
     "CohortSpend",
     "DatasetSpend",
-    "GateQuestion",
     "Ledger",
     "LedgerEntry",
     "PlannedRelease",

@@ -6,16 +6,20 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
-from dpsynth_assets.privacy.errors import LedgerIntegrityError
+from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.chain import GENESIS, link_problem
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum, is_free
-from dpsynth_assets.privacy.ledger.decisions import passed
-from dpsynth_assets.privacy.ledger.months import MonthSpend, month_of
 from dpsynth_assets.privacy.ledger.older_prices import restated_plan
 from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_posterior, plan_rounds
 from dpsynth_assets.privacy.ledger.reservations import Committed, KeptReservations, Layered
-from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, RESERVE, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import (
+    COMMIT,
+    RECOVERY,
+    RESERVE,
+    LedgerEntry,
+    kind_problem,
+)
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
 
 
@@ -37,7 +41,6 @@ class CohortAccount:
         spent: Everything with an (ε, δ) cost, as the adaptive filter adds it.
         charges: Number of charges of each (asset, canonical event) with an (ε, δ) cost.
         largest_budget: Largest ε that the terms of any of these charges allowed.
-        this_month: What of it was charged in the month of the last charge.
         secret_charges: The same for releases under secret protection; never part of any ε.
         secret: Promise to secrets under which something was charged, whatever its method; the
             strongest so far. It holds for good.
@@ -46,7 +49,6 @@ class CohortAccount:
         older_plan_json: The same as it was stored, where its price was another (`restated`).
         public_facts: Every public fact that some entry relied on.
         ex_post: Realised bounds of committed ex-post releases, by reservation; None if not stated.
-        decisions: Number of decisions to publish that read private text; they are in no ε.
     """
 
     cohort: str
@@ -56,7 +58,6 @@ class CohortAccount:
     spent: FilterSum = field(default_factory=FilterSum)
     charges: Charges = field(default_factory=Counter)
     largest_budget: float = 0.0
-    this_month: MonthSpend = field(default_factory=MonthSpend)
     secret_charges: Charges = field(default_factory=Counter)
     secret: SecretTerms | None = None
     adaptive: bool = False
@@ -67,14 +68,13 @@ class CohortAccount:
     committed: int = 0
     has_ex_post: bool = False
     ex_post: dict[str, float | None] = field(default_factory=dict)
-    decisions: int = 0
 
     @property
     def rho(self) -> Fraction:
         """Sum of ρ of every charged zCDP event, rounded up to the grid; sampled ones are apart."""
         return Fraction(self.spent.units, 1 << RHO_GRID_BITS)
 
-    def post_reserve(self, entry: LedgerEntry, terms: BudgetTerms, month: str) -> None:
+    def post_reserve(self, entry: LedgerEntry, terms: BudgetTerms) -> None:
         """Charges a reserve. What carries an event is charged, to ε or to the secrets."""
         self.latest = terms
         self.reserved += 1
@@ -92,7 +92,6 @@ class CohortAccount:
             self.charges[entry.asset, event_json] += 1
             self.spent.add(event_json)
             self.largest_budget = max(self.largest_budget, terms.epsilon)
-            self.this_month.post(month, entry.asset, event_json)
 
     def _promise(self, secret: SecretTerms | None) -> None:
         """Keeps the promise to secrets; entries of older versions may have dropped or weakened it.
@@ -165,19 +164,17 @@ class CohortAccount:
 class Book:
     """All accounts, as of one entry of the chain.
 
-    `month` is the latest month that any entry was recorded in: it never goes back. `older` says of
-    a charge that an older version priced what identifies it whatever its noise, and its true event.
+    `older` says of a charge that an older version priced what identifies it whatever its noise, and
+    its true event.
     With `kept`, reservations that a checkpoint holds are looked up there, and later ones are here.
     """
 
     seq: int = 0
     head: str = GENESIS
-    month: str = ""
     accounts: dict[str, CohortAccount] = field(default_factory=dict)
     partitions: dict[str, str | None] = field(default_factory=dict)
     reserved: MutableMapping[str, str] = field(default_factory=dict)
     committed: MutableMapping[str, Committed] = field(default_factory=dict)
-    decisions: dict[str, bool] = field(default_factory=dict)
     older: dict[str, tuple[str, str]] = field(default_factory=dict)
     kept: KeptReservations | None = field(default=None, compare=False)
     _by_key: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
@@ -199,18 +196,19 @@ class Book:
         self.take_in(entry)
 
     def take_in(self, entry: LedgerEntry) -> None:
-        """Takes in an entry whose place in the ledger is shown otherwise (`proof`)."""
-        self.month = max(self.month, month_of(entry.recorded_at))
+        """Takes in an entry whose place in the ledger is shown otherwise (`proof`).
+
+        Raises:
+            PrivacyError: The entry is of a kind that this version does not know.
+        """
         if entry.kind == RESERVE:
             self._post_reserve(entry)
         elif entry.kind == COMMIT:
             self.committed[entry.reservation] = (entry.artifact_digest, entry.artifact_uri)
             self._note_released(entry.key, entry.reservation)
             self.accounts[entry.cohort].post_commit(entry)
-        elif entry.kind == DECISION:
-            self.decisions.setdefault(entry.key, passed(entry))
-            if entry.cohort in self.accounts:  # `verify` names a decision of an unknown cohort.
-                self.accounts[entry.cohort].decisions += 1
+        elif entry.kind != RECOVERY:
+            raise PrivacyError(f"Ledger entry {entry.seq}: {kind_problem(entry.kind)}")
         self.seq, self.head = entry.seq, entry.hash
 
     def _post_reserve(self, entry: LedgerEntry) -> None:
@@ -219,7 +217,7 @@ class Book:
         if account is None:
             account = CohortAccount(entry.cohort, entry.dataset, opened=terms, latest=terms)
             self.accounts[entry.cohort] = account
-        account.post_reserve(entry, terms, self.month)
+        account.post_reserve(entry, terms)
         self.partitions.setdefault(entry.dataset, terms.partition)
         self.reserved[entry.reservation] = entry.key
         self._by_key[entry.key] = (*self._by_key.get(entry.key, ()), entry.reservation)

@@ -4,7 +4,6 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime
 
 from dpsynth_assets.privacy.directed_rounding import (
     declared,
@@ -15,7 +14,6 @@ from dpsynth_assets.privacy.directed_rounding import (
 from dpsynth_assets.privacy.events import Event, event_from_json, is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
-from dpsynth_assets.privacy.ledger.allowances import month_epsilon, over_allowance
 from dpsynth_assets.privacy.ledger.charges import FilterSum, epsilon_alone
 from dpsynth_assets.privacy.ledger.conditions import (
     Plan,
@@ -25,7 +23,6 @@ from dpsynth_assets.privacy.ledger.conditions import (
     check_unchanged,
     pinned_plan,
 )
-from dpsynth_assets.privacy.ledger.months import month_at, utc_now
 from dpsynth_assets.privacy.ledger.plans import (
     Charges,
     plan_epsilon,
@@ -93,7 +90,6 @@ def admit(
     request: ReleaseRequest,
     terms: BudgetTerms,
     plan: Plan = None,
-    now: datetime | None = None,
 ) -> Admission:
     """Prices a request against its cohort. Writes nothing.
 
@@ -102,7 +98,6 @@ def admit(
         request: What would be released.
         terms: The cohort's budget.
         plan: All releases of the cohort; required by accountant `tight`.
-        now: Decides which month's allowance is asked; None: the machine's clock.
 
     Returns:
         The decision; `refusal` is set where the budget or the secrets' bound does not suffice.
@@ -137,8 +132,6 @@ def admit(
     plan_json = pinned_plan(account, request, terms, plan) if terms.accountant == TIGHT else None
     total, compared = _totals(account, request, terms, plan_json)
     posteriors = _posteriors(account, request, terms, plan_json)
-    month = max(book.month, month_at(now or utc_now()))
-    refusal = _refusal(request, terms, (spent, total, compared), posteriors)
     return Admission(
         budget_epsilon=terms.epsilon,
         delta=terms.delta,
@@ -146,7 +139,7 @@ def admit(
         total_epsilon=total,
         filter_epsilon=compared,
         secret_posterior=posteriors[0] if posteriors else None,
-        refusal=refusal or _month_refusal(account, request, terms, plan_json, month),
+        refusal=_refusal(request, terms, (spent, total, compared), posteriors),
     )
 
 
@@ -182,22 +175,6 @@ def _refusal(
                 request, terms, f"{declared(allowed)} (prior {declared(prior)})", reached
             )
     return None
-
-
-def _month_refusal(
-    account: CohortAccount | None,
-    request: ReleaseRequest,
-    terms: BudgetTerms,
-    plan_json: str | None,
-    month: str,
-) -> str | None:
-    """Compares what the month would come to with its allowance."""
-    if terms.monthly_epsilon is None or not _costs_epsilon(request):
-        return None
-    charge = (request.asset, request.event_json or "")
-    spent = month_epsilon(account, month, terms, plan_json)
-    total = month_epsilon(account, month, terms, plan_json, charge)
-    return over_allowance(request, terms, month, spent, total)
 
 
 def _costs_epsilon(request: ReleaseRequest) -> bool:

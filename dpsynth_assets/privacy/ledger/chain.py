@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import cast
 
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger.decisions import SeenDecisions
 from dpsynth_assets.privacy.ledger.schema import (
     COMMIT,
-    DECISION,
-    KINDS,
     RECOVERY,
     RESERVE,
     LedgerEntry,
+    kind_problem,
 )
 
 GENESIS = "0" * 64
@@ -95,17 +94,17 @@ class VerifyReport:
 
 
 def verify_chain(entries: Iterable[LedgerEntry], witnessed_head: str | None = None) -> VerifyReport:
-    """Checks every link, every seal, that commits complete a reserve, and decisions are counted.
+    """Checks every link, every seal, and that commits complete a reserve.
 
     Args:
         entries: All entries by `seq`.
         witnessed_head: A head noted down earlier; it must still be part of the chain.
     """
     problems: list[ChainProblem] = []
-    open_keys, decisions = dict[str, str](), SeenDecisions()
+    open_keys = dict[str, str]()
     seq, head, count, seen = 0, GENESIS, 0, witnessed_head in (None, GENESIS)
     for entry in entries:
-        messages = [link_problem(entry, seq, head), _content_problem(entry, open_keys, decisions)]
+        messages = [link_problem(entry, seq, head), _content_problem(entry, open_keys)]
         problems += [ChainProblem(entry.seq, message) for message in messages if message]
         seq, head, count = entry.seq, entry.hash, count + 1
         seen = seen or head == witnessed_head
@@ -115,22 +114,17 @@ def verify_chain(entries: Iterable[LedgerEntry], witnessed_head: str | None = No
     return VerifyReport(ok=not problems, entries=count, head=head, problems=tuple(problems))
 
 
-def _content_problem(
-    entry: LedgerEntry, open_keys: dict[str, str], decisions: SeenDecisions
-) -> str | None:
+def _content_problem(entry: LedgerEntry, open_keys: dict[str, str]) -> str | None:
     """Checks what a hash cannot: that the entry means something. Updates the open reservations."""
     if entry.kind == COMMIT:
         known = open_keys.pop(entry.reservation, None) == entry.key
         return None if known else "commits a release that was not reserved, or commits it twice"
-    if entry.kind == DECISION:
-        return decisions.problem(entry)
     if entry.kind == RECOVERY:
         charged = entry.event_json is not None or entry.terms_json is not None
         return "is a recovery and holds a charge" if charged else None
     if entry.kind != RESERVE:
-        return f"expected one of the kinds {', '.join(KINDS)}, got {entry.kind!r}"
+        return kind_problem(entry.kind)
     open_keys[entry.reservation] = entry.key
-    decisions.charged.add(entry.cohort)
     return _reserve_problem(entry)
 
 
@@ -141,6 +135,8 @@ def _reserve_problem(entry: LedgerEntry) -> str | None:
         if terms is None or not charged:
             return "has no terms or no event, so what it spent is unknown"
         same = entry.request().key(terms.relation, terms.unit) == entry.key
+    except PrivacyError as error:
+        return str(error)
     except (TypeError, ValueError, KeyError) as error:
         return f"cannot be read as a charge ({type(error).__name__})"
     return None if same else "its key is not that of its request"

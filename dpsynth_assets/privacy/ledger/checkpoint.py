@@ -32,7 +32,6 @@ from sqlalchemy.engine import make_url
 
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
-from dpsynth_assets.privacy.ledger.months import MonthSpend
 from dpsynth_assets.privacy.ledger.plans import Charges
 from dpsynth_assets.privacy.ledger.reservations import (
     KeptReservations,
@@ -43,7 +42,7 @@ from dpsynth_assets.privacy.ledger.reservations import (
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
 
-FORMAT = 6
+FORMAT = 8
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
@@ -59,7 +58,6 @@ _PLAIN = (
     "reserved",
     "committed",
     "has_ex_post",
-    "decisions",
     "largest_budget",
 )
 
@@ -160,11 +158,9 @@ def _json(book: Book, kept: KeptReservations) -> dict[str, Any]:
         "format": FORMAT,
         "seq": book.seq,
         "head": book.head,
-        "month": book.month,
         "partitions": book.partitions,
         "reserved": kept.reserved,
         "committed": kept.committed,
-        "decisions": book.decisions,
         "older": book.older,
         "older_released": book.older_released,
         "accounts": [_account_json(account) for account in book.accounts.values()],
@@ -176,10 +172,8 @@ def _book(stored: dict[str, Any], kept: KeptReservations) -> Book:
     book = Book(
         stored["seq"],
         stored["head"],
-        stored["month"],
         accounts={row["cohort"]: _account(row) for row in stored["accounts"]},
         partitions=stored["partitions"],
-        decisions=stored["decisions"],
         older={name: (same, event_json) for name, (same, event_json) in stored["older"].items()},
     )
     book.begin_with(kept, stored["older_released"])
@@ -195,8 +189,6 @@ def _account_json(account: CohortAccount) -> dict[str, Any]:
         "rho_units": f"{account.spent.units:x}",
         "sampled": account.spent.sampled,
         "charges": _rows(account.charges),
-        "month": account.this_month.month,
-        "month_charges": _rows(account.this_month.charges),
         "secret_charges": _rows(account.secret_charges),
         "secret": None if secret is None else asdict(secret),
         "public_facts": sorted(account.public_facts),
@@ -211,7 +203,6 @@ def _account(row: dict[str, Any]) -> CohortAccount:
         latest=BudgetTerms.from_json(row["latest"]),
         spent=FilterSum(int(row["rho_units"], 16), Counter(row["sampled"])),
         charges=_charges(row["charges"]),
-        this_month=MonthSpend(row["month"], _charges(row["month_charges"])),
         secret_charges=_charges(row["secret_charges"]),
         secret=None if row["secret"] is None else SecretTerms(**row["secret"]),
         public_facts=set(row["public_facts"]),

@@ -1,4 +1,4 @@
-"""Writes the next entry of the chain: a charge, its release, or the decision of a gate."""
+"""Writes the next entry of the chain: a charge, its release, or a recovery."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -7,11 +7,8 @@ from datetime import UTC, datetime
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.chain import sealed
-from dpsynth_assets.privacy.ledger.decisions import GateQuestion, decision_json
-from dpsynth_assets.privacy.ledger.months import utc_now
 from dpsynth_assets.privacy.ledger.schema import (
     COMMIT,
-    DECISION,
     RECOVERY,
     RESERVE,
     LedgerEntry,
@@ -20,6 +17,11 @@ from dpsynth_assets.privacy.ledger.schema import (
     plan_to_json,
 )
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, canonical_json, digest
+
+
+def utc_now() -> datetime:
+    """The clock of this machine, in UTC."""
+    return datetime.now(UTC)
 
 
 def reserve_entry(
@@ -83,37 +85,6 @@ def commit_entry(
         artifact_digest=artifact_digest,
         artifact_uri=artifact_uri,
         ex_post_epsilon=None if ex_post_epsilon is None else float(ex_post_epsilon),
-    )
-    return _next_entry(book, entry, now)
-
-
-def decision_entry(
-    book: Book,
-    reserve: LedgerEntry,
-    question: GateQuestion,
-    *,
-    passed: bool,
-    now: datetime | None = None,
-) -> LedgerEntry:
-    """Writes what a gate answered, with its running number among those of the cohort.
-
-    Cohort, asset and version of the data are those of the charge behind the candidate. The key of
-    the question stands in for a reservation, so that the table holds one decision a question.
-    """
-    count = book.accounts[question.cohort].decisions + 1
-    entry = reserve._replace(
-        kind=DECISION,
-        reservation=question.key,
-        key=question.key,
-        mechanism=question.check,
-        guarantee=str(GuaranteeType.NONE),
-        event_json=None,
-        parameters_json=decision_json(question, passed=passed, count=count),
-        code_version=question.code_version,
-        run_id=question.run_id,
-        terms_json=None,
-        plan_digest=None,
-        plan_json=None,
     )
     return _next_entry(book, entry, now)
 

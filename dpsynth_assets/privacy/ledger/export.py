@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import epsilon_alone
-from dpsynth_assets.privacy.ledger.months import month_at, utc_now
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry
 from dpsynth_assets.privacy.ledger.statement import (
     CohortSpend,
@@ -100,11 +99,10 @@ def history(ledger: Ledger, cohort: str | None = None, last: int | None = None) 
             if seen > omitted:
                 lines[entry.reservation] = _line(entry, book.accounts[entry.cohort])
     accounts = [a for a in book.accounts.values() if cohort in (None, a.cohort)]
-    month = max(book.month, month_at(utc_now()))
     return History(
         lines=tuple(lines.values()),
         omitted=omitted,
-        cohorts=tuple(cohort_spend(a.cohort, a, month=month) for a in accounts),
+        cohorts=tuple(cohort_spend(a.cohort, a) for a in accounts),
         datasets=_shared_datasets(book, accounts),
     )
 

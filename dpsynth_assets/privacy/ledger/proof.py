@@ -7,12 +7,12 @@ tree alone does not fix it. Who owns the ledger publishes heads (`dpsynth ledger
 that is edited later no longer leads to a head that somebody has noted down.
 
 **Privacy** A leaf holds the public columns of an entry alone; of a commit these include digests of
-released rows or weights, functions of what its charge paid for. Realised ex-post bounds, answers of
-gates that read private text, and digests that seal them are functions of private data without
-noise, as is how long a private stage took: they are in no leaf, which shows the day of a charge and
-no time of what followed. So a head may be published whatever the ledger holds. The hash of an
-entry in the chain may not (`report.label.public_head`), and a recovery, which names the last entry
-that was seen, is shown without that entry's hash.
+released rows or weights, functions of what its charge paid for. Realised ex-post bounds and digests
+that seal them are functions of private data without noise, as is how long a private stage took:
+they are in no leaf, which shows the day of a charge and no time of what followed. So a head may be
+published whatever the ledger holds. The hash of an entry in the chain may not
+(`report.label.public_head`), and a recovery, which names the last entry that was seen, is shown
+without that entry's hash.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger.schema import COMMIT, DECISION, RECOVERY, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import COMMIT, RECOVERY, LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import canonical_json
 
 _WITHHELD: Mapping[str, Any] = {
@@ -34,8 +34,7 @@ _WITHHELD: Mapping[str, Any] = {
 }
 """Columns that no leaf holds: private ones, what seals them, and places on the owner's machine."""
 
-_SHOWN_OF_DECISION = ("seq", "kind", "cohort", "dataset")
-"""A label counts decisions that read private text; their answers are private."""
+_SHOWN = frozenset(LedgerEntry._fields) - frozenset(_WITHHELD)
 
 _SEEN = "seen"
 """Parameter of a recovery: the last entry before it, with its hash in the chain."""
@@ -82,16 +81,10 @@ class ProvenEntry:
             PrivacyError: A column is missing or unknown, or has a value that no leaf holds.
         """
         columns = dict(stored["entry"])
-        empty: dict[str, Any] = {**dict.fromkeys(LedgerEntry._fields, ""), **_NO_CHARGE}
-        entry = LedgerEntry(**{**empty, **_WITHHELD, **columns}) if _known(columns) else None
+        entry = LedgerEntry(**_WITHHELD, **columns) if set(columns) == _SHOWN else None
         if entry is None or _public_columns(entry) != columns:
             raise PrivacyError("expected the public columns of a ledger entry, got others.")
         return cls(entry, tuple(map(str, stored["path"])))
-
-
-_NO_CHARGE: Mapping[str, None] = dict.fromkeys(
-    ("event_json", "parameters_json", "terms_json", "plan_digest", "plan_json")
-)
 
 
 def tree_head(entries: Iterable[LedgerEntry]) -> TreeHead:
@@ -138,19 +131,12 @@ def leads_to(proof: ProvenEntry, head: TreeHead) -> bool:
 
 def _public_part(entry: LedgerEntry) -> LedgerEntry:
     """Empties the columns that no leaf holds."""
-    if entry.kind != DECISION:
-        shown = entry._replace(parameters_json=_told(entry), recorded_at=_day(entry))
-        return shown._replace(**_WITHHELD)
-    kept = {name: getattr(entry, name) for name in _SHOWN_OF_DECISION}
-    empty: dict[str, Any] = {**dict.fromkeys(LedgerEntry._fields, ""), **_NO_CHARGE, **_WITHHELD}
-    return LedgerEntry(**{**empty, **kept})
+    shown = entry._replace(parameters_json=_told(entry), recorded_at=_day(entry))
+    return shown._replace(**_WITHHELD)
 
 
 def _public_columns(entry: LedgerEntry) -> dict[str, Any]:
-    shown = _SHOWN_OF_DECISION if entry.kind == DECISION else LedgerEntry._fields
-    columns = {name: getattr(entry, name) for name in shown if name not in _WITHHELD}
-    if entry.kind == DECISION:
-        return columns
+    columns = {name: getattr(entry, name) for name in _SHOWN}
     return columns | {"parameters_json": _told(entry), "recorded_at": _day(entry)}
 
 
@@ -164,10 +150,6 @@ def _told(entry: LedgerEntry) -> str | None:
     if entry.kind != RECOVERY:
         return entry.parameters_json
     return canonical_json({k: v for k, v in entry.parameters.items() if k != _SEEN})
-
-
-def _known(columns: Mapping[str, Any]) -> bool:
-    return set(columns) <= set(LedgerEntry._fields) - set(_WITHHELD) and "kind" in columns
 
 
 def _leaf(entry: LedgerEntry) -> bytes:

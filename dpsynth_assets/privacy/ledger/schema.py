@@ -14,12 +14,19 @@ from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 RESERVE = "reserve"
 COMMIT = "commit"
-DECISION = "decision"
 RECOVERY = "recovery"
-KINDS = (RESERVE, COMMIT, DECISION, RECOVERY)
+KINDS = (RESERVE, COMMIT, RECOVERY)
 
 KEPT = "kept_rows"
 """What a commit and a label say of a corpus: rules, judge, candidates and acceptance rate."""
+
+
+def kind_problem(kind: str) -> str:
+    """What to say of an entry of an unknown kind: what it released, this version would not tell."""
+    return (
+        f"expected one of the kinds {', '.join(KINDS)}, got {kind!r}. Nothing was charged: go on "
+        "with the version that wrote this ledger."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +154,7 @@ class Reservation:
 class LedgerEntry(NamedTuple):
     """One row. A `reserve` charges for ever; a `commit` says where its release is stored.
 
-    A `decision` says what a release gate answered that read private text; it charges nothing. A
-    `recovery` says that a person restored a lost ledger, or accepted one without lost entries.
+    A `recovery` says that a person restored a lost ledger, or accepted one without lost entries.
 
     A named tuple, since its order is the order of the columns and of the hashed JSON array.
     """

@@ -10,7 +10,6 @@ from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.admission import remaining
-from dpsynth_assets.privacy.ledger.allowances import month_epsilon
 from dpsynth_assets.privacy.ledger.charges import float_up
 from dpsynth_assets.privacy.ledger.guaranteed import FILTER, guaranteed
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
@@ -54,15 +53,9 @@ class CohortSpend:
         total_guarantee: `dp`, or `none (…)` once any ex-post or secret release was reserved.
         relation: Neighbouring relation; empty where no terms are known.
         unit: Privacy unit in words.
-        gate_decisions: Decisions to publish that read private text, on which ε says nothing.
         public_facts: Every declared public fact that some release relied on.
         restated_from: ε that was stated of the same charges before version 0.2.0, when whole
             counts were priced as continuous noise; None where nothing is restated.
-        month: Month by the ledger's clock, e.g. "2026-11"; empty where nobody asked for it.
-        month_epsilon: ε of what was charged in that month, as compared with its allowance; None
-            without an allowance.
-        monthly_epsilon: ε that one calendar month may come to; None without an allowance.
-        month_remaining_epsilon: What is left of the month's allowance, rounded down.
     """
 
     cohort: str
@@ -85,13 +78,8 @@ class CohortSpend:
     total_guarantee: str = DP_TOTAL
     relation: str = ""
     unit: str = ""
-    gate_decisions: int = 0
     public_facts: tuple[str, ...] = ()
     restated_from: float | None = None
-    month: str = ""
-    month_epsilon: float | None = None
-    monthly_epsilon: float | None = None
-    month_remaining_epsilon: float | None = None
 
     @property
     def restated(self) -> str:
@@ -141,10 +129,7 @@ class DatasetSpend:
 
 
 def cohort_spend(
-    cohort: str,
-    account: CohortAccount | None,
-    terms: BudgetTerms | None = None,
-    month: str = "",
+    cohort: str, account: CohortAccount | None, terms: BudgetTerms | None = None
 ) -> CohortSpend:
     """States one account, against `terms` or else against those of its last entry.
 
@@ -152,7 +137,6 @@ def cohort_spend(
         cohort: Name of the cohort.
         account: Its account; None before its first charge.
         terms: Terms to hold it against.
-        month: Month whose allowance is told; empty: none is.
 
     Raises:
         PrivacyError: `terms` has another δ than the cohort was charged at.
@@ -198,10 +182,8 @@ def cohort_spend(
         total_guarantee=_guarantee([account]),
         relation=str(account.opened.relation),
         unit=account.opened.unit.describe(),
-        gate_decisions=account.decisions,
         restated_from=account.epsilon_before_restating if accountant == TIGHT else None,
         public_facts=tuple(sorted(account.public_facts)),
-        **_of_month(account, known, accountant, month),
     )
 
 
@@ -210,22 +192,6 @@ def _promised(account: CohortAccount, terms: BudgetTerms) -> SecretTerms | None:
     if account.secret is None or (terms.secret is not None and terms.secret.keeps(account.secret)):
         return terms.secret
     return account.secret
-
-
-def _of_month(
-    account: CohortAccount, terms: BudgetTerms, accountant: str, month: str
-) -> dict[str, Any]:
-    """The month's part of a `CohortSpend`."""
-    if not month or terms.monthly_epsilon is None:
-        return {}
-    plan_json = account.plan_json if accountant == TIGHT else None
-    spent = month_epsilon(account, month, terms, plan_json)
-    return {
-        "month": month,
-        "month_epsilon": spent,
-        "monthly_epsilon": terms.monthly_epsilon,
-        "month_remaining_epsilon": remaining(terms.monthly_epsilon, spent),
-    }
 
 
 def dataset_spend(dataset: str, accounts: Iterable[CohortAccount]) -> DatasetSpend:

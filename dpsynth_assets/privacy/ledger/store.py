@@ -24,14 +24,12 @@ from dpsynth_assets.privacy.ledger.chain import (
 )
 from dpsynth_assets.privacy.ledger.checkpoint import ENTRIES_BETWEEN, Checkpoint
 from dpsynth_assets.privacy.ledger.database import Appender, Database, sqlite_path
-from dpsynth_assets.privacy.ledger.decisions import GateQuestion
 from dpsynth_assets.privacy.ledger.entries import (
     commit_entry,
-    decision_entry,
     recovery_entry,
     reserve_entry,
+    utc_now,
 )
-from dpsynth_assets.privacy.ledger.months import month_at, utc_now
 from dpsynth_assets.privacy.ledger.schema import (
     RESERVE,
     LedgerEntry,
@@ -72,7 +70,7 @@ class Ledger:
 
         Args:
             url: SQLAlchemy URL. A missing SQLite file is created, for its owner only.
-            clock: Says when an entry is recorded, and which month's allowance it takes.
+            clock: Says when an entry is recorded.
             checkpoint: Where this machine keeps what it has verified; none: all is verified anew.
             witness: What this installation remembers of its ledger; none: a lost one is unnoticed.
 
@@ -117,13 +115,12 @@ class Ledger:
             PrivacyError: The request cannot be charged under these terms; nothing was charged.
         """
         with self._appending() as (appender, book):
-            now = self._clock()
-            admission = admit(book, request, terms, plan, now)
+            admission = admit(book, request, terms, plan)
             if admission.reused:
                 return _released(book, request, terms)
             if admission.refusal is not None:
                 raise BudgetExceededError(admission.refusal)
-            entry = reserve_entry(book, request, terms, plan, now)
+            entry = reserve_entry(book, request, terms, plan, self._clock())
             reservation = Reservation(entry.reservation, request)
             if before is not None:
                 before(reservation)
@@ -168,44 +165,6 @@ class Ledger:
                     f"Expected the artifact {earlier[0]} that was committed for {reserve.asset}, "
                     f"got {artifact_digest}. Reserve again under a new release name."
                 )
-
-    def decide(self, question: GateQuestion, answer: Callable[[], bool]) -> bool:
-        """Answers what a release gate asks of private text, and records it before it is returned.
-
-        Args:
-            question: What is asked, about which candidate.
-            answer: Reads private text and says whether the candidate passes. Called only where the
-                ledger has no decision about this candidate.
-
-        Returns:
-            What the ledger says about the candidate, now and for good.
-
-        Raises:
-            PrivacyError: The cohort was charged nothing, so it has no candidate.
-
-        **Privacy**: an exact answer, which no ε covers; the ledger counts it (docs/privacy.md).
-        """
-        known = self.decision(question)
-        if known is not None:
-            return known
-        with self._appending() as (appender, _):
-            reserve = appender.find_reserve(question.release)
-        if reserve is None or reserve.cohort != question.cohort:
-            raise PrivacyError(
-                f"Expected a candidate that was charged to cohort {question.cohort!r}, got the "
-                f"reservation {question.release!r}. Materialise the candidate again."
-            )
-        self._database.allow_later_kinds()
-        passed = answer()
-        with self._appending() as (appender, book):
-            if question.key not in book.decisions:  # Another process may have asked meanwhile.
-                now = self._clock()
-                appender.append(decision_entry(book, reserve, question, passed=passed, now=now))
-        return bool(self.decision(question))
-
-    def decision(self, question: GateQuestion) -> bool | None:
-        """The decision about a candidate; None where there is none."""
-        return self._refreshed().decisions.get(question.key)
 
     def charge(self, reservation_id: str) -> LedgerEntry | None:
         """The charge of a reservation; None where there is none, or where its entry was altered."""
@@ -255,7 +214,7 @@ class Ledger:
         """Says what `reserve` would say, and spends nothing."""
         book = self._refreshed()
         try:
-            return admit(book, request, terms, plan, self._clock())
+            return admit(book, request, terms, plan)
         except PrivacyError as refusal:
             account = book.accounts.get(request.cohort)
             return Admission(
@@ -279,10 +238,8 @@ class Ledger:
         return self._database.count_charges(cohort)
 
     def spend(self, cohort: str, terms: BudgetTerms | None = None) -> CohortSpend:
-        """States what a cohort has spent, in all and this month, against `terms` or its last."""
-        book = self._refreshed()
-        month = max(book.month, month_at(self._clock()))
-        return cohort_spend(cohort, book.accounts.get(cohort), terms, month)
+        """States what a cohort has spent, against `terms` or its last."""
+        return cohort_spend(cohort, self._refreshed().accounts.get(cohort), terms)
 
     def account(self, cohort: str) -> CohortAccount | None:
         """States what a cohort was charged, event by event; None before its first charge."""

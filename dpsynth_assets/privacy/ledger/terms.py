@@ -1,10 +1,12 @@
 """Budget terms that a dataset file declares, and their canonical form."""
 
+import dataclasses
 import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
 
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 ZCDP = "zcdp"
@@ -97,8 +99,6 @@ class BudgetTerms:
         accepts_ex_post: Whether releases without an (ε, δ) guarantee are accepted.
         public_facts: Names of the declared public facts that mechanisms rely on.
         secret: Bound on what all releases tell about one secret; None where none is promised.
-        monthly_epsilon: ε that the charges of one calendar month (UTC) may come to, beside the
-            total. May be raised or lowered later; None: no bound by month.
         partition: Rule that partitions the dataset into disjoint cohorts, e.g. `month of created`;
             the same for all cohorts of a dataset. None: not partitioned by a rule.
     """
@@ -111,7 +111,6 @@ class BudgetTerms:
     accepts_ex_post: bool = False
     public_facts: tuple[str, ...] = ()
     secret: SecretTerms | None = None
-    monthly_epsilon: float | None = None
     partition: str | None = None
 
     def __post_init__(self) -> None:
@@ -124,10 +123,6 @@ class BudgetTerms:
             raise ValueError(f"Expected 0 < epsilon < inf, got {self.epsilon}.")
         if not 0 < self.delta < 1:
             raise ValueError(f"Expected 0 < delta < 1, got {self.delta}.")
-        if self.monthly_epsilon is not None:
-            object.__setattr__(self, "monthly_epsilon", float(self.monthly_epsilon))
-            if not (self.monthly_epsilon > 0 and math.isfinite(self.monthly_epsilon)):
-                raise ValueError(f"Expected 0 < monthly_epsilon < inf, got {self.monthly_epsilon}.")
         if self.accountant not in ACCOUNTANTS:
             raise ValueError(f"Expected an accountant in {ACCOUNTANTS}, got {self.accountant!r}.")
 
@@ -140,13 +135,25 @@ class BudgetTerms:
         fields = asdict(self)
         if self.secret is not None and not self.secret.others:
             del fields["secret"]["others"]
-        later = ("secret", "monthly_epsilon", "partition")
+        later = ("secret", "partition")
         absent = {name for name in later if fields[name] is None}
         return canonical_json({name: v for name, v in fields.items() if name not in absent})
 
     @classmethod
     def from_json(cls, text: str) -> "BudgetTerms":
-        """Reads what `to_json` wrote."""
+        """Reads what `to_json` wrote.
+
+        Raises:
+            PrivacyError: There are terms that this version does not know: to read the others alone
+                would lift a bound.
+        """
         fields = json.loads(text)
+        known = [each.name for each in dataclasses.fields(cls)]
+        if unknown := sorted(set(fields) - set(known)):
+            raise PrivacyError(
+                f"Expected ledger entries with terms among {', '.join(known)}, got "
+                f"{', '.join(unknown)}: this version would not keep that bound. Nothing was "
+                "charged: go on with the version that wrote this ledger."
+            )
         secret = SecretTerms(**fields["secret"]) if "secret" in fields else None
         return cls(**{**fields, "unit": PrivacyUnit(**fields["unit"]), "secret": secret})

@@ -35,7 +35,6 @@ HISTOGRAM = ClusterHistogram(
 )
 
 
-EARLIER_ROWS = pl.DataFrame({"text": ["a cat sat", "the dog ran"], "label": ["x", "y"]})
 EXTRA = {"mean_svt": {"svt_noise_scale": 20.0, "max_tokens_per_batch": 60}}
 
 
@@ -44,11 +43,10 @@ def config_of(name, **changes):
 
 
 def public_inputs(cases, model, **public):
-    """Centres, their histogram, and the corpus that `mean_with_shots` begins with."""
-    inputs = cases.public(
+    """Centres and their histogram."""
+    return cases.public(
         model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM, **public
     )
-    return replace(inputs, corpora={"epsvec": EARLIER_ROWS})
 
 
 def run(name, cases, model, *, private=None, terms=None, config=None, epsilon=10.0, **public):
@@ -404,6 +402,10 @@ def test_check_settings_names_each_problem_on_one_line():
     assert any(problem.startswith("clip_bound:") for problem in problems)
     assert any("no such setting" in problem for problem in problems)
     assert check_settings("mean_clustered", SMALL) == []
+    (removed,) = check_settings("mean_with_shots", {})
+    assert removed.endswith("It was removed: write mean_uniform, which scored no worse.")
+    (removed,) = check_settings("aug_pe", {"infilling_model": "bart"})
+    assert removed.endswith("It was removed with masked infilling. Drop it.")
 
 
 def test_contradicting_lengths_are_named():
@@ -413,10 +415,10 @@ def test_contradicting_lengths_are_named():
     assert "min_tokens_for_new_document" in problem
 
 
-def test_an_unknown_method_lists_the_known_ones():
-    assert "mean_uniform" in check_settings("means", {})[0]
+def test_an_unknown_method_is_answered_with_the_one_meant_or_those_known():
+    assert "mean_uniform" in check_settings("mean_unifrm", {})[0]
     with pytest.raises(KeyError, match="mean_uniform"):
-        get_method("means")
+        get_method("qqqq")
 
 
 def test_draws_differ_between_runs_because_noise_has_no_seed(cases, language_model):
