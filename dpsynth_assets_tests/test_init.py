@@ -271,6 +271,14 @@ def test_a_value_that_few_records_share_is_neither_written_nor_shown(folder, tmp
     assert "witness" not in text + result.output
 
 
+def test_a_terminal_obeys_no_character_of_a_columns_name(folder, tmp_path):
+    source = tmp_path / "data.csv"
+    complaints(40).rename({"topic": "[red]topic\x1b[2J"}).write_csv(source)
+    told = init("complaints", "--from", source).output
+    assert "\x1b" not in told
+    assert "[red]topic" in told
+
+
 def test_no_text_and_no_person_is_shown_or_written(folder, tmp_path):
     result = init("complaints", "--from", written(tmp_path, "csv"))
     text = (folder / "complaints" / "defs.yaml").read_text()

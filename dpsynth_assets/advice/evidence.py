@@ -103,9 +103,11 @@ class Expectation:
 
     def share_in_words(self) -> str:
         """The share, and how far datasets differ; a bound where all cells had more to go on."""
+        told = _percent(self.share)
+        if self.factor < LEAST_FACTOR:
+            return f"at most {told} (nothing was measured for so few records at this ε)"
         between = f" (measured near: {_percent(self.low)} to {_percent(self.high)})"
-        told = _percent(self.share) + ("" if self.low == self.high else between)
-        return f"at most {told}" if self.factor < LEAST_FACTOR else told
+        return told + ("" if self.low == self.high else between)
 
     def distance_in_words(self) -> str:
         """The nearest cell, and how far off it is."""

@@ -87,7 +87,7 @@ def facts_of(name: str, draft: Draft) -> dict[str, Any]:
 
 def show(name: str, draft: Draft) -> None:
     """Prints the columns, the decisions, and what comes next."""
-    console = Console(width=max(100, Console().width))
+    console = Console(width=max(100, Console().width), markup=False, highlight=False)
     table = Table(
         "column",
         "filled",
@@ -99,18 +99,20 @@ def show(name: str, draft: Draft) -> None:
     for profile in draft.profiles:
         numbers = f"{profile.filled:.0%}", f"{profile.distinct:,}", f"{profile.words:.1f}"
         shown = ("", "", "") if profile.nested else numbers
-        table.add_row(profile.name, *shown, _role(profile, draft))
+        table.add_row(_printable(profile.name), *shown, _role(profile, draft))
     console.print(table)
     console.print("\nDecide, in the file:", style="bold")
     for about, now in draft.decisions:
-        console.print(f"- {about}. {now}", highlight=False, markup=False)
-    console.print(f"\nWritten: {draft.path}", highlight=False, markup=False, soft_wrap=True)
+        console.print(_printable(f"- {about}. {now}"))
+    console.print(f"\nWritten: {draft.path}", soft_wrap=True)
     first = "list the public label values in the file, then " if draft.choices.unconfirmed else ""
-    console.print(
-        f"Next: {first}dpsynth datasets check {draft.path}, then dpsynth plan {name}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    then = f"dpsynth datasets check {draft.path}, then dpsynth plan {name}"
+    console.print(f"Next: {first}{then}", soft_wrap=True)
+
+
+def _printable(text: str) -> str:
+    """Names from a file, in which a terminal obeys no character."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _unit_decision(choices: Choices, found: Suggestion) -> str:

@@ -179,7 +179,9 @@ def test_declared_secrets_are_protected_by_one_method_and_priced_with_no_other()
 
 def test_a_share_is_a_bound_where_every_cell_had_more_to_go_on():
     cells = [cell("aug_pe", 0.9, epsilon=10, records=4000)]
-    assert expected("aug_pe", 1.0, 500, cells).share_in_words() == "at most 90 %"
+    assert expected("aug_pe", 1.0, 500, cells).share_in_words() == (
+        "at most 90 % (nothing was measured for so few records at this ε)"
+    )
     assert expected("aug_pe", 10.0, 4000, cells).share_in_words() == "90 %"
 
 

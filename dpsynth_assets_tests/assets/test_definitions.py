@@ -120,7 +120,7 @@ def test_every_mechanism_of_the_demo_is_marked(loaded):
         "savings/shared/topic_histogram",
         "savings/ctcl/finetuned_generator",
         "savings/dp_fine_tuning/finetuned_generator",
-        "enquiries/aug_pe/population",
+        "enquiries/aug_pe_from_corpus/population",
         "enquiries/epsvec/fixed_shots",
         "enquiries/epsvec/dataset_vectors",
         "cases/secpe/secret_clusters",
