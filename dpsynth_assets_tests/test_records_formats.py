@@ -291,6 +291,16 @@ def test_a_column_of_numbers_is_no_text_and_one_of_lists_no_label(tmp_path):
         read_private_records(declare(file))
 
 
+@pytest.mark.parametrize("kind", [pl.List(pl.Enum(["HIV"])), pl.Struct({"HIV": pl.String})])
+def test_a_type_is_named_without_the_data_that_it_holds(tmp_path, kind):
+    source = SourceSpec(path=str(tmp_path / "a.parquet"))
+    write_parquet(tmp_path, pl.DataFrame({"body": pl.Series([None], dtype=kind), "k": ["k"]}))
+    for text, others in (("body", {}), ("k", {"columns.id": "body"})):
+        with pytest.raises(SourceError, match=r"got type (List|Struct) in") as raised:
+            read_source(source, ColumnNames(text=text, others=others))
+        assert "HIV" not in str(raised.value)
+
+
 def test_bytes_that_are_an_id_and_small_floats_are_read_and_durations_are_refused(tmp_path):
     columns = ColumnNames(text="body", others={"columns.id": "key", "columns.labels.0": "stars"})
     source = SourceSpec(path=str(tmp_path / "a.parquet"))

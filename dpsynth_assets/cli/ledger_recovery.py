@@ -17,6 +17,7 @@ from dpsynth_assets.privacy.ledger import (
     Witness,
     sqlite_path,
 )
+from dpsynth_assets.privacy.ledger.chain import is_linked
 from dpsynth_assets.resources.opened_ledger import unknown_releases
 
 Because = Annotated[str, typer.Option("--because", help="Why; kept in the ledger, so public.")]
@@ -116,19 +117,21 @@ def _require_reason(because: str) -> None:
 
 
 def _refuse_newer(place: Path, url: str, held: dict[int, str]) -> None:
-    """Refuses to put a copy in the place of a ledger that verifies and holds more."""
+    """Refuses to put a copy in the place of a ledger that is whole and holds more.
+
+    Entries of another version are entries, too: those that this one cannot read are kept.
+    """
     if not place.exists() or place.stat().st_size == 0:
         return
     try:
-        present = Ledger(url)
-        sound, entries = present.verify().ok, present.entries()
+        entries = Ledger(url).entries()
     except PrivacyError:
         return  # It cannot be read: that is why it is restored.
     more = [entry.seq for entry in entries if held.get(entry.seq) != entry.hash]
-    if sound and more:
+    if more and is_linked(entries):
         raise PrivacyError(
             f"Expected a copy with every entry of the present ledger, got one without "
-            f"{len(more)} of them, entry {more[0]} the first. The present ledger verifies: keep it."
+            f"{len(more)} of them, entry {more[0]} the first. The present ledger is whole: keep it."
         )
 
 

@@ -151,7 +151,7 @@ def as_records(
         raise SourceError(
             field="columns.text",
             expected="a column of text",
-            got=f"type {declared} in {columns.text!r} of {file}",
+            got=f"type {_kind(declared)} in {columns.text!r} of {file}",
             remedy="Name the column that holds the text, or store it as strings.",
         )
     texts = [_as_text(frame[name], columns, file) for name in columns.written]
@@ -161,13 +161,18 @@ def as_records(
     )
 
 
+def _kind(declared: pl.DataType) -> str:
+    """A type without what it holds: categories of an Enum and names in a Struct are data."""
+    return declared.base_type().__name__
+
+
 def _composed(frame: pl.DataFrame, columns: ColumnNames, file: Path | str) -> pl.Series:
     name = unwritable(frame.schema, columns.object)
     if name is not None:
         raise SourceError(
             field=f"columns.object.{columns.object.index(name)}",
             expected="a column that JSON can hold",
-            got=f"type {frame.schema[name]} in {name!r} of {file}",
+            got=f"type {_kind(frame.schema[name])} in {name!r} of {file}",
             remedy="Leave it out, or store it as text.",
         )
     return compose_column(frame, columns.object)
@@ -182,7 +187,7 @@ def _as_text(series: pl.Series, columns: ColumnNames, file: Path | str) -> pl.Se
         raise SourceError(
             field=field,
             expected="a column of single values",
-            got=f"type {series.dtype} in {series.name!r} of {file}",
+            got=f"type {_kind(series.dtype)} in {series.name!r} of {file}",
             remedy="Name another column, or store this one as strings.",
         )
     if series.dtype == pl.Binary:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.cli.one_line import described
 from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
-from dpsynth_assets.privacy.ledger import Ledger, Witness
+from dpsynth_assets.privacy.ledger import Ledger, Witness, chain
 from dpsynth_assets.privacy.ledger.triggers import widening
 from dpsynth_assets.privacy.ledger.witness import Seen
 from dpsynth_assets.resources.ledger import PrivacyLedger
@@ -264,14 +264,19 @@ def test_a_blank_reason_leaves_the_ledger_as_it_is(place, tmp_path):
     assert place.read_bytes() == before
 
 
-def test_a_sound_ledger_with_more_entries_is_not_replaced(place, tmp_path):
+@pytest.mark.parametrize("known", [True, False])
+def test_a_whole_ledger_with_more_entries_is_not_replaced(place, tmp_path, monkeypatch, known):
+    """Nor where its newest entry is of another version, which this one does not verify."""
     charge("1")
+    if not known:
+        monkeypatch.setattr(chain, "_content_problem", lambda entry, _: "?" * (entry.seq == 3))
     copy = tmp_path / "copy.sqlite"
     shutil.copy(place, copy)
     Ledger(f"sqlite:///{place}").reserve(make_request(release="2"), make_terms())  # unseen
     refused = command("restore", copy, "--because", "to be sure", "--yes")
     assert refused.exit_code != 0
-    assert len(PrivacyLedger().open().entries()) == 3
+    assert "keep it" in refused.output
+    assert len(Ledger(f"sqlite:///{place}").entries()) == 3
 
 
 def test_a_witness_that_cannot_be_read_is_no_missing_witness(place, tmp_path):

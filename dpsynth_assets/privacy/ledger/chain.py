@@ -65,6 +65,16 @@ def link_problem(entry: LedgerEntry, previous_seq: int, previous_hash: str) -> s
     return None if unaltered else "its content does not match its hash: a column was altered"
 
 
+def is_linked(entries: Iterable[LedgerEntry]) -> bool:
+    """Says whether every entry seals the one before it, whatever a version knows of its kind."""
+    seq, head = 0, GENESIS
+    for entry in entries:
+        if link_problem(entry, seq, head):
+            return False
+        seq, head = entry.seq, entry.hash
+    return True
+
+
 @dataclass(frozen=True)
 class ChainProblem:
     """One thing wrong with the ledger; `seq` is 0 where it concerns the ledger as a whole."""
