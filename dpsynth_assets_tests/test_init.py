@@ -271,7 +271,7 @@ def test_a_value_that_few_records_share_is_neither_written_nor_shown(folder, tmp
     assert "witness" not in text + result.output
 
 
-def test_a_terminal_obeys_no_character_of_a_columns_name(folder, tmp_path):
+def test_control_characters_and_markup_in_a_column_name_are_shown_as_they_are(folder, tmp_path):
     source = tmp_path / "data.csv"
     complaints(40).rename({"topic": "[red]topic\x1b[2J"}).write_csv(source)
     told = init("complaints", "--from", source).output

@@ -266,6 +266,7 @@ def test_names_of_classes_are_read_from_the_schema_of_a_parquet_file(tmp_path):
     for values, expected in (
         (["good", "bad", None],) * 2,
         ([1.0, None, float("nan")], ["good", None, None]),
+        ([1.7, -0.5, 0.0], [None, None, "bad"]),  # no class has such a number
     ):
         other = pa.table({"body": ["a", "b", "c"], "stars": values})
         pq.write_table(other.replace_schema_metadata(table.schema.metadata), tmp_path / "a.parquet")

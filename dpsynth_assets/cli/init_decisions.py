@@ -111,7 +111,7 @@ def show(name: str, draft: Draft) -> None:
 
 
 def _printable(text: str) -> str:
-    """Names from a file, in which a terminal obeys no character."""
+    """Escapes control characters, so that a terminal shows them and does not act on them."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 

@@ -54,12 +54,14 @@ def parquet_class_names(file: Path, columns: Sequence[str]) -> dict[str, list[st
 def named_classes(frame: pl.DataFrame, names: Mapping[str, Sequence[str]]) -> pl.DataFrame:
     """Replaces class numbers by names; -1, Hugging Face's mark for no label, is absent.
 
-    A column that holds no numbers has the names already.
+    So is any number without a name. A column that holds no numbers has the names already.
     """
     return frame.with_columns(
         frame[column]
-        .cast(pl.Int64, strict=False)
-        .replace_strict(range(len(own)), own, default=None)
+        .cast(pl.Float64)
+        .replace_strict(
+            [float(n) for n in range(len(own))], own, default=None, return_dtype=pl.String
+        )
         for column, own in names.items()
         if frame.schema[column].is_numeric()
     )
