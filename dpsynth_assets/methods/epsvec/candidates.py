@@ -135,23 +135,26 @@ def write_texts(
     provenance: Provenance,
     progress: ProgressCallback,
 ) -> TextsByLabel:
-    """Writes `count` texts of each label after its shots; blank ones are left out."""
-    written = []
-    labels = len(scaffold.label_texts)
-    for label in range(labels):
+    """Writes `count` texts of each label after its shots; blank ones are left out.
 
-        def report(share: float, start: float = label / labels) -> None:
-            progress(start + share / labels, "writing texts")
-
-        free = Sampling(
-            temperature=config.scaffold_temperature,
-            max_new_tokens=config.max_document_tokens,
-            seed=public_seed(seed, "texts", label),
-            stop=scaffold.stop,
-        )
-        sampling = scaffold.form.constrained(free)
-        prompts = [scaffold.prompt(label, shots) for shots in shots_of(label, count)]
-        made = engine.generate(prompts, sampling, provenance=provenance, progress=report)
-        texts = [scaffold.read(each) for each in made]
-        written.append(tuple(text for text in texts if text))
-    return tuple(written)
+    All labels are written at once: a pass of many rows costs little more than one of few.
+    """
+    labels = range(len(scaffold.label_texts))
+    prompts = [
+        scaffold.prompt(label, shots) for label in labels for shots in shots_of(label, count)
+    ]
+    free = Sampling(
+        temperature=config.scaffold_temperature,
+        max_new_tokens=config.max_document_tokens,
+        seed=public_seed(seed, "texts"),
+        stop=scaffold.stop,
+    )
+    made = engine.generate(
+        prompts,
+        scaffold.form.constrained(free),
+        provenance=provenance,
+        progress=lambda share: progress(share, "writing texts"),
+    )
+    texts = [scaffold.read(each) for each in made]
+    of_label = (texts[label * count : (label + 1) * count] for label in labels)
+    return tuple(tuple(text for text in each if text) for each in of_label)

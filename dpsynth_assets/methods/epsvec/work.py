@@ -36,10 +36,14 @@ def counted_work(config: EpsVecConfig, terms: CohortTerms, stage: str, sizes: Pu
         return _states(config, records, prompt, labels, sizes)
     if stage == CANDIDATE_CORPUS:
         judged = Work() if config.rejection is None else config.rejection.work(config.rows, sizes)
-        written = sizes.writing(
-            config.rows, prompt, config.max_new_tokens, rows=rows, different=different
+        each = sizes.writing(  # Labels are steered, and so written, one by one.
+            config.rows / labels,
+            prompt,
+            config.max_new_tokens,
+            rows=rows,
+            different=None if different is None else 1,
         )
-        return written + judged
+        return sum([each] * labels, start=judged)
     return Work()
 
 
