@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 _TOKENS_PER_PACK = 384
 """Tokens of one prefill pass: products are near their best and activations stay in the cache."""
-_LEAST_ROWS = 4
-"""Rows a thread should have before another thread is worth its own pass over the weights."""
+_LEAST_ROWS = 16
+"""Rows a thread should have before another thread is worth its own pass over the weights.
+
+Two threads took 1.7 times as long as one for 8 rows of SmolLM2, as long for 28, .7 times for 64.
+"""
 
 
 class ExactContexts:
