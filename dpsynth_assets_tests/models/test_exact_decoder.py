@@ -345,7 +345,7 @@ generator = torch.Generator().manual_seed(1)
 lengths = torch.randint(1, tests.COLUMNS + 1, (tests.ROWS,), generator=generator).tolist()
 prompts = [torch.randint(131, (n,), generator=generator).tolist() for n in lengths]
 decoder = tests.ExactDecoder.of(tests.SHAPE, model.state_dict(), prompts[:3])
-together = tests.decoded(decoder, prompts)
+together = tests.decoded(decoder, prompts, threads=3)
 tests.assert_equal_bits(tests.decoded(decoder, prompts[::-1]), together.flip(1))
 tests.assert_equal_bits(tests.decoded(decoder, prompts[6:]), together[:, 6:])
 tests.assert_equal_bits(tests.decoded(decoder, prompts[:1]), together[:, :1])

@@ -57,7 +57,8 @@ class ExactContexts:
                 and its keys and values are copied to the rows that share it.
             added: {layer: (d,)}, added to the residual stream where it leaves a layer, at every
                 position that a token is predicted from.
-            threads: Threads that share the rows; None for as many as PyTorch uses here.
+            threads: Threads that share the rows; None for as many as PyTorch uses here, fewer for
+                steps of few rows.
             tokens_per_pack: Tokens of one prefill pass, but one prompt at least.
 
         Raises:
@@ -69,6 +70,7 @@ class ExactContexts:
         COUNTS.read += sum(map(len, prompts))
         self._decoder, self._added = decoder, dict(added or {})
         self._threads = threads or torch.get_num_threads()
+        self._least_rows = _LEAST_ROWS if threads is None else 1
         self._prompt_columns, self._tokens_per_pack = prompt_columns, tokens_per_pack
         self._cache = KeyValueCache(decoder.shape, rows=len(prompts), columns=prompt_columns)
         prefixes = [list(prefix)[: prompt_columns - 1] for prefix in public_prefixes]
@@ -111,7 +113,7 @@ class ExactContexts:
         self._cache.widen(self._prompt_columns + int(generated.max()))
         tokens = torch.where(generated == 0, self._last_tokens, tokens)
         positions = self._lengths - 1 + generated
-        workers = max(1, min(self._threads, rows // _LEAST_ROWS))
+        workers = max(1, min(self._threads, rows // self._least_rows))
         logits = torch.empty((rows, self._decoder.shape.vocabulary))
 
         def step(own: slice) -> None:
