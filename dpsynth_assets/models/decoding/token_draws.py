@@ -14,12 +14,14 @@ _RESOLUTION = 2**23
 """Uniforms are multiples of 1/2^23 below 1, so that u * mass < mass in float32 too."""
 _BLOCK = 64
 """Tokens of a block of probabilities."""
-_ENTRIES = 1 << 18
-"""Logits of the rows that a processor's thread works on at a time: 1 MiB."""
+_ENTRIES = 1 << 20
+"""Logits of the rows that a processor's thread works on at a time: 4 MiB."""
 _MARGIN = 0.99
 """Covers the rounding of probabilities."""
 _FIRST_LOOK = 8
 """Probabilities so many times as large as any nucleus could need are looked through first."""
+_FEW = 1 << 11
+"""Probabilities that are sorted sooner than they are put into buckets."""
 _SHIFT = 18
 """Bits of a float32 without those by which probabilities differ within a 32nd of an octave."""
 
@@ -154,16 +156,18 @@ def _draw_from_nucleus(probabilities: np.ndarray, uniform: float, top_p: float) 
 def _nucleus(values: np.ndarray, top_p: float) -> np.ndarray:
     """Lists the ascending places of the fewest of (n,) probabilities that reach top_p together.
 
-    Of equal ones it takes the first, and everything where all together do not reach it. The leading
-    bits of a float are a bucket: the buckets' masses say in which of them the nucleus ends, and
-    only that bucket's values are sorted.
+    Of equal ones it takes the first, and everything where all together do not reach it. Few are
+    sorted. Of many the leading bits of a float are a bucket: the buckets' masses say in which of
+    them the nucleus ends, and only that bucket's values are sorted.
     """
-    bits = values.view(np.int32) >> _SHIFT
-    depths = bits.max() - bits
-    reached = np.bincount(depths, weights=values).cumsum()
-    last = min(int(np.searchsorted(reached, top_p)), len(reached) - 1)
-    own = np.sort(values[depths == last])[::-1]
-    before = reached[last - 1] if last else 0.0
+    own, before = values, 0.0
+    if len(values) > _FEW:
+        bits = values.view(np.int32) >> _SHIFT
+        depths = bits.max() - bits
+        reached = np.bincount(depths, weights=values).cumsum()
+        last = min(int(np.searchsorted(reached, top_p)), len(reached) - 1)
+        own, before = values[depths == last], reached[last - 1] if last else 0.0
+    own = np.sort(own)[::-1]
     mass = before + own.cumsum(dtype=np.float64)
     count = min(int(np.searchsorted(mass, top_p)), len(own) - 1) + 1
     inside = np.flatnonzero(values >= own[count - 1])
