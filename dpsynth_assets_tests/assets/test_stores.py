@@ -119,7 +119,7 @@ def test_embeddings_of_other_records_go_with_those_records(sensitive):
     sensitive.require_records("tickets", with_embeddings=True)
     read = sensitive.records_digest("tickets", "source")
     sensitive.write_records("tickets", "source", RECORDS.with_columns(text=pl.lit("three")))
-    with pytest.raises(PrivacyError, match="private_embeddings.* Nothing was charged"):
+    with pytest.raises(PrivacyError, match=r"private_embeddings.* Nothing was charged"):
         sensitive.pay_for_records("tickets", with_embeddings=True)
     with pytest.raises(PrivacyError, match="stored while those were embedded"):
         sensitive.write_embeddings("tickets", "source", np.eye(2, 3, dtype=np.float32), of=read)
