@@ -165,6 +165,18 @@ def test_labels_that_the_steward_names_are_public(folder, tmp_path):
     assert "TO DECIDE" not in defs(folder).read_text()
 
 
+@pytest.mark.parametrize("values", ["topic=a=b,c", "topic=a=b,c\nd"])
+def test_a_label_may_hold_a_sign_of_equality_and_no_line_break(folder, tmp_path, values):
+    source = written(tmp_path, "csv")
+    words = ("--label-words", "a=b=so called = b")
+    told = init("complaints", "--from", source, "--public-labels", values, *words)
+    if "\n" in values:
+        assert (told.exit_code, "Expected --public-labels" in told.output) == (2, True)
+        return
+    (file,) = load_dataset_files([folder])
+    assert file.spec.public_facts.labels == {"topic": {"a=b": "so called = b", "c": "c"}}
+
+
 def test_codes_are_asked_for_in_words(folder, tmp_path):
     source, named = written(tmp_path, "csv"), ("--public-labels", "topic=BILL,delivery")
     told = init("complaints", "--from", source, *named)
@@ -176,7 +188,7 @@ def test_codes_are_asked_for_in_words(folder, tmp_path):
     assert private["public_facts"]["labels"] == labels
     assert public["invented"]["labels"] == ["a wrong bill", "delivery"]
     before = defs(folder).read_text()
-    for wrong in ("LILL=x", "BILL=delivery"):
+    for wrong in ("LILL=x", "BILL=delivery", "BILL=a wrong\nbill"):
         other = init("complaints", "--from", source, *named, "--label-words", wrong, "--force")
         assert other.exit_code == 2
         assert defs(folder).read_text() == before
