@@ -33,6 +33,7 @@ from dpsynth_assets.records.file_formats import (
     named_classes,
     parquet_batches_lossy,
     parquet_class_names,
+    saved_class_names,
 )
 from dpsynth_assets.records.refusals import (
     refuse_foreign,
@@ -274,7 +275,9 @@ def _admitted_format(file: Path, source: SourceSpec) -> str:
 def _arrow_batches(file: Path, columns: ColumnNames) -> Iterator[pl.DataFrame]:
     known = guarded(lambda: arrow_columns(file), file, ARROW_FILE)
     check_columns(known, columns, file, schema=True)
-    yield from _guarded(arrow_batches(file, columns.distinct), file, ARROW_FILE)
+    names = saved_class_names(file.parent)
+    for batch in _guarded(arrow_batches(file, columns.distinct), file, ARROW_FILE):
+        yield named_classes(batch, names)
 
 
 def _parquet_batches(file: Path, columns: ColumnNames) -> Iterator[pl.DataFrame]:
@@ -288,7 +291,7 @@ def _parquet_batches(file: Path, columns: ColumnNames) -> Iterator[pl.DataFrame]
     guarded(scan.collect_schema, file, PARQUET_FILE)
     refuse_many_rows(file, guarded(lambda: declared_rows(file), file, PARQUET_FILE))
     query = _selected(scan, columns, file)
-    names = guarded(lambda: parquet_class_names(file, columns.distinct), file, PARQUET_FILE)
+    names = parquet_class_names(file)
     try:
         refuse_unpacked_bytes(file, _bytes_of_text(query))
     except pl.exceptions.PolarsError:
