@@ -285,7 +285,7 @@ def test_metadata_of_hugging_face_that_cannot_be_read_is_one_line(tmp_path, writ
     (info,) = tmp_path.rglob("dataset_info.json")
     info.write_text(written.replace('{"info": ', "").removesuffix("}"))
     for path in (tmp_path / "a.parquet", folder):
-        with pytest.raises(SourceError, match="Hugging Face.s metadata with the features") as told:
+        with pytest.raises(SourceError, match=r"Hugging Face.s metadata with the features") as told:
             read_source(SourceSpec(path=str(path)), ColumnNames(text="body", others={"x": "stars"}))
         assert "\n" not in str(told.value)
 
