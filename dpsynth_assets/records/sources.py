@@ -293,7 +293,7 @@ def _parquet_batches(file: Path, columns: ColumnNames) -> Iterator[pl.DataFrame]
     query = _selected(scan, columns, file)
     names = parquet_class_names(file)
     try:
-        refuse_unpacked_bytes(file, _bytes_of_text(query))
+        refuse_unpacked_bytes(file, bytes_of_text(query))
     except pl.exceptions.PolarsError:
         lossy = parquet_batches_lossy(file, columns.distinct, BATCH_ROWS)
         batches = _guarded(lossy, file, PARQUET_FILE)
@@ -316,7 +316,7 @@ def _guarded(
         yield batch
 
 
-def _bytes_of_text(query: pl.LazyFrame) -> int:
+def bytes_of_text(query: pl.LazyFrame) -> int:
     """Bytes of all texts, counted without writing out those that a dictionary holds once."""
     sizes = []
     for name, kind in query.collect_schema().items():
