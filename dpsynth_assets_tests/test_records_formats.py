@@ -297,6 +297,13 @@ def test_a_missing_column_is_named_and_a_close_one_suggested(tmp_path):
     ) as error:
         read_private_records(declare(file, columns={"text": "bodyy"}, public_facts={}))
     assert error.value.got == "columns key, body, stars"
+    (tmp_path / "headerless.csv").write_text("Dismissal,x\nother,y\n")
+    with pytest.raises(SourceError) as error:
+        read_private_records(
+            declare(tmp_path / "headerless.csv", columns={"text": "dismissals"}, public_facts={})
+        )
+    assert "Dismissal" not in str(error.value)
+    assert "but 'Dismissal'" in error.value.told
 
 
 def test_a_column_of_numbers_is_no_text_and_one_of_lists_no_label(tmp_path):
