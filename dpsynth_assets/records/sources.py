@@ -196,8 +196,8 @@ def source_files(source: SourceSpec) -> list[Path]:
             got=f"nothing at {source.path}",
             remedy="Mend the path; a relative one starts at the project root.",
         )
-    if not path.is_file():
-        refuse_links_away(files, _fixed_part(path))
+    if source.is_found or not path.is_file():
+        refuse_links_away(files, path.parent if source.is_found else _fixed_part(path))
     return [part for file in files for part in (_folder_files(file) if file.is_dir() else [file])]
 
 
