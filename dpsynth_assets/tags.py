@@ -12,10 +12,14 @@ ROUNDS: Final = "dpsynth/rounds"
 """Tag of a scheduled run: whole rounds that the budget held before it, e.g. "9 of 12 left"."""
 
 EPSILON: Final = "dpsynth/epsilon"
-"""Tag of a run: ε of all releases that it is charged for, composed by themselves; "0" for none.
+"""Tag of a run: ε of all releases that it was charged for by now, composed by themselves.
 
-It is no part of any account: what they add to a cohort's total is in the ledger.
+"0" until a step pays. It is no part of any account: what they add to a cohort's total is in the
+ledger.
 """
+
+PLANNED_EPSILON: Final = "dpsynth/planned_epsilon"
+"""Tag of a run: what the tag above is to say once all that it was launched for is paid."""
 
 DEFAULT_RELEASE: Final = "1"
 """The release that a run makes where nobody names another."""

@@ -9,9 +9,12 @@ from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import (
     DatasetFileError,
+    PublicDataSpec,
     parse_dataset_file,
 )
 from dpsynth_assets.datasets.shared_records import shared_record_problems
+from dpsynth_assets.public_base.documents import read_documents
+from dpsynth_assets.records import SourceError
 
 BUDGET = {"epsilon": 4.0, "delta": 1e-6}
 
@@ -80,6 +83,22 @@ def test_neither_of_them_is_planned_or_run(folder):
             find_cohort(name, to_spend=True)
         assert find_cohort(name).name == name, "reports stay readable"
     assert find_cohort("other").name == "other"
+
+
+@pytest.mark.parametrize("source", ["letters.csv", "*.csv", "link.csv"])
+def test_a_public_base_over_a_private_source_is_refused_where_it_is_read(folder, source):
+    declare(folder, "one")
+    (folder / "link.csv").symlink_to(folder / "letters.csv")
+    base = {"name": "base", "source": {"path": str(folder / source)}}
+    document = {"type": "dpsynth_assets.components.PublicData", "attributes": base}
+    (folder / "base.yaml").write_text(json.dumps(document))
+    told = run("datasets", "check", folder / "base.yaml")
+    assert told.exit_code == 2
+    assert "base.yaml: source.path: expected text that anyone may read, got" in told.output
+    with pytest.raises(SourceError, match="a file of the private dataset 'one'"):
+        read_documents(PublicDataSpec.model_validate(base))
+    copy = base | {"source": {"path": str(folder / "copy.csv")}}
+    assert read_documents(PublicDataSpec.model_validate(copy)).height == 20
 
 
 @pytest.mark.parametrize("source", ["*.csv", "letters.*", "./letters.csv"])

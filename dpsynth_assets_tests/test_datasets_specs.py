@@ -110,8 +110,17 @@ def test_composite_labels_are_the_product_in_declared_order():
     assert declaration().composite_labels == (("",), ("",))
 
 
-def test_label_values_may_not_be_yaml_booleans_repeat_or_hold_the_separator():
-    for values, word in [([True], "boolean"), ([1, "1"], "repeated"), (["a | b"], "without")]:
+def test_label_values_may_not_be_yaml_booleans_look_alike_or_hold_separator_or_line_break():
+    for values, word in [
+        ([True], "boolean"),
+        ([1, "1"], "repeated"),
+        (["a | b"], "without"),
+        (["a\nb"], "on one line"),
+        (["cafe", "ca\u200dfe"], "that nobody sees"),
+        (["cafe", "cafe\ufe0f"], "that nobody sees"),
+        (["caf\u00e9", "cafe\u0301"], "that nobody sees"),
+        ({"a": "one", "b": "o\u2060ne"}, "the same words twice"),
+    ]:
         facts = {"labels": {"kind": values}}
         assert word in refusal(columns={"labels": ["kind"]}, public_facts=facts)
 

@@ -27,6 +27,7 @@ from dpsynth_assets.datasets import (
     load_dataset_files,
     parse_dataset_file,
 )
+from dpsynth_assets.datasets.codes import looks_like_code
 from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.template import Choices, ProposedCohort, ProposedMethods, scalar
 from dpsynth_assets.defs import resources
@@ -165,6 +166,28 @@ def test_labels_that_the_steward_names_are_public(folder, tmp_path):
     assert "TO DECIDE" not in defs(folder).read_text()
 
 
+@pytest.mark.parametrize("values", ["topic=a=b,c", "topic=a=b,c\nd"])
+def test_a_label_may_hold_a_sign_of_equality_and_no_line_break(folder, tmp_path, values):
+    source = written(tmp_path, "csv")
+    words = ("--label-words", "a=b=so called = b")
+    told = init("complaints", "--from", source, "--public-labels", values, *words)
+    if "\n" in values:
+        assert (told.exit_code, "Expected --public-labels" in told.output) == (2, True)
+        return
+    (file,) = load_dataset_files([folder])
+    assert file.spec.public_facts.labels == {"topic": {"a=b": "so called = b", "c": "c"}}
+
+
+@pytest.mark.parametrize(
+    ("label", "is_code"),
+    [(word, False) for word in ("car", "Tax", "5 law firms", "delivery", "is spam")]
+    + [(word, True) for word in ("ABBR", "HUM", "3", "neg", "a", "x1", "no", "cs.LG")],
+)
+def test_a_short_word_is_a_code_unless_english_text_has_it(label, is_code):
+    """Form alone cannot tell "neg", which the list lacks, from "pol", which it has."""
+    assert looks_like_code(label) is is_code
+
+
 def test_codes_are_asked_for_in_words(folder, tmp_path):
     source, named = written(tmp_path, "csv"), ("--public-labels", "topic=BILL,delivery")
     told = init("complaints", "--from", source, *named)
@@ -176,7 +199,7 @@ def test_codes_are_asked_for_in_words(folder, tmp_path):
     assert private["public_facts"]["labels"] == labels
     assert public["invented"]["labels"] == ["a wrong bill", "delivery"]
     before = defs(folder).read_text()
-    for wrong in ("LILL=x", "BILL=delivery"):
+    for wrong in ("LILL=x", "BILL=delivery", "BILL=a wrong\nbill"):
         other = init("complaints", "--from", source, *named, "--label-words", wrong, "--force")
         assert other.exit_code == 2
         assert defs(folder).read_text() == before

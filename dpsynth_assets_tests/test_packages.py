@@ -21,6 +21,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.records import refusals
 from dpsynth_assets.releases.once import Drawn, release_once
 from dpsynth_assets.releases.published_rows import (
     candidate_behind,
@@ -102,6 +103,19 @@ def test_a_package_that_does_not_end_is_not_read(package, name):
     with file.open("wb") as sparse:
         sparse.truncate(LONGEST_FILE + 1)
     assert verify_package(package).problems == (f"{name}: expected at most 64 GiB, got more.",)
+
+
+@pytest.mark.parametrize("bound", ["ROWS", "BYTES"])
+def test_rows_that_unpack_to_more_than_their_file_can_mean_are_not_read(
+    package, monkeypatch, bound
+):
+    """26 kB of Parquet hold ten million rows."""
+    monkeypatch.setattr(refusals, f"UNSUSPICIOUS_{bound}", 0)
+    monkeypatch.setattr(refusals, "LARGEST_ROWS_PER_BYTE", 0)
+    monkeypatch.setattr(refusals, "LARGEST_RATIO", 0)
+    monkeypatch.setattr(pl, "read_parquet", lambda _: pytest.fail("read whole"))
+    (problem,) = verify_package(package).problems
+    assert problem == "rows: expected those of the release that was paid for, got others."
 
 
 def test_a_package_agrees(package):

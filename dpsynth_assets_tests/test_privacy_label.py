@@ -113,6 +113,19 @@ def test_a_corpus_states_its_own_cost_with_what_it_builds_on_and_nothing_else(le
     assert label["cohort"]["epsilon"] > expected
 
 
+@pytest.mark.parametrize(
+    ("relation", "hidden"),
+    [("add-remove", "presence"), ("zero-out", "content"), ("replace-one", "content")],
+)
+def test_a_label_says_what_its_neighbours_hide(ledger, relation, hidden):
+    """Ids and places of replaced records are public: that a record is there is then known."""
+    terms = make_terms(relation=relation)
+    reservation = release(ledger, terms, event=TOKENS)
+    label = corpus_label(ledger.entries(), reservation)
+    assert f"the guarantee hides the {hidden} of one record" in label["not_protected"][0]
+    assert "batches share no record" in label["mechanisms"][0]["in_words"], "a unit's may lie apart"
+
+
 def test_the_profile_passes_through_the_stated_guarantee(ledger):
     reservation = histogram_and_corpus(ledger)
     label = corpus_label(ledger.entries(), reservation)

@@ -274,6 +274,22 @@ def test_names_of_classes_are_read_from_the_schema_of_a_parquet_file(tmp_path):
         assert found["stars"].to_list() == expected
 
 
+@pytest.mark.parametrize(
+    "written",
+    ["{broken", "[1]", '{"info": {"features": {"stars": {"_type": "ClassLabel", "names": "ab"}}}}'],
+)
+def test_metadata_of_hugging_face_that_cannot_be_read_is_one_line(tmp_path, written):
+    folder = write_huggingface(tmp_path, pl.DataFrame(ROWS))
+    table = pa.table({"body": ["a", "b"], "stars": [0, 1]})
+    pq.write_table(table.replace_schema_metadata({"huggingface": written}), tmp_path / "a.parquet")
+    (info,) = tmp_path.rglob("dataset_info.json")
+    info.write_text(written.replace('{"info": ', "").removesuffix("}"))
+    for path in (tmp_path / "a.parquet", folder):
+        with pytest.raises(SourceError, match=r"Hugging Face.s metadata with the features") as told:
+            read_source(SourceSpec(path=str(path)), ColumnNames(text="body", others={"x": "stars"}))
+        assert "\n" not in str(told.value)
+
+
 def test_a_missing_column_is_named_and_a_close_one_suggested(tmp_path):
     file = write_parquet(tmp_path, pl.DataFrame(ROWS))
     with pytest.raises(
@@ -281,6 +297,13 @@ def test_a_missing_column_is_named_and_a_close_one_suggested(tmp_path):
     ) as error:
         read_private_records(declare(file, columns={"text": "bodyy"}, public_facts={}))
     assert error.value.got == "columns key, body, stars"
+    (tmp_path / "headerless.csv").write_text("Dismissal,x\nother,y\n")
+    with pytest.raises(SourceError) as error:
+        read_private_records(
+            declare(tmp_path / "headerless.csv", columns={"text": "dismissals"}, public_facts={})
+        )
+    assert "Dismissal" not in str(error.value)
+    assert "but 'Dismissal'" in error.value.told
 
 
 def test_a_column_of_numbers_is_no_text_and_one_of_lists_no_label(tmp_path):

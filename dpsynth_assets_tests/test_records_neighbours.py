@@ -188,6 +188,7 @@ def test_two_spellings_of_a_unit_or_of_an_id_are_one(tmp_path):
     assert sorted(kept.records["record_id"]) == ["17.5", "x.0"]
     assert kept.set_aside["repeated id"] == 4
     unseen = ["Jos\u00e9", "Jose\u0301", "Jos\u00e9\u200b", "\ufeffJos\u00e9", "jos\u00e9"]
+    unseen += ["Jose\u200d\u0301", "Jos\u00e9\ufe0f", "Jo\u034fs\u00e9", "Jos\u00e9\u3164"]
     rows = [{"text": f"t{i}", "kind": "x", "who": it} for i, it in enumerate(unseen)]
     records = read(tmp_path, rows, ids=False, bound=1, held_out_fraction=0).records
     assert sorted(records["unit_id"]) == ["Jos\u00e9", "jos\u00e9"]

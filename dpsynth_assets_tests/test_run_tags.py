@@ -6,7 +6,7 @@ import pytest
 from dpsynth_assets.assets.launch import (
     DEFAULT_RELEASE,
     ReleaseConfig,
-    planned_epsilon,
+    composed_epsilon,
     release_name,
     run_tags,
     tag_run,
@@ -17,7 +17,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.resources.run_tags import tag_cohorts
-from dpsynth_assets.tags import COHORT, EPSILON, NAMED_RELEASE, RELEASE
+from dpsynth_assets.tags import COHORT, EPSILON, NAMED_RELEASE, PLANNED_EPSILON, RELEASE
 from dpsynth_assets_tests.assets.declared_cases import letters
 
 
@@ -80,19 +80,15 @@ def test_a_run_is_tagged_before_its_first_step_with_the_cohorts_that_it_makes(in
         assert (tags[RELEASE], tags[EPSILON]) == (given.get(RELEASE, "1"), given.get(EPSILON, "0"))
 
 
-def test_a_refused_run_is_tagged_with_what_it_was_charged(instance):
-    @dg.asset
-    def step(context: dg.AssetExecutionContext) -> None:
-        tag_run(context, "letters", "1", "1.50", refused=True)
-
-    dg.materialize([step], instance=instance, tags={EPSILON: "9.97"})
-    assert instance.get_runs(limit=1)[0].tags[EPSILON] == "1.50"
-
-
-def test_what_was_planned_at_launch_stays_and_cohorts_stand_beside_each_other(instance):
-    launched = {COHORT: "letters", RELEASE: "2026-12", EPSILON: "9.97"}
+def test_a_run_is_tagged_with_what_it_was_charged_whatever_was_planned(instance):
+    spec = letters()
+    plan = plan_dataset(spec)
+    launched = run_tags("letters", "2026-12", plan, {each.asset for each in plan.releases})
+    tags, _ = run(instance, [], tags=launched)  # It ends before anything is charged.
+    assert tags[EPSILON] == "0" < tags[PLANNED_EPSILON]
     tags, asked = run(instance, [("letters", "1.50"), ("bills", "2.00")], tags=launched)
-    assert (tags[COHORT], tags[RELEASE], tags[EPSILON]) == ("bills, letters", "2026-12", "9.97")
+    assert (tags[COHORT], tags[RELEASE], tags[EPSILON]) == ("bills, letters", "2026-12", "2.00")
+    assert tags[PLANNED_EPSILON] == launched[PLANNED_EPSILON]
     assert asked == ["2026-12"] * 2
 
 
@@ -111,9 +107,9 @@ def test_the_tag_tells_epsilon_of_all_paid_releases_together_and_never_too_littl
     tags = run_tags(spec.name, "", plan, {each.asset for each in plan.releases})
     exact = epsilon_of_fixed(list(plan.events), spec.budget.delta, plan.budget.accountant)
     assert tags[COHORT] == "letters"
-    assert exact <= float(tags[EPSILON]) <= exact + 0.01
-    assert run_tags(spec.name, "7", plan, ())[EPSILON] == "0"
-    assert planned_epsilon([None, POST_PROCESSING], plan.budget) == "0"
+    assert exact <= float(tags[PLANNED_EPSILON]) <= exact + 0.01
+    assert run_tags(spec.name, "7", plan, ())[PLANNED_EPSILON] == "0"
+    assert composed_epsilon([None, POST_PROCESSING], plan.budget) == "0"
 
 
 def test_a_run_of_the_command_line_names_the_code_location_of_the_web_ui(instance):

@@ -69,7 +69,9 @@ def labelled(tmp_path, event, guarantee, *, of="corpus"):
 
 @pytest.mark.parametrize("of", ["corpus", "cohort"])
 def test_secrets_alone_leave_no_trace_of_an_epsilon(tmp_path, of):
-    guarantee = labelled(tmp_path, MIXTURE, GuaranteeType.SECRET, of=of)["guarantee"]
+    label = labelled(tmp_path, MIXTURE, GuaranteeType.SECRET, of=of)
+    assert not any("hides" in sentence for sentence in label["not_protected"])
+    guarantee = label["guarantee"]
     assert guarantee["dp_guarantee"] == "none"
     assert not {"epsilon", "privacy_profile", "gaussian_dp_mu"} & set(guarantee)
     assert not any("epsilon" in name for name in guarantee)

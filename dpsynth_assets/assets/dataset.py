@@ -104,6 +104,7 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
         with public_section("Opening the text embedder"):
             embedder = models.text_embedder(text_embedder)
         for split in SPLITS:
+            digest = sensitive_store.records_digest(spec.name, split)
             private = sensitive_store.read_internal(spec.name, split, purpose="embed records")
             texts = private.records["text"].to_list()
             version = version_of(text_embedder, version_of_texts(texts), embedder.made_by)
@@ -113,7 +114,7 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
                 continue
             embeddings = embedder.embed(texts, _without_counts(report))
             sensitive_store.write_embeddings(
-                spec.name, split, embeddings, version, embedder.made_by
+                spec.name, split, embeddings, version, embedder.made_by, digest
             )
         return dg.MaterializeResult(metadata={"embedder": text_embedder["name"]})
 

@@ -13,7 +13,14 @@ from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.events import Event, is_post_processing
 from dpsynth_assets.privacy.ledger import BudgetTerms
 from dpsynth_assets.privacy.ledger.plans import is_secret
-from dpsynth_assets.tags import COHORT, DEFAULT_RELEASE, EPSILON, NAMED_RELEASE, RELEASE
+from dpsynth_assets.tags import (
+    COHORT,
+    DEFAULT_RELEASE,
+    EPSILON,
+    NAMED_RELEASE,
+    PLANNED_EPSILON,
+    RELEASE,
+)
 
 
 class ReleaseConfig(dg.Config):
@@ -73,23 +80,24 @@ def release_seed(release: str) -> int:
 def run_tags(
     cohort: str, release: str, plan: DatasetPlan, assets: Collection[str]
 ) -> dict[str, str]:
-    """Tags of a run that is about to be launched: its cohort, its release, and ε of what it pays.
+    """Tags of a run that is about to be launched: its cohort, its release, and ε that is planned.
 
     Args:
         cohort: Name of the cohort.
         release: Name of the release; empty for the first one.
         plan: Prices of the cohort.
-        assets: Keys of the assets that the run pays for.
+        assets: Keys of the assets that the run is to pay for.
     """
     events = [each.event for each in plan.releases if each.asset in assets]
     return {
         COHORT: cohort,
         RELEASE: release or DEFAULT_RELEASE,
-        EPSILON: planned_epsilon(events, plan.budget),
+        EPSILON: "0",
+        PLANNED_EPSILON: composed_epsilon(events, plan.budget),
     }
 
 
-def planned_epsilon(events: Iterable[Event | None], terms: BudgetTerms) -> str:
+def composed_epsilon(events: Iterable[Event | None], terms: BudgetTerms) -> str:
     """ε of several releases composed by themselves, as a tag shows it: rounded up, "0" for none.
 
     **Privacy** Of public prices alone. What they add to a cohort's total is less, and in the
@@ -112,14 +120,7 @@ def _epsilon_of_tag(text: str) -> float:
     return value if 0 <= value < math.inf else -1.0
 
 
-def tag_run(
-    context: dg.AssetExecutionContext,
-    cohort: str,
-    release: str,
-    epsilon: str,
-    *,
-    refused: bool = False,
-) -> None:
+def tag_run(context: dg.AssetExecutionContext, cohort: str, release: str, epsilon: str) -> None:
     """Tags the run of a step, so that it is found by cohort and release, whoever launched it.
 
     The tag `dpsynth/release` chooses the release of every step of a run, so it is set only where it
@@ -129,8 +130,7 @@ def tag_run(
         context: Of the step.
         cohort: Its cohort.
         release: Name of its release.
-        epsilon: ε of what the run was charged for the cohort by now, from `planned_epsilon`.
-        refused: Whether that is all: what was planned at launch is not paid for.
+        epsilon: ε of what the run was charged for the cohort by now, from `composed_epsilon`.
     """
     run = context.instance.get_run_by_id(context.run_id)
     known = dict(run.tags) if run is not None else {}
@@ -139,7 +139,7 @@ def tag_run(
     wanted = {
         COHORT: ", ".join(sorted(cohorts)),
         (RELEASE if release == everywhere else NAMED_RELEASE): release,
-        EPSILON: epsilon if refused else max(known.get(EPSILON, "0"), epsilon, key=_epsilon_of_tag),
+        EPSILON: max(known.get(EPSILON, "0"), epsilon, key=_epsilon_of_tag),
     }
     if new := {name: value for name, value in wanted.items() if known.get(name) != value}:
         context.instance.add_run_tags(context.run_id, new)

@@ -215,10 +215,10 @@ def budget_definitions() -> dg.Definitions:
         kinds={"html"},
         code_version=version_of("privacy budgets", 1),
         description=(
-            "The budget of every cohort: ε spent and left, rounds left and the month in which they "
-            "run out, guarantee, last run, disagreements that its audit found. Brought up to date "
-            "after each run that ends with an audit trail, and by the hourly audit. Free; reads "
-            f"ledger and event log alone. {LEVELS}"
+            "The budget of every cohort: ε (epsilon) spent and left, rounds left and the month in "
+            "which they run out, guarantee, last run, disagreements that its audit found. Brought "
+            "up to date after each run that ends with an audit trail, and hourly. Free; "
+            f"reads ledger and event log alone. {LEVELS}"
         ),
     )
     @public_section("The privacy budgets")

@@ -25,7 +25,7 @@ from dpsynth_assets.assets.embedded_records import embeddings_rest_on, require_s
 from dpsynth_assets.assets.keys import dataset_key, shared_key
 from dpsynth_assets.assets.launch import (
     ReleaseConfig,
-    planned_epsilon,
+    composed_epsilon,
     release_name,
     release_seed,
     tag_run,
@@ -54,7 +54,6 @@ from dpsynth_assets.methods.stages import (
     with_corpora_behind,
 )
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
-from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.ledger.schema import RESERVE
@@ -261,35 +260,31 @@ class _StageRun:
         self._tag()
         with tempfile.TemporaryDirectory() as scratch:
             draw = partial(self._make_public, Path(scratch)) if self.stage.public else self._draw
-            try:
-                stored = release_once(
-                    ledger=self.ledger,
-                    store=self._store,
-                    request=self._request(),
-                    terms=self.plan.budget,
-                    plan=self.plan.releases,
-                    draw=draw,
-                    passes=None if self.stage.public else self._unfinished,
-                    drawn_from=self._drawn_from,
-                    prepare=None if self.stage.public else self._check,
-                    rests_on=lambda: self.planned.method.rests_on(self.stage, self.public),
-                )
-            except (BudgetExceededError, PlanChangedError):
-                self._tag(refused=True)
-                raise
+            stored = release_once(
+                ledger=self.ledger,
+                store=self._store,
+                request=self._request(),
+                terms=self.plan.budget,
+                plan=self.plan.releases,
+                draw=draw,
+                passes=None if self.stage.public else self._unfinished,
+                drawn_from=self._drawn_from,
+                prepare=None if self.stage.public else self._check,
+                rests_on=lambda: self.planned.method.rests_on(self.stage, self.public),
+            )
         if stored.reservation.reused:
             self.report(1.0, "stored release reused, nothing charged")
         return stored
 
-    def _tag(self, *, refused: bool = False) -> None:
+    def _tag(self) -> None:
         """Tags the run with what it was charged for the cohort by now."""
         charged = [
             entry.event
             for entry in self.ledger.entries(self.spec.account)
             if entry.kind == RESERVE and entry.run_id == self.context.run_id
         ]
-        epsilon = planned_epsilon(charged, self.plan.budget)
-        tag_run(self.context, self.spec.name, self.release, epsilon, refused=refused)
+        epsilon = composed_epsilon(charged, self.plan.budget)
+        tag_run(self.context, self.spec.name, self.release, epsilon)
 
     def _check(self) -> Room:
         """Refuses, before a charge, what the stage could not end with; returns what it takes."""

@@ -29,7 +29,7 @@ from dpsynth_assets.cli.column_roles import roles_by_name
 from dpsynth_assets.cli.init_decisions import Draft, decisions, facts_of, show
 from dpsynth_assets.cli.init_proposal import proposed_methods
 from dpsynth_assets.cli.init_source import recognised_source
-from dpsynth_assets.cli.label_words import label_words
+from dpsynth_assets.cli.label_words import label_words, named_part
 from dpsynth_assets.datasets import (
     PublicDataSpec,
     dataset_folders,
@@ -135,11 +135,11 @@ def init(  # noqa: PLR0913 - options are arguments
         )
     _require_base(public_data)
     target = _target(name, folder, force=force)
-    confirmed = _public_labels(public_labels or [])
-    labels = [column for column in dict.fromkeys(label or []) if column not in confirmed]
     try:
         read = recognised_source(source, separator, encoding)
         profiles = profile_columns(read)
+        confirmed = _public_labels(public_labels or [], [profile.name for profile in profiles])
+        labels = [column for column in dict.fromkeys(label or []) if column not in confirmed]
         given = [
             text,
             id_column if id_column != "none" else "",
@@ -239,19 +239,20 @@ def _check_columns(profiles: Sequence[ColumnProfile], named: Sequence[str]) -> N
             )
 
 
-def _public_labels(given: Sequence[str]) -> dict[str, list[str]]:
+def _public_labels(given: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]]:
     """Reads `COLUMN=A,B,C`; a value with a comma stands in double quotes."""
     found: dict[str, list[str]] = {}
     for text in given:
-        column, _, values = text.partition("=")
-        row = next(csv.reader([values], skipinitialspace=True), [])
+        column, values = named_part(text, columns)
+        lines = values.splitlines()
+        row = next(csv.reader(lines, skipinitialspace=True), []) if len(lines) == 1 else []
         listed = list(dict.fromkeys(value.strip() for value in row if value.strip()))
-        if not column.strip() or not listed:
+        if not column or not listed:
             _refuse(
                 f"Expected --public-labels COLUMN=A,B,C, got {text!r}. Name a label column and "
-                "the values that anybody may know."
+                "the values that anybody may know, on one line."
             )
-        found[column.strip()] = listed
+        found[column] = listed
     return found
 
 

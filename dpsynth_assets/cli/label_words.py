@@ -25,7 +25,7 @@ def label_words(labels: Labels, given: Sequence[str], *, asks: bool) -> dict[str
     found: dict[str, str] = {}
     known = [value for values in labels.values() for value in values]
     for text in given:
-        value, _, words = (part.strip() for part in text.partition("="))
+        value, words = named_part(text, known)
         if value not in known or not words:
             raise typer.BadParameter(
                 f"Expected --label-words VALUE=WORDS with a value of --public-labels, got {text!r}."
@@ -36,6 +36,13 @@ def label_words(labels: Labels, given: Sequence[str], *, asks: bool) -> dict[str
             words = typer.prompt(f"{code!r} in words (Enter: as it is)", default=code).strip()
             found |= {} if words in ("", code) else {code: words}
     return found
+
+
+def named_part(text: str, known: Sequence[str]) -> tuple[str, str]:
+    """Parts NAME=REST: a known name may hold a sign of equality itself; the longest is meant."""
+    ends = [place for place, sign in enumerate(text) if sign == "="] or [len(text)]
+    pairs = [(text[:end].strip(), text[end + 1 :].strip()) for end in ends]
+    return next((pair for pair in reversed(pairs) if pair[0] in known), pairs[0])
 
 
 def codes_of(labels: Labels, words: Mapping[str, str]) -> list[str]:

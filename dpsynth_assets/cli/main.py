@@ -35,7 +35,7 @@ def root(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Differentially private synthetic text, with every ε in one ledger.
+    """Differentially private synthetic text, with every ε (epsilon) in one ledger.
 
     Without a command it says where it works, what each cohort has spent, and what to do next.
     """

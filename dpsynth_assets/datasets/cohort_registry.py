@@ -55,7 +55,7 @@ class CohortSpec(PrivateDatasetSpec):
         fields |= {"name": cohort_name(spec.name, key), "cohorts": None}
         if rule.by == "file":
             path = Path(spec.source.path).parent / rule.file_name(key)
-            fields["source"] = spec.source.model_copy(update={"path": str(path)})
+            fields["source"] = spec.source.with_file(str(path))
         window = rule.window(key) if rule.by == "window" else None
         part = CohortPart(dataset=spec.name, key=key, rule=rule.rule, window=window)
         return cls.model_construct({*spec.model_fields_set, "part"}, **fields, part=part)

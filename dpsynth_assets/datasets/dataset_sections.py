@@ -10,6 +10,7 @@ from dpsynth_assets.datasets.fields import (
     LabelWord,
     Name,
     PublicWord,
+    as_seen,
     refuse,
 )
 from dpsynth_assets.privacy.directed_rounding import declared
@@ -143,13 +144,20 @@ class PublicFactsSpec(Declaration):
                 refuse(field, "at least one value", "none", "List the allowed values.")
             if len(set(values)) != len(values):
                 refuse(field, "distinct values", "a repeated value", "List each value once.")
+            if len(set(as_seen(values))) != len(values):
+                refuse(
+                    field,
+                    "values that look different",
+                    "two that differ in characters that nobody sees",
+                    "Write each value as the source has it, once.",
+                )
             if any(LABEL_SEPARATOR in value for value in values):
                 refuse(
                     field, f"values without {LABEL_SEPARATOR!r}", "one with it", "Rename the value."
                 )
             texts = self.texts(column)
             another = any(words != value and words in texts for value, words in texts.items())
-            if another or len(set(texts.values())) != len(texts):
+            if another or len(set(as_seen(texts.values()))) != len(texts):
                 refuse(
                     field,
                     "words of its own for every value",

@@ -1,6 +1,7 @@
 """The base of every declaration, and refusals that say expected, got and remedy."""
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, NoReturn
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints
@@ -33,6 +34,8 @@ def _public_word(value: Any) -> Any:
     """Reads a YAML scalar as text: `4` is '4'. A bare yes/no/true/false must be quoted."""
     if isinstance(value, bool):
         refuse("", "text", f"the YAML boolean {str(value).lower()}", 'Quote it, e.g. "yes".')
+    if isinstance(value, str) and len(value.strip().splitlines()) > 1:
+        refuse("", "text on one line", "a line break", "Take it out.")
     return str(value) if isinstance(value, int | float) else value
 
 
@@ -40,6 +43,18 @@ PublicWord = Annotated[
     str, BeforeValidator(_public_word), StringConstraints(strip_whitespace=True, min_length=1)
 ]
 """A label value or a version as the file writes it; YAML numbers are read as text."""
+
+INVISIBLE = r"[\p{Cf}\p{Default_Ignorable_Code_Point}]"
+"""Characters that nobody sees in a text, as a pattern of Polars: joiners, selectors, fillers."""
+
+
+def as_seen(texts: Iterable[str]) -> list[str]:
+    """Texts without characters that nobody sees, in one form of Unicode (NFC)."""
+    import polars as pl
+
+    written = pl.Series(list(texts), dtype=pl.String)
+    return written.str.replace_all(INVISIBLE, "").str.normalize("NFC").to_list()
+
 
 OWN_COLUMNS = "dpsynth_"
 """Beginning of the names of columns that published rows have beside text and labels."""

@@ -1,9 +1,15 @@
 """Section of a declaration that says where records lie and how their files are written."""
 
 import codecs
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    AfterValidator,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from dpsynth_assets.datasets.fields import Declaration, PublicWord, refuse
 
@@ -88,6 +94,19 @@ class SourceSpec(Declaration):
         description="Public name of the data's version. A new version is a new state of the same "
         "records: it does not refund budget.",
     )
+
+    _is_found: bool = PrivateAttr(default=False)
+
+    @property
+    def is_found(self) -> bool:
+        """Whether a pattern found the file: nobody has named it, and a link may lead elsewhere."""
+        return self._is_found
+
+    def with_file(self, path: str) -> Self:
+        """The same source, of one file that its pattern has found."""
+        found = self.model_copy(update={"path": path})
+        found._is_found = True
+        return found
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -25,6 +25,9 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
+from dpsynth_assets.records.file_formats import declared_rows
+from dpsynth_assets.records.refusals import refuse_many_rows, refuse_unpacked_bytes
+from dpsynth_assets.records.sources import bytes_of_text
 from dpsynth_assets.releases.published_rows import (
     FILES,
     ROWS,
@@ -219,6 +222,7 @@ def _content_problems(
     if subject["kind"] == CORPUS:
         what, name = ROWS, "-".join(subject["asset"].split("/")[:2])
         try:
+            _refuse_bombs(folder / "data")
             rows = candidate_behind(pl.read_parquet(folder / "data"), name, label["method"]["name"])
             found = rows_digest(rows)
         except ValueError:
@@ -235,6 +239,17 @@ def _content_problems(
     if found != told[what]:
         return [f"{what}: expected those of the release that was paid for, got others."]
     return []
+
+
+def _refuse_bombs(data: Path) -> None:
+    """Refuses rows that unpack to far more than their files can mean, before they are unpacked.
+
+    Raises:
+        SourceError: They do; a `ValueError`.
+    """
+    for file in data.rglob("*.parquet"):
+        refuse_many_rows(file, declared_rows(file))
+        refuse_unpacked_bytes(file, bytes_of_text(pl.scan_parquet(file, glob=False)))
 
 
 def _expect_all_inputs(entries: Sequence[LedgerEntry], reservation: str) -> None:

@@ -116,18 +116,22 @@ class LanguageModel:
 
     def encode(self, text: str) -> list[int]:
         """Tokens of plain text: no begin token, and special tokens in the text stay plain text."""
-        encoding = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
-        return list(encoding["input_ids"])
+        return self.encode_all([text])[0]
 
     def text_ids(self, text: str) -> list[int]:
         """Tokens of a text after a prompt: all of it, since no prompt of this format begins it."""
         return self.encode(text)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokens of many texts, as `encode` gives them, in one call of the tokenizer."""
+        """Tokens of many texts, as `encode` gives them, in one call of the tokenizer.
+
+        **Privacy** It says nothing: transformers would log the length of a text beyond the model's.
+        """
         if not texts:
             return []
-        encoding = self.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)
+        encoding = self.tokenizer(
+            list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False
+        )
         return [list(ids) for ids in encoding["input_ids"]]
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -238,11 +238,12 @@ def dp_sgd_noise_multiplier(
 
     Raises:
         ValueError: If the other events alone exceed the target, an argument is out of domain, or
-            the target is below `least_sampled_epsilon`.
+            the target is below `least_sampled_epsilon` where neighbours come or go.
     """
     if steps < 1:
         raise ValueError(f"Expected steps >= 1, got {steps}.")
-    if sampling_probability < 1 and 0 < target_epsilon < (least := least_sampled_epsilon(delta)):
+    sampled = sampling_probability < 1 and not replaced
+    if sampled and 0 < target_epsilon < (least := least_sampled_epsilon(delta)):
         raise ValueError(
             f"Expected target_epsilon >= {rounded_up(least, '.2g')} at δ = {delta}, got "
             f"{target_epsilon}: below, no accountant here tells what sampling gains."

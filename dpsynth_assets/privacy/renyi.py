@@ -113,6 +113,9 @@ def least_sampled_epsilon(delta: float) -> float:
     """The ε from which on noise for a sampled release is found within a fifth of what is needed.
 
     Twice the least ε that any of `ORDERS` can state of it: below that, sampling counts for nothing.
+    That is of neighbours that come or go. Where they are replaced, noise found for a small ε is
+    sound and more than is needed: under `zcdp` sampling never counts, and under `tight` (δ = 10⁻⁶,
+    q = .01, 1,000 steps) 1.5 times as much is found at ε = .01 and 6.7 times as much at ε = .002.
     """
     check_delta(delta)
     conversions = (math.log1p(-1.0 / a) - math.log(delta * a) / (a - 1.0) for a in ORDERS)

@@ -21,7 +21,7 @@ from dpsynth_assets.datasets.source_section import UTF_8
 from dpsynth_assets.json_records import record_check
 from dpsynth_assets.records.admission import Tally, unfit
 from dpsynth_assets.records.columns import SourceError
-from dpsynth_assets.records.reading import public_column_names, tally_of
+from dpsynth_assets.records.reading import public_column_names, refuse_private, tally_of
 from dpsynth_assets.records.record_filters import (
     CONTROL,
     REASON,
@@ -292,6 +292,7 @@ def _check_public(spec: PublicDataSpec, path: Path) -> list[Problem]:
     for index, source in enumerate(spec.sources):
         prefix = f"source.{index}." if isinstance(spec.source, list) else ""
         try:
+            refuse_private(source.source)
             rows = read_source(source.source, public_column_names(source)).height
         except SourceError as error:
             problems.append(_source_problem(error, path, prefix))

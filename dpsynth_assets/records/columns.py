@@ -36,15 +36,15 @@ T = TypeVar("T")
 class SourceError(ValueError):
     """A source that cannot be read; says where, expected, got, remedy, and no content.
 
-    The line of the file, which follows from the records, is for the steward's terminal (`told`):
-    the message itself may stand in a log.
+    What follows from the records (`aside`) is for the steward's terminal (`told`): the message
+    itself may stand in a log.
     """
 
     def __init__(
-        self, *, field: str, expected: str, got: str, remedy: str, line: int | None = None
+        self, *, field: str, expected: str, got: str, remedy: str, aside: str = ""
     ) -> None:
         self.field, self.expected, self.got, self.remedy = field, expected, got, remedy
-        self.told = got if line is None else f"{got}, from line {line} on"
+        self.told = f"{got}{aside}"
         super().__init__(f"{field}: expected {expected}, got {got}. {remedy}")
 
 
@@ -93,8 +93,8 @@ def check_columns(
         known: Column names that the source has.
         columns: Columns that are asked for.
         file: Where they were looked for.
-        schema: Whether the names come from a schema. Otherwise they are not told: without a
-            header the first line of a CSV file is a private record.
+        schema: Whether the names come from a schema. Otherwise a close one is told to the steward
+            alone: without a header the first line of a CSV file is a private record.
 
     Raises:
         SourceError: A column is not there.
@@ -103,9 +103,10 @@ def check_columns(
         if name not in known:
             got = f"columns {', '.join(known)}" if schema else "none of this name"
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-            advice = f"Did you mean {close[0]!r}?" if close else _OTHER_COLUMN[schema]
+            advice = f"Did you mean {close[0]!r}?" if close and schema else _OTHER_COLUMN[schema]
+            aside = f", but {close[0]!r}" if close and not schema else ""
             expected = f"column {name!r} in {file}"
-            raise SourceError(field=field, expected=expected, got=got, remedy=advice)
+            raise SourceError(field=field, expected=expected, got=got, remedy=advice, aside=aside)
 
 
 def guarded(

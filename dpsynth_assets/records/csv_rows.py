@@ -80,7 +80,7 @@ def csv_batches(
             expected="quoted fields that end",
             got=f"{file}, which ends within one",
             remedy='Close the quotation mark, or write it twice ("") within a quoted field.',
-            line=found.unclosed,
+            aside=f", from line {found.unclosed} on",
         )
 
 

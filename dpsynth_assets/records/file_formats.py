@@ -37,22 +37,29 @@ def arrow_columns(file: Path) -> list[str]:
 
 def arrow_batches(file: Path, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     """Reads one Arrow file, in the pieces that it was written in."""
-    names = {c: each for c, each in _saved_class_names(file.parent).items() if c in columns}
     with pa.memory_map(str(file)) as source:
         for batch in pa.ipc.open_stream(source):
-            yield named_classes(_frame(pa.Table.from_batches([batch])).select(columns), names)
+            yield _frame(pa.Table.from_batches([batch])).select(columns)
 
 
-def parquet_class_names(file: Path, columns: Sequence[str]) -> dict[str, list[str]]:
-    """Names of class numbers, which Hugging Face writes into the schema of a Parquet file."""
+def parquet_class_names(file: Path) -> dict[str, list[str]]:
+    """Names of class numbers, which Hugging Face writes into the schema of a Parquet file.
+
+    Raises:
+        SourceError: They cannot be read.
+    """
     written = (pq.read_schema(file).metadata or {}).get(b"huggingface")
-    info = json.loads(written).get("info") if written else None
-    names = _class_names((info or {}).get("features"))
-    return {column: each for column, each in names.items() if column in columns}
+    return _class_names(written, ("info", "features"), file)
+
+
+def saved_class_names(folder: Path) -> dict[str, list[str]]:
+    """The same of a folder that `save_to_disk` wrote."""
+    info = folder / "dataset_info.json"
+    return _class_names(info.read_bytes() if info.exists() else None, ("features",), info)
 
 
 def named_classes(frame: pl.DataFrame, names: Mapping[str, Sequence[str]]) -> pl.DataFrame:
-    """Replaces class numbers by names; -1, Hugging Face's mark for no label, is absent.
+    """Replaces class numbers by names in a frame; -1, Hugging Face's mark for no label, is absent.
 
     So is any number without a name. A column that holds no numbers has the names already.
     """
@@ -63,7 +70,7 @@ def named_classes(frame: pl.DataFrame, names: Mapping[str, Sequence[str]]) -> pl
             [float(n) for n in range(len(own))], own, default=None, return_dtype=pl.String
         )
         for column, own in names.items()
-        if frame.schema[column].is_numeric()
+        if column in frame.columns and frame.schema[column].is_numeric()
     )
 
 
@@ -96,19 +103,31 @@ def _valid_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _saved_class_names(folder: Path) -> dict[str, list[str]]:
-    info = folder / "dataset_info.json"
-    return _class_names(
-        json.loads(info.read_text(encoding="utf-8")).get("features") if info.exists() else None
-    )
+def _class_names(written: bytes | None, place: Sequence[str], file: Path) -> dict[str, list[str]]:
+    try:
+        found = json.loads(written) if written else {}
+        for name in place:
+            found = found.get(name) or {}
+        names = {
+            column: feature["names"]
+            for column, feature in found.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        }
+        readable = all(isinstance(own, list) and all(map(_is_text, own)) for own in names.values())
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        readable = False
+    if not readable:
+        raise SourceError(
+            field="source.path",
+            expected=f"Hugging Face's metadata with the features of the columns in {file}",
+            got="some that cannot be read",
+            remedy="Save the dataset again with `datasets`, or write it without that metadata.",
+        )
+    return names
 
 
-def _class_names(features: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    return {
-        column: feature["names"]
-        for column, feature in (features or {}).items()
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
-    }
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def json_columns(file: Path, rows: int) -> list[str]:

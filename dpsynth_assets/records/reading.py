@@ -10,13 +10,16 @@ from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     PublicDataSpec,
     PublicSource,
+    SourceSpec,
 )
 from dpsynth_assets.datasets.fields import WHOLE_NUMBER
+from dpsynth_assets.datasets.private_files import PrivateFiles
 from dpsynth_assets.records.admission import Tally
 from dpsynth_assets.records.columns import (
     IS_TEXT,
     READABLE,
     ColumnNames,
+    SourceError,
     as_records,
     check_columns,
 )
@@ -31,7 +34,7 @@ from dpsynth_assets.records.record_filters import (
     judge,
     refuse_repeated_ids,
 )
-from dpsynth_assets.records.sources import read_source
+from dpsynth_assets.records.sources import read_source, source_files
 from dpsynth_assets.records.windows import in_window
 
 _HASH = "__hash"
@@ -193,12 +196,33 @@ def read_public_records(spec: PublicDataSpec) -> pl.DataFrame:
         String columns `text` and `label`; no row where the base is the demo corpus.
 
     Raises:
-        SourceError: A source is missing, broken, or lacks a declared column.
+        SourceError: A source is missing, broken, lacks a declared column, or is private.
     """
+    for each in spec.sources:
+        refuse_private(each.source)
     frames = [read_public_source(source)[0] for source in spec.sources]
     empty = pl.DataFrame(schema={"text": pl.String, "label": pl.String})
     joined = pl.concat([empty, *frames])
     return joined if spec.max_documents is None else joined.head(spec.max_documents)
+
+
+def refuse_private(source: SourceSpec) -> None:
+    """Refuses a source of public text that a private declaration of this installation reads.
+
+    Its texts would be candidates, shots and centres, which are released as they are.
+
+    Raises:
+        SourceError: Names the file and the dataset.
+    """
+    private = PrivateFiles.of_installation()
+    for file in [] if "://" in source.path else source_files(source):
+        if (owner := private.owner_of(file)) is not None:
+            raise SourceError(
+                field="source.path",
+                expected="text that anyone may read",
+                got=f"{file}, a file of the private dataset {owner!r}",
+                remedy="Name public text: a public base is released as it is.",
+            )
 
 
 def read_public_source(source: PublicSource) -> tuple[pl.DataFrame, int]:

@@ -50,7 +50,7 @@ from enum import StrEnum
 import polars as pl
 
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
-from dpsynth_assets.datasets.fields import WHOLE_NUMBER
+from dpsynth_assets.datasets.fields import INVISIBLE, WHOLE_NUMBER
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.records.columns import IS_TEXT, READABLE, ColumnNames
@@ -86,10 +86,10 @@ class Rule(StrEnum):
 def canonical_id(column: pl.Expr) -> pl.Expr:
     """An id, of a record or a unit, as all are listed, compared and looked up.
 
-    Blanks at its ends and invisible characters are dropped, accents have one form of Unicode (NFC),
-    and `17.0`, which tools write of `17` beside a gap, is `17`. A blank id is absent.
+    Characters that nobody sees and blanks at its ends are dropped, accents have one form of Unicode
+    (NFC), and `17.0`, which tools write of `17` beside a gap, is `17`. A blank id is absent.
     """
-    stripped = column.str.normalize("NFC").str.replace_all(r"\p{Cf}", "").str.strip_chars()
+    stripped = column.str.replace_all(INVISIBLE, "").str.normalize("NFC").str.strip_chars()
     return pl.when(stripped != "").then(stripped.str.replace(r"^(-?[0-9]+)\.0+$", "${1}"))
 
 

@@ -33,6 +33,7 @@ from dpsynth_assets.records.file_formats import (
     named_classes,
     parquet_batches_lossy,
     parquet_class_names,
+    saved_class_names,
 )
 from dpsynth_assets.records.refusals import (
     refuse_foreign,
@@ -195,8 +196,8 @@ def source_files(source: SourceSpec) -> list[Path]:
             got=f"nothing at {source.path}",
             remedy="Mend the path; a relative one starts at the project root.",
         )
-    if not path.is_file():
-        refuse_links_away(files, _fixed_part(path))
+    if source.is_found or not path.is_file():
+        refuse_links_away(files, path.parent if source.is_found else _fixed_part(path))
     return [part for file in files for part in (_folder_files(file) if file.is_dir() else [file])]
 
 
@@ -274,7 +275,9 @@ def _admitted_format(file: Path, source: SourceSpec) -> str:
 def _arrow_batches(file: Path, columns: ColumnNames) -> Iterator[pl.DataFrame]:
     known = guarded(lambda: arrow_columns(file), file, ARROW_FILE)
     check_columns(known, columns, file, schema=True)
-    yield from _guarded(arrow_batches(file, columns.distinct), file, ARROW_FILE)
+    names = saved_class_names(file.parent)
+    for batch in _guarded(arrow_batches(file, columns.distinct), file, ARROW_FILE):
+        yield named_classes(batch, names)
 
 
 def _parquet_batches(file: Path, columns: ColumnNames) -> Iterator[pl.DataFrame]:
@@ -288,9 +291,9 @@ def _parquet_batches(file: Path, columns: ColumnNames) -> Iterator[pl.DataFrame]
     guarded(scan.collect_schema, file, PARQUET_FILE)
     refuse_many_rows(file, guarded(lambda: declared_rows(file), file, PARQUET_FILE))
     query = _selected(scan, columns, file)
-    names = guarded(lambda: parquet_class_names(file, columns.distinct), file, PARQUET_FILE)
+    names = parquet_class_names(file)
     try:
-        refuse_unpacked_bytes(file, _bytes_of_text(query))
+        refuse_unpacked_bytes(file, bytes_of_text(query))
     except pl.exceptions.PolarsError:
         lossy = parquet_batches_lossy(file, columns.distinct, BATCH_ROWS)
         batches = _guarded(lossy, file, PARQUET_FILE)
@@ -313,7 +316,7 @@ def _guarded(
         yield batch
 
 
-def _bytes_of_text(query: pl.LazyFrame) -> int:
+def bytes_of_text(query: pl.LazyFrame) -> int:
     """Bytes of all texts, counted without writing out those that a dictionary holds once."""
     sizes = []
     for name, kind in query.collect_schema().items():

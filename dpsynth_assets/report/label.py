@@ -187,7 +187,7 @@ def _label(
             *losses_of_ledger(entries),
         ],
         "selection": SELECTION,
-        "not_protected": not_protected(kinds, terms.unit.describe()),
+        "not_protected": not_protected(kinds, terms.unit.describe(), terms.relation),
         "not_summed": not_summed(kinds),
         "random_numbers": (
             "operating-system entropy for every private draw; no seed exists. Public steps "

@@ -150,7 +150,7 @@ def _counted(event: Event) -> str:
             return (
                 f"{event.count} tokens a batch drawn from a softmax whose log-likelihood ratio "
                 f"ranges over at most η = {rounded_up(event.eta, '.4g')} between neighbours; "
-                "batches share no unit"
+                "batches share no record"
             )
         case PureEvent():
             return (
@@ -187,10 +187,17 @@ def _sampled(event: Event) -> str:
     return ""
 
 
-def not_protected(kinds: Collection[str], unit: str) -> list[str]:
-    """Plain sentences on what guarantees of these kinds leave open."""
+def not_protected(kinds: Collection[str], unit: str, relation: NeighboringRelation) -> list[str]:
+    """Plain sentences on what guarantees of these kinds leave open.
+
+    Only neighbours that lack a unit hide that it is there; the others have its ids or its place.
+    """
+    hidden = "presence" if relation is NeighboringRelation.ADD_REMOVE else "content"
+    trends = (
+        f"Facts that hold for many units: the guarantee hides the {hidden} of {unit}, not trends."
+    )
     sentences = [
-        f"Facts that hold for many units: the guarantee hides the presence of {unit}, not trends.",
+        *([trends] if set(kinds) == {GuaranteeType.DP} else []),
         "The set of labels and everything listed under public facts.",
         "Text that public documents or the public language model already contained.",
         "Running time, and whoever can read the machine.",

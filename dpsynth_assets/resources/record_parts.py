@@ -106,6 +106,8 @@ def write_canonical(
 ) -> None:
     """Writes the canonical records of a part, and a digest of their content beside them.
 
+    Embeddings of other records go first: row by row they would be taken for those of these.
+
     Args:
         part: Folder of a part, or of records that lie whole in the store `files`.
         split: Which of them.
@@ -115,9 +117,12 @@ def write_canonical(
     content = io.BytesIO()
     records.write_parquet(content)
     digest = hashlib.sha256(content.getbuffer()).hexdigest()
-    files = files or files_of(part)
+    files, noted = files or files_of(part), part / f"{split}.digest"
+    if not files.exists(noted) or files.read(noted).decode() != digest:
+        for path in files.matching(part, f"{split}_embeddings.*"):
+            files.remove(path)
     files.write(part / f"{split}.parquet", lambda file: file.write(content.getbuffer()))
-    files.write(part / f"{split}.digest", lambda file: file.write(digest.encode()))
+    files.write(noted, lambda file: file.write(digest.encode()))
 
 
 def read_table(part: Folder, name: str, files: PrivateFiles | None = None) -> pl.DataFrame:

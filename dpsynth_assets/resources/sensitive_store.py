@@ -216,6 +216,10 @@ class SensitiveStore(dg.ConfigurableResource):
         """Digests of the records that each cohort was read with."""
         return ReadRecords(self._files, self.base)
 
+    def records_digest(self, dataset: str, split: Split) -> str | None:
+        """Digest of the records of a split that lie whole; private."""
+        return self.read_internal_text(dataset, f"{split}.digest")
+
     def embeddings_version(self, dataset: str, split: Split) -> str | None:
         """Version of the texts and the model behind the stored embeddings; None without any."""
         return self.read_internal_text(dataset, f"{split}_embeddings.version")
@@ -232,14 +236,33 @@ class SensitiveStore(dg.ConfigurableResource):
         embeddings: np.ndarray,
         version: str = "",
         made_by: Mapping[str, str] | None = None,
+        of: str | None = None,
     ) -> None:
-        """Stores embeddings, float32 (N, d), rows aligned with the records of the split."""
+        """Stores embeddings, float32 (N, d), rows aligned with the records of the split.
+
+        Args:
+            dataset: The cohort.
+            split: Of its records.
+            embeddings: One for each record, in their order.
+            version: Version of the texts and the model.
+            made_by: Facts about them (`TextEmbedder.made_by`), public.
+            of: `records_digest` of the records that were embedded; None: not compared.
+
+        Raises:
+            PrivacyError: The records were replaced meanwhile; what is stored stays.
+        """
 
         def write(file: BinaryIO) -> None:
             np.save(file, embeddings, allow_pickle=False)
 
         name = f"{split}_embeddings"
         with self.read_records.alone(dataset):
+            if of not in (None, self.records_digest(dataset, split)):
+                raise PrivacyError(
+                    f"Expected the records of {dataset!r} as they were when they were read, got "
+                    "others, which were stored while those were embedded. Materialise "
+                    f"{dataset}/shared/private_embeddings again."
+                )
             for kept in ("version", "made_by"):
                 self.remove_internal(dataset, f"{name}.{kept}")
             self._files.write(self.folder(dataset) / f"{name}.npy", write)
@@ -477,11 +500,6 @@ class SensitiveStore(dg.ConfigurableResource):
         if not with_embeddings:
             return PrivateInputs(records=records)
         embeddings = self._files.read_array(folder / f"{split}_embeddings.npy")
-        if len(embeddings) != records.height:
-            raise ValueError(
-                f"Expected one embedding per record of dataset {dataset!r}, got another number. "
-                f"Materialise {dataset}/shared/private_embeddings after private_records."
-            )
         return PrivateInputs(records=records, embeddings=embeddings)
 
     @property

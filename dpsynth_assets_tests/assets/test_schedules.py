@@ -81,7 +81,8 @@ def test_a_tick_asks_for_a_release_named_after_its_time():
     assert request.run_key == "letters:2026-11-01T03:00Z"
     assert request.tags["dpsynth/release"] == "2026-11-01T03:00Z"
     assert request.tags["dpsynth/cohort"] == "letters"
-    assert 0 < float(request.tags["dpsynth/epsilon"]) <= spec_with().budget.epsilon
+    assert 0 < float(request.tags["dpsynth/planned_epsilon"]) <= spec_with().budget.epsilon
+    assert request.tags["dpsynth/epsilon"] == "0"
 
 
 def test_an_hour_that_the_clock_shows_twice_has_two_names():

@@ -113,12 +113,16 @@ def test_the_records_that_a_mechanism_reads_are_those_of_their_version_from_then
     assert "\n" not in str(told.value)
 
 
-def test_embeddings_of_other_records_are_refused(sensitive):
-    sensitive.write_records("tickets", "source", RECORDS.head(1))
-    with pytest.raises(ValueError, match="private_embeddings"):
-        sensitive.read_internal(
-            "tickets", "source", purpose="internal evaluation", with_embeddings=True
-        )
+def test_embeddings_of_other_records_go_with_those_records(sensitive):
+    """As many others: row by row the old embeddings would be taken for those of the new."""
+    sensitive.write_records("tickets", "source", RECORDS)
+    sensitive.require_records("tickets", with_embeddings=True)
+    read = sensitive.records_digest("tickets", "source")
+    sensitive.write_records("tickets", "source", RECORDS.with_columns(text=pl.lit("three")))
+    with pytest.raises(PrivacyError, match=r"private_embeddings.* Nothing was charged"):
+        sensitive.pay_for_records("tickets", with_embeddings=True)
+    with pytest.raises(PrivacyError, match="stored while those were embedded"):
+        sensitive.write_embeddings("tickets", "source", np.eye(2, 3, dtype=np.float32), of=read)
 
 
 def test_a_flipped_byte_of_the_plain_records_is_noticed(sensitive):

@@ -1,13 +1,19 @@
 """The language model wrapper: lazy, one-line errors, text that never yields special tokens."""
 
 import json
+import logging
 import shutil
 
 import pytest
 
 from dpsynth_assets.models import language_model as module
+from dpsynth_assets.models.byte_tokenizer import train_tokenizer
 from dpsynth_assets.models.document_format import EMBEDDED
-from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
+from dpsynth_assets.models.language_model import (
+    LanguageModel,
+    LanguageModelError,
+    load_language_model,
+)
 
 
 def one_line(error):
@@ -53,6 +59,21 @@ def test_a_prompt_continued_by_a_document_reads_back(toy_model):
     assert prompt[-len(opening) :] == opening
     assert document[: len(opening)] == opening
     assert toy_model.read_text(document[len(opening) :]) == ("the next one", True)
+
+
+def test_a_text_beyond_the_models_length_leaves_no_line_in_a_log(tmp_path, monkeypatch):
+    from transformers import PreTrainedTokenizerFast
+
+    train_tokenizer(["a public text"], 300, tmp_path)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path, model_max_length=8)
+    monkeypatch.setattr(LanguageModel, "tokenizer", tokenizer)
+    told = []
+    monkeypatch.setattr(logging.Logger, "handle", lambda _, record: told.append(record))
+    model = LanguageModel(source=str(tmp_path))
+    assert model.encode_all(["one private text of many tokens"]) == [
+        model.encode("one private text of many tokens")
+    ]
+    assert told == []
 
 
 def test_weights_are_read_at_first_use_only(toy_folder, monkeypatch):

@@ -21,6 +21,7 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.monotone_search import TOLERANCE, smallest_multiplier
 from dpsynth_assets.privacy.renyi import least_sampled_epsilon, zcdp_rho
+from dpsynth_assets.privacy.share_calibration import training_noise_multiplier
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 OTHERS = [(), (DiscreteLaplaceEvent(scale=10.0),), (GaussianEvent(noise_multiplier=5.0),)]
@@ -214,6 +215,15 @@ def test_the_least_target_that_is_taken_finds_the_noise_that_is_needed(accountan
     assert needed < dp_sgd_noise_multiplier(target_epsilon=least, **plan) < 1.2 * needed
     with pytest.raises(ValueError, match=r"target_epsilon >= 0\.0021 .* got 0\.002:"):
         dp_sgd_noise_multiplier(target_epsilon=0.002, **plan)
+    found = dp_sgd_noise_multiplier(target_epsilon=0.001, replaced=True, **plan)
+    needed = 2 * 0.1 * 10 / gaussian_mu(0.001, 1e-6)
+    assert needed < found < 1.2 * needed / 0.1, "sound, and no more than without sampling"
+    share = {**plan, "accountant": "zcdp", "budget_epsilon": 1.0}
+    with pytest.raises(ValueError, match="raise target_epsilon"):
+        training_noise_multiplier(target_epsilon=0.001, **share)
+    assert training_noise_multiplier(target_epsilon=least, **share) < 1.2 * 10 * 0.1 / gaussian_mu(
+        least, 1e-6
+    )
 
 
 def test_a_target_that_no_noise_meets_is_refused():

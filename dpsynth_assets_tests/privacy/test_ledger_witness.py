@@ -206,18 +206,41 @@ def test_the_witness_is_for_its_owner_alone(place, tmp_path):
     assert witness.path.parent.stat().st_mode & 0o077 == 0
 
 
-def test_a_table_of_the_version_before_takes_a_recovery(place, tmp_path):
-    charge("1")
+TABLE = "SELECT sql FROM sqlite_master WHERE type = 'table'"
+
+
+def with_kinds(place, kinds):
+    """Makes the ledger's table one that takes these kinds; returns how it is made then."""
     with sqlite3.connect(place) as database:
-        made = database.execute("SELECT sql FROM sqlite_master WHERE type='table'").fetchone()[0]
+        made = database.execute(TABLE).fetchone()[0]
         version = database.execute("PRAGMA schema_version").fetchone()[0]
         database.execute("PRAGMA writable_schema = ON")
-        older = made.replace(", 'recovery'", "")
-        assert older != made
-        database.execute("UPDATE sqlite_master SET sql = ? WHERE type = 'table'", (older,))
+        other = made.replace("'reserve', 'commit', 'recovery'", kinds)
+        assert other != made
+        database.execute("UPDATE sqlite_master SET sql = ? WHERE type = 'table'", (other,))
         database.execute(f"PRAGMA schema_version = {version + 1}")
+    return other
+
+
+def test_a_table_of_the_version_before_takes_a_recovery(place):
+    charge("1")
+    with_kinds(place, "'reserve', 'commit'")
     Ledger(f"sqlite:///{place}").record_recovery("accept", "a test", None)
     assert Ledger(f"sqlite:///{place}").verify().ok
+
+
+def test_a_table_of_a_later_version_stays_as_it_is(place):
+    last = charge("1").entries()[-1]
+    made = with_kinds(place, "'reserve', 'commit', 'later'")
+    later = last._replace(seq=last.seq + 1, kind="later", previous_hash=last.hash)
+    later = chain.sealed(later)
+    with sqlite3.connect(place) as database:
+        marks = ", ".join("?" * len(later))
+        database.execute(f"INSERT INTO privacy_ledger VALUES ({marks})", later)
+    with pytest.raises(PrivacyError, match="expected one of the kinds reserve, commit, recovery"):
+        Ledger(f"sqlite:///{place}").record_recovery("accept", "a test", None)
+    with sqlite3.connect(place) as database:
+        assert database.execute(TABLE).fetchone()[0] == made
 
 
 def test_an_older_postgres_table_takes_a_recovery_from_its_owner_and_names_the_way_to_others(

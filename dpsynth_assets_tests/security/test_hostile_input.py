@@ -14,7 +14,7 @@ import pytest
 import yaml
 from packaging.version import Version
 
-from dpsynth_assets.datasets import PrivateDatasetSpec, parse_dataset_file
+from dpsynth_assets.datasets import PrivateDatasetSpec, SourceSpec, parse_dataset_file
 from dpsynth_assets.datasets.files import SecretVariableError, render_environment
 from dpsynth_assets.records import (
     SourceError,
@@ -24,6 +24,7 @@ from dpsynth_assets.records import (
     refusals,
 )
 from dpsynth_assets.records.refusals import LONGEST_TEXT_CHARACTERS
+from dpsynth_assets.records.sources import source_files
 
 SECRET = "Zaphod has gout"
 COMPONENT = "dpsynth_assets.components.PrivateDataset"
@@ -149,6 +150,20 @@ def test_a_link_out_of_a_globbed_folder_is_refused_and_one_inside_it_is_read(tmp
     assert read(folder / "*.jsonl").records.height == 2
     (folder / "c.jsonl").symlink_to(outside)
     assert "a link out of it" in refusal(folder / "*.jsonl")
+
+
+def test_a_link_in_the_folder_of_file_cohorts_is_no_cohort_of_theirs(tmp_path):
+    """Who may put files into that folder names no other file by it."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    outside = lines(tmp_path / "outside.jsonl", [{"text": SECRET}])
+    (folder / "mail-2026.jsonl").symlink_to(outside)
+    source = SourceSpec(path=str(folder / "*.jsonl"))
+    with pytest.raises(SourceError, match="a link out of it"):
+        source_files(source.with_file(str(folder / "mail-2026.jsonl")))
+    kept = source.with_file(str(lines(folder / "mail-2027.jsonl", [{"text": "one"}])))
+    assert source_files(kept) == [folder / "mail-2027.jsonl"]
+    assert kept.model_dump() == SourceSpec(path=kept.path).model_dump(), "its identity stays"
 
 
 def test_a_snapshot_of_the_hugging_face_cache_is_read_through_its_links(tmp_path):

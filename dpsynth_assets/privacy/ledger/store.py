@@ -281,6 +281,7 @@ class Ledger:
         Returns:
             The entry. Nothing is charged and nothing is refunded by it.
         """
+        self._refreshed()  # A ledger that this version does not understand is not altered either.
         self._database.allow_later_kinds()
         told = {"action": action, "because": because, "seen": None if seen is None else vars(seen)}
         with self._appending() as (appender, book):
