@@ -9,18 +9,17 @@ digest of the records it was written from, stay in the owner-only store.
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of, version_of_texts
+from dpsynth_assets.files.kept import TABLE, kept_file
 from dpsynth_assets.paths import home
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.storage.identity import version_of, version_of_texts
 
 CEILING = "non_private_corpus"
 _VERSION = f"{CEILING}.version"
@@ -46,22 +45,12 @@ def reference_version(
 
 def kept_floor(cohort: str, version: str, write: Callable[[], pl.DataFrame]) -> pl.DataFrame:
     """Reads the floor of this version, or writes and keeps it in place of an earlier one."""
-    path = _floors(cohort) / f"{version}.parquet"
-    if path.exists():
-        return pl.read_parquet(path)
-    rows = write()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    scratch = path.with_suffix(f".{os.getpid()}.tmp")
-    rows.write_parquet(scratch)
-    scratch.replace(path)
+    path = home().artifacts / "references" / cohort / f"{version}.parquet"
+    rows = kept_file(path, write, TABLE)
     for other in path.parent.glob("*.parquet"):
         if other != path:
             other.unlink(missing_ok=True)
     return rows
-
-
-def _floors(cohort: str) -> Path:
-    return home().artifacts / "references" / cohort
 
 
 def version_with_records(version: str, records: pl.DataFrame) -> str:

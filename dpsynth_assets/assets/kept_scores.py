@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
 from dpsynth_assets.metrics.evaluation import CorpusScores, EvaluationSettings, PrivateReference
 from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.storage.identity import array_version, version_of, version_of_texts
 
 FILE = "scores.json"
 

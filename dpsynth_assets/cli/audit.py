@@ -13,6 +13,7 @@ from rich.table import Table
 from dpsynth_assets.cli import audit_trail
 from dpsynth_assets.cli.cohorts import cohort_names
 from dpsynth_assets.cli.slack_audit import CohortAudit, cohort_audit
+from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 
@@ -109,17 +110,17 @@ def markdown_tables(audits: Sequence["Audit"]) -> str:
     """Writes two tables: what each audit tests, and which audits notice a bug."""
     from dpsynth_assets.attacks.audits import Bug
 
-    lines = ["| audit | mechanism | claim | kind | false alarm |", "|---|---|---|---|---|"]
-    lines += [
-        f"| `{audit.name}` | {audit.mechanism} | {audit.claim} | {audit.kind} | "
-        f"{rounded_up(audit.false_alarm)} |"
-        for audit in audits
-    ]
-    lines += ["", "| planted bug | noticed by |", "|---|---|"]
-    for bug in Bug:
-        names = [f"`{audit.name}`" for audit in audits if bug in audit.planted]
-        lines.append(f"| {bug.replace('|', chr(92) + '|')} | {', '.join(names)} |")
-    return "\n".join(lines)
+    tested = markdown_table(
+        ("audit", "mechanism", "claim", "kind", "false alarm"),
+        (
+            (f"`{each.name}`", each.mechanism, each.claim, each.kind, rounded_up(each.false_alarm))
+            for each in audits
+        ),
+    )
+    noticed = {
+        bug: ", ".join(f"`{each.name}`" for each in audits if bug in each.planted) for bug in Bug
+    }
+    return f"{tested}\n\n{markdown_table(('planted bug', 'noticed by'), noticed.items())}"
 
 
 def _chosen(names: Sequence[str] | None) -> "tuple[Audit, ...]":

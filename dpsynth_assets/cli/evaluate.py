@@ -21,6 +21,7 @@ from dpsynth_assets.cli.column_profiles import is_csv
 from dpsynth_assets.cli.init_source import recognised_source
 from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
+from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.metrics.comparison import interval_rule, verdicts
 from dpsynth_assets.metrics.estimates import LEAST_ROWS
 from dpsynth_assets.metrics.evaluation import (
@@ -269,10 +270,9 @@ def _write_report(
     page = render_report(
         rows, {"cohort": "a synthetic corpus", **facts}, pictures, samples, verdicts=told
     )
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (folder / "report.html").write_text(page.html)
-    (folder / "report.md").write_text(page.markdown)
-    (folder / "metrics.json").write_text(json.dumps(_summary(table, context), indent=2))
+    write_whole(folder / "report.html", page.html)
+    write_whole(folder / "report.md", page.markdown)
+    write_whole(folder / "metrics.json", json.dumps(_summary(table, context), indent=2))
 
 
 def _print_table(table: list[CorpusScores], told: list[str], output: Path | None) -> None:

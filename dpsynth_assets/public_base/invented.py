@@ -7,11 +7,11 @@ import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.shared_models import model_folder, share
+from dpsynth_assets.files.whole_folders import written_whole
 from dpsynth_assets.public_base.making import Report
 from dpsynth_assets.public_base.opening import OpenedModels
-from dpsynth_assets.storage.identity import version_of
-from dpsynth_assets.storage.shared_models import model_folder, share
-from dpsynth_assets.storage.whole_folders import written_whole
 
 _FILE = "documents.parquet"
 

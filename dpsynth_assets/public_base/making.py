@@ -14,11 +14,12 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.files.identity import version_of, version_of_texts
+from dpsynth_assets.files.kept import ARRAY, kept_file
+from dpsynth_assets.files.shared_models import model_folder, share
+from dpsynth_assets.files.whole_folders import written_whole
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base.opening import OpenedModels
-from dpsynth_assets.storage.identity import version_of, version_of_texts
-from dpsynth_assets.storage.shared_models import model_folder, share
-from dpsynth_assets.storage.whole_folders import written_whole
 
 Report = Callable[[float, str], None]
 """Called with the share done in [0, 1] and a short message."""
@@ -95,15 +96,10 @@ def embedded_documents(
     """Embeds texts, or loads what an earlier run made of the same texts with the same model."""
     folder = home().public_models / base / "embeddings"
     path = folder / f"{version_of(embedder, version_of_texts(texts))}.npy"
-    if path.exists():
-        report(1.0, "already embedded")
-        return np.asarray(np.load(path, allow_pickle=False))
-    embeddings = models.text_embedder(embedder).embed(texts, report, public=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new.npy")
-    np.save(temporary, embeddings, allow_pickle=False)
-    temporary.replace(path)
-    return embeddings
+    embed = models.text_embedder(embedder).embed
+    made = kept_file(path, lambda: embed(texts, report, public=True), ARRAY)
+    report(1.0, "embedded")
+    return made
 
 
 def packaged_model() -> Path:

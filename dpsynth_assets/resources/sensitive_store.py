@@ -273,7 +273,7 @@ class SensitiveStore(dg.ConfigurableResource):
 
     def forget_internal_table(self, dataset: str, name: str) -> None:
         """Removes what `write_internal_table` stored, if anything."""
-        (self.folder(dataset) / f"{name}.parquet").unlink(missing_ok=True)
+        self.remove_internal(dataset, f"{name}.parquet")
 
     def read_internal_table(
         self, dataset: str, name: str, *, purpose: InternalPurpose

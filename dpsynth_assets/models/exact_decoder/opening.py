@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from dpsynth_assets.files.kept import Form, kept_file
 from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, calibrated_table
 from dpsynth_assets.models.exact_decoder.shapes import ExactDecoderError, LlamaShape
@@ -21,7 +20,7 @@ from dpsynth_assets.models.kept import kept
 from dpsynth_assets.paths import home
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 _VERSION = "1"
 """Raised when a checkpoint is quantized otherwise: stored weights are then made anew."""
@@ -76,7 +75,7 @@ def read_decoder(
     """
     import torch
     from safetensors import SafetensorError, safe_open
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save
     from transformers import AutoConfig
 
     file = folder / "model.safetensors"
@@ -89,15 +88,17 @@ def read_decoder(
     try:
         with torch.inference_mode(), safe_open(file, "pt") as table:
             embeddings = table.get_tensor(EMBEDDINGS).float()
-            stored = None if store is None else store / f"{_digest(file, shape, calibration)}.st"
-            if stored is not None and stored.is_file():
-                quantized = load_file(stored)
-            else:
+
+            def quantize() -> dict[str, torch.Tensor]:
                 weights = load_file(file)
                 expect_weights(shape, weights, file)
-                quantized = calibrated_table(shape, weights, calibration)
-                if stored is not None:
-                    quantized = _stored(quantized, stored)
+                return calibrated_table(shape, weights, calibration)
+
+            if store is None:
+                quantized = quantize()
+            else:  # Mapped from the file: processes share them.
+                place = store / f"{_digest(file, shape, calibration)}.st"
+                quantized = kept_file(place, quantize, Form(load_file, save))
             return ExactDecoder(shape, integer_weights(shape, embeddings, quantized))
     except (SafetensorError, KeyError) as error:
         raise ExactDecoderError(
@@ -112,25 +113,3 @@ def _digest(file: Path, shape: LlamaShape, calibration: Sequence[Sequence[int]])
         digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16))
     digest.update(made_of.encode())
     return digest.hexdigest()
-
-
-def _stored(quantized: "dict[str, torch.Tensor]", place: Path) -> "dict[str, torch.Tensor]":
-    """Writes weights whole, readable by the owner alone, and returns them mapped from the file.
-
-    A folder that cannot be written is no failure: the weights are then quantized at each opening.
-    """
-    from safetensors.torch import load_file, save
-
-    try:
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".", dir=place.parent)  # of mode 600
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(save(quantized))
-            Path(temporary).replace(place)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError:
-        return quantized
-    return load_file(place)

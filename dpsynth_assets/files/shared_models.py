@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from dpsynth_assets.files.whole_folders import MARKER, download_whole, written_whole
 from dpsynth_assets.paths import Folder, home
-from dpsynth_assets.storage.whole_folders import MARKER, download_whole, written_whole
 
 _BELOW, _PARTS = ("artifacts", "public"), 3
 """A model's folder is named by base, kind and version below these two."""
