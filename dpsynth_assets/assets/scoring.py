@@ -309,7 +309,7 @@ def _pictures(table: list[dict[str, Any]], scored: Sequence[Scored]) -> dict[str
     lengths = {
         s.corpus.name: [len(t.split()) for t in s.corpus.rows["text"]] for s in scored if s.corpus
     }
-    pictures["lengths"] = plots.length_plot(lengths)
+    pictures["lengths"] = plots.cumulative_plot(lengths, "words a text", "texts")
     return pictures
 
 

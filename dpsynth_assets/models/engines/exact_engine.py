@@ -4,15 +4,13 @@ What a prompt gives, and a text's hidden states, are functions of it alone: othe
 their order and how calls are cut into passes change no bit.
 """
 
-from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpsynth_assets.models.decoding.token_draws import uniforms
 from dpsynth_assets.models.engines.decoding_loop import EndRules, decode_rows
-from dpsynth_assets.models.engines.local_engine import LocalEngine, Vectors
+from dpsynth_assets.models.engines.local_engine import LocalEngine, Vectors, passes_of
 from dpsynth_assets.models.engines.protocol import (
     EngineError,
     Pooling,
@@ -65,7 +63,7 @@ class ExactEngine(LocalEngine):
 
         rules = EndRules(self._end_token_ids, sampling.stop, self.language_model.decode)
         written: dict[int, list[int]] = {}
-        for rows in self._batches(prompts):
+        for rows in passes_of(prompts, self._batch_rows):
             bounds = [limits[row] for row in rows]
             contexts = self._contexts([prompts[row] for row in rows], max(bounds), vectors)
             texts = self._constrained(rows, sampling)
@@ -80,7 +78,7 @@ class ExactEngine(LocalEngine):
         import torch
 
         logits = np.empty((len(prompts), self.language_model.vocabulary_size), dtype=np.float32)
-        for rows in self._batches(prompts):
+        for rows in passes_of(prompts, self._batch_rows):
             start = torch.zeros(len(rows), dtype=torch.long)
             contexts = self._contexts([prompts[row] for row in rows], 1, vectors)
             logits[rows] = contexts.next_logits(start, start).numpy()
@@ -110,12 +108,6 @@ class ExactEngine(LocalEngine):
         if self._decoder is None:
             raise EngineError("Expected an open engine, got one that was closed; open it again.")
         return self._decoder
-
-    def _batches(self, prompts: list[list[int]]) -> Iterator[list[int]]:
-        """Rows of each pass: prompts of similar length together, equal ones side by side."""
-        order = iter(sorted(range(len(prompts)), key=lambda row: (len(prompts[row]), prompts[row])))
-        while rows := list(islice(order, self._batch_rows)):
-            yield rows
 
     def _contexts(
         self, prompts: list[list[int]], max_new_tokens: int, vectors: Vectors

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from dpsynth_assets.models.decoding import PackedContexts
 from dpsynth_assets.models.decoding.token_draws import uniforms
 from dpsynth_assets.models.engines.decoding_loop import EndRules, decode_rows
 from dpsynth_assets.models.engines.hidden_states import pooled_states
-from dpsynth_assets.models.engines.local_engine import LocalEngine, Vectors
+from dpsynth_assets.models.engines.local_engine import LocalEngine, Vectors, passes_of
 from dpsynth_assets.models.engines.protocol import (
     EngineError,
     Pooling,
@@ -64,7 +63,7 @@ class TransformersEngine(LocalEngine):
     ) -> list[list[int]]:
         rules = EndRules(self._end_token_ids, sampling.stop, self.language_model.decode)
         written: dict[int, list[int]] = {}
-        for rows in self._batches(prompts):
+        for rows in passes_of(prompts, self._batch_rows):
             bounds = [limits[row] for row in rows]
             texts = self._constrained(rows, sampling)
             with self._one_line_errors():
@@ -81,7 +80,7 @@ class TransformersEngine(LocalEngine):
         import torch
 
         logits = np.empty((len(prompts), self.language_model.vocabulary_size), dtype=np.float32)
-        for rows in self._batches(prompts):
+        for rows in passes_of(prompts, self._batch_rows):
             start = torch.zeros(len(rows), dtype=torch.long)
             with self._one_line_errors():
                 contexts = self._contexts([prompts[row] for row in rows], 1)
@@ -110,12 +109,6 @@ class TransformersEngine(LocalEngine):
                 provenance=provenance,
                 progress=progress,
             )
-
-    def _batches(self, prompts: list[list[int]]) -> Iterator[list[int]]:
-        """Rows of each pass: prompts of similar length together, equal ones side by side."""
-        order = iter(sorted(range(len(prompts)), key=lambda row: (len(prompts[row]), prompts[row])))
-        while rows := list(islice(order, self._batch_rows)):
-            yield rows
 
     def _contexts(self, prompts: list[list[int]], max_new_tokens: int) -> PackedContexts:
         """Reads each different prompt once; rows of equal prompts begin as copies."""
