@@ -10,13 +10,14 @@ digest of the records it was written from, stay in the owner-only store.
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of, version_of_texts
-from dpsynth_assets.files.kept import TABLE, kept_file
+from dpsynth_assets.files.kept import TABLE, found, kept_file
 from dpsynth_assets.paths import home
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
@@ -61,9 +62,11 @@ def version_with_records(version: str, records: pl.DataFrame) -> str:
 
 
 def ceiling_is_kept(store: SensitiveStore, cohort: str, version: str) -> bool:
-    """Says whether the stored ceiling is of this version."""
-    stored = store.holds_internal(cohort, f"{CEILING}.parquet")
-    return stored and store.read_internal_text(cohort, _VERSION) == version
+    """Says whether the stored ceiling is of this version, and can be read."""
+    if store.read_internal_text(cohort, _VERSION) != version:
+        return False
+    read = partial(store.read_internal_table, name=CEILING, purpose="internal evaluation")
+    return found(cohort, read) is not None
 
 
 def keep_ceiling(store: SensitiveStore, cohort: str, version: str, rows: pl.DataFrame) -> None:

@@ -16,8 +16,9 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.privacy.errors import PrivacyError
 
-T = TypeVar("T")
+T, Place = TypeVar("T"), TypeVar("Place")
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,16 @@ class Form(Generic[T]):
     write: Callable[[T], bytes]
 
 
-def found(place: Path, read: Callable[[Path], T]) -> T | None:
-    """Reads what is kept; None where nothing is, or nothing that can be read."""
+def found(place: Place, read: Callable[[Place], T]) -> T | None:
+    """Reads what is kept; None where nothing is, or nothing that can be read.
+
+    Raises:
+        PrivacyError: It is sealed, and the key is not there or another: that is no damage.
+    """
     try:
         return read(place)
+    except PrivacyError:
+        raise
     except Exception:  # noqa: BLE001 - each library has errors of its own for a damaged file
         return None
 

@@ -27,6 +27,22 @@ def model_folder(base: str, kind: str, version: str) -> Path:
     return _fetched(home().public_models / base / kind / version)
 
 
+def made_folder(base: str, kind: str, version: str, make: Callable[[Path], object]) -> Path:
+    """Folder of a model of this version: made before, here or on another machine, or made now.
+
+    Args:
+        base: Whose it is.
+        kind: What it is.
+        version: Digest of all that it is made of.
+        make: Fills an empty folder, which becomes the model's when it is whole.
+    """
+    folder = model_folder(base, kind, version)
+    if not folder.is_dir():
+        _copied(make, folder)
+    share(folder)
+    return folder
+
+
 def share(folder: Path) -> None:
     """Copies a model that was made here to the store, unless it is there."""
     place = _shared(folder)

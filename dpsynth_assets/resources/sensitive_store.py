@@ -258,10 +258,6 @@ class SensitiveStore(dg.ConfigurableResource):
         path = self.folder(dataset) / name
         return self._files.read(path).decode() if self._files.exists(path) else None
 
-    def holds_internal(self, dataset: str, name: str) -> bool:
-        """Says whether a file of a dataset is stored."""
-        return self._files.exists(self.folder(dataset) / name)
-
     def remove_internal(self, dataset: str, name: str) -> None:
         """Removes a file of a dataset, if it is there."""
         self._files.remove(self.folder(dataset) / name)
