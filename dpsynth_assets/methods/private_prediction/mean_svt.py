@@ -8,7 +8,7 @@ import numpy as np
 
 from dpsynth_assets.methods.candidates import NUMBER, Candidate, DeclaredFacts
 from dpsynth_assets.methods.on_generator import GeneratorChoice, OnGenerator
-from dpsynth_assets.methods.private_prediction.batch_sizes import batch_candidates
+from dpsynth_assets.methods.private_prediction.batching import batch_candidates
 from dpsynth_assets.methods.private_prediction.config import MeanSvtConfig
 from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
