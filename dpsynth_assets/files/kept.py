@@ -18,7 +18,8 @@ import polars as pl
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.privacy.errors import PrivacyError
 
-T, Place = TypeVar("T"), TypeVar("Place")
+T = TypeVar("T")
+Place = TypeVar("Place")
 
 
 @dataclass(frozen=True)

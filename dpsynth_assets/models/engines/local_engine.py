@@ -5,7 +5,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -252,10 +251,3 @@ class SteeredLocalEngine:
     def next_token_logits(self, prompts: Sequence[Prompt]) -> np.ndarray:
         """See `Engine.next_token_logits`."""
         return self.engine._next_token_logits(prompts, self.vectors)
-
-
-def passes_of(prompts: Sequence[list[int]], batch_rows: int) -> Iterator[list[int]]:
-    """Rows of each pass: prompts of similar length together, equal ones side by side."""
-    order = iter(sorted(range(len(prompts)), key=lambda row: (len(prompts[row]), prompts[row])))
-    while rows := list(islice(order, batch_rows)):
-        yield rows
