@@ -30,7 +30,7 @@ class KeptScores:
 
     def __init__(self, store: SensitiveStore, dataset: str) -> None:
         self._store, self._dataset = store, dataset
-        text = store.read_internal_text(dataset, FILE)
+        text = store.read_internal_text(dataset, FILE) or ""
         self._before: dict[str, Any] = found(text, lambda kept: dict(json.loads(kept))) or {}
         self._now: dict[str, Any] = {}
 
