@@ -29,9 +29,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, LlamaShape
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
-from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import Pack, calibrated_table
 from dpsynth_assets.models.exact_decoder.integer_products import KERNELS, is_exact
+from dpsynth_assets.models.exact_decoder.opening import calibration_ids
 from dpsynth_assets.models.exact_decoder.weights import EMBEDDINGS, integer_weights
 from dpsynth_assets.models.smollm2 import write_smollm2
 from dpsynth_assets.privacy.cpu_threads import run_alone

@@ -31,8 +31,7 @@ from transformers import AutoTokenizer
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
 from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.exact_decoder import ExactContexts
-from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
-from dpsynth_assets.models.exact_decoder.opening import read_decoder
+from dpsynth_assets.models.exact_decoder.opening import calibration_ids, read_decoder
 from dpsynth_assets.models.smollm2 import write_smollm2
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism

@@ -12,10 +12,8 @@ format, is refused.
 import hashlib
 import io
 import json
-import secrets
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -25,25 +23,15 @@ import polars as pl
 from pydantic import PrivateAttr
 
 from dpsynth_assets.datasets import cohort_name
+from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.paths import Folder, home, located
+from dpsynth_assets.resources.private_section import public_section
 
 VALUE_SHA256 = "dpsynth/value_sha256"
 """Metadata of a materialisation: SHA-256 of the file that holds its value."""
 
 _READS, _SECONDS_BETWEEN = 10, 0.2
 """A value that another run replaces is in the file a moment before it is in the event log."""
-
-
-@contextmanager
-def _shown(doing: str) -> Iterator[None]:
-    """Shows an error's own message, which redaction of user code would hide: values are public."""
-    try:
-        yield
-    except dg.Failure:
-        raise
-    except Exception as error:
-        description = f"{doing} a value of the artifacts: {str(error) or type(error).__name__}"
-        raise dg.Failure(description=description, allow_retries=False) from error
 
 
 class ArtifactIOManager(dg.ConfigurableIOManager):
@@ -67,7 +55,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
         manager._base = base
         return manager
 
-    @_shown("Storing")
+    @public_section("Storing a value of the artifacts")
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Replaces the old value in one step: by a rename, or by one object put whole.
 
@@ -80,7 +68,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
         content = io.BytesIO()
         write(obj, content)
         if isinstance(path, Path):
-            _replace(path, content.getbuffer())
+            write_whole(path, content.getbuffer())
         else:
             path.fs.pipe_file(path.path, content.getvalue())
         for other in _READERS.keys() - {suffix}:
@@ -92,7 +80,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager):
             }
         )
 
-    @_shown("Reading")
+    @public_section("Reading a value of the artifacts")
     def load_input(self, context: dg.InputContext) -> Any:
         """Reads the value that the event log names as the latest of the upstream asset.
 
@@ -176,17 +164,6 @@ def _remove(path: Folder) -> None:
         path.unlink(missing_ok=True)
     elif path.exists():
         path.fs.rm_file(path.path)
-
-
-def _replace(path: Path, content: memoryview) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)  # A full disk needs the space.
-        raise
 
 
 def _format_of(obj: Any) -> tuple[str, Any]:

@@ -4,8 +4,6 @@ The steps are those of the assets: the dataset is declared and planned, each sta
 released once (`releases.once`), rows are written, and the label is computed from the ledger.
 """
 
-import os
-import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +16,8 @@ from typing import Any
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.redaction import may_be_shown, redacted
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.declared_terms import cohort_terms
@@ -33,6 +33,7 @@ from dpsynth_assets.methods.stages import (
     with_corpora_behind,
 )
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
+from dpsynth_assets.models.fine_tuning import CheckpointFolders
 from dpsynth_assets.paths import begin_home, home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
@@ -62,10 +63,6 @@ from dpsynth_assets.resources.opened_ledger import opened_ledger
 from dpsynth_assets.resources.private_files import files_below
 from dpsynth_assets.resources.read_records import ReadRecords
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
-from dpsynth_assets.storage.disk_room import Room
-
-SHOW = "DPSYNTH_SHOW_PRIVATE_ERRORS"
-"""Set to 1 where private text may be shown: a failure then carries its cause."""
 
 VERSION = "in_memory"
 """Data version of a frame: a release over a source is never taken for one over a frame."""
@@ -396,7 +393,8 @@ class _Run:
                 private = self._private(embedder)
                 if isinstance(kept, StoredPasses):
                     private = replace(private, passes=kept)
-                checkpoint = kept if isinstance(kept, StoredCheckpoint) else _Scratch(folder)
+                scratch = CheckpointFolders(folder / "run")
+                checkpoint = kept if isinstance(kept, StoredCheckpoint) else scratch
                 paid = part.method.release(stage, private, public, checkpoint, self.progress)
             made, cost = paid.value, paid.cost
         return Drawn(facts=made.facts, rows=made.rows, cost=cost, files=made.files)
@@ -542,32 +540,5 @@ def _withheld(name: str, remedy: str) -> Iterator[None]:
     except PrivacyError:
         raise
     except Exception as error:  # noqa: BLE001 - any error here may carry private text
-        raise PrivacyError(
-            f"{name} failed with {type(error).__name__}, whose message is withheld because it may "
-            f"quote private text. {remedy}"
-        ) from (error if os.environ.get(SHOW) == "1" else None)
-
-
-class _Scratch:
-    """A checkpoint for a run that is not resumed: it keeps nothing beyond the process."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "scratch"
-        self._saved = folder / "saved"
-
-    @property
-    def saved(self) -> Path | None:
-        """Folder of the last checkpoint of this process."""
-        return self._saved if self._saved.is_dir() else None
-
-    def filled(self, write: Callable[[Path], object]) -> Path:
-        """The same folder, emptied and filled."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
-        write(self._folder)
-        return self._folder
-
-    def save(self, folder: Path) -> None:
-        """Makes a filled folder the last checkpoint."""
-        shutil.rmtree(self._saved, ignore_errors=True)
-        folder.rename(self._saved)
+        line = f"{redacted(name, error)} {remedy}"
+        raise PrivacyError(line) from (error if may_be_shown() else None)

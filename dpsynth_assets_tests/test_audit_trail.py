@@ -13,8 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.assets import audit_trail as audit_trail_asset
-from dpsynth_assets.assets.audit_trail import AGREES, audit_trail, write_trail, written_files
-from dpsynth_assets.assets.launched_by import launched_by
+from dpsynth_assets.assets.audit_trail import (
+    AGREES,
+    audit_trail,
+    launched_by,
+    write_trail,
+    written_files,
+)
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.defs import sensors
 from dpsynth_assets.paths import home

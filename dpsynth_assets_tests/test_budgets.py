@@ -31,7 +31,7 @@ from dpsynth_assets.privacy.errors import PlanChangedError
 from dpsynth_assets.privacy.ledger import GENESIS, Ledger, sqlite_path
 from dpsynth_assets.report.budget_page import budget_page, budget_table, until
 from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets, rounds_left
-from dpsynth_assets.report.page_cells import Bar
+from dpsynth_assets.report.pages import Bar
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.schedules.refusals import refusal_of
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY

@@ -26,7 +26,7 @@ from dpsynth_assets.methods.cluster_histogram import (
 from dpsynth_assets.methods.dataset_plan import SHARED
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.metrics.clusterings import agreement, score_clusterings
-from dpsynth_assets.report import prediction_plots as pictures
+from dpsynth_assets.report import plots, prediction_plots as pictures
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
@@ -72,7 +72,8 @@ def drawn(monkeypatch):
         axes.append(made)
         return figure, made
 
-    monkeypatch.setattr(pictures, "new_axes", remember)
+    for module in (plots, pictures):
+        monkeypatch.setattr(module, "new_axes", remember)
     return axes
 
 
@@ -235,7 +236,7 @@ def test_the_share_of_private_tokens_is_drawn_in_percent(drawn):
 
 
 def test_batches_add_up_to_one_in_the_cumulative_picture(drawn):
-    pictures.cumulative_plot({"mean": pictures.by_batch(ROWS)["tokens"]}, "tokens", "batches")
+    plots.cumulative_plot({"mean": pictures.by_batch(ROWS)["tokens"]}, "tokens", "batches")
     (line,) = drawn[0].lines
     assert line.get_xdata().tolist() == [0, 7, 9, 15]
     assert line.get_ydata().tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])

@@ -133,7 +133,11 @@ def test_tags_of_the_page_are_balanced():
         def handle_endtag(self, tag):
             assert open_tags.pop() == tag
 
-    Balance().feed(_report({"x": [("a", "b")]}, {"lengths": plots.length_plot({"x": [1]})}).html)
+    Balance().feed(
+        _report(
+            {"x": [("a", "b")]}, {"lengths": plots.cumulative_plot({"x": [1]}, "words", "texts")}
+        ).html
+    )
     assert open_tags == []
 
 
@@ -155,12 +159,11 @@ def test_pictures_are_small_png_files():
     pictures = [
         plots.histogram_plot({"a": [30.0, -4.5, 2.0], "b": [9.0] * 300}),
         plots.scores_plot(TABLE, "mauve", 0.1, 0.9),
-        plots.length_plot({f"corpus {i}": list(range(500)) for i in range(8)} | {"none": []}),
-        plots.epsilon_score_plot(TABLE),
-        plots.ledger_plot([("histogram", 0.1), ("corpus", 3.0)], 4.0),
+        plots.cumulative_plot(
+            {f"corpus {i}": list(range(500)) for i in range(8)} | {"none": []}, "words", "texts"
+        ),
         plots.scores_plot([], "accuracy", None, None),
         plots.histogram_plot({}),
-        plots.ledger_plot([], 1.0),
     ]
     for picture in pictures:
         assert picture.startswith(b"\x89PNG")

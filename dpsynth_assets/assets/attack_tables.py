@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.methods.attack_runs import Reconstruction
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.report.attack_record import attacks_file
@@ -19,18 +20,18 @@ def reconstruction_metadata(found: Sequence[Reconstruction]) -> dict[str, Any]:
     """Overlaps of every method on every model, with what is claimed and proven."""
     from dpsynth_assets.report.plots import reconstruction_plot, to_markdown
 
+    header = (
+        "method", "model", "source keys written", "other keys written", "ε proven", "ε claimed",
+        "ε proven without privacy", "",
+    )  # fmt: skip
     lines = [
-        "| method | model | source keys written | other keys written | ε proven | ε claimed | "
-        "ε proven without privacy | |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {item.method} | {item.model} | {_rate(item.overlap.source)} | "
-        f"{_rate(item.overlap.held_out)} | {rounded_down(item.result.observed, '.3g')} | "
-        f"{rounded_up(item.result.claimed, '.3g')} | "
-        f"{rounded_down(item.control.proven_epsilon, '.3g')} | {_verdict(item)} |"
+        (
+            item.method, item.model, _rate(item.overlap.source), _rate(item.overlap.held_out),
+            rounded_down(item.result.observed, ".3g"), rounded_up(item.result.claimed, ".3g"),
+            rounded_down(item.control.proven_epsilon, ".3g"), _verdict(item),
+        )
         for item in found
-    ]
+    ]  # fmt: skip
     rows = []
     for item in found:
         rows.append(_plot_row(f"{item.method}, {item.model}", item.overlap))
@@ -38,7 +39,7 @@ def reconstruction_metadata(found: Sequence[Reconstruction]) -> dict[str, Any]:
     unique = list({row["name"]: row for row in rows}.values())
     picture = to_markdown(reconstruction_plot(unique), "share of planted and of other keys written")
     return {
-        "dpsynth/reconstruction": dg.MetadataValue.md("\n".join(lines)),
+        "dpsynth/reconstruction": dg.MetadataValue.md(markdown_table(header, lines)),
         "dpsynth/reconstruction_plot": dg.MetadataValue.md(picture),
         "dpsynth/epsilon_proven": max((i.result.observed for i in found), default=0.0),
         "dpsynth/tests": len(found),
@@ -78,21 +79,22 @@ def median_metadata(
         for folder, batches in found.items()
         for batch in batches
     }
+    header = (
+        "batch", "contexts", "tokens", "γ, claimed", "by removing contexts", "share",
+        "by crafted contexts", "largest excess",
+    )  # fmt: skip
     lines = [
-        "| batch | contexts | tokens | γ, claimed | by removing contexts | share | "
-        "by crafted contexts | largest excess |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {name} | {b.contexts} | {b.tokens} | {rounded_up(b.claimed, '.3f')} | "
-        f"{rounded_down(b.removed, '.3f')} | "
-        f"{b.attained:.0%} | {rounded_down(b.crafted, '.3f')} | {b.excess:.2g} |"
+        (
+            name, b.contexts, b.tokens, rounded_up(b.claimed, ".3f"),
+            rounded_down(b.removed, ".3f"), f"{b.attained:.0%}",
+            rounded_down(b.crafted, ".3f"), f"{b.excess:.2g}",
+        )
         for name, b in named.items()
-    ]
+    ]  # fmt: skip
     rows = [(name, b.claimed, b.crafted, b.removed) for name, b in named.items()]
     picture = to_markdown(median_audit_plot(rows), "ex-post bound and what contexts attain of it")
     return {
-        "dpsynth/median_audit": dg.MetadataValue.md("\n".join(lines)),
+        "dpsynth/median_audit": dg.MetadataValue.md(markdown_table(header, lines)),
         "dpsynth/median_audit_plot": dg.MetadataValue.md(picture),
         "dpsynth/share_attained": max(b.attained for b in named.values()),
         "dpsynth/largest_excess": max(b.excess for b in named.values()),

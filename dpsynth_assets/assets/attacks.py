@@ -16,13 +16,13 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.assets.attack_tables import median_metadata, reconstruction_metadata
-from dpsynth_assets.assets.found_at import FOUND_AT, found_at
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AUDIT, dataset_key, public_key
 from dpsynth_assets.assets.model_steps import model_step
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.metadata import code_references, compared
+from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
+from dpsynth_assets.metadata import FOUND_AT, code_references, compared, found_at
 from dpsynth_assets.methods.attack_runs import (
     DOCUMENTS,
     Reconstruction,
@@ -44,7 +44,6 @@ from dpsynth_assets.report.kept_attacks import MedianAudits, medians_kept, recon
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.storage.identity import array_version, version_of, version_of_texts
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ import dagster as dg
 
 from dpsynth_assets.assets.audit_trail import audit_trail_definitions, written_files
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.assets.found_at import FOUND_AT, found_at
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AUDIT, audits_key, dataset_key
 from dpsynth_assets.assets.materialised import short_digest
@@ -16,7 +15,17 @@ from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.attacks.audits.audit import ROUNDING
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.metadata import bound_down, bound_up, code_references, compared
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.tables import markdown_table
+from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.metadata import (
+    FOUND_AT,
+    bound_down,
+    bound_up,
+    code_references,
+    compared,
+    found_at,
+)
 from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.paths import home
@@ -35,7 +44,6 @@ from dpsynth_assets.report.label import cohort_label
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED, ROUNDS
 
 
@@ -107,15 +115,15 @@ _AUDITS_EXPLAINED = (
 
 
 def _audit_table(results: list[AuditResult]) -> str:
-    lines = ["| audit | kind | claimed | observed | |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {r.name} | {r.kind} | {rounded_up(r.claimed, '.4g')} | "
-        f"{rounded_down(r.observed, '.4g')} | "
-        f"{'passed' if r.passed else '**FAILED**'} |"
+    rows = [
+        (
+            r.name, r.kind, rounded_up(r.claimed, ".4g"), rounded_down(r.observed, ".4g"),
+            "passed" if r.passed else "**FAILED**",
+        )
         for r in results
-    ]
-    lines += ["", _AUDITS_EXPLAINED]
-    return "\n".join(lines)
+    ]  # fmt: skip
+    table = markdown_table(("audit", "kind", "claimed", "observed", ""), rows)
+    return f"{table}\n\n{_AUDITS_EXPLAINED}"
 
 
 def _audits_pass(spec: PrivateDatasetSpec) -> dg.AssetChecksDefinition:
@@ -185,9 +193,8 @@ def _privacy_statement(
         audits += recall_results(spec.name) if spec.secrets is not None else []
         label, text = statement(spec.account, book, audits)
         folder = home().released / spec.name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))
-        (folder / STATEMENT_FILE).write_text(text)
+        write_whole(folder / LABEL_FILE, json.dumps(label, indent=2, sort_keys=True))
+        write_whole(folder / STATEMENT_FILE, text)
         _copy_statement(folder)
         cohort = label["cohort"]
         return dg.MaterializeResult(

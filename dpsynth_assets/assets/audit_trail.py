@@ -1,6 +1,6 @@
 """The audit trail as an asset: what the event log claims, beside what the ledger has sealed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ import dagster as dg
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, dataset_key
-from dpsynth_assets.assets.launched_by import launchers
 from dpsynth_assets.assets.materialised import materialised, short_digest, shown_files
 from dpsynth_assets.assets.partitions import asset_of_cohort, cohort_of_event
 from dpsynth_assets.assets.privacy_budgets import report_budgets_or_problem
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.metadata import code_references, compared
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
@@ -48,9 +49,7 @@ from dpsynth_assets.resources.check_results import report_check
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.storage.identity import version_of
-from dpsynth_assets.storage.owner_text import write_for_owner
-from dpsynth_assets.tags import INTERNAL, PRIVACY
+from dpsynth_assets.tags import INTERNAL, LAUNCHED_BY, PRIVACY
 
 _EXPECTED = "ledger, event log, stored releases and released files say the same, both ways"
 
@@ -211,14 +210,12 @@ def _lines(trail: AuditTrail) -> list[str]:
 def write_trail(trail: AuditTrail) -> Path:
     """Writes the trail as CSV, JSON and HTML for its owner; returns the folder."""
     folder = home().reports / trail.cohort
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.chmod(0o700)
     for suffix, content in (
         ("csv", to_csv(trail)),
         ("json", to_json(trail)),
         ("html", audit_page(trail)),
     ):
-        write_for_owner(folder / f"{AUDIT_TRAIL}.{suffix}", content)
+        write_whole(folder / f"{AUDIT_TRAIL}.{suffix}", content)
     return folder
 
 
@@ -290,3 +287,37 @@ def audit_trail_definitions(
     return dg.Definitions(
         assets=[audit_trail_of_cohort], asset_checks=[ledger_agrees_with_event_log]
     )
+
+
+_BY_TAG = (
+    (LAUNCHED_BY, "{}"),
+    ("user", "{}"),
+    ("dagster/schedule_name", "schedule {}"),
+    ("dagster/sensor_name", "sensor {}"),
+    ("dagster/backfill", "backfill {}"),
+    ("dagster/parent_run_id", "run again after {}"),
+)
+"""Tags that name who launched a run, most telling first; Dagster+ sets `user`."""
+
+
+def launched_by(tags: Mapping[str, str]) -> str:
+    """Names the person, schedule or sensor that asked for a run.
+
+    Args:
+        tags: Tags of the run.
+
+    Returns:
+        A name, or that the web server, which asks nobody's name, or another program launched it.
+    """
+    for tag, form in _BY_TAG:
+        if tags.get(tag):
+            return form.format(tags[tag])
+    return f"web UI or API, person {NOT_RECORDED}"
+
+
+def launchers(instance: dg.DagsterInstance, run_ids: list[str]) -> dict[str, str]:
+    """Run -> who launched it, of those of these runs that Dagster still holds."""
+    if not run_ids:
+        return {}
+    runs = instance.get_runs(filters=dg.RunsFilter(run_ids=run_ids))
+    return {run.run_id: launched_by(run.tags) for run in runs}

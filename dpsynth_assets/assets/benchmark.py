@@ -10,11 +10,11 @@ import dagster as dg
 
 from dpsynth_assets.assets.model_steps import devices_of, step_on
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
+from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 LEADERBOARD = "leaderboard"

@@ -12,12 +12,12 @@ from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.groups import steward_group
 from dpsynth_assets.assets.keys import dataset_key, public_key
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import SHARED, PlannedMethod
 from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.scored_source import ScoredSource
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import INTERNAL, PRIVACY
 
 COPIED_SPANS = "copied_spans"

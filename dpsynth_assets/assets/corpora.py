@@ -1,11 +1,12 @@
 """All assets of one method: its stages, rows written from them, the gate and the corpus."""
 
+import json
 from functools import partial
 
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.assets.attack_gate import attack_checks
+from dpsynth_assets.assets.attacks import attack_keys
 from dpsynth_assets.assets.audit_trail import AGREES, report_agreement
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.copied_spans import copied_spans_asset
@@ -26,14 +27,17 @@ from dpsynth_assets.checks import (
     evaluate_conditions,
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.metadata import compared
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.privacy.ledger import BudgetTerms
 from dpsynth_assets.releases.published_rows import published_rows
+from dpsynth_assets.report.attack_record import attacks_on_release, refusal
+from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, RELEASED
 
 
@@ -141,3 +145,67 @@ def _description(spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMe
         "text, labels, id and DP-safe provenance, and a dataset card. Published only if the "
         "release gate holds; free of charge. Reads no private record."
     )
+
+
+WITHSTOOD, UP_TO_DATE = "attacks_withstood", "label_has_latest_attacks"
+
+
+def attack_checks(
+    spec: PrivateDatasetSpec, planned: PlannedMethod
+) -> list[dg.AssetChecksDefinition]:
+    """Checks of one method's candidate and corpus; none where no attack concerns the method."""
+    attacks = attack_keys(spec.name, planned)
+    if not attacks:
+        return []
+    return [_withstood(spec, planned, attacks), _up_to_date(spec, planned, attacks)]
+
+
+def _withstood(
+    spec: PrivateDatasetSpec, planned: PlannedMethod, attacks: list[dg.AssetKey]
+) -> dg.AssetChecksDefinition:
+    candidate_key = dataset_key(spec.name, planned.folder, "candidate_corpus")
+
+    @dg.asset_check(
+        asset=candidate_key,
+        name=WITHSTOOD,
+        blocking=True,
+        additional_deps=attacks,
+    )
+    @public_section(f"The attacks on {spec.name}/{planned.folder}")
+    def attacks_withstood(candidate: pl.DataFrame, ledger: PrivacyLedger) -> dg.AssetCheckResult:
+        """No attack on record for these very settings refutes the claim; public, like attacks."""
+        refused = None
+        if not candidate.is_empty():
+            reservation = str(candidate["reservation"][0])
+            refused = refusal(attacks_on_release(ledger.open().entries(), reservation))
+        return dg.AssetCheckResult(
+            passed=refused is None,
+            metadata=compared("no attack that refutes the claim", [refused] if refused else []),
+        )
+
+    return attacks_withstood
+
+
+def _up_to_date(
+    spec: PrivateDatasetSpec, planned: PlannedMethod, attacks: list[dg.AssetKey]
+) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dataset_key(spec.name, planned.folder, "corpus"),
+        name=UP_TO_DATE,
+        additional_deps=attacks,
+    )
+    @public_section(f"The label of {spec.name}/{planned.folder}")
+    def label_has_latest_attacks(ledger: PrivacyLedger) -> dg.AssetCheckResult:
+        """The label says of every attack what is on record; publish again, free, if it does not."""
+        folder = released_folder(spec.name, planned.folder)
+        label = json.loads((folder / LABEL_FILE).read_text())
+        said = {audit["name"]: audit["passed"] for audit in label["audits"]}
+        found = attacks_on_release(ledger.open().entries(), label["subject"]["reservation"])
+        stale = [attack["name"] for attack in found if said.get(attack["name"]) != attack["passed"]]
+        return dg.AssetCheckResult(
+            passed=not stale,
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata=compared("every attack on record stands in the label", stale),
+        )
+
+    return label_has_latest_attacks

@@ -11,6 +11,7 @@ from dpsynth_assets.assets.model_steps import model_step
 from dpsynth_assets.assets.parted_records import declared_of_records, parted_assets
 from dpsynth_assets.assets.release_asset import release_asset
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of, version_of_texts
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.inputs import ProgressCallback
@@ -19,7 +20,6 @@ from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.sensitive_store import SensitiveStore, Split
-from dpsynth_assets.storage.identity import version_of, version_of_texts
 from dpsynth_assets.tags import PRIVACY, SENSITIVE
 
 SPLITS: tuple[Split, ...] = ("source", "held_out")

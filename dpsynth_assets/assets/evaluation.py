@@ -40,6 +40,7 @@ from dpsynth_assets.assets.scoring import (
     write_report,
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs
@@ -58,7 +59,6 @@ from dpsynth_assets.resources.private_section import private_section, public_sec
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import INTERNAL, PRIVACY, PUBLIC
 
 _REFERENCES_CODE = "dpsynth_assets.methods.private_prediction.references"

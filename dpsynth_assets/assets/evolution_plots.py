@@ -13,8 +13,10 @@ import polars as pl
 from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.assets.keys import dataset_key
 from dpsynth_assets.assets.method_assets import part_asset
-from dpsynth_assets.assets.public_inputs import public_ins
+from dpsynth_assets.assets.released_values import public_ins
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.evolution.generations import generation_facts, read_generations
 from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
@@ -23,7 +25,6 @@ from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, RELEASED
 
 if TYPE_CHECKING:
@@ -126,14 +127,14 @@ def _silent(_share: float, _message: str) -> None:
 
 def rounds_table(facts: Mapping[str, Any]) -> str:
     """Markdown table: a line a round."""
-    head = "| round | vote entropy (bits) | new survivors | votes | Fréchet distance |"
-    lines = [head, "|---|---|---|---|---|"]
+    head = ("round", "vote entropy (bits)", "new survivors", "votes", "Fréchet distance")
+    lines = []
     columns = ("vote_entropy", "survivors_new", "votes_total", "frechet_distance")
     for number, values in enumerate(zip(*(facts[name] for name in columns), strict=True), 1):
         entropy, new, votes, distance = values
         shown = "" if distance is None else f"{distance:.3f}"
-        lines.append(f"| {number} | {entropy:.2f} | {new:.0%} | {votes:,.0f} | {shown} |")
-    return "\n".join(lines)
+        lines.append((number, f"{entropy:.2f}", f"{new:.0%}", f"{votes:,.0f}", shown))
+    return markdown_table(head, lines)
 
 
 def _pictures(

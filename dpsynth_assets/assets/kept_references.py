@@ -9,18 +9,18 @@ digest of the records it was written from, stay in the owner-only store.
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of, version_of_texts
+from dpsynth_assets.files.kept import TABLE, found, kept_file
 from dpsynth_assets.paths import home
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.storage.identity import version_of, version_of_texts
 
 CEILING = "non_private_corpus"
 _VERSION = f"{CEILING}.version"
@@ -46,22 +46,12 @@ def reference_version(
 
 def kept_floor(cohort: str, version: str, write: Callable[[], pl.DataFrame]) -> pl.DataFrame:
     """Reads the floor of this version, or writes and keeps it in place of an earlier one."""
-    path = _floors(cohort) / f"{version}.parquet"
-    if path.exists():
-        return pl.read_parquet(path)
-    rows = write()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    scratch = path.with_suffix(f".{os.getpid()}.tmp")
-    rows.write_parquet(scratch)
-    scratch.replace(path)
+    path = home().artifacts / "references" / cohort / f"{version}.parquet"
+    rows = kept_file(path, write, TABLE)
     for other in path.parent.glob("*.parquet"):
         if other != path:
             other.unlink(missing_ok=True)
     return rows
-
-
-def _floors(cohort: str) -> Path:
-    return home().artifacts / "references" / cohort
 
 
 def version_with_records(version: str, records: pl.DataFrame) -> str:
@@ -72,9 +62,11 @@ def version_with_records(version: str, records: pl.DataFrame) -> str:
 
 
 def ceiling_is_kept(store: SensitiveStore, cohort: str, version: str) -> bool:
-    """Says whether the stored ceiling is of this version."""
-    stored = store.holds_internal(cohort, f"{CEILING}.parquet")
-    return stored and store.read_internal_text(cohort, _VERSION) == version
+    """Says whether the stored ceiling is of this version, and can be read."""
+    if store.read_internal_text(cohort, _VERSION) != version:
+        return False
+    read = partial(store.read_internal_table, name=CEILING, purpose="internal evaluation")
+    return found(cohort, read) is not None
 
 
 def keep_ceiling(store: SensitiveStore, cohort: str, version: str, rows: pl.DataFrame) -> None:

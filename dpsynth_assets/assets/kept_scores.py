@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
+from dpsynth_assets.files.kept import found
 from dpsynth_assets.metrics.evaluation import CorpusScores, EvaluationSettings, PrivateReference
 from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.storage.identity import array_version, version_of, version_of_texts
 
 FILE = "scores.json"
 
@@ -29,21 +30,25 @@ class KeptScores:
 
     def __init__(self, store: SensitiveStore, dataset: str) -> None:
         self._store, self._dataset = store, dataset
-        self._before = _read(store.read_internal_text(dataset, FILE))
+        text = store.read_internal_text(dataset, FILE) or ""
+        self._before: dict[str, Any] = found(text, lambda kept: dict(json.loads(kept))) or {}
         self._now: dict[str, Any] = {}
 
     def scores(self, digest: str, compute: Callable[[], CorpusScores]) -> CorpusScores:
         """Returns the scores of this digest; those that are not kept are computed and kept."""
-        if digest not in self._before:
+        if found(digest, self._kept) is None:
             self._before[digest] = _to_json(compute())
             self._write(self._now | self._before)  # An evaluation that is cut goes on from here.
         self._now[digest] = self._before[digest]
-        return _from_json(self._now[digest])
+        return self._kept(digest)
 
     def drop_others(self) -> None:
         """Forgets what this evaluation did not ask for."""
         if self._now.keys() != self._before.keys():
             self._write(self._now)
+
+    def _kept(self, digest: str) -> CorpusScores:
+        return _from_json(self._before[digest])
 
     def _write(self, content: Mapping[str, Any]) -> None:
         self._store.write_internal(self._dataset, FILE, json.dumps(content))
@@ -84,14 +89,6 @@ def scores_version(
 
 def _of_array(values: np.ndarray) -> list[object]:
     return [str(values.dtype), list(values.shape), array_version(values)]
-
-
-def _read(content: str | None) -> dict[str, Any]:
-    """What an earlier evaluation kept; nothing where the file is damaged: scores are made anew."""
-    try:
-        return dict(json.loads(content or "{}"))
-    except ValueError:
-        return {}
 
 
 def _to_json(scores: CorpusScores) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dpsynth_assets.assets.groups import level_group
 from dpsynth_assets.assets.keys import public_key, shared_key
 from dpsynth_assets.assets.model_steps import model_step, on_processors, step_of_tasks
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.base import Staged
 from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
@@ -19,7 +20,6 @@ from dpsynth_assets.resources.private_section import private_section, public_sec
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.resources.workers import PartWorkers
-from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, SENSITIVE
 from dpsynth_assets.workers import Workers
 

@@ -29,6 +29,8 @@ from dpsynth_assets.assets.scoring import internal_facts
 from dpsynth_assets.assets.stage_metadata import pictures_metadata
 from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan
 from dpsynth_assets.paths import home
@@ -37,7 +39,6 @@ from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import INTERNAL, PRIVACY
 
 if TYPE_CHECKING:
@@ -223,14 +224,9 @@ def _write(
 ) -> Path:
     """Replaces the pictures and the scores of an earlier run, for their owner only."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, mode=0o700)
-    for path in (folder.parent, folder):
-        path.chmod(0o700)
     rows = [asdict(score) | {"sizes": score.sizes.tolist()} for score in scores]
     contents = {f"{name}.png": png for name, png in pictures.items()}
     contents[SCORES_FILE] = json.dumps(rows, indent=2).encode()
     for name, content in contents.items():
-        path = folder / name
-        path.touch(mode=0o600)
-        path.write_bytes(content)
+        write_whole(folder / name, content)
     return folder

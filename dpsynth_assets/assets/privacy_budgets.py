@@ -17,6 +17,8 @@ from dpsynth_assets.datasets import (
     dataset_folders,
     standing,
 )
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.metadata import code_references, compared
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
@@ -33,8 +35,6 @@ from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.resources.check_results import last_result, report_check
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.private_section import public_section
-from dpsynth_assets.storage.identity import version_of
-from dpsynth_assets.storage.owner_text import write_for_owner
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
 
 BUDGETS = dg.AssetKey("privacy_budgets")
@@ -201,7 +201,7 @@ def _metadata(budgets: Budgets) -> dict[str, Any]:
 
 def write_page(budgets: Budgets) -> None:
     """Writes the page beside the cohorts' audit pages, for its owner."""
-    write_for_owner(home().reports / PAGE, budget_page(budgets))
+    write_whole(home().reports / PAGE, budget_page(budgets))
 
 
 def budget_definitions() -> dg.Definitions:

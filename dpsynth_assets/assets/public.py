@@ -14,6 +14,8 @@ from dpsynth_assets.assets.groups import public_group
 from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.assets.model_steps import devices_of, model_step, step_on
 from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL, TEXT_EMBEDDER
 from dpsynth_assets.public_base.documents import read_documents
@@ -28,7 +30,6 @@ from dpsynth_assets.public_base.making import (
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 
@@ -105,9 +106,8 @@ def _invented_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
 
 def _shown_documents(documents: pl.DataFrame) -> dg.Output[pl.DataFrame]:
     """The documents with their number and the first of them."""
-    sample = documents.head(5).to_dicts()
-    rows = [f"| {row['label']} | {row['text'][:160]} |" for row in sample]
-    preview = "\n".join(["| label | text |", "|---|---|", *rows])
+    sample = documents.head(5).select("label", pl.col("text").str.slice(0, 160))
+    preview = markdown_table(sample.columns, sample.iter_rows())
     return dg.Output(
         documents,
         metadata={

@@ -10,6 +10,8 @@ from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.assets.model_steps import devices_of, model_step, step_on
 from dpsynth_assets.assets.public import public_asset, shown_model
 from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
 from dpsynth_assets.public_base.making import (
@@ -20,7 +22,6 @@ from dpsynth_assets.public_base.making import (
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.storage.identity import version_of
 
 SHOWN_TOPICS = 20
 
@@ -62,8 +63,8 @@ def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
             spec, public_corpus, public_embeddings, models, text_embedder, report
         )
         topics = models.topic_model({"path": str(folder)})
-        lines = [f"| {index} | {', '.join(words)} |" for index, words in enumerate(topics.keywords)]
-        shown = "\n".join(["| topic | keywords |", "|---|---|", *lines[:SHOWN_TOPICS]])
+        words = map(", ".join, topics.keywords[:SHOWN_TOPICS])
+        shown = markdown_table(("topic", "keywords"), enumerate(words))
         return dg.Output(
             {"path": str(folder)},
             metadata={

@@ -17,6 +17,7 @@ from dpsynth_assets.assets.keys import EVALUATION_REPORT
 from dpsynth_assets.assets.method_assets import named
 from dpsynth_assets.assets.secrets import recall_results
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.whole_folders import digest_of, replaced_whole, upload
 from dpsynth_assets.metadata import bound_down, bound_up, in_words
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.paths import home
@@ -31,7 +32,6 @@ from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.cards import dataset_card
 from dpsynth_assets.report.label import corpus_label
-from dpsynth_assets.storage.whole_folders import digest_of, replaced_whole, upload
 
 
 @dataclass(frozen=True, kw_only=True)

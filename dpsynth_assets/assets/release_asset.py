@@ -33,14 +33,16 @@ from dpsynth_assets.assets.launch import (
 from dpsynth_assets.assets.method_assets import described, part_asset
 from dpsynth_assets.assets.model_steps import stage_step
 from dpsynth_assets.assets.parted_records import given_parts, require_parts
-from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.released_values import (
+    public_ins,
     read_released_stage,
     reservation_of,
 )
 from dpsynth_assets.assets.stage_metadata import shown_facts, stage_pictures
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.declared_bases import declared_base
+from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
@@ -65,8 +67,6 @@ from dpsynth_assets.resources.private_section import private_section, public_sec
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
-from dpsynth_assets.storage.disk_room import Room
-from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import MECHANISM, PRIVACY, RELEASED
 
 _PUBLIC_RESOURCES = frozenset({"ledger", "release_store", "models", "progress"})

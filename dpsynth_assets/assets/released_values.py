@@ -1,10 +1,12 @@
 """Values that release assets hand on: a reservation with released facts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import dagster as dg
 
+from dpsynth_assets.assets.keys import public_key
+from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.sealed import sealed_release
@@ -39,3 +41,8 @@ def read_released_stage(
     reservation = reservation_of(value)
     facts, _ = sealed_release(ledger, store, reservation, "/".join(asset.path))
     return Released(reservation=reservation, facts=facts, folder=store.files(reservation))
+
+
+def public_ins(spec: PrivateDatasetSpec, names: Iterable[str]) -> dict[str, dg.AssetIn]:
+    """Makes asset inputs of artifacts of the dataset's public base."""
+    return {name: dg.AssetIn(public_key(spec.public_data, name)) for name in sorted(names)}

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
@@ -15,6 +14,8 @@ from dpsynth_assets.assets.kept_scores import KeptScores, scores_version
 from dpsynth_assets.assets.score_metadata import score_metadata
 from dpsynth_assets.checks import read_canaries
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of, version_of_texts
+from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.metrics.comparison import gap_fields, interval_rule, verdicts
 from dpsynth_assets.metrics.evaluation import (
@@ -37,7 +38,6 @@ from dpsynth_assets.report.render import render_report
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.scored_source import ScoredSource, sampled_source
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.storage.identity import version_of, version_of_texts
 
 ProgressCallback = Callable[[float, str], None]
 
@@ -225,8 +225,6 @@ def write_report(
     }
     report = render_report(table, context, pictures, samples, told)
     folder = home().reports / spec.name
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.chmod(0o700)
     for name, content in (
         ("report.html", report.html),
         ("report.md", report.markdown),
@@ -235,13 +233,8 @@ def write_report(
             json.dumps({"table": table, "verdicts": told, "context": context}, indent=2),
         ),
     ):
-        _write_owner_only(folder / name, content)
+        write_whole(folder / name, content)
     return score_metadata(spec.name, folder / "report.html", table, told, shown)
-
-
-def _write_owner_only(path: Path, content: str) -> None:
-    path.write_text(content)
-    path.chmod(0o600)
 
 
 def report_table(
@@ -316,7 +309,7 @@ def _pictures(table: list[dict[str, Any]], scored: Sequence[Scored]) -> dict[str
     lengths = {
         s.corpus.name: [len(t.split()) for t in s.corpus.rows["text"]] for s in scored if s.corpus
     }
-    pictures["lengths"] = plots.length_plot(lengths)
+    pictures["lengths"] = plots.cumulative_plot(lengths, "words a text", "texts")
     return pictures
 
 

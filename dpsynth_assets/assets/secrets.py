@@ -11,6 +11,9 @@ from dpsynth_assets.assets.keys import dataset_key, public_key
 from dpsynth_assets.assets.parted_records import require_parts
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.kept import JSON, found
+from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import SHARED
 from dpsynth_assets.paths import home
@@ -18,7 +21,6 @@ from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.report.label_texts import RECALL
 from dpsynth_assets.resources.private_section import private_section, public_section
 from dpsynth_assets.resources.sensitive_store import DICTIONARY, SensitiveStore
-from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, SENSITIVE
 from dpsynth_assets.workers import Workers
 
@@ -38,10 +40,11 @@ def secret_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
 
 def recall_results(dataset: str) -> list[dict[str, Any]]:
     """Last measured recall of each kind of secret of a dataset, as a label prints it; public."""
-    path = home().audits.with_name("detector_recall.json")
-    if not path.exists():
-        return []
-    return list(json.loads(path.read_text(encoding="utf-8")).get(dataset, []))
+    return list(_recalls().get(dataset, []))
+
+
+def _recalls() -> dict[str, Any]:
+    return found(home().audits.with_name("detector_recall.json"), JSON.read) or {}
 
 
 def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefinition:
@@ -103,12 +106,8 @@ def measured_recall(
         }
         for kind in declared.kinds
     ]
-    path = home().audits.with_name("detector_recall.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps({**known, dataset: results}), encoding="utf-8")
-    temporary.replace(path)
+    content = JSON.write({**_recalls(), dataset: results})
+    write_whole(home().audits.with_name("detector_recall.json"), content)
     return results
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
+from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.methods.cluster_histogram import ClusterCounting
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.methods.topic_histogram import TopicCounting
@@ -89,14 +90,16 @@ def _topic_pictures(
     from dpsynth_assets.report.plots import histogram_plot, to_markdown
 
     rows = [(label or "all", counts) for label, counts in _by_label(facts)]
-    lines = ["| label | topic | noisy count |", "|---|---|---|"]
+    lines: list[tuple[object, ...]] = []
     for label, counts in rows:
         largest = sorted(range(len(counts)), key=lambda topic: -counts[topic])[:SHOWN_TOPICS]
-        lines += [f"| {label} | {_words(keywords, t)} | {counts[t]} |" for t in largest]
+        lines += [(label, _words(keywords, topic), counts[topic]) for topic in largest]
     groups = {str(label): sorted(counts, reverse=True)[:SHOWN_TOPICS] for label, counts in rows}
     plot = to_markdown(histogram_plot(groups), "largest noisy topic counts")
     return {
-        "dpsynth/topics": dg.MetadataValue.md("\n".join(lines)),
+        "dpsynth/topics": dg.MetadataValue.md(
+            markdown_table(("label", "topic", "noisy count"), lines)
+        ),
         "dpsynth/plot": dg.MetadataValue.md(plot),
     }
 

@@ -14,13 +14,14 @@ from dpsynth_assets.assets.keys import dataset_key, shared_key
 from dpsynth_assets.assets.launch import CorpusConfig, release_name, release_seed
 from dpsynth_assets.assets.method_assets import described, named, part_asset
 from dpsynth_assets.assets.model_steps import model_step
-from dpsynth_assets.assets.public_inputs import public_ins
 from dpsynth_assets.assets.released_values import (
+    public_ins,
     read_released_stage,
     reservation_of,
 )
 from dpsynth_assets.assets.stage_metadata import shown_facts
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, Released
@@ -37,7 +38,6 @@ from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.storage.identity import version_of
 from dpsynth_assets.tags import PRIVACY, RELEASED
 
 

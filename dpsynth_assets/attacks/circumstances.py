@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.shared_models import local_copy
 from dpsynth_assets.loaded import LOADED_AT
-from dpsynth_assets.storage.identity import version_of
-from dpsynth_assets.storage.shared_models import local_copy
 
 NUMERICAL = (
     *("ATEN_", "CUDA_", "DNNL_", "DPSYNTH_GPU", "FBGEMM_", "MKL_", "NPY_", "NVIDIA_", "OMP_"),

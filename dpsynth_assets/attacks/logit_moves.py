@@ -15,7 +15,7 @@ import numpy as np
 
 from dpsynth_assets.models.decoding import is_exact, is_vllm, open_contexts
 from dpsynth_assets.models.decoding.context_window import attention_limit, rows_at_once
-from dpsynth_assets.models.exact_decoder.calibration import TEXTS
+from dpsynth_assets.models.exact_decoder.opening import TEXTS
 
 if TYPE_CHECKING:
     import torch

@@ -22,6 +22,8 @@ from dpsynth_assets.benchmark.cohorts import Cohort
 from dpsynth_assets.benchmark.cost import metered, package_code
 from dpsynth_assets.benchmark.references import REFERENCES
 from dpsynth_assets.benchmark.scores import Scorer
+from dpsynth_assets.files.kept import JSON, TABLE, found
+from dpsynth_assets.files.whole_files import owner_folder, write_whole
 from dpsynth_assets.method_run import MethodRun, run_method
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.metrics.next_word import NextWordSettings
@@ -200,7 +202,7 @@ def make_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
     with metered() as cost:
         facts = _made(bench, cell)
     facts |= cost.to_json()
-    _write(facts_file, facts)
+    write_whole(facts_file, JSON.write(facts))
     return facts
 
 
@@ -222,18 +224,17 @@ def score_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
     if rows.exists():
         scores = bench.scorer.of_rows(pl.read_parquet(rows), cell.seed, cell.name)
     result = {**make_cell(bench, cell), **scores}
-    _write(_scores_file(bench.folder, cell, bench.scored_rows), result)
+    write_whole(_scores_file(bench.folder, cell, bench.scored_rows), JSON.write(result))
     return result
 
 
 def _made(bench: Bench, cell: Cell) -> dict[str, Any]:
     rows_file, model = _kept(bench.folder, cell)
-    rows_file.parent.mkdir(parents=True, exist_ok=True)
     if cell.entry.is_reference:
         rows = REFERENCES[cell.entry.method](bench.cohort, bench.public, bench.rows, cell.seed)
-        rows.write_parquet(rows_file)
+        write_whole(rows_file, TABLE.write(rows))
         return {"rows": rows.height}
-    with tempfile.TemporaryDirectory(dir=bench.folder) as scratch:
+    with tempfile.TemporaryDirectory(dir=owner_folder(bench.folder)) as scratch:
         try:
             run = _run(bench, cell, Path(scratch))
         except PrivacyError as refusal:
@@ -243,7 +244,7 @@ def _made(bench: Bench, cell: Cell) -> dict[str, Any]:
                 run.releases[f"{cell.entry.method}/{DOWNSTREAM}"].folder, model, dirs_exist_ok=True
             )
         else:
-            run.corpus.select("text", "label").write_parquet(rows_file)
+            write_whole(rows_file, TABLE.write(run.corpus.select("text", "label")))
         return _facts(run)
 
 
@@ -324,11 +325,4 @@ def _scores_file(folder: Path, cell: Cell, scored_rows: int) -> Path:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-
-
-def _write(file: Path, content: Mapping[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    part.replace(file)
+    return found(file, JSON.read)

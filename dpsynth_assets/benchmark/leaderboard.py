@@ -1,6 +1,6 @@
 """The leaderboard: scores of every line at every ε and number of records, over its seeds."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -253,12 +253,3 @@ def _order(each: Standing) -> tuple[Any, ...]:
         -score.value if isinstance(score, Estimate) else 1.0,
         each.line,
     )
-
-
-def plain_rows(board: Leaderboard) -> Iterator[dict[str, Any]]:
-    """Lines as plain rows, for plots: a score's mean and ±."""
-    for each in board.standings:
-        scores = {name: found.value for name, found in each.scores.items()}
-        spread = {f"{name}_std": found.std for name, found in each.scores.items()}
-        shown = {"name": each.line, "epsilon": each.epsilon, "records": each.records}
-        yield {**shown, **scores, **spread, **each.costs, "dataset": each.dataset}

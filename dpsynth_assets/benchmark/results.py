@@ -9,6 +9,8 @@ from dpsynth_assets.benchmark.leaderboard import Leaderboard, leaderboard
 from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
 from dpsynth_assets.benchmark.running import DatasetBench, Place, places
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
+from dpsynth_assets.files.kept import JSON
+from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared
 
@@ -60,9 +62,8 @@ def kept_cells(
 
 def write_leaderboard(page: LeaderboardPage, folder: Path) -> dict[str, Path]:
     """Writes leaderboard.md with its pictures, .html and .json; returns the files by ending."""
-    (folder / PICTURES).mkdir(parents=True, exist_ok=True)
     for name, png in page.picture_files.items():
-        (folder / PICTURES / name).write_bytes(png)
+        write_whole(folder / PICTURES / name, png)
     content = {
         "md": page.to_text(PICTURES),
         "html": page.to_html(),
@@ -70,7 +71,7 @@ def write_leaderboard(page: LeaderboardPage, folder: Path) -> dict[str, Path]:
     }
     files = {ending: folder / f"leaderboard.{ending}" for ending in content}
     for ending, file in files.items():
-        file.write_text(content[ending], encoding="utf-8")
+        write_whole(file, content[ending])
     return files
 
 
@@ -80,8 +81,7 @@ def export_cells(folder: Path, file: Path) -> int:
         json.dumps({"cell": path.stem, **json.loads(path.read_text("utf-8"))}, ensure_ascii=False)
         for path in sorted((folder / "scores").glob("*.json"))
     ]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    write_whole(file, "\n".join([*lines, ""]))
     return len(lines)
 
 
@@ -96,7 +96,6 @@ def import_cells(file: Path, folder: Path) -> int:
         name = scores.pop("cell")
         place = folder / "scores" / f"{name}.json"
         if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+            write_whole(place, JSON.write(scores))
             count += 1
     return count

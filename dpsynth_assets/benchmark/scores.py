@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.benchmark.cohorts import SEPARATOR, Cohort
-from dpsynth_assets.benchmark.reading import near_duplicates, perplexity
 from dpsynth_assets.metrics.downstream import (
     accuracy_estimate,
     correct_predictions,
@@ -157,3 +156,57 @@ def balanced_estimate(correct: np.ndarray, truth: Sequence[str], counts: np.ndar
         hits = (counts[:, rows] * refits[:, rows]).sum(axis=1)
         recalls.append(np.divide(hits, drawn, out=np.full(len(drawn), np.nan), where=drawn > 0))
     return Estimate.around(value, np.nanmean(recalls, axis=0))
+
+
+NEAR = 0.95
+"""Cosine of two rows' embeddings from which on they say the same."""
+
+_TOKENS, _ROWS = 96, 16
+
+
+def near_duplicates(features: np.ndarray) -> float:
+    """Share of rows that have another row at a cosine of `NEAR` or more.
+
+    Args:
+        features: (N, d) embeddings of unit length.
+    """
+    if len(features) < 2:
+        return 0.0
+    cosines = features @ features.T
+    np.fill_diagonal(cosines, -1.0)
+    return float((cosines.max(axis=1) >= NEAR).mean())
+
+
+def perplexity(language_model: Any, texts: Sequence[str]) -> float:
+    """Perplexity of texts under the public language model, by token; low where they are fluent.
+
+    Args:
+        language_model: An opened `LanguageModel`; its float weights are read.
+        texts: Cut to 96 tokens each; a text of one token is left out.
+
+    Returns:
+        exp of the mean loss in nats over all tokens but each text's first; NaN without any.
+    """
+    import torch
+
+    read = [list(language_model.encode(text))[:_TOKENS] for text in texts]
+    rows = [tokens for tokens in read if len(tokens) > 1]
+    loss, count = 0.0, 0
+    with torch.inference_mode():
+        for start in range(0, len(rows), _ROWS):
+            part = [torch.tensor(own) for own in rows[start : start + _ROWS]]
+            pad = torch.nn.utils.rnn.pad_sequence
+            ids = pad(part, batch_first=True)
+            mask = pad([torch.ones_like(own) for own in part], batch_first=True)
+            device = language_model.device
+            logits = language_model.model(
+                input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False
+            ).logits[:, :-1]
+            targets = ids[:, 1:].masked_fill(mask[:, 1:] == 0, -100).to(device)
+            loss += float(
+                torch.nn.functional.cross_entropy(
+                    logits.flatten(0, 1).float(), targets.flatten(), reduction="sum"
+                )
+            )
+            count += int(mask[:, 1:].sum())
+    return float(np.exp(loss / count)) if count else float("nan")

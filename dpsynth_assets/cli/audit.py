@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,7 +12,9 @@ from rich.table import Table
 
 from dpsynth_assets.cli import audit_trail
 from dpsynth_assets.cli.cohorts import cohort_names
+from dpsynth_assets.cli.one_line import refuse
 from dpsynth_assets.cli.slack_audit import CohortAudit, cohort_audit
+from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 
@@ -78,9 +80,9 @@ def show(as_json: AsJson = False) -> None:
         results = latest_results(home().audits, with_planted_bugs=True)
         results += latest_results(slack_file())
     except ValueError as problem:
-        _refuse(str(problem))
+        refuse(str(problem))
     if not results:
-        _refuse(f"Expected audit results, got no file at {home().audits}. Run `dpsynth audit run`.")
+        refuse(f"Expected audit results, got no file at {home().audits}. Run `dpsynth audit run`.")
     _show(results, as_json=as_json)
     if not all(result.good for result in results):
         raise typer.Exit(1)
@@ -109,17 +111,17 @@ def markdown_tables(audits: Sequence["Audit"]) -> str:
     """Writes two tables: what each audit tests, and which audits notice a bug."""
     from dpsynth_assets.attacks.audits import Bug
 
-    lines = ["| audit | mechanism | claim | kind | false alarm |", "|---|---|---|---|---|"]
-    lines += [
-        f"| `{audit.name}` | {audit.mechanism} | {audit.claim} | {audit.kind} | "
-        f"{rounded_up(audit.false_alarm)} |"
-        for audit in audits
-    ]
-    lines += ["", "| planted bug | noticed by |", "|---|---|"]
-    for bug in Bug:
-        names = [f"`{audit.name}`" for audit in audits if bug in audit.planted]
-        lines.append(f"| {bug.replace('|', chr(92) + '|')} | {', '.join(names)} |")
-    return "\n".join(lines)
+    tested = markdown_table(
+        ("audit", "mechanism", "claim", "kind", "false alarm"),
+        (
+            (f"`{each.name}`", each.mechanism, each.claim, each.kind, rounded_up(each.false_alarm))
+            for each in audits
+        ),
+    )
+    noticed = {
+        bug: ", ".join(f"`{each.name}`" for each in audits if bug in each.planted) for bug in Bug
+    }
+    return f"{tested}\n\n{markdown_table(('planted bug', 'noticed by'), noticed.items())}"
 
 
 def _chosen(names: Sequence[str] | None) -> "tuple[Audit, ...]":
@@ -128,7 +130,7 @@ def _chosen(names: Sequence[str] | None) -> "tuple[Audit, ...]":
     try:
         return tuple(find_audit(name) for name in names) if names else AUDITS
     except ValueError as problem:
-        _refuse(str(problem))
+        refuse(str(problem))
 
 
 def _of_cohort(
@@ -137,11 +139,11 @@ def _of_cohort(
     from dpsynth_assets.attacks.logit_moves import NAME
 
     if names and set(names) != {NAME}:
-        _refuse(f"Expected --only {NAME} for a cohort, got {', '.join(names)}.")
+        refuse(f"Expected --only {NAME} for a cohort, got {', '.join(names)}.")
     try:
         return cohort_audit(cohort, lambda message: report(0.0, message))
     except (ValueError, FileNotFoundError) as problem:
-        _refuse(str(problem))
+        refuse(str(problem))
 
 
 def _facts(audit: "Audit") -> dict[str, object]:
@@ -215,8 +217,3 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
     with Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda share, message: bar.update(task, completed=share, description=message)
-
-
-def _refuse(message: str) -> NoReturn:
-    Console(stderr=True).print(message, style="red", highlight=False, markup=False, soft_wrap=True)
-    raise typer.Exit(2)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -19,8 +19,10 @@ from rich.table import Table
 from dpsynth_assets.attacks.overlap import verbatim_share
 from dpsynth_assets.cli.column_profiles import is_csv
 from dpsynth_assets.cli.init_source import recognised_source
+from dpsynth_assets.cli.one_line import refuse
 from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
+from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.metrics.comparison import interval_rule, verdicts
 from dpsynth_assets.metrics.estimates import LEAST_ROWS
 from dpsynth_assets.metrics.evaluation import (
@@ -103,7 +105,7 @@ def evaluate(  # noqa: PLR0913 - options are arguments
             public_rows = read_rows(public, text_column, label_column, encoding)
         source, held_out = split_by_content(real_rows)
     except EvaluationInputError as problem:
-        _refuse(str(problem))
+        refuse(str(problem))
     why_unlabelled = _without_accuracy({real: real_rows, synthetic: corpus}, label_column)
     if why_unlabelled:
         source, held_out, corpus = (side.unlabelled() for side in (source, held_out, corpus))
@@ -255,24 +257,23 @@ def _write_report(
     corpus: Rowset,
     settings: EvaluationSettings,
 ) -> None:
-    from dpsynth_assets.report.plots import length_plot, scores_plot
+    from dpsynth_assets.report.plots import cumulative_plot, scores_plot
     from dpsynth_assets.report.render import render_report
 
     rows = [score.to_json() for score in table]
     metrics = [name for name in ("mauve", "accuracy") if rows[1][name] is not None]
     pictures = {name: scores_plot(rows, name) for name in metrics}
     lengths = [len(text.split()) for text in corpus.texts[: settings.max_rows]]
-    pictures["lengths"] = length_plot({"synthetic": lengths})
+    pictures["lengths"] = cumulative_plot({"synthetic": lengths}, "words a text", "texts")
     samples = {"synthetic": list(zip(corpus.labels, corpus.texts, strict=True))}
     told = context["verdicts"]
     facts = {name: value for name, value in context.items() if name != "verdicts"}
     page = render_report(
         rows, {"cohort": "a synthetic corpus", **facts}, pictures, samples, verdicts=told
     )
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (folder / "report.html").write_text(page.html)
-    (folder / "report.md").write_text(page.markdown)
-    (folder / "metrics.json").write_text(json.dumps(_summary(table, context), indent=2))
+    write_whole(folder / "report.html", page.html)
+    write_whole(folder / "report.md", page.markdown)
+    write_whole(folder / "metrics.json", json.dumps(_summary(table, context), indent=2))
 
 
 def _print_table(table: list[CorpusScores], told: list[str], output: Path | None) -> None:
@@ -300,8 +301,3 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
     console = Console(stderr=True, quiet=quiet)
     with console.status("starting") as status:
         yield lambda _share, message: status.update(message)
-
-
-def _refuse(message: str) -> NoReturn:
-    Console(stderr=True).print(message, style="red", highlight=False, markup=False, soft_wrap=True)
-    raise typer.Exit(2)

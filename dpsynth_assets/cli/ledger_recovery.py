@@ -1,12 +1,11 @@
 """`dpsynth ledger restore` and `accept`: what a person does once the ledger was lost."""
 
-import os
-import secrets
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dpsynth_assets.files.whole_files import owner_folder, replaced
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import (
@@ -137,15 +136,9 @@ def _refuse_newer(place: Path, url: str, held: dict[int, str]) -> None:
 
 def _replace(place: Path, content: bytes) -> None:
     """Puts the copy in place in one step, for the owner alone."""
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    place.with_name(f"{place.name}-journal").unlink(missing_ok=True)
-    temporary.replace(place)
+    with replaced(owner_folder(place.parent) / place.name) as new:
+        new.write_bytes(content)
+        place.with_name(f"{place.name}-journal").unlink(missing_ok=True)
 
 
 def _recorded(

@@ -6,12 +6,13 @@ Exit code 2: the request is wrong, or is refused. 1: something else failed. 130:
 import os
 import sys
 from pathlib import PurePath
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import typer
+from rich.console import Console
 from typer.core import TyperGroup
 
-from dpsynth_assets.storage.disk_room import NO_DATABASE
+from dpsynth_assets.files.redaction import redacted
 
 WRONG_REQUEST, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -43,6 +44,12 @@ class OneLineGroup(TyperGroup):
             raise _ended(error) from None
 
 
+def refuse(message: str) -> NoReturn:
+    """Says why a request is not done, and ends."""
+    Console(stderr=True).print(message, style="red", highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(WRONG_REQUEST)
+
+
 def _ended(error: BaseException) -> BaseException:
     """Prints the line of an error; returns what ends the process with its code."""
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -56,8 +63,8 @@ def _ended(error: BaseException) -> BaseException:
 def described(error: BaseException) -> tuple[str, int]:
     """The line and the exit code of an error.
 
-    **Privacy** Only messages that are written to be shown are shown. Of any other error the line
-    names the type and the place, because its text may quote a record.
+    **Privacy** Only messages that are written to be shown are shown; of any other error the line
+    says what `redacted` does, and the place.
     """
     from dpsynth_assets.datasets.problems import DatasetFileError
     from dpsynth_assets.privacy.errors import PrivacyError
@@ -80,9 +87,7 @@ def described(error: BaseException) -> tuple[str, int]:
         return _of_the_machine(error)
     if isinstance(error, FileNotFoundError):  # Polars' and ours name a path, which is no record.
         return " ".join(str(error).split()), WRONG_REQUEST
-    if type(error).__name__ == "OperationalError":  # Of SQLite, and of SQLAlchemy.
-        return NO_DATABASE, FAILED
-    return _unforeseen(error), FAILED
+    return redacted(_place(error), error), FAILED
 
 
 def _of_the_machine(error: OSError) -> tuple[str, int]:
@@ -94,17 +99,12 @@ def _of_the_machine(error: OSError) -> tuple[str, int]:
     return f"{place}{reason}. Mend this and run again.", FAILED
 
 
-def _unforeseen(error: BaseException) -> str:
-    trace, place = error.__traceback__, "an unknown place"
+def _place(error: BaseException) -> str:
+    """The last line of the package that an error passed."""
+    trace, place = error.__traceback__, "An unknown place"
     while trace is not None:
         name = trace.tb_frame.f_globals.get("__name__", "")
         if name.startswith("dpsynth_assets"):
-            place = f"{name}, line {trace.tb_lineno}"
+            place = f"{name}, line {trace.tb_lineno},"
         trace = trace.tb_next
-    shown = os.environ.get("DPSYNTH_SHOW_PRIVATE_ERRORS") == "1"
-    message = f": {' '.join(str(error).split())}" if shown else ""
-    return f"{type(error).__name__} in {place}{message or '; its text is withheld'}." + (
-        ""
-        if shown
-        else " It may quote private data: set DPSYNTH_SHOW_PRIVATE_ERRORS=1 where that may be seen."
-    )
+    return place

@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
+from dpsynth_assets.files.tables import markdown_table
 
 _INTRODUCTION = """\
 # Fields of a dataset file
@@ -36,12 +37,12 @@ def settings_reference(model: type[BaseModel]) -> str:
 
 
 def _tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    rows = ["| field | default | meaning |", "|---|---|---|"]
+    rows = []
     nested: list[tuple[str, type[BaseModel]]] = []
     for name, field in model.model_fields.items():
-        rows.append(f"| `{prefix}{name}` | {_default(field)} | {_meaning(field)} |")
+        rows.append((f"`{prefix}{name}`", _default(field), _meaning(field)))
         nested.extend((f"{prefix}{name}.", part) for part in _models(field.annotation))
-    yield "\n".join(rows) + "\n"
+    yield markdown_table(("field", "default", "meaning"), rows) + "\n"
     for inner, part in nested:
         yield from _tables(part, inner)
 
@@ -57,7 +58,7 @@ def _default(field: FieldInfo) -> str:
 
 def _meaning(field: FieldInfo) -> str:
     choices = _choices(field.annotation)
-    text = (field.description or "").replace("|", "\\|")
+    text = field.description or ""
     return f"{text} One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else text
 
 

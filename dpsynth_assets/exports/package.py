@@ -7,6 +7,7 @@ from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind
+from dpsynth_assets.files.whole_folders import file_digests, file_names, replaced_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.stages import EXPORTED
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -18,7 +19,6 @@ from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.once import Drawn, release_once
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.hub import HubFacts
-from dpsynth_assets.storage.whole_folders import file_digests, file_names, replaced_whole
 
 MECHANISM = "export"
 CODE_VERSION = "1"

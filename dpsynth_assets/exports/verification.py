@@ -21,6 +21,7 @@ from dpsynth_assets.exports.contents import PROMPTS_FILE, write_again
 from dpsynth_assets.exports.package import MECHANISM, RELEASE
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
 from dpsynth_assets.exports.strangers_files import LONGEST_FILE, digest_of, text_of
+from dpsynth_assets.files.whole_folders import file_digests, file_names
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
@@ -39,7 +40,6 @@ from dpsynth_assets.releases.sealed import releases_behind
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts
 from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, LIBRARY, SCHEMA, corpus_label
-from dpsynth_assets.storage.whole_folders import file_digests, file_names
 
 _OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")
 """What a label says of entries that a proof does not show; the digest of the label seals it."""

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.public_spec import ConditionalGeneratorSpec, LanguageModelSpec
+from dpsynth_assets.files.disk_room import Room, bytes_of_texts
 from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
@@ -46,7 +47,6 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.secret_budgets import SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
-from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
 
 if TYPE_CHECKING:
     import polars as pl

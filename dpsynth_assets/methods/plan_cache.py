@@ -9,16 +9,14 @@ file that somebody altered changes what a plan asks for, never what it is charge
 anew from what is read here, and the ledger composes them itself before it admits a release.
 """
 
-import contextlib
 import hashlib
 import importlib.metadata
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dpsynth_assets.files.kept import JSON, Form, kept_file
 from dpsynth_assets.paths import home
 
 PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "scipy")
@@ -35,30 +33,16 @@ def remembered(key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
     Returns:
         The value. Floats survive JSON exactly, so it is the same whether computed or read.
     """
+
+    def read(place: Path) -> dict[str, Any]:
+        return {"value": JSON.read(place)["value"]}
+
     place = home().plans / f"{_digest(key)}.json"
-    try:
-        return json.loads(place.read_text(encoding="utf-8"))["value"]
-    except (OSError, ValueError, KeyError, TypeError):
-        value = compute()
-    with contextlib.suppress(OSError):  # A plan needs no writable home.
-        _write(place, {"key": key, "value": value})
-    return value
+    form = Form(read, JSON.write)
+    return kept_file(place, lambda: {"key": key, "value": compute()}, form)["value"]
 
 
 def _digest(key: Mapping[str, Any]) -> str:
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     text = json.dumps({"key": key, "versions": versions}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _write(place: Path, value: Mapping[str, Any]) -> None:
-    """Replaces a file as a whole, so that a reader never meets half of it."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=place.parent, prefix=".plan-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(value, file, sort_keys=True)
-        Path(name).replace(place)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

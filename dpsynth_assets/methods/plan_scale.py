@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 
+from dpsynth_assets.files.kept import JSON, Form, kept_file
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import Event, event_to_json
@@ -18,6 +19,9 @@ _FIRST_GUESS = 1.1
 
 _STEPS = 8
 _DIGITS = 10_000
+_FORM = Form(
+    lambda place: float(JSON.read(place)["scale"]), lambda scale: JSON.write({"scale": scale})
+)
 _LARGEST = 1.6
 """More than optimal composition can gain: a plan whose methods refuse is not blown up to fill."""
 
@@ -62,13 +66,12 @@ def fitted_scale(
     if not events:
         return 1.0  # Nothing is paid: every method is refused, or free.
     place = home().plans / f"{_digest(events, epsilon, delta)}.json"
-    if place.exists():
-        return float(json.loads(place.read_text())["scale"])
-    found = _search(lambda factor: epsilon_of(events_at(factor), delta, "tight"), epsilon, largest)
-    scale = math.floor(found * _DIGITS) / _DIGITS
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps({"scale": scale}))
-    return scale
+
+    def find() -> float:
+        cost = lambda factor: epsilon_of(events_at(factor), delta, "tight")  # noqa: E731
+        return math.floor(_search(cost, epsilon, largest) * _DIGITS) / _DIGITS
+
+    return kept_file(place, find, _FORM)
 
 
 def _search(cost: Callable[[float], float], epsilon: float, largest: float = _LARGEST) -> float:

@@ -6,8 +6,9 @@ way and then scaled as a whole until the privacy-loss distribution of all releas
 the budget (`plan_scale`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
 
 from dpsynth_assets.datasets import (
@@ -24,13 +25,13 @@ from dpsynth_assets.methods.dependencies import readable_corpora, refusal_for_in
 from dpsynth_assets.methods.plan_scale import fitted_scale, largest_scale
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.registry import REGISTRY, bound_method, get_method
-from dpsynth_assets.methods.secret_shares import divided_secret_shares
 from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.methods.topic_histogram import TopicHistogramRelease
 from dpsynth_assets.privacy.accounting import zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import SecretTerms
 
 SPARE = 1.1
 """Documents that a reference samples for each row that is asked for: a few are blank."""
@@ -282,3 +283,52 @@ def reference_settings(plan: DatasetPlan) -> Any:
 def examples_shown(plan: DatasetPlan) -> int:
     """Records in a prompt of the ceiling: as many as the most examples that a method shows."""
     return max((each.method.examples_in_prompt for each in plan.methods), default=1)
+
+
+ROUND_DOWN = 1.0 - 1e-6
+"""Keeps releases that compose exactly from overshooting by rounding."""
+
+
+def divided_secret_shares(
+    claims: Mapping[str, float | None], secret: SecretTerms, *, rounds: int, dp_mu: float
+) -> dict[str, float]:
+    """Share of the secrets' bound that each method which protects secrets may use in one round.
+
+    Args:
+        claims: Declared share of each such method, in (0, 1]; None for an equal part of the rest.
+        secret: What the cohort promises to secrets, as the ledger checks it.
+        rounds: Times the whole plan is to be released.
+        dp_mu: μ of all DP releases of all rounds together, as if they were Gaussian; 0 for none.
+            A secret's neighbours are m records apart: they move by m μ (group privacy).
+
+    Returns:
+        By name; 1.0 for one method that is alone, in one round. 0 where nothing is left.
+
+    Raises:
+        ValueError: Declared shares are more than the whole; one line.
+    """
+    declared = sum(share for share in claims.values() if share is not None)
+    if declared > 1.0 + 1e-9:
+        raise ValueError(
+            f"Expected secret_share of at most 1 in all, got {declared:g}. Lower one, or leave "
+            "them out: what is left is then divided evenly."
+        )
+    moved = secret.occurrences * dp_mu
+    of_dp = max((moved / _mu(*bound)) ** 2 for bound in secret.bounds)
+    left = max(0.0, 1.0 - declared - of_dp)
+    unclaimed = sum(share is None for share in claims.values())
+    alone = len(claims) == rounds == 1 and dp_mu == 0
+    margin = 1.0 if alone else ROUND_DOWN
+    return {
+        name: margin * (left / unclaimed if share is None else share) / rounds
+        for name, share in claims.items()
+    }
+
+
+def _mu(prior: float, posterior: float) -> float:
+    """Computes the μ at which a Gaussian release tells a secret of prior p with posterior r.
+
+    As `privacy.secret_protection.gaussian_budget`, but for its last digits and without SciPy, which
+    need not be loaded to open a dataset file.
+    """
+    return NormalDist().inv_cdf(posterior) - NormalDist().inv_cdf(prior)

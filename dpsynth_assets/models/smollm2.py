@@ -5,10 +5,10 @@ requirements compile code and are not needed: it is installed without them, and 
 file's hash is pinned, so what a corpus was written with can be named.
 """
 
-import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 
+from dpsynth_assets.files.whole_folders import digest_of
 from dpsynth_assets.models.gguf_checkpoint import write_llama_folder
 from dpsynth_assets.models.language_model import LanguageModelError
 
@@ -43,9 +43,7 @@ def packaged_file() -> Path:
             f"Expected the weights of SmolLM2-135M-Instruct in the package {PACKAGE}, found none; "
             f"run `{INSTALL}`."
         )
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    if digest != SHA256:
+    if (digest := digest_of(file)) != SHA256:
         raise LanguageModelError(
             f"Expected {FILE_NAME} with SHA-256 {SHA256[:12]}…, got {digest[:12]}…; run "
             f"`{INSTALL} --force-reinstall`."

@@ -27,6 +27,7 @@ from dpsynth_assets.privacy.next_token_distributions import (
     sum_of_distributions,
 )
 from dpsynth_assets.privacy.noise import discrete_laplace
+from dpsynth_assets.privacy.renyi import float_up
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
@@ -94,7 +95,7 @@ class PublicTokenTest:
             raise ValueError(f"Expected 0 < noise_scale < inf, got {self.noise_scale}.")
         weight = _weight_of_change(self.batch) + _weight_elsewhere(self.batch)
         noise = self.batch.expected_batch_size * Fraction(float(self.noise_scale))
-        return _round_up(2 * weight * self.batch.changes / noise)
+        return float_up(2 * weight * self.batch.changes / noise)
 
     def event(self, count: int) -> PureEvent:
         """Prices `count` instances in every batch: one for each private token of the plan."""
@@ -116,7 +117,7 @@ class PublicTokenTest:
         """λ: Laplace scale of the threshold in lattice steps, rounded up; queries get 2λ."""
         weight = _weight_of_change(self.batch)
         sigma = Fraction(float(self.noise_scale)) * self.batch.expected_batch_size
-        return _round_up(self.sensitivity_steps * sigma / weight)
+        return float_up(self.sensitivity_steps * sigma / weight)
 
     @cached_property
     def threshold_steps(self) -> int:
@@ -354,9 +355,3 @@ def _rounding_steps(expected_batch_size: int) -> int:
     records = Fraction(ROWS_PER_EXPECTED_ROW) * expected_batch_size
     moved = 2 * records * Fraction(DISTRIBUTIONS_PER_SUM + 1, 1 << 24)
     return 1 + math.ceil(moved * STEPS_PER_RECORD)
-
-
-def _round_up(value: Fraction) -> float:
-    """Nearest float not below an exact value."""
-    nearest = float(value)
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.inputs import PublicInputs
-from dpsynth_assets.models.prompt_templates import prompted
-from dpsynth_assets.public_base.opening import OpenedModels, OpensEngine
-from dpsynth_assets.storage.identity import (
+from dpsynth_assets.files.identity import (
     array_version,
     folder_version,
     version_of,
     version_of_texts,
 )
-from dpsynth_assets.storage.shared_models import local_copy
+from dpsynth_assets.files.shared_models import local_copy
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.models.prompt_templates import prompted
+from dpsynth_assets.public_base.opening import OpenedModels, OpensEngine
 
 
 def load_public_inputs(

@@ -1,17 +1,17 @@
 """Public documents of a base that has none: written once by its language model, and kept."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.shared_models import made_folder
 from dpsynth_assets.public_base.making import Report
 from dpsynth_assets.public_base.opening import OpenedModels
-from dpsynth_assets.storage.identity import version_of
-from dpsynth_assets.storage.shared_models import model_folder, share
-from dpsynth_assets.storage.whole_folders import written_whole
 
 _FILE = "documents.parquet"
 
@@ -42,20 +42,17 @@ def invented_documents(
     )
     written_by = (templates.to_json(), spec.invented, model_name, engine.kind)
     version = version_of("invented", CODE_VERSION, *written_by)
-    folder = model_folder(spec.name, "invented_documents", version)
-    if folder.is_dir():
-        report(1.0, "already invented from these words by this model")
-    else:
+
+    def invent(whole: Path) -> None:
         language_model = models.language_model(manifest)
-        documents = invent_documents(
+        invent_documents(
             models.engine(engine, language_model),
             language_model,
             templates=templates,
             **spec.invented.model_dump(),
             report=report,
-        )
-        with written_whole(folder) as whole:
-            documents.write_parquet(whole / _FILE)
-    share(folder)
+        ).write_parquet(whole / _FILE)
+
+    folder = made_folder(spec.name, "invented_documents", version, invent)
     found = pl.read_parquet(folder / _FILE)
     return found if spec.max_documents is None else found.head(spec.max_documents)

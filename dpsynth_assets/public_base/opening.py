@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.files.shared_models import local_copy
 from dpsynth_assets.models.kept import kept
-from dpsynth_assets.storage.shared_models import local_copy
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.conditional_generator import ConditionalGenerator

@@ -5,16 +5,15 @@ could resume the passes of a run that is still alive. A lock lives as long as th
 holds it: it is the kernel's, or the database server's, and a kill releases it.
 """
 
-import fcntl
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import sqlalchemy as sa
 
+from dpsynth_assets.files import whole_files
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import sqlite_path
 
@@ -49,25 +48,17 @@ def alone(key: str, ledger_url: str, waiting: Callable[[], None]) -> Iterator[No
 
 @contextmanager
 def _file_lock(folder: Path, key: str, waiting: Callable[[], None]) -> Iterator[None]:
-    """Holds an advisory lock of the kernel; the empty file stays, since removing it would race."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(folder / _digest(key).hex(), os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise PrivacyError(
-            f"The ledger's folder {folder.parent} cannot be written ({error.strerror}), "
-            "and a readonly ledger cannot be charged. Nothing was charged: check the file, its "
-            "rights and its disk, and run again."
-        ) from None
-    try:
+    with ExitStack() as held:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            place = whole_files.owner_folder(folder) / _digest(key).hex()
+            held.enter_context(whole_files.alone(place, waiting))
+        except OSError as error:
+            raise PrivacyError(
+                f"The ledger's folder {folder.parent} cannot be written ({error.strerror}), "
+                "and a readonly ledger cannot be charged. Nothing was charged: check the file, its "
+                "rights and its disk, and run again."
+            ) from None
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
+from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.privacy.errors import (
     LedgerIntegrityError,
     PrivacyError,
@@ -38,7 +39,6 @@ from dpsynth_assets.releases.realised_cost import KeptCosts, keep_realised_cost,
 from dpsynth_assets.releases.same_draw import refuse_changed
 from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
 from dpsynth_assets.releases.waiting import once_there_is_room, say
-from dpsynth_assets.storage.disk_room import Room
 
 
 class PublicInputError(PrivacyError):

@@ -10,8 +10,8 @@ import polars as pl
 
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
+from dpsynth_assets.files.whole_folders import file_digests
 from dpsynth_assets.privacy.ledger.schema import KEPT
-from dpsynth_assets.storage.whole_folders import file_digests
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import PlannedMethod

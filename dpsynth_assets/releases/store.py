@@ -18,16 +18,16 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.paths import Folder, home
-from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.releases.waiting import StoreUnavailableError
-from dpsynth_assets.storage.disk_room import Room, missing_room
-from dpsynth_assets.storage.whole_folders import (
+from dpsynth_assets.files.disk_room import Room, missing_room
+from dpsynth_assets.files.whole_folders import (
     MARKER,
     download_whole,
     file_names,
     written_whole,
 )
+from dpsynth_assets.paths import Folder, home
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.releases.waiting import StoreUnavailableError
 
 __all__ = ["StoreUnavailableError", "StoredReleases"]
 

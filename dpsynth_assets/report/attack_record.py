@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.catalogue import CLAIMS
+from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.methods.base import REJECTION, Method
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.registry import REGISTRY
@@ -23,7 +24,6 @@ from dpsynth_assets.privacy.ledger import BudgetTerms, LedgerEntry
 from dpsynth_assets.privacy.rests_on import RESTS_ON
 from dpsynth_assets.report.label import charges_behind
 from dpsynth_assets.report.label_texts import NOT_RUN
-from dpsynth_assets.storage.identity import version_of
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import AuditResult

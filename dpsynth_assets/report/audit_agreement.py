@@ -5,12 +5,12 @@ report a materialisation that never was. So both directions are compared, and wh
 ledger is right.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dpsynth_assets.files.whole_folders import digest_of
 from dpsynth_assets.methods.stages import left_by_command
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.privacy.ledger.schema import RESERVE
@@ -54,13 +54,7 @@ class Materialised:
 def file_digests(place: Path, below: Path) -> dict[str, str]:
     """SHA-256 of a file, or of every file of a folder, by its path below another folder."""
     paths = sorted(path for path in [place, *place.rglob("*")] if path.is_file())
-    return {path.relative_to(below).as_posix(): file_digest(path) for path in paths}
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {path.relative_to(below).as_posix(): digest_of(path) for path in paths}
 
 
 def unmaterialised(spends: Sequence[Spend], events: Sequence[Materialised]) -> list[Finding]:

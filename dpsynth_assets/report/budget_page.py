@@ -3,12 +3,13 @@
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.report.asset_links import asset_address
 from dpsynth_assets.report.budgets import Budgets, CohortBudget, fewest_left_first
-from dpsynth_assets.report.page_cells import Bar, Link
 from dpsynth_assets.report.pages import (
+    Bar,
     Block,
     Cell,
     Facts,
     Heading,
+    Link,
     Notice,
     Paragraph,
     TableBlock,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
+from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.report.guarantee_lines import guarantee_lines
 from dpsynth_assets.report.label_texts import is_not_run, is_recall
@@ -92,9 +93,10 @@ def privacy_statement(label: Mapping[str, Any], facts: Mapping[str, Any]) -> str
             "",
             "## Releases",
             "",
-            "| day (UTC) | release | mechanism | guarantee | ε alone | state |",
-            "|---|---|---|---|---|---|",
-            *(_release_row(release) for release in facts["releases"]),
+            markdown_table(
+                ("day (UTC)", "release", "mechanism", "guarantee", "ε alone", "state"),
+                map(_release_row, facts["releases"]),
+            ),
             "",
             *_label_sections(label, depth="##"),
         ]
@@ -258,9 +260,8 @@ def _kept_lines(kept: Mapping[str, Any]) -> Iterator[str]:
 _COUNTED = ("acceptance_rate", "candidates", "turned_down", "rules_fit")
 
 
-def _release_row(release: Mapping[str, Any]) -> str:
+def _release_row(release: Mapping[str, Any]) -> tuple[Any, ...]:
     epsilon = "—" if release["epsilon"] is None else epsilon_up(release["epsilon"])
-    return (
-        f"| {release['at']} | {release['asset']} ({release['release']}) | {release['mechanism']} | "
-        f"{release['guarantee']} | {epsilon} | {release['state']} |"
-    )
+    name = f"{release['asset']} ({release['release']})"
+    at, mechanism, guarantee, state = map(release.get, ("at", "mechanism", "guarantee", "state"))
+    return at, name, mechanism, guarantee, epsilon, state

@@ -8,17 +8,17 @@ refute a claim are not kept: such an attack runs each time.
 this module.
 """
 
-import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.kept import JSON, found
+from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.methods.attack_runs import Reconstruction
 from dpsynth_assets.paths import home
-from dpsynth_assets.storage.identity import version_of
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import AuditResult
@@ -66,25 +66,23 @@ def reconstructions_kept(
         settings: Digest of all that it depends on, code, libraries and machine aside.
         run: Runs it.
     """
-    kept = _read(asset, settings)
-    if kept is not None:
-        found = tuple(_reconstruction(each) for each in kept["value"])
-        return Found(value=found, since=kept["found"])
-    made = tuple(run())
-    passed = all(each.result.passed for each in made)
-    _write(asset, settings, [asdict(each) for each in made], passed=passed)
-    return Found(value=made, since="")
+
+    def read(kept: Any) -> tuple[Reconstruction, ...]:
+        return tuple(_reconstruction(each) for each in kept)
+
+    def is_held(made: tuple[Reconstruction, ...]) -> bool:
+        return all(each.result.passed for each in made)
+
+    return _kept(asset, settings, lambda: tuple(run()), is_held, read)
 
 
 def medians_kept(asset: str, settings: str, run: Callable[[], MedianAudits]) -> Found[MedianAudits]:
     """Gives what a median audit found under equal settings, or else runs it; as above."""
-    kept = _read(asset, settings)
-    if kept is not None:
-        return Found(value=_medians(kept["value"]), since=kept["found"])
-    made = run()
-    passed = all(each.passed for each in made.results)
-    _write(asset, settings, asdict(made), passed=passed)
-    return Found(value=made, since="")
+
+    def is_held(made: MedianAudits) -> bool:
+        return all(each.passed for each in made.results)
+
+    return _kept(asset, settings, run, is_held, _medians)
 
 
 def kept_attacks_folder() -> Path:
@@ -92,38 +90,35 @@ def kept_attacks_folder() -> Path:
     return home().audits.with_name("attacks_kept")
 
 
-def _file(asset: str) -> Path:
-    return kept_attacks_folder() / f"{asset.replace('/', '.')}.json"
-
-
-def _digest(settings: str) -> str:
+def _kept(
+    asset: str,
+    settings: str,
+    run: Callable[[], Finding],
+    is_held: Callable[[Finding], bool],
+    value_of: Callable[[Any], Finding],
+) -> Found[Finding]:
+    """Gives what is kept of an attack, or runs it and keeps that; a refuted claim is forgotten."""
     from dpsynth_assets.attacks.circumstances import circumstances
 
-    return version_of(FORMAT, settings, circumstances())
+    path = kept_attacks_folder() / f"{asset.replace('/', '.')}.json"
+    digest = version_of(FORMAT, settings, circumstances())
 
+    def read(place: Path) -> Found[Finding] | None:
+        kept = JSON.read(place)
+        if kept["digest"] != digest:
+            return None
+        return Found(value=value_of(kept["value"]), since=kept["found"])
 
-def _read(asset: str, settings: str) -> dict[str, Any] | None:
-    """The kept document; None where there is none, or one of something else."""
-    try:
-        document = json.loads(_file(asset).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    is_one = isinstance(document, dict) and document.get("digest") == _digest(settings)
-    return document if is_one else None
-
-
-def _write(asset: str, settings: str, value: Any, *, passed: bool) -> None:
-    """Replaces what is kept of an attack, at once; forgets it where a claim was refuted."""
-    path = _file(asset)
-    if not passed:
+    if (known := found(path, read)) is not None:
+        return known
+    made = run()
+    if is_held(made):
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        value = [asdict(each) for each in made] if isinstance(made, tuple) else asdict(made)
+        write_whole(path, JSON.write({"digest": digest, "found": now, "value": value}))
+    else:
         path.unlink(missing_ok=True)
-        return
-    found = datetime.now(UTC).isoformat(timespec="seconds")
-    document = {"digest": _digest(settings), "found": found, "value": value}
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    scratch = path.with_suffix(f".{os.getpid()}.tmp")
-    scratch.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    scratch.replace(path)
+    return Found(value=made, since="")
 
 
 def _reconstruction(fields: Mapping[str, Any]) -> Reconstruction:

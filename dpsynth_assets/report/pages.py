@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from html import escape
 from urllib.parse import quote
 
-from dpsynth_assets.report.page_cells import Bar, Link
+from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.report.page_style import POLICY, SCRIPT, STYLE
 from dpsynth_assets.report.plots import data_uri, to_markdown as picture_to_markdown
+
+_FULL, _EMPTY, _WIDTH = "█", "░", 12
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,47 @@ class FoldedFacts:
 
     summary: str
     items: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """How much of a total is used, as a bar.
+
+    Attributes:
+        share: Used part, 0 to 1; a larger one is drawn full.
+        words: The same in words, for readers who do not see the bar.
+    """
+
+    share: float
+    words: str
+
+    def text(self) -> str:
+        """The bar in characters, for terminals and Markdown; anything used at all is seen."""
+        bounded = min(1.0, max(0.0, self.share))
+        full = int(bounded * _WIDTH)
+        if bounded > 0.0:
+            full = max(1, full)
+        return _FULL * full + _EMPTY * (_WIDTH - full)
+
+    def html(self) -> str:
+        """The bar as an element of a page."""
+        bounded = min(1.0, max(0.0, self.share))
+        words = escape(self.words)
+        value = f'low="0.8" high="0.95" optimum="0" value="{bounded:.4f}"'
+        return f'<meter {value} title="{words}" aria-label="{words}">{words}</meter>'
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link to a page of the web UI; plain text outside of it, where it leads nowhere.
+
+    Attributes:
+        text: What is shown; characters that mean markup are escaped by the writer of the page.
+        path: Path on the web server, e.g. `/runs/ID`.
+    """
+
+    text: str
+    path: str
 
 
 Cell = str | FoldedFacts | Bar | Link
@@ -259,18 +302,12 @@ def _markdown_block(block: Block) -> str:
                 for tile in items
             )
         case TableBlock():
-            return "\n".join(_markdown_rows(block))
+            rows = (map(_markdown_cell, row) for row in block.rows)
+            return markdown_table([*map(_plain, block.header)], map(tuple, rows), block.numeric)
         case Facts(items):
             return "\n".join(f"- {_plain(name)}: {_plain(value)}" for name, value in items)
         case Fold(summary, blocks):
             return f"{_plain(summary)}\n\n{to_markdown(blocks).rstrip()}"
-
-
-def _markdown_rows(table: TableBlock) -> Iterator[str]:
-    yield f"| {' | '.join(_plain(text) for text in table.header)} |"
-    yield f"|{'|'.join('---:' if numeric else '---' for numeric in table.numeric)}|"
-    for row in table.rows:
-        yield f"| {' | '.join(map(_markdown_cell, row))} |"
 
 
 def _markdown_cell(cell: Cell) -> str:

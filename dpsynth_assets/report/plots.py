@@ -70,60 +70,21 @@ def scores_plot(
     return to_png(figure)
 
 
-def length_plot(lengths: Mapping[str, Sequence[int]]) -> bytes:
-    """Cumulative distribution of words a text, a line a corpus."""
+def cumulative_plot(
+    values: Mapping[str, Sequence[float] | np.ndarray], quantity: str, items: str
+) -> bytes:
+    """Share of items at or below each value, a line a corpus."""
     figure, axes = new_axes(width=6.4, height=3.2)
-    for index, (name, values) in enumerate(lengths.items()):
-        words = np.sort(np.asarray(values, dtype=float))
-        if len(words) > 0:
-            shares = np.arange(1, len(words) + 1) / len(words)
-            style = "-" if index < len(COLORS) else "--"
-            color = COLORS[index % len(COLORS)]
-            axes.step(words, shares, style, where="post", color=color, label=shortened(name))
-    axes.set(xlabel="words a text", ylabel="share of texts", ylim=(0, 1.02))
-    add_legend(axes, len(lengths))
-    return to_png(figure)
-
-
-def epsilon_score_plot(rows: Sequence[Mapping[str, Any]], metric: str = "mauve") -> bytes:
-    """Score against ε, for the rows that have a finite positive ε."""
-    figure, axes = new_axes(width=5.6, height=3.4)
-    shown = [
-        row for row in rows if _is_positive(row.get("epsilon")) and row.get(metric) is not None
-    ]
-    for index, row in enumerate(shown):
-        axes.errorbar(
-            row["epsilon"],
-            row[metric],
-            yerr=row.get(f"{metric}_std") or None,
-            fmt="o",
-            color=COLORS[index % len(COLORS)],
-            label=shortened(str(row["name"])),
-        )
-    if shown:
-        axes.set_xscale("log")
-    axes.set(xlabel="ε", ylabel=TITLES.get(metric, metric.replace("_", " ")))
-    axes.set_ylim(bottom=0)
-    add_legend(axes, len(shown))
-    return to_png(figure)
-
-
-def ledger_plot(points: Sequence[tuple[str, float]], budget: float) -> bytes:
-    """Cumulative ε after each release, as steps, below the budget.
-
-    Args:
-        points: (release, cumulative ε) in order of commitment.
-        budget: Declared ε of the cohort.
-    """
-    figure, axes = new_axes(width=6.4, height=3.2)
-    values = [0.0, *(float(value) for _, value in points)]
-    places = [*range(len(values)), len(values) - 0.5]  # so that the last step shows
-    axes.step(places, [*values, values[-1]], where="post", color=COLORS[0], label="spent")
-    axes.axhline(budget, color=COLORS[5], linestyle="--", label="budget")
-    names = ["", *(shortened(name) for name, _ in points)]
-    axes.set_xticks(range(len(values)), names, rotation=20, ha="right")
-    axes.set(xlabel="release", ylabel="cumulative ε", ylim=(0, 1.1 * max(budget, *values)))
-    add_legend(axes, 2)
+    for index, (name, numbers) in enumerate(values.items()):
+        ordered = np.sort(np.asarray(numbers, dtype=float))
+        shares = np.arange(1, len(ordered) + 1) / len(ordered)
+        style = "-" if index < len(COLORS) else "--"
+        color = COLORS[index % len(COLORS)]
+        axes.step([0.0, *ordered], [0.0, *shares], style, where="post", color=color,
+                  label=shortened(name))  # fmt: skip
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set(xlabel=quantity, ylabel=f"share of {items}", ylim=(0, 1.02), xlim=(0, None))
+    add_legend(axes, len(values))
     return to_png(figure)
 
 
@@ -234,7 +195,3 @@ def _row_name(row: Mapping[str, Any]) -> str:
         return shortened(str(row["name"]))
     shown = epsilon_up(epsilon) if isinstance(epsilon, int | float) else str(epsilon)
     return f"{shortened(str(row['name']))} (ε = {shown})"
-
-
-def _is_positive(epsilon: Any) -> bool:
-    return isinstance(epsilon, int | float) and 0 < epsilon < float("inf")

@@ -12,7 +12,14 @@ import numpy as np
 
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
 from dpsynth_assets.metrics.clusterings import ClusteringScores
-from dpsynth_assets.report.plots import COLORS, add_legend, new_axes, shortened, to_png
+from dpsynth_assets.report.plots import (
+    COLORS,
+    add_legend,
+    cumulative_plot,
+    new_axes,
+    shortened,
+    to_png,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -287,20 +294,4 @@ def private_share_plot(tokens: Mapping[str, tuple[int, int]]) -> bytes:
     axes.set_yticks(places, [shortened(name) for name, _ in shown])
     axes.set(xlabel="share of the drawn tokens", xlim=(0, 1))
     add_legend(axes, 2)
-    return to_png(figure)
-
-
-def cumulative_plot(values: Mapping[str, np.ndarray], quantity: str, items: str) -> bytes:
-    """Share of items at or below each value, a line a corpus."""
-    figure, axes = new_axes(width=6.4, height=3.2)
-    for index, (name, numbers) in enumerate(values.items()):
-        ordered = np.sort(np.asarray(numbers, dtype=float))
-        shares = np.arange(1, len(ordered) + 1) / len(ordered)
-        style = "-" if index < len(COLORS) else "--"
-        color = COLORS[index % len(COLORS)]
-        axes.step([0.0, *ordered], [0.0, *shares], style, where="post", color=color,
-                  label=shortened(name))  # fmt: skip
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set(xlabel=quantity, ylabel=f"share of {items}", ylim=(0, 1.02), xlim=(0, None))
-    add_legend(axes, len(values))
     return to_png(figure)

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from dpsynth_assets.files.whole_files import owner_folder, replaced
 from dpsynth_assets.paths import home
 from dpsynth_assets.tags import RELEASE
 
@@ -185,14 +186,12 @@ def _remove_locks_of_finished_runs(instance: "dg.DagsterInstance") -> None:
 
 def _locked(run_id: str) -> IO[str]:
     """The open file of a run's lock, which is held until it is closed."""
-    path = _path(run_id)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    new = path.with_suffix(f".{os.getpid()}")
-    file = new.open("w")
-    file.write(f"{socket.gethostname()}\n{_machine()}\n")
-    file.flush()
-    fcntl.flock(file, fcntl.LOCK_EX)
-    new.replace(path)  # Nobody sees the file of a live run without its lock.
+    owner_folder(_folder())
+    with replaced(_path(run_id)) as new:  # Nobody sees the file of a live run without its lock.
+        file = new.open("w")
+        file.write(f"{socket.gethostname()}\n{_machine()}\n")
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
     return file
 
 

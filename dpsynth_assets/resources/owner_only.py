@@ -6,15 +6,23 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
+from dpsynth_assets.files.whole_files import (
+    alone,
+    flush,
+    is_held,
+    owner_folder,
+    replaced,
+    write_whole,
+)
+from dpsynth_assets.files.whole_folders import flush_all
 from dpsynth_assets.resources.sealing import SealingKey, SensitiveKeyError, is_sealed, sealing_key
-from dpsynth_assets.storage.whole_folders import flush
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - a disk in memory, where folders are made by mkdtemp
 """Where plain files of an encrypted store may lie while code that wants a path works on them."""
@@ -36,19 +44,8 @@ class OwnerOnlyFiles:
         self, path: Path, write: Callable[[BinaryIO], object], *, only_if_absent: bool = False
     ) -> None:
         """Writes a file of mode 0600, which becomes `path` by one rename or link."""
-        # Not the number of the process: processes of other machines may share the disk.
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                self._write(file, write, self._name(path))
-            if only_if_absent:
-                with suppress(FileExistsError):
-                    path.hardlink_to(temporary)
-            else:
-                temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replaced(path, only_if_absent=only_if_absent) as new, new.open("wb") as file:
+            self._write(file, write, self._name(path))
 
     def read(self, path: Path) -> bytes:
         """Reads a file whole; a sealed one is decrypted in memory alone.
@@ -97,8 +94,7 @@ class OwnerOnlyFiles:
     def make_folder(self, *folders: Path) -> None:
         """Makes folders of mode 0700, each with those above it."""
         for folder in folders:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            folder.chmod(0o700)
+            owner_folder(folder).chmod(0o700)
 
     def begin_folder(self, folder: Path) -> None:
         """Makes a folder, on disk, in one that may have to be made."""
@@ -132,20 +128,9 @@ class OwnerOnlyFiles:
         """When a file, or the newest one in a folder, was written: seconds since 1970."""
         return max(each.lstat().st_mtime for each in (place, *place.rglob("*")))
 
-    def keep(self, path: Path) -> None:
-        """Waits until a file and its name are on disk."""
-        flush(path)
-        flush(path.parent)
-
-    @contextmanager
-    def alone(self, place: Path) -> Iterator[None]:
+    def alone(self, place: Path) -> AbstractContextManager[None]:
         """Holds a lock of the kernel on a file, which a kill releases."""
-        descriptor = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+        return alone(place)
 
     def hidden_name(self, text: str) -> str:
         """The text itself: names of files here are for their owner alone, too."""
@@ -164,7 +149,7 @@ class OwnerOnlyFiles:
         ready = plain if key is None else self._sealed_beside(key, plain, target)
         for path in (*ready.rglob("*"), ready):
             path.chmod(0o700 if path.is_dir() else 0o600)
-            flush(path)
+        flush_all(ready)
         ready.replace(target)
         flush(target.parent)
         shutil.rmtree(plain, ignore_errors=True)
@@ -175,8 +160,7 @@ class OwnerOnlyFiles:
             return stored
         for path in sorted(stored.rglob("*")):
             if path.is_file():
-                place = _made_parent(plain / path.relative_to(stored))
-                place.write_bytes(self.read(path))
+                write_whole(plain / path.relative_to(stored), self.read(path))
         return plain
 
     def _sealed_beside(self, key: SealingKey, plain: Path, target: Path) -> Path:
@@ -185,9 +169,11 @@ class OwnerOnlyFiles:
         beside.mkdir(mode=0o700)
         for path in sorted(plain.rglob("*")):
             if path.is_file():
-                inside = path.relative_to(plain)
-                with path.open("rb") as source, _made_parent(beside / inside).open("wb") as sealed:
-                    key.seal(source, sealed, self._name(target / inside))
+                place = beside / path.relative_to(plain)
+                name = self._name(target / path.relative_to(plain))
+                owner_folder(place.parent)
+                with path.open("rb") as source, place.open("wb") as sealed:
+                    key.seal(source, sealed, name)
         return beside
 
     def _name(self, path: Path) -> str:
@@ -231,25 +217,9 @@ def abandoned_plain_folders() -> list[Path]:
     """Plain folders of this user whose process is gone."""
     left = plain_place().glob(f"{_PREFIX}*")
     mine = [path for path in left if path.lstat().st_uid == os.geteuid()]
-    return [path for path in mine if path.is_dir() and not _is_in_use(path)]
+    return [path for path in mine if path.is_dir() and not is_held(path)]
 
 
 def plain_place() -> Path:
     """Where plain folders are made: memory, or the system's temporary folder."""
     return MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
-
-
-def _is_in_use(folder: Path) -> bool:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def _made_parent(path: Path) -> Path:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return path

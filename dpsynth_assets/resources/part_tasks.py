@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of, version_of_texts
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.public_base.opening import OpenedModels
@@ -42,7 +43,6 @@ from dpsynth_assets.resources.record_parts import (
     write_file,
     write_text,
 )
-from dpsynth_assets.storage.identity import version_of, version_of_texts
 from dpsynth_assets.workers import kept
 
 PIECE: Final = "piece"

@@ -22,7 +22,7 @@ class PrivateFiles(Protocol):
     def write(
         self, path: Folder, write: Callable[[BinaryIO], object], *, only_if_absent: bool = False
     ) -> None:
-        """Calls `write` on an open file, which becomes `path` once it is whole.
+        """Calls `write` on an open file, which becomes `path` once it is whole, for good.
 
         Args:
             path: Place below the root.
@@ -71,9 +71,6 @@ class PrivateFiles(Protocol):
 
     def last_written(self, place: Folder) -> float:
         """When a file, or the newest one in a folder, was written: seconds since 1970."""
-
-    def keep(self, path: Folder) -> None:
-        """Waits until a file that was written outlives a crash of the machine."""
 
     def store_folder(self, plain: Path, target: Folder) -> None:
         """Makes `target` hold the files of folder `plain`, whole or not at all; removes `plain`."""

@@ -5,8 +5,6 @@ each step runs in one of two sections, which replace an error by one that may be
 keeps its message, a private one names its type alone.
 """
 
-import errno
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,30 +12,13 @@ from typing import Any
 import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
 
+from dpsynth_assets.files.redaction import is_out_of_memory, may_be_shown, redacted
 from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.memory import keep_out_of_core_dumps
-from dpsynth_assets.storage.disk_room import NO_DATABASE
-
-_OF_THE_MACHINE = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.EFBIG,
-}
-"""Failures of a disk, whose names say nothing about records."""
 
 REFUSED = "dpsynth/refused"
 """Metadata of the failure of a step whose release was refused before a charge."""
-
-_OF_A_DATABASE = "OperationalError"
-"""Type name: of SQLite, and of SQLAlchemy over it or a server."""
-
-_OUT_OF_MEMORY = {"MemoryError", "OutOfMemoryError"}
-"""Type names: PyTorch has one of its own."""
 
 
 def _unmarked() -> Any:
@@ -75,9 +56,7 @@ def private_section(name: str) -> Iterator[None]:
     except (KeyboardInterrupt, DagsterExecutionInterruptedError):
         raise _interrupted(name) from None
     except Exception as error:  # noqa: BLE001 - any error here may carry private text
-        raise _failure(_without_content(name, error)) from (
-            error if _may_show_private_errors() else None
-        )
+        raise _failure(redacted(name, error)) from (error if may_be_shown() else None)
 
 
 @contextmanager
@@ -90,9 +69,8 @@ def public_section(name: str) -> Iterator[None]:
     except (KeyboardInterrupt, DagsterExecutionInterruptedError):
         raise _interrupted(name) from None
     except Exception as error:
-        if type(error).__name__ in _OUT_OF_MEMORY:
-            raise _failure(_out_of_memory(name)) from error
-        raise _failure(f"{name}: {str(error) or type(error).__name__}") from error
+        shown = f"{name}: {str(error) or type(error).__name__}"
+        raise _failure(redacted(name, error) if is_out_of_memory(error) else shown) from error
 
 
 def refused(description: str) -> Failure:
@@ -115,32 +93,3 @@ def _interrupted(name: str) -> StepInterruptedError:
         f"{name} was interrupted by Ctrl-C, SIGTERM or Terminate. Run it again: what was paid for "
         "and stored is used."
     )
-
-
-def _without_content(name: str, error: Exception) -> str:
-    """Names a fault of the machine; of any other error its type alone."""
-    if type(error).__name__ in _OUT_OF_MEMORY:
-        return _out_of_memory(name)
-    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
-        return (
-            f"{name} failed: {os.strerror(error.errno)}. Free space on the disks of DPSYNTH_HOME "
-            "and the source, or check their rights, and run again: what was stored is used."
-        )
-    if type(error).__name__ == _OF_A_DATABASE:
-        return f"{name} failed: {NO_DATABASE}"
-    return (
-        f"{name} failed with {type(error).__name__}. Its message is withheld because it "
-        "may quote private data; run `dpsynth datasets check` on the dataset file, or "
-        "set DPSYNTH_SHOW_PRIVATE_ERRORS=1 on a machine where private text may be logged."
-    )
-
-
-def _out_of_memory(name: str) -> str:
-    return (
-        f"{name} failed: out of memory. Choose smaller batches or a smaller model, or a machine "
-        "with more memory, and run again: what was stored is used."
-    )
-
-
-def _may_show_private_errors() -> bool:
-    return os.environ.get("DPSYNTH_SHOW_PRIVATE_ERRORS") == "1"

@@ -14,10 +14,10 @@ import polars as pl
 
 from dpsynth_assets.attacks.near_copies import close_among
 from dpsynth_assets.attacks.span_holders import holders_among
+from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.records.hashing import Purpose, hash_rows
 from dpsynth_assets.records.record_filters import CANONICAL
-from dpsynth_assets.storage.identity import array_version, version_of, version_of_texts
 
 _KEY, _PLACE = "__key", "__place"
 

@@ -25,6 +25,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from upath import UPath
 
+from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.files.whole_folders import MARKER, file_digests, file_names
 from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 from dpsynth_assets.releases.draw_lock import alone
 from dpsynth_assets.releases.waiting import StoreUnavailableError
@@ -34,7 +36,6 @@ from dpsynth_assets.resources.sealing import (
     SensitiveKeyError,
     sealing_key,
 )
-from dpsynth_assets.storage.whole_folders import MARKER, file_digests, file_names
 
 _BEGUN = ".begun"
 _PROBE = ".probe"
@@ -143,9 +144,6 @@ class SealedObjects:
         with self._reachable("read"):
             return max((self._fs.modified(name).timestamp() for name in names), default=0.0)
 
-    def keep(self, path: UPath) -> None:
-        """Does nothing: the store has answered that it keeps the object."""
-
     def store_folder(self, plain: Path, target: UPath) -> None:
         """Seals a folder's files one by one, and writes the list of them last, with digests."""
         self._require_fitness()
@@ -162,14 +160,13 @@ class SealedObjects:
             SensitiveKeyError: A file is not the one that was listed, as where two runs wrote.
         """
         for name, digest in json.loads(self.read(stored / MARKER)).items():
-            place, content = plain / name, self.read(stored / name)
+            content = self.read(stored / name)
             if hashlib.sha256(content).hexdigest() != digest:
                 raise SensitiveKeyError(
                     f"Expected {name} of a stored folder as it was listed, got another file: two "
                     "runs have written it. Run one at a time."
                 )
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            place.write_bytes(content)
+            write_whole(plain / name, content)
         return plain
 
     def is_whole(self, stored: UPath) -> bool:

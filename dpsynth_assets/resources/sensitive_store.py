@@ -281,10 +281,6 @@ class SensitiveStore(dg.ConfigurableResource):
         path = self.folder(dataset) / name
         return self._files.read(path).decode() if self._files.exists(path) else None
 
-    def holds_internal(self, dataset: str, name: str) -> bool:
-        """Says whether a file of a dataset is stored."""
-        return self._files.exists(self.folder(dataset) / name)
-
     def remove_internal(self, dataset: str, name: str) -> None:
         """Removes a file of a dataset, if it is there."""
         self._files.remove(self.folder(dataset) / name)
@@ -296,7 +292,7 @@ class SensitiveStore(dg.ConfigurableResource):
 
     def forget_internal_table(self, dataset: str, name: str) -> None:
         """Removes what `write_internal_table` stored, if anything."""
-        (self.folder(dataset) / f"{name}.parquet").unlink(missing_ok=True)
+        self.remove_internal(dataset, f"{name}.parquet")
 
     def read_internal_table(
         self, dataset: str, name: str, *, purpose: InternalPurpose

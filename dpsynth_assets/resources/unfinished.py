@@ -46,9 +46,7 @@ class Unfinished:
         self._files.begin_folder(self._folder)
         if drawn_from:
             content = json.dumps(drawn_from).encode()
-            path = self._folder / _DRAWN_FROM
-            self._files.write(path, lambda file: file.write(content))
-            self._files.keep(path)
+            self._files.write(self._folder / _DRAWN_FROM, lambda file: file.write(content))
 
     @property
     def drawn_from(self) -> dict[str, Any]:
@@ -61,7 +59,6 @@ class Unfinished:
         """Keeps the realised cost of an ex-post value, by the value's digest, on disk."""
         content = json.dumps(epsilon).encode()
         self._files.write(self._cost(value), lambda file: file.write(content))
-        self._files.keep(self._cost(value))
 
     def cost(self, value: str) -> float | None:
         """Reads the realised cost that was kept for a value; None where none was."""
@@ -101,7 +98,6 @@ class StoredPasses(Unfinished):
             lambda: self._files.write(path, lambda file: file.write(content), only_if_absent=True),
             "A finished pass of a release that is paid for cannot be kept.",
         )
-        self._files.keep(path)
 
 
 class StoredCheckpoint(Unfinished):

@@ -89,7 +89,7 @@ class OpenedProcesses:
         check_paths(parts)
         if self.count == 1 or len(parts) <= 1:
             for part in parts:
-                yield result_of(attempt(function, part), part)
+                yield result_of(attempt(function, part))
             return
         yield from self._in_processes(function, parts)
 
@@ -147,7 +147,7 @@ def _awaited(part: Folder, future: "Future[Outcome]") -> Any:
         outcome = None
     if outcome is None:  # Raised outside the handler: nothing is chained to it.
         raise failed(part, "a process that ended, out of memory perhaps")
-    return result_of(outcome, part)
+    return result_of(outcome)
 
 
 def _end(pool: ProcessPoolExecutor) -> None:

@@ -12,8 +12,8 @@
   (`keeping.kept`): a model is opened once a process. They are gone at the end of the block.
 - No engine repeats a task. A failed part fails the step, and running it again goes on from the
   files of the finished parts, under the same charge.
-- An error of a worker arrives as its type alone. Its message may quote a record, so the message is
-  neither sent nor logged.
+- An error of a worker arrives as one line. Its own message may quote a record, so it is neither
+  sent nor logged (`files.redaction`).
 
 **Privacy** What a task returns is private unless it says otherwise: counts without noise, most
 often. `docs/privacy.md` says who may see it on a cluster.
@@ -24,6 +24,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from dpsynth_assets.files.redaction import redacted
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 
@@ -76,17 +77,15 @@ class Workers(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a worker sends back: a result, or the name of an error.
+    """What a worker sends back: a result, or one line on an error.
 
     Attributes:
         result: What the function returned.
-        error: Type of the error; empty where there was none.
-        refusal: Message of a `PrivacyError`, which holds no private data; else empty.
+        problem: What may be said of its error; empty where there was none.
     """
 
     result: Any = None
-    error: str = ""
-    refusal: str = ""
+    problem: str = ""
 
 
 def attempt(function: Callable[[Folder], Any], part: Folder) -> Outcome:
@@ -94,29 +93,27 @@ def attempt(function: Callable[[Folder], Any], part: Folder) -> Outcome:
     try:
         return Outcome(result=function(part))
     except PrivacyError as refusal:
-        return Outcome(error=type(refusal).__name__, refusal=str(refusal))
+        return Outcome(problem=str(refusal))
     except Exception as error:  # noqa: BLE001 - any error here may carry private text
-        return Outcome(error=type(error).__name__)
+        return Outcome(problem=redacted(f"Part {part.name} in a worker", error))
 
 
-def result_of(outcome: Outcome, part: Folder) -> Any:
+def result_of(outcome: Outcome) -> Any:
     """Takes a result out.
 
     Raises:
         WorkerError: There is none.
     """
-    if not outcome.error:
-        return outcome.result
-    if outcome.refusal:
-        raise WorkerError(outcome.refusal)
-    raise failed(part, outcome.error)
+    if outcome.problem:
+        raise WorkerError(outcome.problem)
+    return outcome.result
 
 
-def failed(part: Folder, error: str) -> WorkerError:
-    """The error of a part that a worker did not finish."""
+def failed(part: Folder, reason: str) -> WorkerError:
+    """The error of a part whose worker said nothing."""
     return WorkerError(
-        f"Part {part.name} failed in a worker with {error}. Its message is withheld because it may "
-        "quote private data. Finished parts are kept: mend the cause and run the step again."
+        f"Part {part.name} in a worker failed with {reason}. Finished parts are kept: mend the "
+        "cause and run the step again."
     )
 
 

@@ -168,7 +168,7 @@ def _awaited(ray: Any, part: Folder, reference: Any) -> Any:
         error = type(problem).__name__
     if outcome is None:  # Raised outside the handler: nothing is chained to it.
         raise failed(part, error)
-    return result_of(outcome, part)
+    return result_of(outcome)
 
 
 def _connected(address: str | None) -> Any:

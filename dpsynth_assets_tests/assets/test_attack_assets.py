@@ -676,14 +676,6 @@ def test_a_refuted_claim_is_looked_at_each_time(own_home, monkeypatch):
     assert not list(kept_attacks.kept_attacks_folder().glob("*"))
 
 
-def test_a_file_of_something_else_is_no_finding(own_home, runs):
-    attack_of()
-    (kept,) = kept_attacks.kept_attacks_folder().iterdir()
-    kept.write_text("not what was written")
-    attack_of()
-    assert len(runs) == 2
-
-
 def test_an_unchanged_audit_of_the_median_is_not_run_again(own_home, runs, monkeypatch):
     texts = [f"{number * 7919 % 100_000:05d}" for number in range(400)]
     counted = []

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from dagster._core.execution.api import create_execution_plan
 
-from dpsynth_assets.assets import attack_gate
+from dpsynth_assets.assets import corpora
 from dpsynth_assets.assets.published import publish_corpus, released_folder
 from dpsynth_assets.attacks.audits import AuditResult, latest_results
 from dpsynth_assets.attacks.catalogue import MEDIANS, RECONSTRUCTIONS
@@ -269,7 +269,7 @@ def test_what_builds_on_a_refuted_release_is_not_published_either(ledger):
 def test_the_check_of_the_candidate_says_what_publishing_says(ledger, tmp_path, monkeypatch):
     spec, plan = declared()
     entry = charge(ledger, spec, plan)
-    withstood, _ = attack_gate.attack_checks(spec, plan.methods[0])
+    withstood, _ = corpora.attack_checks(spec, plan.methods[0])
     monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
     resource = PrivacyLedger()
     assert withstood(candidate(entry), ledger=resource).passed
@@ -286,7 +286,7 @@ def test_a_label_that_is_older_than_an_attack_is_named_until_it_is_published_aga
     spec, plan = declared()
     entry = charge(ledger, spec, plan)
     published(spec, plan, ledger, entry)
-    _, up_to_date = attack_gate.attack_checks(spec, plan.methods[0])
+    _, up_to_date = corpora.attack_checks(spec, plan.methods[0])
     monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
     resource = PrivacyLedger()
     assert up_to_date(ledger=resource).passed

@@ -77,6 +77,8 @@ def test_a_ceiling_is_kept_with_the_version_that_it_was_written_for(tmp_path):
     assert not subject.ceiling_is_kept(store, "letters", "w")
     for path in store.folder("letters").iterdir():
         assert path.stat().st_mode & 0o077 == 0, "the digest of private records is the owner's too"
+    (store.folder("letters") / f"{subject.CEILING}.parquet").write_bytes(b"PAR1")
+    assert not subject.ceiling_is_kept(store, "letters", "v"), "damaged"
     (store.folder("letters") / f"{subject.CEILING}.parquet").unlink()
     assert not subject.ceiling_is_kept(store, "letters", "v"), "purged"
 

@@ -119,5 +119,6 @@ def test_the_file_is_the_owners_and_a_damaged_one_is_made_anew(store):
     subject.KeptScores(store, "letters").scores("d", lambda: scores)
     path = store.folder("letters") / subject.FILE
     assert path.stat().st_mode & 0o077 == 0
-    path.write_text(path.read_text()[:40])
-    assert subject.KeptScores(store, "letters").scores("d", lambda: scores) == scores
+    for damaged in (path.read_text()[:40], '{"d": {}}'):
+        path.write_text(damaged)
+        assert subject.KeptScores(store, "letters").scores("d", lambda: scores) == scores

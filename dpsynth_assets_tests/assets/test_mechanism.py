@@ -6,6 +6,7 @@ import threading
 import polars as pl
 import pytest
 
+from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.privacy.errors import (
     BudgetExceededError,
@@ -25,7 +26,6 @@ from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.report.label_assumptions import pass_assumptions
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.storage.disk_room import Room
 
 EVENT = BoundedRangeEvent(eta=0.1, count=100)
 TERMS = BudgetTerms(

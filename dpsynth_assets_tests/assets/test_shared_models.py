@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.files.shared_models import local_copy, model_folder, share
 from dpsynth_assets.models import smollm2
 from dpsynth_assets.models.language_model import LanguageModelError
 from dpsynth_assets.paths import home, located
 from dpsynth_assets.public_base.making import packaged_model, trained_language_model
-from dpsynth_assets.storage.shared_models import local_copy, model_folder, share
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 
 __all__ = ["bucket", "s3_address"]

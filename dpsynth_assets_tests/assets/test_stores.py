@@ -8,7 +8,6 @@ import base64
 import errno
 import logging
 import os
-import sqlite3
 import stat
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent
@@ -28,7 +28,6 @@ from dpsynth_assets.resources import owner_only
 from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.storage.disk_room import Room
 
 RECORDS = pl.DataFrame(
     {"record_id": ["a", "b"], "unit_id": ["a", "b"], "text": ["one", "two"], "label": ["", ""]}
@@ -264,7 +263,7 @@ def test_a_release_in_an_object_store_is_the_one_on_a_disk(bucket, tmp_path, mad
 
 def test_a_release_without_its_marker_is_not_there(bucket, monkeypatch):
     """What a run leaves that is killed between two files is taken for nothing, then replaced."""
-    from dpsynth_assets.storage.whole_folders import MARKER
+    from dpsynth_assets.files.whole_folders import MARKER
 
     store = ReleaseStore.at(bucket)
     fs = store.base.fs
@@ -468,23 +467,3 @@ def test_a_published_folder_is_copied_whole_with_its_label_last(bucket, tmp_path
     assert order[-1].endswith(LABEL_FILE)
     names = {path.rsplit("/mean/")[1] for path in fs.find(f"{bucket}/letters/mean")}
     assert names == {LABEL_FILE, "README.md", "data/train.parquet"}
-
-
-@pytest.mark.parametrize(
-    ("error", "shown"),
-    [
-        (OSError(errno.ENOSPC, "no space", "/home/Ottoline/letter"), "No space left on device"),
-        (OSError(errno.EROFS, "read-only", "/home/Ottoline/letter"), "Read-only file system"),
-        (OSError(errno.EFBIG, "too large", "/home/Ottoline/letter"), "File too large"),
-        (sqlite3.OperationalError("disk I/O error of Ottoline"), "a limit on the size of files"),
-        (FileNotFoundError(errno.ENOENT, "none", "/home/Ottoline/letter"), "withheld"),
-        (ValueError("Ottoline wrote this"), "withheld"),
-    ],
-)
-def test_a_private_section_names_the_fault_of_a_disk_and_no_file(error, shown):
-    from dpsynth_assets.resources.private_section import private_section
-
-    with pytest.raises(dg.Failure) as failure, private_section("letters/step"):
-        raise error
-    assert shown in failure.value.description
-    assert "Ottoline" not in failure.value.description

@@ -14,6 +14,7 @@ from dpsynth_assets.cli.main import app
 from dpsynth_assets.exports import verification
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
 from dpsynth_assets.exports.verification import verify_package
+from dpsynth_assets.files.whole_folders import file_digests
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.proof import ProvenEntry, proven
 from dpsynth_assets.privacy.ledger.terms import canonical_json
@@ -22,7 +23,6 @@ from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts, hub_dataset_card
 from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.storage.whole_folders import file_digests
 
 DP, EX_POST = "mean_uniform", "mean_svt"
 

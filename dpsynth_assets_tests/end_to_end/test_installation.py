@@ -8,8 +8,8 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.attack_gate import UP_TO_DATE, WITHSTOOD
 from dpsynth_assets.assets.copied_spans import NO_COPIED_SPAN
+from dpsynth_assets.assets.corpora import UP_TO_DATE, WITHSTOOD
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL
 from dpsynth_assets.checks import GATE
 from dpsynth_assets.io_managers import ArtifactIOManager

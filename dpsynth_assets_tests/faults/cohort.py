@@ -17,6 +17,7 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.assets.launch import ReleaseConfig, release_name
+from dpsynth_assets.files.whole_folders import replaced_whole
 from dpsynth_assets.metadata import spend_metadata
 from dpsynth_assets.paths import Folder, located
 from dpsynth_assets.privacy.events import ComposedEvent
@@ -33,7 +34,6 @@ from dpsynth_assets.resources.private_section import private_section
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.resources.unfinished import StoredPasses
-from dpsynth_assets.storage.whole_folders import replaced_whole
 
 COHORT = "letters"
 KEY = [COHORT, "counts", "candidate_corpus"]

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from dpsynth_assets.storage import whole_folders
-from dpsynth_assets.storage.whole_folders import replaced_whole
+from dpsynth_assets.files import whole_folders
+from dpsynth_assets.files.whole_folders import replaced_whole
 
 ROUNDS = int(os.environ.get("DPSYNTH_PUBLISH_KILLS", "40"))
 NAMES = ("README.md", "data.parquet", "privacy_label.json")

@@ -4,8 +4,7 @@ import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.declared_terms import budget_terms
-from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.secret_shares import divided_secret_shares
+from dpsynth_assets.methods.planning import divided_secret_shares, plan_dataset
 from dpsynth_assets.privacy.secret_protection import gaussian_budget, posterior_of_events
 
 PRIOR, POSTERIOR = 1e-4, 5e-3

@@ -449,12 +449,6 @@ def test_quantized_weights_are_stored_once_and_give_the_same_bits(tmp_path, monk
         read_decoder(folder, prompts[:1], store)  # Made of another text.
 
 
-def test_a_store_that_cannot_be_written_is_done_without(tmp_path):
-    AutoModelForCausalLM.from_config(CONFIG).save_pretrained(tmp_path)
-    (tmp_path / "file").touch()
-    read_decoder(tmp_path, [[3, 5]], tmp_path / "file" / "store")
-
-
 def test_folders_that_are_computed_are_told_from_others(tmp_path):
     AutoModelForCausalLM.from_config(CONFIG).save_pretrained(tmp_path / "llama")
     Gemma2Config().save_pretrained(tmp_path / "gemma")

@@ -15,9 +15,8 @@ from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.models import smollm2
 from dpsynth_assets.models.exact_decoder import ExactContexts
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
-from dpsynth_assets.models.exact_decoder.calibration import TEXTS, calibration_ids
 from dpsynth_assets.models.exact_decoder.decoder import Pack
-from dpsynth_assets.models.exact_decoder.opening import read_decoder
+from dpsynth_assets.models.exact_decoder.opening import TEXTS, calibration_ids, read_decoder
 from dpsynth_assets.models.gguf_checkpoint import write_llama_folder
 from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
 from dpsynth_assets.privacy.cpu_threads import run_alone

@@ -105,7 +105,7 @@ def test_a_part_that_fails_leaves_no_notes_and_quotes_nothing(places, monkeypatc
         works(self, part)
 
     monkeypatch.setattr(secret_parts.FindSecrets, "__call__", fails_at_the_last)
-    with pytest.raises(WorkerError, match="failed in a worker with ValueError") as refused:
+    with pytest.raises(WorkerError, match="in a worker failed with ValueError") as refused:
         find_in_parts(DECLARED, places, LocalWorkers(1), silent)
     assert SECRET not in str(refused.value)
     names = {path.name for place in (*places, places[0].parent) for path in place.glob("*.parquet")}

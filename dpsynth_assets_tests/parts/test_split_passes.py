@@ -270,7 +270,9 @@ def dying(monkeypatch, tmp_path):
 def test_a_worker_that_is_killed_costs_its_own_pass_alone(home, dying):
     method = bound("mean_clustered", batches_per_forward=1)
     dying["at"] = 4
-    with pytest.raises(WorkerError, match=r"pass-0000\d failed .* a process that ended"):
+    with pytest.raises(
+        WorkerError, match=r"pass-0000\d in a worker failed with a process that ended"
+    ):
         released(method, in_parts(home, LocalWorkers(2)))
     passes = home.passes("letters", Reservation)
     kept = {n: passes.load(n) for n in range(6) if passes.load(n) is not None}
@@ -320,7 +322,7 @@ def test_an_error_of_a_draw_shows_its_type_alone(home, monkeypatch, capfd):
         raise ValueError(secret)
 
     monkeypatch.setattr(corpus, "generate_documents", quotes)
-    with pytest.raises(WorkerError, match="pass-00000 failed in a worker with ValueError") as error:
+    with pytest.raises(WorkerError, match="pass-00000 in a worker failed with ValueError") as error:
         released(bound("mean_clustered"), in_parts(home, LocalWorkers(1)))
     assert secret not in str(error.value) + "".join(capfd.readouterr())
     assert error.value.__cause__ is error.value.__context__ is None

@@ -170,7 +170,7 @@ def test_a_draw_that_fails_is_redacted_and_goes_on_under_its_charge(
 
     monkeypatch.setattr(corpus, "generate_documents", fails_at_the_third)
     result = materialised(spec, language_model, select={"candidate_corpus"})
-    assert "pass-00002 failed in a worker with ValueError" in told(result)
+    assert "pass-00002 in a worker failed with ValueError" in told(result)
     assert SECRET not in told(result)
     assert charges() == ["reserve"]
     kept = {path.name: path.read_bytes() for path in kept_passes(store)}

@@ -128,7 +128,7 @@ def test_embedding_goes_on_from_the_parts_that_are_finished(tmp_path, store, mon
         return whole_task(self, part)
 
     monkeypatch.setattr(parted_source.Embed, "__call__", dies_at_the_third)
-    with pytest.raises(WorkerError, match="00002-of-00004 failed in a worker with MemoryError"):
+    with pytest.raises(WorkerError, match="00002-of-00004 in a worker failed: out of memory"):
         embed_parts(MANIFEST, places, LocalWorkers(1), silent)
     made = [place / "source_embeddings.npy" for place in places]
     assert [path.exists() for path in made] == [True, True, False, False]
@@ -298,7 +298,7 @@ def test_a_worker_that_fails_under_the_charge_costs_nothing_more(
     result = materialised(spec, public, select={"cluster_histogram"})
     (failed,) = [event for event in result.all_events if event.is_step_failure]
     told = failed.step_failure_data.user_failure_data.description
-    assert "00002-of-00003 failed in a worker with ValueError" in told
+    assert "00002-of-00003 in a worker failed with ValueError" in told
     assert SECRET not in told
     monkeypatch.setattr(kind, "__call__", works)
     assert materialised(spec, public, select={"cluster_histogram"}).success

@@ -223,7 +223,7 @@ def test_an_error_of_a_worker_quotes_no_record(tmp_path, store, watched, capfd):
     places = stored(tmp_path, store, 3)
     method = DownstreamFineTuning(DownstreamConfig(**EXACT, **SMALL, steps=2), terms())
     (watched / "quote").write_text("2")
-    with pytest.raises(WorkerError, match="00001-of-00003 failed in a worker with ValueError") as e:
+    with pytest.raises(WorkerError, match="00001-of-00003 in a worker failed with ValueError") as e:
         trained(method, PublicInputs(), parted(store, places, LocalWorkers(1)), tmp_path / "run")
     told = "".join(traceback.format_exception(e.value)) + "".join(capfd.readouterr())
     assert SECRET not in told
@@ -435,7 +435,7 @@ def test_a_training_over_parts_is_charged_once_and_goes_on_under_its_charge(
     result = materialised(spec, {"downstream_model"})
     (failed,) = [event for event in result.all_events if event.is_step_failure]
     told = failed.step_failure_data.user_failure_data.description
-    assert "failed in a worker with ValueError" in told
+    assert "in a worker failed with ValueError" in told
     assert SECRET not in told
     result = materialised(spec, {"downstream_model"})
     assert result.success

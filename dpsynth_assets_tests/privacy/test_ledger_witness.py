@@ -1,5 +1,6 @@
 """A ledger that was lost, emptied or rolled back is noticed before anything is charged to it."""
 
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -183,16 +184,13 @@ def test_verify_names_what_is_missing(place, tmp_path):
     assert shown.exit_code != 0
 
 
-def test_killed_writers_of_the_witness_leave_one_file_at_most(tmp_path, monkeypatch):
-    def killed(*_):
-        raise KeyboardInterrupt
-
+def test_killed_writers_of_the_witness_leave_one_file_at_most(tmp_path):
     witness, seen = Witness(tmp_path / "w"), Seen(8, "0" * 64, "2026-11-26")
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", killed)
-        for _ in range(2):
-            with pytest.raises(KeyboardInterrupt):
-                witness.note(seen)
+    for _ in range(2):
+        if not (child := os.fork()):
+            Path.replace = lambda *_: os._exit(9)
+            witness.note(seen)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert len(list((tmp_path / "w").iterdir())) == 2  # One, and the lock.
     witness.note(seen)
     assert {each.name for each in (tmp_path / "w").iterdir()} == {".lock", "ledger.json"}

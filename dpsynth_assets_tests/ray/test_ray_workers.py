@@ -93,7 +93,7 @@ def test_opened_workers_stay_with_what_they_keep_until_the_block_ends(sessions, 
         assert max(times for _, times in told) >= 15 / 2
         order = list(workers.map_parts(tasks.slow_for_the_first, parts))
         assert order == [len(tasks.SECRET) + number for number in range(5)]
-        with pytest.raises(WorkerError, match="00000-of-00005 failed in a worker with ValueError"):
+        with pytest.raises(WorkerError, match="00000-of-00005 in a worker failed with ValueError"):
             list(workers.map_parts(tasks.quotes_a_record, parts))
         again = {process for process, _ in workers.map_parts(tasks.kept_here, parts)}
         assert not again & processes, "a map that failed ends its actors"
@@ -104,7 +104,7 @@ def test_opened_workers_stay_with_what_they_keep_until_the_block_ends(sessions, 
 
 
 def test_an_error_of_a_worker_quotes_no_record_anywhere(sessions, parts, capfd):
-    with pytest.raises(WorkerError, match="00000-of-00005 failed in a worker with ValueError") as e:
+    with pytest.raises(WorkerError, match="00000-of-00005 in a worker failed with ValueError") as e:
         list(RayWorkers(2).map_parts(tasks.quotes_a_record, parts))
     told = "".join(traceback.format_exception(e.value)) + "".join(capfd.readouterr())
     kept = [path.read_bytes() for path in sessions.rglob("*") if path.is_file()]
@@ -183,7 +183,7 @@ def test_passes_that_tasks_draw_have_the_inputs_that_one_process_gives_them(sess
 def test_a_worker_that_is_killed_is_not_called_again(sessions, parts, tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()
-    with pytest.raises(WorkerError, match="00000-of-00005 failed in a worker with"):
+    with pytest.raises(WorkerError, match="00000-of-00005 in a worker failed with"):
         list(RayWorkers(2).map_parts(tasks.DiesOnce(marks), parts))
     assert {mark.read_text() for mark in marks.iterdir()} == {"x"}
 
@@ -202,7 +202,7 @@ def test_a_part_whose_worker_was_killed_is_counted_when_the_step_is_repeated(
         parts=StoredParts(places, RayWorkers(2), with_embeddings=False),
     )
     count = tasks.CountsAfterADeath(marks, LabelCounts(labels=LABELS))
-    with pytest.raises(WorkerError, match="failed in a worker with"):
+    with pytest.raises(WorkerError, match="in a worker failed with"):
         inputs.counted(count)
     assert len(list(marks.iterdir())) == 1
     assert np.array_equal(inputs.counted(count), LabelCounts(labels=LABELS)(whole))

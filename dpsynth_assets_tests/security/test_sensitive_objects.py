@@ -12,6 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
+from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.whole_folders import MARKER
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import home, located
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
@@ -27,8 +29,6 @@ from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sealed_objects import SealedObjects
 from dpsynth_assets.resources.sealing import HEADER, KEY_VARIABLE, SensitiveKeyError
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.storage.disk_room import Room
-from dpsynth_assets.storage.whole_folders import MARKER
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.security.conftest import EMBEDDINGS, RECORDS, TEXTS, fill, key
 
@@ -99,7 +99,6 @@ def test_files_are_written_found_and_removed(root):
     assert not files.is_folder(root / "nothing")
     for path in (one, two):
         files.write(path, saying(path.name.encode()))
-        files.keep(path)
     files.write(one, saying(b"written again"))
     assert (files.read(one), files.read(two)) == (b"written again", b"two.parquet")
     assert files.exists(one)

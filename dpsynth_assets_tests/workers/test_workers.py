@@ -45,7 +45,7 @@ def test_one_worker_is_this_process_and_several_are_others(parts):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_error_of_a_worker_quotes_no_record(parts, count, capfd):
-    with pytest.raises(WorkerError, match="00000-of-00005 failed in a worker with ValueError") as e:
+    with pytest.raises(WorkerError, match="00000-of-00005 in a worker failed with ValueError") as e:
         list(LocalWorkers(count).map_parts(tasks.quotes_a_record, parts))
     told = "".join(traceback.format_exception(e.value))
     assert tasks.SECRET not in told + "".join(capfd.readouterr())

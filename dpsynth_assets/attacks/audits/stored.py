@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import json
-import os
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from typing import Any
 from dpsynth_assets.attacks.audits.audit import Audit, AuditResult
 from dpsynth_assets.attacks.audits.registry import audits_for
 from dpsynth_assets.attacks.circumstances import circumstances
+from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.privacy.events import Event
 
 FORMAT = 1
@@ -49,10 +49,7 @@ def latest_results(path: Path, *, with_planted_bugs: bool = False) -> list[Audit
 
 
 def save_results(path: Path, results: Sequence[AuditResult]) -> None:
-    """Puts results in the place of older ones of the same audit, settings and bug; keeps others.
-
-    The file is replaced at once, never half written; its folder is made where it is missing.
-    """
+    """Puts results in the place of older ones of the same audit, settings and bug; keeps others."""
     earlier = latest_results(path, with_planted_bugs=True)
     latest = {(result.name, result.settings, result.bug): result for result in [*earlier, *results]}
     document = {
@@ -60,10 +57,7 @@ def save_results(path: Path, results: Sequence[AuditResult]) -> None:
         "environment": environment(),
         "results": [asdict(result) for result in latest.values()],
     }
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    scratch = path.with_suffix(f".{os.getpid()}.tmp")
-    scratch.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    scratch.replace(path)
+    write_whole(path, json.dumps(document, indent=2) + "\n")
 
 
 def still_valid(path: Path, audits: Sequence[Audit]) -> list[AuditResult]:

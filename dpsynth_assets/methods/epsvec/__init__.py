@@ -8,7 +8,6 @@ scaffold around every text), `candidates` and `shots` (fixed shots by a noisy hi
 Shape letters: N records, Y labels, L layers, d width of the residual stream, M texts of a label.
 """
 
-from dpsynth_assets.methods.epsvec.method import EpsVec
-from dpsynth_assets.methods.epsvec.on_generator import EpsVecOnGenerator
+from dpsynth_assets.methods.epsvec.method import EpsVec, EpsVecOnGenerator
 
 __all__ = ["EpsVec", "EpsVecOnGenerator"]

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.methods.base import CohortTerms, Method
-from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
+from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts, behind
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig, vector_settings
 from dpsynth_assets.methods.epsvec.plan import Calibration, noise_parameters
 from dpsynth_assets.methods.epsvec.stages import (
@@ -16,9 +17,9 @@ from dpsynth_assets.methods.epsvec.stages import (
     SHOTS,
     VECTORS,
     StageWork,
+    counted_work,
 )
 from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
-from dpsynth_assets.methods.epsvec.work import counted_work
 from dpsynth_assets.methods.epsvec.writing import VectorRows, Writer, write_corpus
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
@@ -27,6 +28,7 @@ from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
 from dpsynth_assets.methods.models_run import TEXT_EMBEDDER, RunModel
+from dpsynth_assets.methods.on_generator import GeneratorChoice, OnGenerator
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     Mechanism,
@@ -41,7 +43,6 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.rests_on import STATES
-from dpsynth_assets.storage.disk_room import Room
 
 _WRITING = frozenset(
     {"rows", "temperature", "top_p", "max_new_tokens", "steering_layers", "strengths"}
@@ -283,3 +284,33 @@ class EpsVec(Method[EpsVecConfig]):
 
     def _work(self, public: PublicInputs) -> StageWork:
         return StageWork(config=self.config, terms=self.terms, public=public)
+
+
+class EpsVecOnGeneratorConfig(GeneratorChoice, EpsVecConfig):
+    """Those of EPSVec, and whose generator is steered."""
+
+    method: Literal["epsvec_on_generator"] = "epsvec_on_generator"  # type: ignore[assignment]
+
+
+class EpsVecOnGenerator(OnGenerator, EpsVec):
+    """Fixed shots and dataset vectors of a generator that was fine-tuned on the same cohort.
+
+    Vectors then point from what the fine-tuned model writes to the records: to what fine-tuning
+    has left over. Its budget is what fine-tuning leaves, and the label states both together.
+    """
+
+    name: ClassVar[str] = "epsvec_on_generator"
+    title: ClassVar[str] = "EPSVec on a fine-tuned generator"
+    config_type = EpsVecOnGeneratorConfig
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """After ctcl, with what it leaves of the budget."""
+        settings = {"generator": "ctcl", **vector_settings(facts)}
+        return (Candidate(line="epsvec_on_ctcl", settings=settings, **behind("ctcl")),)
+
+    @contextmanager
+    def open_rows(self, public: PublicInputs) -> Iterator[VectorRows]:
+        """Opens released shots and vectors on the generator they were made with."""
+        with super().open_rows(self._on_generator(public)) as rows:
+            yield rows

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from dpsynth_assets.files.disk_room import Room, bytes_of_texts
 from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.candidates import DeclaredFacts
 from dpsynth_assets.methods.evolution.apis import open_api, read_prompts
@@ -33,7 +34,6 @@ from dpsynth_assets.methods.stages import (
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.decoding import attention_limit
 from dpsynth_assets.privacy.directed_rounding import rounded_up
-from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
 
 STAGE = "population"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, DownstreamConfig
 from dpsynth_assets.methods.fine_tuning.generators import public_texts, trainable
 from dpsynth_assets.methods.fine_tuning.private_training import (
@@ -44,7 +45,6 @@ from dpsynth_assets.models.next_word_model import (
 )
 from dpsynth_assets.models.public_word_pieces import PublicWordPieces
 from dpsynth_assets.privacy.release import Release
-from dpsynth_assets.storage.disk_room import Room
 
 STAGE = "downstream_model"
 _PUBLIC_EXAMPLES = 128

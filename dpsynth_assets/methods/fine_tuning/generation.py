@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,
@@ -65,7 +66,6 @@ from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.release import Release
-from dpsynth_assets.storage.disk_room import Room
 
 GeneratorConfigT = TypeVar("GeneratorConfigT", bound=GeneratorConfig)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from dpsynth_assets.files.shared_models import local_copy
 from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,
     TrainingPairs,
@@ -18,7 +19,6 @@ from dpsynth_assets.methods.fine_tuning.private_training import TrainingStart
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.models.conditional_generator import ConditionalGenerator
 from dpsynth_assets.models.fine_tuning import TokenExample
-from dpsynth_assets.storage.shared_models import local_copy
 
 
 @dataclass(frozen=True, kw_only=True)

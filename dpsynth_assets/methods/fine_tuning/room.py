@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpsynth_assets.storage.disk_room import Room
+from dpsynth_assets.files.disk_room import Room
 
 _BYTES = 4
 """Of a weight: training is in float32."""

@@ -14,9 +14,8 @@ corrections listed in the functions they concern.
 from dpsynth_assets.methods.private_prediction.few_shot import FewShot
 from dpsynth_assets.methods.private_prediction.invisible_ink import InvisibleInk
 from dpsynth_assets.methods.private_prediction.mean import MeanClustered, MeanUniform
-from dpsynth_assets.methods.private_prediction.mean_svt import MeanSvt
+from dpsynth_assets.methods.private_prediction.mean_svt import MeanSvt, MeanSvtOnGenerator
 from dpsynth_assets.methods.private_prediction.median import MedianClustered
-from dpsynth_assets.methods.private_prediction.svt_on_generator import MeanSvtOnGenerator
 
 __all__ = [
     "FewShot",

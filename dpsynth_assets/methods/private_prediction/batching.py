@@ -6,11 +6,13 @@ number comes from released or declared numbers, never from private records.
 Letters: s contexts in a batch, k records in a context, b batches of a cell.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.methods.candidates import BATCHES, NUMBER, Candidate, DeclaredFacts
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 
 
@@ -159,3 +161,41 @@ def proportional_shares(counts: Sequence[int], limit: int) -> list[int]:
     for index in np.argsort(remainders, kind="stable")[: limit - sum(shares)]:
         shares[index] += 1
     return shares
+
+
+SIZES = (64, 128, 256)
+"""Of the papers, in records."""
+
+
+def batch_candidates(
+    method: str,
+    facts: DeclaredFacts,
+    *,
+    asks: str = NUMBER,
+    declared: Mapping[str, Any] | None = None,
+    sizes: Sequence[int] = SIZES,
+) -> tuple[Candidate, ...]:
+    """A method's candidates, the smallest batch first: it reads the fewest contexts for a token.
+
+    Args:
+        method: Its name, which is its line on the leaderboard too.
+        facts: What is public about the dataset.
+        asks: What a steward has to declare.
+        declared: Further fields of the dataset file that it needs.
+        sizes: Records of a batch.
+    """
+    lengths = (
+        {}
+        if facts.words is None
+        else {"max_document_tokens": facts.text_tokens, "max_example_tokens": facts.text_tokens}
+    )
+    return tuple(
+        Candidate(
+            line=method,
+            settings={"expected_batch_size": size, "max_batches": BATCHES, **lengths},
+            declared=declared or {},
+            asks=asks,
+            batch=size,
+        )
+        for size in sizes
+    )

@@ -4,14 +4,18 @@ Everything but `place` reads settings, declared facts and released numbers, and 
 may be wrong with the batches is known, and asked, before anything is charged.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
+from dpsynth_assets.methods.cluster_histogram import (
+    ClusterHistogram,
+    assign_clusters,
+    label_indices,
+)
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.batching import (
     BatchCell,
@@ -26,10 +30,40 @@ from dpsynth_assets.methods.private_prediction.config import (
 )
 from dpsynth_assets.methods.private_prediction.decoding import slack_refusal
 from dpsynth_assets.methods.private_prediction.placing import assign_records, fill_slots
-from dpsynth_assets.methods.private_prediction.record_cells import RecordCells
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordCells:
+    """Finds labels and clusters of records. Holds public values only.
+
+    Attributes:
+        labels: Declared labels, in order.
+        centers: (K, d) public centres; None where batches do not follow clusters.
+        kept: For each label, indices into `centers`.
+    """
+
+    labels: tuple[str, ...]
+    centers: np.ndarray | None = field(default=None, repr=False)
+    kept: tuple[tuple[int, ...], ...] = ()
+
+    def __call__(self, private: PrivateInputs) -> tuple[np.ndarray, np.ndarray | None]:
+        """Finds (N,) indices of labels, and of centres or None; -1 where a record has none.
+
+        Raises:
+            ValueError: If there are centres and no embeddings.
+        """
+        labels = label_indices(private.records["label"].to_list(), self.labels)
+        if self.centers is None:
+            return labels, None
+        if private.embeddings is None:
+            raise ValueError(
+                "Expected embeddings of the private records, got none. Materialise "
+                "private_embeddings."
+            )
+        return labels, assign_clusters(private.embeddings, labels, self.centers, self.kept)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.logit_moves import PassShape
+from dpsynth_assets.files.disk_room import Room, bytes_of_texts
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -49,7 +50,6 @@ from dpsynth_assets.privacy.noisy_probabilities import (
     noisy_probabilities_event,
 )
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.storage.disk_room import Room, bytes_of_texts
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.reconstruction import KeysWritten

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
-from dpsynth_assets.methods.private_prediction.batch_sizes import batch_candidates
+from dpsynth_assets.methods.private_prediction.batching import batch_candidates
 from dpsynth_assets.methods.private_prediction.config import InvisibleInkConfig
 from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector

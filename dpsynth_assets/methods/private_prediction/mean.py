@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpsynth_assets.methods.candidates import HISTOGRAM, NUMBER, Candidate, DeclaredFacts
-from dpsynth_assets.methods.private_prediction.batch_sizes import batch_candidates
+from dpsynth_assets.methods.private_prediction.batching import batch_candidates
 from dpsynth_assets.methods.private_prediction.config import (
     MeanClusteredConfig,
     MeanUniformConfig,

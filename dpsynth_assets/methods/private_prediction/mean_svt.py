@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from dpsynth_assets.methods.candidates import NUMBER, Candidate, DeclaredFacts
-from dpsynth_assets.methods.private_prediction.batch_sizes import batch_candidates
+from dpsynth_assets.methods.on_generator import GeneratorChoice, OnGenerator
+from dpsynth_assets.methods.private_prediction.batching import batch_candidates
 from dpsynth_assets.methods.private_prediction.config import MeanSvtConfig
 from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
@@ -142,3 +143,30 @@ class MeanSvt(BatchPrediction[MeanSvtConfig]):
             "break_even_private_fraction": each / (each + tested),
         }
         return self.planned_tokens(behind_test(tokens), parameters, target_epsilon)
+
+
+class MeanSvtOnGeneratorConfig(GeneratorChoice, MeanSvtConfig):
+    """Those of `mean_svt`, and whose generator is the public channel."""
+
+    method: Literal["mean_svt_on_generator"] = "mean_svt_on_generator"  # type: ignore[assignment]
+
+
+class MeanSvtOnGenerator(OnGenerator, MeanSvt):
+    """Amin et al. 2024, Algorithm 1, with a fine-tuned generator in the place of the public model.
+
+    The generator proposes public tokens nearer to the records than the public model does, so the
+    test passes more often and fewer tokens are paid. Its budget is what fine-tuning leaves, and the
+    label states both together.
+    """
+
+    name: ClassVar[str] = "mean_svt_on_generator"
+    title: ClassVar[str] = "Private prediction with a generator's free tokens"
+    config_type = MeanSvtOnGeneratorConfig
+    unadvised = "builds on another method's generator, which is paid for beside it"
+    attacks = ()  # The attack plants keys before any generator exists; `mean_svt` draws alike.
+
+    @classmethod
+    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        """None: `mean_svt` is weighed."""
+        del facts
+        return ()

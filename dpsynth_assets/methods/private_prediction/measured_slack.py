@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from dpsynth_assets.attacks.logit_moves import NAME, LogitMoves, PassShape, measured_moves
+from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.models.decoding import is_vllm
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
-from dpsynth_assets.storage.identity import version_of
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import Audit

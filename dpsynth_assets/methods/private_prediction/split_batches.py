@@ -22,7 +22,7 @@ from dpsynth_assets.methods.private_prediction.batching import (
     first_batches,
     generating_batches,
 )
-from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
+from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches, RecordCells
 from dpsynth_assets.methods.private_prediction.passes import Part
 from dpsynth_assets.methods.private_prediction.placing import (
     Cell,
@@ -34,7 +34,6 @@ from dpsynth_assets.methods.private_prediction.placing import (
     slot_places,
     slot_shares,
 )
-from dpsynth_assets.methods.private_prediction.record_cells import RecordCells
 from dpsynth_assets.records.record_filters import CANONICAL
 
 if TYPE_CHECKING:

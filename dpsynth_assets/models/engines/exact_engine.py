@@ -5,19 +5,17 @@ their order and how calls are cut into passes change no bit.
 """
 
 from collections.abc import Iterator
-from itertools import islice
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.models.decoding.token_draws import uniforms
-from dpsynth_assets.models.engines.decoding_loop import EndRules, decode_rows
-from dpsynth_assets.models.engines.local_engine import LocalEngine, Vectors
+from dpsynth_assets.models.engines.local_engine import Vectors
+from dpsynth_assets.models.engines.passes import EngineInPasses
 from dpsynth_assets.models.engines.protocol import (
     EngineError,
     Pooling,
     Provenance,
-    Sampling,
     ShareCallback,
 )
 from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, ExactDecoderError
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
     from dpsynth_assets.models.language_model import LanguageModel
 
 
-class ExactEngine(LocalEngine):
-    """Batches prompts of similar length, reads equal prompts once, drops finished rows.
+class ExactEngine(EngineInPasses):
+    """The exact decoder, opened.
 
     Args:
         language_model: A folder with a Llama-shaped model, and its tokenizer.
@@ -40,8 +38,7 @@ class ExactEngine(LocalEngine):
     """
 
     def __init__(self, language_model: "LanguageModel", *, batch_rows: int = 64) -> None:
-        super().__init__(language_model)
-        self._batch_rows = batch_rows
+        super().__init__(language_model, batch_rows=batch_rows)
         try:
             self._decoder: ExactDecoder | None = opened_decoder(
                 language_model.source, language_model.encode
@@ -52,39 +49,6 @@ class ExactEngine(LocalEngine):
     def close(self) -> None:
         """Lets go of the weights; the engine is not used again."""
         self._decoder = None
-
-    def _write(
-        self,
-        prompts: list[list[int]],
-        limits: list[int],
-        sampling: Sampling,
-        vectors: Vectors,
-        progress: ShareCallback | None,
-    ) -> list[list[int]]:
-        import torch
-
-        rules = EndRules(self._end_token_ids, sampling.stop, self.language_model.decode)
-        written: dict[int, list[int]] = {}
-        for rows in self._batches(prompts):
-            bounds = [limits[row] for row in rows]
-            contexts = self._contexts([prompts[row] for row in rows], max(bounds), vectors)
-            texts = self._constrained(rows, sampling)
-            uniform = torch.from_numpy(uniforms(sampling.seed, rows, max(bounds)))
-            tokens = decode_rows(contexts, bounds, sampling, uniform, rules, texts)
-            written |= dict(zip(rows, tokens, strict=True))
-            if progress is not None:
-                progress(len(written) / len(prompts))
-        return [written[row] for row in range(len(prompts))]
-
-    def _logits(self, prompts: list[list[int]], vectors: Vectors) -> np.ndarray:
-        import torch
-
-        logits = np.empty((len(prompts), self.language_model.vocabulary_size), dtype=np.float32)
-        for rows in self._batches(prompts):
-            start = torch.zeros(len(rows), dtype=torch.long)
-            contexts = self._contexts([prompts[row] for row in rows], 1, vectors)
-            logits[rows] = contexts.next_logits(start, start).numpy()
-        return logits
 
     def _hidden_states(
         self,
@@ -97,7 +61,7 @@ class ExactEngine(LocalEngine):
     ) -> dict[int, np.ndarray]:
         del provenance  # a text's states are a function of it alone, whatever shares its pass
         return pooled_streams(
-            self._opened,
+            self._open_decoder,
             texts,
             layers,
             begin=begin,
@@ -106,33 +70,21 @@ class ExactEngine(LocalEngine):
         )
 
     @property
-    def _opened(self) -> ExactDecoder:
+    def _open_decoder(self) -> ExactDecoder:
         if self._decoder is None:
             raise EngineError("Expected an open engine, got one that was closed; open it again.")
         return self._decoder
 
-    def _batches(self, prompts: list[list[int]]) -> Iterator[list[int]]:
-        """Rows of each pass: prompts of similar length together, equal ones side by side."""
-        order = iter(sorted(range(len(prompts)), key=lambda row: (len(prompts[row]), prompts[row])))
-        while rows := list(islice(order, self._batch_rows)):
-            yield rows
-
-    def _contexts(
-        self, prompts: list[list[int]], max_new_tokens: int, vectors: Vectors
-    ) -> ExactContexts:
-        """Reads each different prompt once; rows of equal prompts begin as copies."""
+    @contextmanager
+    def _opened(
+        self, prompts: list[tuple[int, ...]], max_new_tokens: int, vectors: Vectors
+    ) -> Iterator[ExactContexts]:
         import torch
 
-        place = {ids: index for index, ids in enumerate(dict.fromkeys(map(tuple, prompts)))}
-        added: dict[int, torch.Tensor] = {
-            layer: torch.from_numpy(vector) for layer, vector in vectors.items()
-        }
-        contexts = ExactContexts(
-            self._opened,
-            list(place),
-            prompt_columns=max(map(len, place)),
+        yield ExactContexts(
+            self._open_decoder,
+            prompts,
+            prompt_columns=max(map(len, prompts)),
             max_new_tokens=max_new_tokens,
-            added=added,
+            added={layer: torch.from_numpy(vector) for layer, vector in vectors.items()},
         )
-        contexts.keep(torch.tensor([place[tuple(prompt)] for prompt in prompts]))
-        return contexts

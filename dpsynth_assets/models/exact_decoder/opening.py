@@ -2,14 +2,12 @@
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dpsynth_assets.models.exact_decoder.calibration import calibration_ids
+from dpsynth_assets.files.kept import Form, kept_file
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, calibrated_table
 from dpsynth_assets.models.exact_decoder.shapes import ExactDecoderError, LlamaShape
 from dpsynth_assets.models.exact_decoder.weights import (
@@ -19,9 +17,6 @@ from dpsynth_assets.models.exact_decoder.weights import (
 )
 from dpsynth_assets.models.kept import kept
 from dpsynth_assets.paths import home
-
-if TYPE_CHECKING:
-    import torch
 
 _VERSION = "1"
 """Raised when a checkpoint is quantized otherwise: stored weights are then made anew."""
@@ -76,7 +71,7 @@ def read_decoder(
     """
     import torch
     from safetensors import SafetensorError, safe_open
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save
     from transformers import AutoConfig
 
     file = folder / "model.safetensors"
@@ -89,15 +84,17 @@ def read_decoder(
     try:
         with torch.inference_mode(), safe_open(file, "pt") as table:
             embeddings = table.get_tensor(EMBEDDINGS).float()
-            stored = None if store is None else store / f"{_digest(file, shape, calibration)}.st"
-            if stored is not None and stored.is_file():
-                quantized = load_file(stored)
-            else:
+
+            def quantize() -> dict[str, torch.Tensor]:
                 weights = load_file(file)
                 expect_weights(shape, weights, file)
-                quantized = calibrated_table(shape, weights, calibration)
-                if stored is not None:
-                    quantized = _stored(quantized, stored)
+                return calibrated_table(shape, weights, calibration)
+
+            if store is None:
+                quantized = quantize()
+            else:  # Mapped from the file: processes share them.
+                place = store / f"{_digest(file, shape, calibration)}.st"
+                quantized = kept_file(place, quantize, Form(load_file, save))
             return ExactDecoder(shape, integer_weights(shape, embeddings, quantized))
     except (SafetensorError, KeyError) as error:
         raise ExactDecoderError(
@@ -114,23 +111,32 @@ def _digest(file: Path, shape: LlamaShape, calibration: Sequence[Sequence[int]])
     return digest.hexdigest()
 
 
-def _stored(quantized: "dict[str, torch.Tensor]", place: Path) -> "dict[str, torch.Tensor]":
-    """Writes weights whole, readable by the owner alone, and returns them mapped from the file.
+TEXTS = (
+    "We came on a Friday night and waited twenty minutes for a table, which the host had warned us "
+    "about. The noodles were worth it: hot, salty, with just enough ginger. Our waiter forgot the "
+    "second round of drinks but took them off the bill without being asked. Four stars, and we "
+    "will be back for the dumplings. If you can, sit by the window; the room gets loud after 8.",
+    "The harbour was founded in 1847 and grew quickly once the railway reached the coast. By the "
+    "end of the century it handled a third of the region's timber, most of it bound for shipyards "
+    "in the south. Two fires, in 1902 and 1911, destroyed the old warehouses. Today the quarter is "
+    "known for its theatre, a small maritime museum and the university's school of engineering.",
+    "Dear support team, my order 58213 arrived on Tuesday with a cracked screen. I have already "
+    "tried the steps on your website, and the device does not turn on. Could you please send a "
+    "replacement to the same address, or refund the $349.99? I attach two photos. Thank you in "
+    "advance, and kind regards, Maria.",
+    "Shares of the company fell 6 percent in early trading after it cut its forecast for the year. "
+    "The chief executive said that demand in Europe had been weaker than expected, while costs for "
+    "energy and transport kept rising. Analysts at two banks lowered their ratings.\n\n"
+    '{"title": "The Long Road", "year": 1994, "genres": ["drama", "war"], "rating": 7.8}\n\n'
+    "def mean(values):\n    return sum(values) / len(values)\n",
+    '"You never told me," she said, and put the letter back on the table. He looked at the floor. '
+    "Outside the rain had stopped; somebody was laughing in the street below. \"I didn't know how "
+    'to begin," he answered at last. "Every time I tried, it was already too late for the truth." '
+    "She laughed, not kindly, and went to find her coat.",
+)
+_TOKENS = 160
 
-    A folder that cannot be written is no failure: the weights are then quantized at each opening.
-    """
-    from safetensors.torch import load_file, save
 
-    try:
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".", dir=place.parent)  # of mode 600
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(save(quantized))
-            Path(temporary).replace(place)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError:
-        return quantized
-    return load_file(place)
+def calibration_ids(encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
+    """Token ids of the texts; `encode` maps a text to ids."""
+    return [list(encode(text))[:_TOKENS] for text in TEXTS]

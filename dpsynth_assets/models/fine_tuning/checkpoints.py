@@ -4,7 +4,6 @@ Frozen parameters are not kept: they are public, and come with the model that a 
 """
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from dpsynth_assets.files.whole_files import flush, owner_folder
+from dpsynth_assets.files.whole_folders import flush_all
 from dpsynth_assets.models.fine_tuning.reports import PublicLoss
 
 if TYPE_CHECKING:
@@ -153,12 +154,11 @@ def _read_state(folder: Path) -> dict[str, Any]:
 
 
 class CheckpointFolders:
-    """A `RunCheckpoint` in a folder of its own, for runs outside a staged method."""
+    """A `RunCheckpoint` in a folder of its own, for a run that no store keeps anything of."""
 
     def __init__(self, folder: Path) -> None:
         """Uses, or creates, an owner-only folder."""
-        self._folder = Path(folder)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = owner_folder(folder)
 
     @property
     def saved(self) -> Path | None:
@@ -176,19 +176,9 @@ class CheckpointFolders:
         """Renames it, after which older ones are removed."""
         last = self.saved
         number = 0 if last is None else int(last.name.removeprefix("saved-")) + 1
-        for file in [*folder.iterdir(), folder]:
-            _flush(file)
+        flush_all(folder)
         folder.rename(self._folder / f"saved-{number:09d}")
-        _flush(self._folder)
+        flush(self._folder)
         for each in self._folder.iterdir():
             if each.name != f"saved-{number:09d}":
                 shutil.rmtree(each)
-
-
-def _flush(path: Path) -> None:
-    """Waits until a file or folder is on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

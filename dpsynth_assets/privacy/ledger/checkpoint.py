@@ -18,7 +18,6 @@ run, covers every entry, the append-only triggers, and the checkpoint with its r
 import hashlib
 import json
 import os
-import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
@@ -33,6 +32,7 @@ from sqlalchemy.engine import make_url
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
 from dpsynth_assets.privacy.ledger.plans import Charges
+from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
 from dpsynth_assets.privacy.ledger.reservations import (
     KeptReservations,
     KindsOf,
@@ -106,21 +106,12 @@ class Checkpoint:
 
         Reservations are added to their file first: it may hold more than the checkpoint says.
         """
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(OSError, sqlite3.Error):
+            owner_folder(self.path.parent)
             kept = self._with_reservations(book)
-        except (OSError, sqlite3.Error):
-            return
-        body = json.dumps(_json(book, kept), separators=(",", ":")).encode()
-        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-            temporary.replace(self.path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
+            body = json.dumps(_json(book, kept), separators=(",", ":")).encode()
+            with replaced(self.path) as new:
+                new.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
 
     def remove(self) -> None:
         """Removes both files: the next process verifies the whole chain."""

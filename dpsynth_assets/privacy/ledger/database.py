@@ -18,6 +18,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.ledger import triggers
+from dpsynth_assets.privacy.ledger.replacing import owner_folder
 from dpsynth_assets.privacy.ledger.schema import KINDS, RESERVE, LedgerEntry
 
 LOCK_WAIT_SECONDS = 60
@@ -220,7 +221,7 @@ def _create_owner_only(path: Path) -> None:
     if path.exists():
         return
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner_folder(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     except OSError as error:
         raise PrivacyError(

@@ -8,15 +8,14 @@ An altered row could make a release be paid for again, or be refused as altered;
 what was spent, and it cannot make private data be read without a charge.
 """
 
-import os
-import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
+from dpsynth_assets.privacy.ledger.replacing import replaced
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
 
 Value = TypeVar("Value")
@@ -174,19 +173,12 @@ class KeptReservations:
         Raises:
             OSError, sqlite3.Error: The file cannot be written.
         """
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        try:
-            empty = cls(temporary, 0, 0)
+        with replaced(path) as new:
+            empty = cls(new, 0, 0)
             with closing(empty._connect()) as connection, connection:
                 for statement in _TABLES:
                     connection.execute(statement)
             filled = empty.with_later(reserved, committed)
-            temporary.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
         return cls(path, filled.reserved, filled.committed)
 
     def _connect(self) -> sqlite3.Connection:

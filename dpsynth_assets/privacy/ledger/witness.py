@@ -6,15 +6,13 @@ the last entry that this installation saw. A ledger without that entry is not th
 charged, and nothing is charged to it until a person has decided what to do.
 """
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
+from dpsynth_assets.privacy.ledger.replacing import alone, owner_folder, replaced
 
 
 @dataclass(frozen=True)
@@ -71,17 +69,10 @@ class Witness:
             self._write(seen)
 
     def _write(self, seen: Seen) -> None:
-        temporary = self.path.with_name(f".{self.path.name}.new")  # One at a time is here.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(vars(seen), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
+        for left in self.path.parent.glob(f".{self.path.name}.*"):
+            left.unlink()  # Of a killed writer: one at a time is here.
+        with replaced(self.path) as new:
+            new.write_text(json.dumps(vars(seen)))
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (self.path.parent / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+    def _alone(self) -> AbstractContextManager[None]:
+        return alone(owner_folder(self.path.parent) / ".lock")

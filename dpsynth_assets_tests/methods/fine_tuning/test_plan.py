@@ -194,11 +194,10 @@ def test_an_altered_cache_changes_the_charge_with_the_noise_and_overspends_nothi
     assert not ledger.preview(request(made.event), budget(terms)).admitted
 
 
-@pytest.mark.parametrize("broken", ["", "{", "[]", "{}", "null"])
-def test_a_damaged_cache_file_is_computed_anew(broken):
+def test_a_kept_document_of_something_else_is_computed_anew():
     assert plan_cache.remembered({"a": 1}, lambda: 0.1 + 0.2) == 0.1 + 0.2
     (file,) = home().plans.iterdir()
-    file.write_text(broken)
+    file.write_text("{}")
     assert plan_cache.remembered({"a": 1}, lambda: 7) == 7
     assert plan_cache.remembered({"a": 1}, lambda: 8) == 7
 

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.models.engines import Capability, Engine, EngineError, Sampling
+from dpsynth_assets.models.engines import (
+    Capability,
+    Engine,
+    EngineError,
+    Sampling,
+    transformers_engine,
+)
 from dpsynth_assets.models.engines.residual_stream import decoder_layers
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 
@@ -208,7 +214,7 @@ def test_running_out_of_memory_gives_one_line(engine, prompts, monkeypatch):
     def full(*_, **__):
         raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setattr(engine, "_contexts", full)
+    monkeypatch.setattr(transformers_engine, "PackedContexts", full)
     with pytest.raises(EngineError, match="lower batch_rows"):
         engine.generate(prompts, GREEDY)
 

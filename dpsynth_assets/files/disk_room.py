@@ -14,13 +14,6 @@ BYTES_OF_A_TOKEN = 32
 BYTES_OF_A_ROW = 256
 """Beside its text: label, number, votes and what else a row says of itself."""
 
-NO_DATABASE = (
-    "A database cannot be read or written (its message is withheld). Look at the room on the disks "
-    "of DPSYNTH_HOME, at a limit on the size of files (`ulimit -f`) and, with PostgreSQL, at the "
-    "server, and run again: what was stored is used."
-)
-"""What is said of a database of Dagster or of ours, whose own message may quote what it holds."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Room:

@@ -8,7 +8,6 @@ whenever a process is killed, the old folder or the new one is there, whole.
 
 import ctypes
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -16,18 +15,17 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from upath import UPath
 
+from dpsynth_assets.files.whole_files import alone, flush
 from dpsynth_assets.paths import Folder
 
 MARKER = "complete.json"
 """Last file of a folder in an object store: name -> SHA-256 of every other file."""
-
-_CHUNK_BYTES = 1 << 22
 
 
 @contextmanager
@@ -37,7 +35,7 @@ def written_whole(final: Folder) -> Iterator[Path]:
     An error leaves nothing behind, a killed process nothing that is taken for the folder.
     """
     if isinstance(final, Path):
-        with _beside(final) as temporary:
+        with _beside(final, Path.replace) as temporary:
             yield temporary
         return
     with tempfile.TemporaryDirectory(prefix="dpsynth-") as scratch:
@@ -55,24 +53,12 @@ def replaced_whole(final: Path) -> Iterator[Path]:
     leaves `final` as it is.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
-    parent = os.open(final.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(parent, fcntl.LOCK_EX)
+    with alone(final.parent):
         own = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{8}}(\.old)?")
         for left in [each for each in final.parent.iterdir() if own.fullmatch(each.name)]:
             shutil.rmtree(left, ignore_errors=True)
-        temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
-        temporary.mkdir()
-        try:
+        with _beside(final, _take_place) as temporary:
             yield temporary
-            for path in (*temporary.rglob("*"), temporary):
-                flush(path)
-            _take_place(temporary, final)
-            os.fsync(parent)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    finally:
-        os.close(parent)
 
 
 _EXCHANGE = 2
@@ -104,18 +90,23 @@ def _take_place(new: Path, final: Path) -> None:
 
 
 @contextmanager
-def _beside(final: Path) -> Iterator[Path]:
+def _beside(final: Path, take_place: Callable[[Path, Path], object]) -> Iterator[Path]:
+    """Yields an empty folder, which takes the place of `final`, on disk, when the block ends."""
     temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
     temporary.mkdir(parents=True)
     try:
         yield temporary
-        for path in (*temporary.rglob("*"), temporary):
-            flush(path)
-        temporary.replace(final)
-    except BaseException:
+        flush_all(temporary)
+        take_place(temporary, final)
+        flush(final.parent)
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)  # A full disk needs the space.
-        raise
-    flush(final.parent)
+
+
+def flush_all(folder: Path) -> None:
+    """Waits until a folder is on disk with all that lies in it."""
+    for path in (*folder.rglob("*"), folder):
+        flush(path)
 
 
 def upload(local: Path, final: UPath, *, last: str) -> None:
@@ -172,17 +163,5 @@ def file_digests(folder: Folder) -> dict[str, str]:
 
 def digest_of(path: Folder) -> str:
     """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_CHUNK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def flush(path: Path) -> None:
-    """Waits until a file's or a folder's content is on disk: a commit must never outlive it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

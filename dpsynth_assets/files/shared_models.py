@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from dpsynth_assets.files.whole_folders import MARKER, download_whole, written_whole
 from dpsynth_assets.paths import Folder, home
-from dpsynth_assets.storage.whole_folders import MARKER, download_whole, written_whole
 
 _BELOW, _PARTS = ("artifacts", "public"), 3
 """A model's folder is named by base, kind and version below these two."""
@@ -25,6 +25,22 @@ def model_folder(base: str, kind: str, version: str) -> Path:
         OSError: A file in the store is not the one that was stored.
     """
     return _fetched(home().public_models / base / kind / version)
+
+
+def made_folder(base: str, kind: str, version: str, make: Callable[[Path], object]) -> Path:
+    """Folder of a model of this version: made before, here or on another machine, or made now.
+
+    Args:
+        base: Whose it is.
+        kind: What it is.
+        version: Digest of all that it is made of.
+        make: Fills an empty folder, which becomes the model's when it is whole.
+    """
+    folder = model_folder(base, kind, version)
+    if not folder.is_dir():
+        _copied(make, folder)
+    share(folder)
+    return folder
 
 
 def share(folder: Path) -> None:

@@ -1,0 +1,67 @@
+"""The one line that may be said of an error whose own text may quote private data."""
+
+import errno
+import os
+
+SHOW = "DPSYNTH_SHOW_PRIVATE_ERRORS"
+"""Environment variable: 1 shows such texts, on a machine where they may be logged."""
+
+_OF_THE_MACHINE = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.EFBIG,
+}
+"""Failures of a disk, whose names say nothing about records."""
+
+_OF_A_DATABASE = "OperationalError"
+"""Type name: of SQLite, and of SQLAlchemy over it or a server."""
+
+_OUT_OF_MEMORY = {"MemoryError", "OutOfMemoryError"}
+"""Type names: PyTorch has one of its own."""
+
+
+def redacted(name: str, error: BaseException) -> str:
+    """Names a fault of the machine, with its remedy; of any other error its type alone.
+
+    Args:
+        name: What failed, in public words.
+        error: Its text, and those of what it is chained to, are not quoted.
+    """
+    kind = type(error).__name__
+    if is_out_of_memory(error):
+        return (
+            f"{name} failed: out of memory. Choose smaller batches or a smaller model, or a "
+            "machine with more memory, and run again: what was stored is used."
+        )
+    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+        return (
+            f"{name} failed: {os.strerror(error.errno)}. Free space on the disks of DPSYNTH_HOME "
+            "and the source, or check their rights, and run again: what was stored is used."
+        )
+    if kind == _OF_A_DATABASE:
+        return (
+            f"{name} failed: a database cannot be read or written (its message is withheld). Look "
+            "at the room on the disks of DPSYNTH_HOME, at a limit on the size of files (`ulimit "
+            "-f`) and, with PostgreSQL, at the server, and run again: what was stored is used."
+        )
+    if may_be_shown():
+        return f"{name} failed with {kind}: {' '.join(str(error).split())}"
+    return (
+        f"{name} failed with {kind}. Its message is withheld because it may quote private data; "
+        "run `dpsynth datasets check` on the dataset file, or set DPSYNTH_SHOW_PRIVATE_ERRORS=1 "
+        "on a machine where private text may be logged."
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Says whether the memory of the machine or of a device did not suffice."""
+    return type(error).__name__ in _OUT_OF_MEMORY
+
+
+def may_be_shown() -> bool:
+    """Says whether private text may be shown in errors."""
+    return os.environ.get(SHOW) == "1"

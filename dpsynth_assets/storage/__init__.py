@@ -1,1 +1,0 @@
-"""Folders that appear whole or not at all, and public models that machines share."""
