@@ -5,10 +5,31 @@ import json
 import numpy as np
 import polars as pl
 import pytest
+from mailboxes import public_rows
 
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
 from dpsynth_assets.models.prompt_sampler import EncodedDocuments, PromptSampler, similar_groups
+
+
+@pytest.fixture(scope="session")
+def toy_documents():
+    return pl.DataFrame(public_rows(200, seed=0))
+
+
+@pytest.fixture(scope="session")
+def toy_settings():
+    return TrainingSettings(
+        vocabulary=400, width=32, heads=2, layers=2, feed_forward=48, token_budget=6000,
+        batch_tokens=512, sequence_tokens=(128, 256), threads=1,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def trained_folder(toy_documents, toy_settings, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "toy"
+    train_language_model(toy_documents, folder, toy_settings)
+    return folder
 
 
 def weights(folder):
@@ -16,13 +37,13 @@ def weights(folder):
 
 
 def test_equal_seeds_give_equal_weights_and_others_do_not(
-    toy_documents, toy_folder, toy_settings, tmp_path
+    toy_documents, trained_folder, toy_settings, tmp_path
 ):
     train_language_model(toy_documents, tmp_path / "same", toy_settings)
     other = toy_settings.model_copy(update={"seed": 1})
     train_language_model(toy_documents, tmp_path / "other", other)
-    assert weights(tmp_path / "same") == weights(toy_folder)
-    assert weights(tmp_path / "other") != weights(toy_folder)
+    assert weights(tmp_path / "same") == weights(trained_folder)
+    assert weights(tmp_path / "other") != weights(trained_folder)
 
 
 def test_training_does_not_touch_the_global_generator_or_threads(
@@ -37,11 +58,11 @@ def test_training_does_not_touch_the_global_generator_or_threads(
     assert torch.get_num_threads() == threads
 
 
-def test_the_folder_loads_in_plain_transformers_as_a_llama(toy_folder):
+def test_the_folder_loads_in_plain_transformers_as_a_llama(trained_folder):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(toy_folder)
-    tokenizer = AutoTokenizer.from_pretrained(toy_folder)
+    model = AutoModelForCausalLM.from_pretrained(trained_folder)
+    tokenizer = AutoTokenizer.from_pretrained(trained_folder)
     assert type(model).__name__ == "LlamaForCausalLM"
     assert model.config.eos_token_id == tokenizer.eos_token_id
     assert tokenizer.decode(tokenizer.encode("Dear 42.", add_special_tokens=False)) == "Dear 42."
@@ -51,9 +72,9 @@ def test_digits_are_tokens_of_their_own(toy_model):
     assert len(toy_model.encode("90210")) == 5
 
 
-def test_a_few_steps_beat_the_uniform_guess(toy_folder, toy_settings):
-    facts = json.loads((toy_folder / "training_facts.json").read_text())
-    assert facts["perplexity"] < 0.8 * load_language_model(toy_folder).vocabulary_size
+def test_a_few_steps_beat_the_uniform_guess(trained_folder, toy_settings):
+    facts = json.loads((trained_folder / "training_facts.json").read_text())
+    assert facts["perplexity"] < 0.8 * load_language_model(trained_folder).vocabulary_size
     assert facts["training_tokens"] >= toy_settings.token_budget
     assert len(facts["perplexity_by_position"]) >= 2
 
@@ -125,12 +146,14 @@ def test_documents_with_the_same_words_share_a_group():
     assert not set(groups[:20]) & set(groups[20:])
 
 
-def test_muon_trains_the_matrices_of_the_layers_and_adamw_all_the_rest(toy_folder, toy_settings):
+def test_muon_trains_the_matrices_of_the_layers_and_adamw_all_the_rest(
+    trained_folder, toy_settings
+):
     import torch
 
     from dpsynth_assets.models.language_model_training import _optimizers
 
-    model = load_language_model(toy_folder).model
+    model = load_language_model(trained_folder).model
     muon, adam = _optimizers(model, toy_settings)
     assert isinstance(muon, torch.optim.Muon)
     assert muon.param_groups[0]["weight_decay"] == 0.0

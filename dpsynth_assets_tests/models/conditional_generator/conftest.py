@@ -1,14 +1,10 @@
-"""A tiny generator, trained once on two topics that share no word but the frame around them."""
+"""Documents of two topics that share no word but the frame around them, and untrained models."""
 
 import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.models.conditional_generator import load_conditional_generator
-from dpsynth_assets.models.conditional_generator.training import (
-    GeneratorTrainingSettings,
-    train_conditional_generator,
-)
+from dpsynth_assets.models.conditional_generator.training import GeneratorTrainingSettings
 
 TOPICS = {
     "heating": ("boiler", "radiator", "thermostat", "chimney", "plumber", "kettle"),
@@ -45,20 +41,7 @@ def tiny_settings():
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(two_topics, tiny_settings, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "generator"
-    keywords = [TOPICS[topic] for topic in two_topics["topic"]]
-    train_conditional_generator(two_topics, keywords, folder, tiny_settings)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny_generator(tiny_folder):
-    return load_conditional_generator(tiny_folder, device="cpu")
-
-
-@pytest.fixture(scope="session")
-def random_models(tiny_folder, tmp_path_factory):
+def random_models(toy_generator_folder, tmp_path_factory):
     """Folders of untrained models of four architectures that share the tiny tokenizer."""
     import torch
     from transformers import (
@@ -71,7 +54,7 @@ def random_models(tiny_folder, tmp_path_factory):
         T5ForConditionalGeneration,
     )
 
-    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    tokenizer = AutoTokenizer.from_pretrained(toy_generator_folder)
     ids = {
         "vocab_size": len(tokenizer), "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id,

@@ -26,6 +26,19 @@ from dpsynth_assets_tests.models.conditional_generator.conftest import TOPICS
 FAST = {"token_budget": 1500}
 
 
+@pytest.fixture(scope="session")
+def trained_folder(two_topics, tiny_settings, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "generator"
+    keywords = [TOPICS[topic] for topic in two_topics["topic"]]
+    train_conditional_generator(two_topics, keywords, folder, tiny_settings)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained_generator(trained_folder):
+    return load_conditional_generator(trained_folder, device="cpu")
+
+
 def weights(folder):
     return (folder / "model.safetensors").read_bytes()
 
@@ -38,31 +51,31 @@ def test_equal_seeds_give_equal_weights_and_others_do_not(two_topics, tiny_setti
     assert weights(tmp_path / "one") != weights(tmp_path / "other")
 
 
-def test_documents_of_a_topic_hold_its_words(tiny_generator):
+def test_documents_of_a_topic_hold_its_words(trained_generator):
     for topic, other in (("heating", "music"), ("music", "heating")):
-        text = " ".join(tiny_generator.generate([condition_text(TOPICS[topic])] * 40, seed=1))
+        text = " ".join(trained_generator.generate([condition_text(TOPICS[topic])] * 40, seed=1))
         own, foreign = (sum(text.count(word) for word in TOPICS[name]) for name in (topic, other))
         assert own > 2 * foreign + 10
 
 
-def test_another_documents_condition_explains_a_document_less(tiny_folder):
-    facts = json.loads((tiny_folder / "training_facts.json").read_text())
+def test_another_documents_condition_explains_a_document_less(trained_folder):
+    facts = json.loads((trained_folder / "training_facts.json").read_text())
     assert facts["perplexity_other_condition"] > 1.15 * facts["perplexity"]
     assert facts["perplexity"] < 12
 
 
-def test_public_perplexity_is_the_exponential_of_the_mean_token_loss(tiny_generator):
+def test_public_perplexity_is_the_exponential_of_the_mean_token_loss(toy_generator):
     pairs = [("Keywords: violin", "A melody."), ("", "The boiler and the kettle are here.")]
-    batch = tiny_generator.encode_pairs(*zip(*pairs, strict=True))
+    batch = toy_generator.encode_pairs(*zip(*pairs, strict=True))
     counts = (batch.labels >= 0).sum(1)
-    mean = (tiny_generator.per_example_loss(batch) * counts).sum() / counts.sum()
-    assert public_perplexity(tiny_generator, pairs) == pytest.approx(float(mean.exp()), rel=1e-4)
+    mean = (toy_generator.per_example_loss(batch) * counts).sum() / counts.sum()
+    assert public_perplexity(toy_generator, pairs) == pytest.approx(float(mean.exp()), rel=1e-4)
 
 
-def test_the_folder_loads_in_plain_transformers_as_a_bart_without_dropout(tiny_folder):
+def test_the_folder_loads_in_plain_transformers_as_a_bart_without_dropout(trained_folder):
     from transformers import AutoModelForSeq2SeqLM
 
-    model = AutoModelForSeq2SeqLM.from_pretrained(tiny_folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained_folder)
     assert type(model).__name__ == "BartForConditionalGeneration"
     config = model.config
     assert config.dropout == config.attention_dropout == config.activation_dropout == 0
@@ -70,12 +83,12 @@ def test_the_folder_loads_in_plain_transformers_as_a_bart_without_dropout(tiny_f
     assert model.lm_head.weight is model.model.shared.weight
 
 
-def test_a_saved_generator_loads_back_and_writes_the_same(tiny_generator, tmp_path):
-    tiny_generator.save(tmp_path / "copy")
+def test_a_saved_generator_loads_back_and_writes_the_same(toy_generator, tmp_path):
+    toy_generator.save(tmp_path / "copy")
     copy = load_conditional_generator(tmp_path / "copy", device="cpu")
-    assert copy.max_document_tokens == 48
+    assert copy.max_document_tokens == 64
     conditions = ["Keywords: violin, concert"] * 3
-    assert copy.generate(conditions) == tiny_generator.generate(conditions)
+    assert copy.generate(conditions) == toy_generator.generate(conditions)
 
 
 def test_training_restores_the_global_generator_and_threads(two_topics, tiny_settings, tmp_path):
@@ -163,25 +176,25 @@ def test_a_missing_folder_is_one_line_with_a_remedy(tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_without_weights_is_one_line(tiny_generator, tmp_path):
-    tiny_generator.save(tmp_path)
+def test_a_folder_without_weights_is_one_line(toy_generator, tmp_path):
+    toy_generator.save(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(LanguageModelError, match="encoder-decoder weights") as error:
         _ = load_conditional_generator(tmp_path, device="cpu").model
     assert "\n" not in str(error.value)
 
 
-def test_other_weights_write_with_the_same_tokenizer_and_leave_the_first_alone(tiny_generator):
+def test_other_weights_write_with_the_same_tokenizer_and_leave_the_first_alone(toy_generator):
     import copy
 
     import torch
 
-    other = copy.deepcopy(tiny_generator.model)
+    other = copy.deepcopy(toy_generator.model)
     with torch.no_grad():
         other.final_logits_bias.zero_()
-    changed = tiny_generator.with_model(other)
+    changed = toy_generator.with_model(other)
     assert changed.model is other
-    assert tiny_generator.model is not other
-    assert changed.generate(["Keywords: violin"] * 5) != tiny_generator.generate(
+    assert toy_generator.model is not other
+    assert changed.generate(["Keywords: violin"] * 5) != toy_generator.generate(
         ["Keywords: violin"] * 5
     )
