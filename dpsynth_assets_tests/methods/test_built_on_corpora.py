@@ -46,12 +46,16 @@ def letters() -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 @pytest.fixture
-def run(letters, toy_folder, tmp_path, monkeypatch):
+def run(letters, toy_folder, toy_generator_folder, tmp_path, monkeypatch):
     """Runs a method over the letters, on a ledger of its own, behind `FIRST`."""
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     private, public = letters
     labels = tuple(sorted(private["label"].unique()))
-    base = PublicBase(public, language_model={"kind": "pretrained", "model": str(toy_folder)})
+    base = PublicBase(
+        public,
+        language_model={"kind": "pretrained", "model": str(toy_folder)},
+        conditional_generator={"kind": "pretrained", "model": str(toy_generator_folder)},
+    )
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
 
     def call(method, settings, behind=(FIRST,), **changes):

@@ -13,7 +13,7 @@ from dpsynth_assets.methods.private_prediction.prompts import (
     prompt_columns,
     public_prompt,
 )
-from dpsynth_assets.models.document_format import FORMATS, PAPER_PT
+from dpsynth_assets.models.document_format import PAPER_PT, PLAIN_PT
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.prompt_templates import (
     PromptTemplates,
@@ -92,7 +92,7 @@ def test_without_templates_the_model_is_the_very_same(model):
 
 
 @pytest.mark.parametrize("label", LABELS)
-@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("form", [PAPER_PT, PLAIN_PT], ids=["paper", "plain"])
 def test_empty_templates_write_the_document_format_token_by_token(model, form, label, monkeypatch):
     monkeypatch.setitem(model.__dict__, "document_format", form)
     monkeypatch.setitem(model.__dict__, "end_token_id", 1 if form.end != "```" else 50)

@@ -4,8 +4,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.models.conditional_generator.training import GeneratorTrainingSettings
-
 TOPICS = {
     "heating": ("boiler", "radiator", "thermostat", "chimney", "plumber", "kettle"),
     "music": ("violin", "orchestra", "trumpet", "melody", "concert", "drummer"),
@@ -29,15 +27,6 @@ def two_topic_documents(count):
 @pytest.fixture(scope="session")
 def two_topics():
     return two_topic_documents(160)
-
-
-@pytest.fixture(scope="session")
-def tiny_settings():
-    return GeneratorTrainingSettings(
-        vocabulary=420, width=32, encoder_layers=1, decoder_layers=1, heads=2, feed_forward=48,
-        max_condition_tokens=64, max_document_tokens=48, token_budget=26_000, batch_tokens=512,
-        topic_share=0.7, threads=1, public_embeddings=False,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")
