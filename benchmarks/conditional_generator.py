@@ -1,14 +1,14 @@
 """The conditional generator: its sampling beside transformers' own, and its loss along training.
 
-    python benchmarks/conditional_generator.py sampling [--model FOLDER] [--rows 512]
-    python benchmarks/conditional_generator.py training [--documents FILE] [--tokens 600000]
+    python benchmarks/conditional_generator.py sampling --model FOLDER [--rows 512]
+    python benchmarks/conditional_generator.py training --model FOLDER [--documents FILE]
 
 `sampling` writes the same number of documents for the same conditions with `generate` of either
 side, at the same batch size, nucleus and length bound, several times in turn; medians of processor
 seconds are compared, and each side's share of ended documents and mean length are printed to show
-that they do the same work. `training` prints public loss against processor seconds, the held-out
-perplexities and a few documents to read. Without FILE it takes the demo's public corpus, without
-FOLDER it trains a small generator on it first.
+that they do the same work. `training` continues the model on public pairs and prints public loss
+against processor seconds, the held-out perplexities and a few documents to read. Without FILE it
+takes the demo's public corpus. FOLDER or hub id: a BART- or T5-like checkpoint, or a causal model.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from dpsynth_assets.models.conditional_generator import (
 )
 from dpsynth_assets.models.conditional_generator.keywords import document_keywords
 from dpsynth_assets.models.conditional_generator.training import (
-    GeneratorTrainingSettings,
-    train_conditional_generator,
+    PairTrainingSettings,
+    train_on_pairs,
 )
 
 
@@ -49,26 +49,17 @@ def measure_training(arguments) -> None:
         seconds = time.process_time() - start
         print(f"{share:6.1%}  {seconds:7.1f} cpu-s  {message}", flush=True)
 
-    settings = GeneratorTrainingSettings(
-        token_budget=arguments.tokens, threads=arguments.threads, vocabulary=arguments.vocabulary
-    )
+    settings = PairTrainingSettings(token_budget=arguments.tokens, threads=arguments.threads)
+    generator = load_conditional_generator(arguments.model, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
-        facts = train_conditional_generator(documents, topics, Path(folder), settings, show)
-        print(facts)
-        generator = load_conditional_generator(folder, device="cpu")
-        conditions = demo_conditions(documents, topics)[:6]
-        for condition, text in zip(conditions, generator.generate(conditions), strict=True):
-            print(f"\n{condition}\n    {text}")
+        print(train_on_pairs(generator, documents, topics, Path(folder), settings, show))
+    conditions = demo_conditions(documents, topics)[:6]
+    for condition, text in zip(conditions, generator.generate(conditions), strict=True):
+        print(f"\n{condition}\n    {text}")
 
 
 def measure_sampling(arguments) -> None:
     documents, topics = corpus(arguments)
-    if arguments.model is None:
-        arguments.model = tempfile.mkdtemp()
-        settings = GeneratorTrainingSettings(
-            token_budget=min(arguments.tokens, 100_000), threads=arguments.threads
-        )
-        train_conditional_generator(documents, topics, Path(arguments.model), settings)
     generator = load_conditional_generator(arguments.model, device="cpu")
     conditions = demo_conditions(documents, topics)
     conditions = (conditions * (arguments.rows // len(conditions) + 1))[: arguments.rows]
@@ -139,11 +130,10 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("sampling", "training"))
-    parser.add_argument("--model", help="folder of a trained generator")
+    parser.add_argument("--model", required=True, help="folder or hub id")
     parser.add_argument("--documents", type=Path, help="Parquet with text, label, document_type")
     parser.add_argument("--rows-of-demo", type=int, default=8000)
     parser.add_argument("--tokens", type=int, default=600_000, help="training budget")
-    parser.add_argument("--vocabulary", type=int, default=2048)
     parser.add_argument("--rows", type=int, default=512, help="documents to write")
     parser.add_argument("--batch-rows", type=int, default=256)
     parser.add_argument("--length", type=int, default=160, help="bound on tokens of a document")

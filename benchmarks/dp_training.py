@@ -1,6 +1,6 @@
 """DP-Adam beside plain AdamW and Opacus: speed and peak memory, in one run.
 
-    python benchmarks/dp_training.py [--models embedded base gpt2] [--repetitions 3] [--out FILE]
+    python benchmarks/dp_training.py [--models small base gpt2] [--repetitions 3] [--out FILE]
         [--ways plain DP-Adam "Opacus hooks"] [--logical RECORDS] [--threads 2]
     python benchmarks/dp_training.py --device cuda --models "base, long" --repetitions 1
         --ways plain DP-Adam "plain, bfloat16" "DP-Adam, bfloat16" "DP-Adam, exact sums"
@@ -37,8 +37,8 @@ WAYS = ("plain", "DP-Adam", "DP-Adam, exact sums", "Opacus hooks")
 INTEGERS = "DP-Adam, integers"
 ON_A_GPU = ("plain, bfloat16", "DP-Adam, bfloat16")
 SHAPES = {
-    "embedded": {"width": 128, "layers": 2, "heads": 4, "feed_forward": 512, "vocabulary": 4096},
-    "embedded wide": {
+    "small": {"width": 128, "layers": 2, "heads": 4, "feed_forward": 512, "vocabulary": 4096},
+    "small wide": {
         "width": 192,
         "layers": 3,
         "heads": 6,
@@ -72,8 +72,8 @@ SHAPES = {
     },
 }
 LOADS = {
-    "embedded": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 2},
-    "embedded wide": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 1},
+    "small": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 2},
+    "small wide": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 1},
     "base": {"logical": 64, "micro_batch": 8, "source": 32, "target": 96, "steps": 1},
     "base, long": {"logical": 4096, "micro_batch": 32, "source": 64, "target": 512, "steps": 1},
     "gpt2": {"logical": 128, "micro_batch": 32, "source": 32, "target": 96, "steps": 2},

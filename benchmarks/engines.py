@@ -1,4 +1,4 @@
-"""Engines side by side on an embedded-size model: steering, throughput, hidden states.
+"""Engines side by side on a small model: steering, throughput, hidden states.
 
     python benchmarks/engines.py [--model FOLDER] [--rows 64] [--tokens 64]
     VLLM=.venv-vllm/bin/python python benchmarks/engines.py     # vLLM beside it (make test-vllm)
@@ -418,9 +418,8 @@ def memory_mib(field: str) -> float:
 def random_model(folder: Path, arguments) -> str:
     """The demo's shape (1.26M parameters), or Llama's, with random weights and a byte tokenizer."""
     import torch
-    from transformers import AutoModelForCausalLM, LlamaConfig
-
-    from dpsynth_assets.models.byte_tokenizer import train_tokenizer
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
     shape = SHAPES.get(arguments.shape) or {
@@ -444,7 +443,13 @@ def random_model(folder: Path, arguments) -> str:
     with torch.no_grad():
         model.lm_head.weight[1] = 0  # the end token is as likely as any other of 2,048
     model.save_pretrained(folder)
-    train_tokenizer(["a b c"], 300, folder)
+    names = ["<begin>", "<end>", "<pad>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE({name: place for place, name in enumerate(names)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<begin>", eos_token="<end>", pad_token="<pad>"
+    ).save_pretrained(folder)
     return str(folder)
 
 

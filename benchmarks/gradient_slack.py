@@ -1,6 +1,6 @@
 """How far batch mates move a record's clipped gradient: what `gradient_slack` has to bound.
 
-    python benchmarks/gradient_slack.py [--models embedded gpt2 next_word lora classifier]
+    python benchmarks/gradient_slack.py [--models small gpt2 next_word lora classifier]
         [--records 6] [--threads 1] [--bfloat16]
 
 A record's clipped gradient is computed alone, and then in company: the losses of its mates are
@@ -138,7 +138,7 @@ def tokens(vocabulary: int, source: int, target: int):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = ["embedded", "gpt2", "next_word", "lora", "classifier"]
+    names = ["small", "gpt2", "next_word", "lora", "classifier"]
     parser.add_argument("--models", nargs="+", default=names)
     parser.add_argument("--records", type=int, default=6)
     parser.add_argument("--threads", type=int, default=1)

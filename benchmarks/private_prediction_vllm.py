@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def random_model(folder: Path) -> Path:
-    """Writes an embedded-size model with random weights and any tokenizer."""
+    """Writes a small model with random weights and any tokenizer."""
     import torch
     from tokenizers import Tokenizer, models
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast

@@ -6,7 +6,7 @@
         [--sample 75000] [--max-share 0.002]
     PYTHONPATH=. python benchmarks/topic_model.py denoising
 
-demo: the embedded public letters, whose true topics are known. real: public text under
+demo: the public letters of the demo, whose true topics are known. real: public text under
 DPSYNTH_REAL_DATA (Wikipedia plots, the Brown corpus, news sentences, Wikipedia), then Yelp and AG
 News assigned to its topics. million: planted topics in a memory map and lazy texts. denoising: how
 far proportions are from the truth after each way of treating noisy counts; V-measure, NPMI (mean

@@ -1,4 +1,4 @@
-"""What every test shares: a PostgreSQL server of our own, and names that workers agree on."""
+"""What every test shares: tiny models, a PostgreSQL server, and names that workers agree on."""
 
 import importlib.util
 import os
@@ -10,10 +10,17 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
+
+from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
+
+if TYPE_CHECKING:
+    from dpsynth_assets.models.conditional_generator import ConditionalGenerator
+    from dpsynth_assets.models.language_model import LanguageModel
 
 # Tests are never timed: a busy machine draws examples slowly, and fails nothing by it.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -60,6 +67,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
 
     items.sort(key=rank)
+
+
+@pytest.fixture(scope="session")
+def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a tiny language model with random weights."""
+    return write_language_model(tmp_path_factory.mktemp("models") / "toy")
+
+
+@pytest.fixture(scope="session")
+def toy_model(toy_folder: Path) -> "LanguageModel":
+    """That model, opened."""
+    from dpsynth_assets.models.language_model import load_language_model
+
+    return load_language_model(toy_folder, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def toy_generator_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a tiny encoder-decoder with random weights."""
+    return write_generator(tmp_path_factory.mktemp("models") / "toy_generator")
+
+
+@pytest.fixture(scope="session")
+def toy_generator(toy_generator_folder: Path) -> "ConditionalGenerator":
+    """That model, opened."""
+    from dpsynth_assets.models.conditional_generator import load_conditional_generator
+
+    return load_conditional_generator(toy_generator_folder, device="cpu")
 
 
 @pytest.fixture(scope="session")

@@ -28,8 +28,6 @@ class Size:
         held_out: Most held-out records.
         rows: Rows that a corpus writes where they are free, and that all corpora are scored on.
         documents: Public documents.
-        language_model: Training of the public language model.
-        generator: Training of the public conditional generator.
         topics: Settings of the public topics.
         clusters: Public centres.
         next_word: The next-word model that is trained on every corpus.
@@ -46,8 +44,6 @@ class Size:
     held_out: int
     rows: int
     documents: int
-    language_model: Mapping[str, Any] = field(default_factory=dict)
-    generator: Mapping[str, Any] = field(default_factory=dict)
     topics: Mapping[str, Any] = field(default_factory=dict)
     clusters: int = 48
     next_word: NextWordSettings = field(default_factory=lambda: NextWordSettings(score_texts=500))
@@ -61,18 +57,9 @@ class Size:
     invented: bool = False
 
 
-MODEL = {"vocabulary": 4096, "max_document_tokens": 152, "sequence_tokens": [256, 320]}
 SIZES = {
     "tiny": Size(
         records=300, held_out=120, rows=24, documents=400, clusters=6,
-        language_model={
-            "vocabulary": 400, "width": 32, "layers": 2, "feed_forward": 64,
-            "token_budget": 20_000, "sequence_tokens": [128], "threads": 1,
-        },
-        generator={
-            "vocabulary": 1024, "width": 32, "encoder_layers": 1, "decoder_layers": 1, "heads": 2,
-            "feed_forward": 64, "token_budget": 20_000, "threads": 1,
-        },
         topics={"min_cluster_size": 5, "min_samples": 2, "sample_documents": 400},
         next_word=NextWordSettings(token_budget=6_000, width=32, feed_forward=64, score_texts=60),
         training={"steps": 3, "expected_batch_size": 64, "max_document_tokens": 32},
@@ -85,8 +72,6 @@ SIZES = {
     ),
     "small": Size(
         records=4_000, held_out=1_000, rows=500, documents=8_000,
-        language_model={**MODEL, "token_budget": 1_200_000},
-        generator={"token_budget": 1_000_000, "max_document_tokens": 96},
         training={"steps": 40, "expected_batch_size": 256, "max_document_tokens": 96},
         evolution={"population": 60, "variations": 5, "iterations": 4, "max_new_tokens": 64},
         vectors={
@@ -94,7 +79,7 @@ SIZES = {
             "max_new_tokens": 72,
         },
     ),
-    "english": Size(  # For --language-model smollm2 on two cores.
+    "english": Size(  # For SmolLM2 on two cores.
         records=4_000, held_out=1_000, rows=400, documents=1_500, invented=True,
         training={
             "steps": 4, "expected_batch_size": 256, "learning_rate": 0.01,
@@ -110,17 +95,6 @@ SIZES = {
     ),
     "large": Size(  # For a GPU.
         records=100_000, held_out=2_000, rows=2_000, documents=60_000,
-        language_model={
-            **MODEL, "vocabulary": 8192, "width": 512, "layers": 8, "heads": 8,
-            "key_value_heads": 2, "feed_forward": 1408, "token_budget": 60_000_000,
-            "batch_tokens": 32_768, "device": "cuda",
-        },
-        generator={
-            "vocabulary": 8192, "width": 512, "encoder_layers": 4, "decoder_layers": 6, "heads": 8,
-            "feed_forward": 2048, "max_document_tokens": 128, "token_budget": 40_000_000,
-            "batch_tokens": 16_384, "matrix_learning_rate": 0.02, "learning_rate": 2e-3,
-            "device": "cuda",
-        },
         next_word=NextWordSettings(
             vocabulary=30_000, width=256, layers=4, heads=4, feed_forward=688,
             max_document_tokens=128, token_budget=6_000_000, batch_tokens=4096, device="cuda",
@@ -397,7 +371,6 @@ PRESETS = {
         entries=_with(("real_data",), parts_of_ctcl), cohorts=("letters",), epsilons=(4.0,),
         size={
             "records": 2_800, "held_out": 700, "rows": 600, "documents": 5_000,
-            "generator": {"token_budget": 400_000, "max_document_tokens": 96},
             "training": {"steps": 30, "expected_batch_size": 192, "max_document_tokens": 96},
         },
     ),

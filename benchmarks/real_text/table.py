@@ -13,8 +13,7 @@ Every finished corpus is kept in --work with its scores: a run that is cut goes 
 --report prints what is there. All corpora of a cohort are scored on the same number of rows: the
 smallest that any of them has, or --score-rows, where one with fewer has no scores. ± is the
 standard deviation of a mean over resampled seeds and, for MAUVE, energy distance and accuracies,
-resampled rows. Without --language-model a model of a million parameters is trained on public text
-first: it writes fragments.
+resampled rows.
 
 Needs the real corpora: DPSYNTH_REAL_DATA, or ../shared/data beside the project.
 """
@@ -153,26 +152,19 @@ def opened(table: Table, cohort: Cohort) -> Bench:
     """The public base of a cohort: documents, and models that are made when first asked for."""
     size, options = table.size, table.options
     model: dict[str, Any] = {"device": options.device}
-    if options.language_model is None:
-        model |= {"kind": "embedded", "settings": dict(size.language_model)}
-    elif options.language_model == "smollm2":
-        model |= {"kind": "smollm2"}
-    else:
+    if options.language_model != "smollm2":
         model |= {"kind": "pretrained", "model": options.language_model}
     words = list(cohort.labels.values())
-    generator: dict[str, Any] = {"device": options.device, "settings": dict(size.generator)}
-    if options.language_model is not None:  # Fine-tuning starts from the model that writes.
-        generator = {"device": options.device, "kind": "language_model"}
     public = PublicBase(
         None if size.invented else public_documents(cohort.name, size.documents),
         name="real_text",
-        domain="" if options.language_model is None else cohort.domain,
+        domain=cohort.domain,
         **({"invented": {"documents": size.documents, "labels": words}} if size.invented else {}),
         language_model=model,
         text_embedder={"max_tokens": 64},
         clusters={"count": size.clusters},
         topic_model={"settings": dict(size.topics)},
-        conditional_generator=generator,
+        conditional_generator={"device": options.device},  # the model that writes
     )
     public.models = Models()
     return Bench(
@@ -319,9 +311,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60, help="start no corpus after this")
-    parser.add_argument(
-        "--language-model", help="smollm2, a folder or a hub id, instead of training a model"
-    )
+    parser.add_argument("--language-model", default="smollm2", help="or a folder or a hub id")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda")
     parser.add_argument("--report", action="store_true", help="only print what is there")
     work = project_root() / ".dpsynth" / "real_text"

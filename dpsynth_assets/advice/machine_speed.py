@@ -17,7 +17,7 @@ from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.work import Work
 from dpsynth_assets.public_base.documents import documents_here
-from dpsynth_assets.public_base.making import packaged_model, pretrained_manifest
+from dpsynth_assets.public_base.making import language_model_manifest, packaged_model
 from dpsynth_assets.public_base.opening import OpenedModels
 
 if TYPE_CHECKING:
@@ -120,14 +120,12 @@ def _manifest(base: PublicDataSpec) -> dict[str, Any]:
     declared = base.language_model
     if declared.decoder == "vllm":
         raise SpeedUnknownError("the language model is decoded by vLLM")
-    if declared.kind == "embedded":
-        raise SpeedUnknownError("the language model is trained in the first run")
     if declared.kind == "smollm2":
         try:
             packaged_model()
         except (ImportError, RuntimeError, OSError) as error:
             raise SpeedUnknownError(f"the language model cannot be unpacked: {error}") from None
-    manifest = pretrained_manifest(base)
+    manifest = language_model_manifest(base)
     if not files_behind(manifest):
         raise SpeedUnknownError("the language model is not on this machine yet")
     return manifest

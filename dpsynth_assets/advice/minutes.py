@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from dpsynth_assets.advice.machine_speed import MachineSpeed, SpeedUnknownError, machine_speed
 from dpsynth_assets.attacks.catalogue import Attack
@@ -35,7 +34,6 @@ _AUDITS = Work(seconds=10.0)
 _SCORES_OF_A_CORPUS = Work(seconds=3.0)
 _CLUSTERS = Work(seconds=3.0)
 _TOPICS = Work(seconds=8.0)
-_PASSES_OF_PUBLIC_TRAINING = 18.0
 _KEYS = Work(read=23_000.0, steps=90.0, written=8_300.0)  # planted keys in front of one method
 _READING_A_RECORD = 2e-4
 
@@ -146,7 +144,7 @@ def _around(
 
 
 def _base_work(planned: DatasetPlan, base: PublicDataSpec, sizes: PublicSizes) -> Work:
-    """Documents that are invented, clusters, and what is trained on public documents."""
+    """Documents that are invented, clusters and topics."""
     read = set().union(*(part.method.public_inputs for part in planned.parts))
     work = Work()
     if read & {"public_clusters", "topic_model"}:
@@ -157,10 +155,6 @@ def _base_work(planned: DatasetPlan, base: PublicDataSpec, sizes: PublicSizes) -
         work += sizes.writing(asked.documents * 1.5, 40, asked.max_tokens, rows=64, different=16)
     if "topic_model" in read:
         work += _TOPICS
-    if CONDITIONAL_GENERATOR in read and base.conditional_generator.kind == "embedded":
-        settings = _training_settings(base)
-        tokens = settings.token_budget * sizes.parameters[CONDITIONAL_GENERATOR]
-        work += Work(trained=_PASSES_OF_PUBLIC_TRAINING * tokens / 1e9)
     return work
 
 
@@ -199,8 +193,6 @@ def _sizes(
     if base.invents_documents:
         text_tokens = float(base.invented.max_tokens)
     known = {LANGUAGE_MODEL: speed.parameters, CONDITIONAL_GENERATOR: speed.parameters}
-    if base.conditional_generator.kind == "embedded":
-        known[CONDITIONAL_GENERATOR] = _generator_parameters(base)
     return PublicSizes(
         text_tokens=text_tokens,
         documents=documents,
@@ -210,20 +202,6 @@ def _sizes(
         tokens_of=lambda words: len(words) * speed.tokens_a_character,
         parameters=known,
     )
-
-
-def _training_settings(base: PublicDataSpec) -> Any:
-    from dpsynth_assets.models.conditional_generator.settings import GeneratorTrainingSettings
-
-    return GeneratorTrainingSettings.model_validate(base.conditional_generator.settings)
-
-
-def _generator_parameters(base: PublicDataSpec) -> float:
-    """Numbers in the weights of the embedded encoder-decoder: embeddings, and each layer's."""
-    own = _training_settings(base)
-    layers = own.encoder_layers + own.decoder_layers
-    attention = 4 * own.width**2 * (layers + own.decoder_layers)
-    return own.vocabulary * own.width + attention + 2 * layers * own.width * own.feed_forward
 
 
 def _public_texts(base: PublicDataSpec) -> tuple[int, float]:

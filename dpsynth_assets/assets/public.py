@@ -12,7 +12,7 @@ import polars as pl
 
 from dpsynth_assets.assets.groups import public_group
 from dpsynth_assets.assets.keys import public_key
-from dpsynth_assets.assets.model_steps import devices_of, model_step, step_on
+from dpsynth_assets.assets.model_steps import model_step
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.tables import markdown_table
@@ -23,9 +23,8 @@ from dpsynth_assets.public_base.invented import invented_documents
 from dpsynth_assets.public_base.making import (
     embedded_documents,
     embedder_manifest,
-    pretrained_manifest,
+    language_model_manifest,
     public_centers,
-    trained_manifest,
 )
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
@@ -34,18 +33,14 @@ from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 
 def public_definitions(spec: PublicDataSpec) -> dg.Definitions:
-    """All assets of one public base: a model learns from the corpus, or a pretrained one writes it.
-
-    Only then is there an order between the two; else each is made without the other.
-    """
-    trained = spec.language_model.kind == "embedded"
+    """All assets of one public base; without a source its language model writes the corpus."""
     return dg.Definitions(
         assets=[
             _invented_corpus(spec) if spec.invents_documents else _public_corpus(spec),
             _text_embedder(spec),
             _public_embeddings(spec),
             _public_clusters(spec),
-            _trained_language_model(spec) if trained else _pretrained_language_model(spec),
+            _language_model(spec),
         ]
     )
 
@@ -65,7 +60,7 @@ def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
         metadata=code_references("dpsynth_assets.records.reading.read_public_records"),
         kinds={"polars", "parquet"},
         code_version=version_of("corpus", spec.source, spec.max_documents),
-        description="Public documents (text, label) that clusters and language model learn from.",
+        description="Public documents (text, label) that clusters and topics are made of.",
     )
     @public_section(f"Reading public base {spec.name!r}")
     def public_corpus() -> dg.Output[pl.DataFrame]:
@@ -195,35 +190,7 @@ def _public_clusters(spec: PublicDataSpec) -> dg.AssetsDefinition:
     return public_clusters
 
 
-def _trained_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    @dg.asset(
-        **public_asset(spec, "public_language_model"),
-        metadata=code_references(
-            "dpsynth_assets.models.language_model_training.train_language_model"
-        ),
-        ins={"public_corpus": dg.AssetIn(public_key(spec.name, "public_corpus"))},
-        kinds={"pytorch", "huggingface"},
-        **step_on(devices_of(spec.language_model.settings.get("device", "cpu"))),
-        code_version=version_of("language model", spec.language_model),
-        description=(
-            "The generator behind private prediction: a small Llama-architecture model trained "
-            "here on the public corpus."
-        ),
-    )
-    @public_section("Making the public language model")
-    def public_language_model(
-        context: dg.AssetExecutionContext,
-        public_corpus: pl.DataFrame,
-        progress: Progress,
-    ) -> dg.Output[dict]:
-        report = progress.start(context, "Training the public language model")
-        manifest = trained_manifest(spec, public_corpus, report)
-        return dg.Output(manifest, metadata=shown_model(manifest))
-
-    return public_language_model
-
-
-def _pretrained_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
+def _language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
     @dg.asset(
         **public_asset(spec, "public_language_model"),
         metadata=code_references("dpsynth_assets.models.smollm2.write_smollm2"),
@@ -237,17 +204,13 @@ def _pretrained_language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
     )
     @public_section("Opening the public language model")
     def public_language_model() -> dg.Output[dict]:
-        manifest = pretrained_manifest(spec)
+        manifest = language_model_manifest(spec)
         return dg.Output(manifest, metadata=shown_model(manifest))
 
     return public_language_model
 
 
 def shown_model(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Shows where a model lies, and the numbers of its training."""
-    facts = manifest.get("facts", {})
+    """Shows where a model lies."""
     path = str(manifest["path"])
-    return {
-        "model": dg.MetadataValue.path(path) if Path(path).is_absolute() else path,
-        **{name: value for name, value in facts.items() if isinstance(value, int | float)},
-    }
+    return {"model": dg.MetadataValue.path(path) if Path(path).is_absolute() else path}

@@ -1,24 +1,18 @@
 """Public assets of conditional generation, made once for all datasets: topics and generator."""
 
-from typing import Any
-
 import dagster as dg
 import numpy as np
 import polars as pl
 
 from dpsynth_assets.assets.keys import public_key
-from dpsynth_assets.assets.model_steps import devices_of, model_step, step_on
+from dpsynth_assets.assets.model_steps import model_step
 from dpsynth_assets.assets.public import public_asset, shown_model
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
-from dpsynth_assets.public_base.making import (
-    fitted_topics,
-    generator_manifest,
-    language_model_as_generator,
-)
+from dpsynth_assets.public_base.making import fitted_topics, generator_manifest
 from dpsynth_assets.resources.models import Models
 from dpsynth_assets.resources.private_section import public_section
 from dpsynth_assets.resources.progress import Progress
@@ -28,9 +22,7 @@ SHOWN_TOPICS = 20
 
 def generation_definitions(spec: PublicDataSpec) -> dg.Definitions:
     """Topic model and conditional generator of one public base."""
-    named = spec.conditional_generator.kind == "language_model"
-    generator = _language_model_as_generator if named else _conditional_generator
-    return dg.Definitions(assets=[_topic_model(spec), generator(spec)])
+    return dg.Definitions(assets=[_topic_model(spec), _conditional_generator(spec)])
 
 
 def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
@@ -79,69 +71,26 @@ def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
 
 def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
     declared = spec.conditional_generator
-
-    @dg.asset(
-        **public_asset(spec, "conditional_generator"),
-        metadata=code_references(
-            "dpsynth_assets.models.conditional_generator.training.train_conditional_generator"
-        ),
-        ins={
-            name: dg.AssetIn(public_key(spec.name, name))
-            for name in ("public_corpus", "public_embeddings", "topic_model")
-        },
-        kinds={"pytorch", "huggingface"},
-        **_training_step(spec),
-        code_version=version_of("conditional generator", declared),
-        description=(
-            "An encoder-decoder that writes a document from its aspects (keywords, type), "
-            "pretrained on public pairs (Tan et al. 2025, Section 3.1); fine-tuning starts here."
-        ),
-    )
-    @public_section("Making the conditional generator")
-    def conditional_generator(
-        context: dg.AssetExecutionContext,
-        public_corpus: pl.DataFrame,
-        public_embeddings: np.ndarray,
-        topic_model: dict,
-        models: Models,
-        progress: Progress,
-    ) -> dg.Output[dict]:
-        report = progress.start(context, "Opening or training the conditional generator")
-        manifest = generator_manifest(
-            spec, public_corpus, public_embeddings, topic_model, models, report
-        )
-        return dg.Output(manifest, metadata=shown_model(manifest))
-
-    return conditional_generator
-
-
-def _training_step(spec: PublicDataSpec) -> dict[str, Any]:
-    """Of the training, and of the engine that describes documents; a named generator needs none."""
-    declared = spec.conditional_generator
-    if declared.aspects is not None:
-        return model_step(spec, declared.aspects)
-    return step_on(devices_of(declared.settings.get("device", "cpu")))
-
-
-def _language_model_as_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    declared = spec.conditional_generator
+    named = declared.kind == "pretrained"
 
     @dg.asset(
         **public_asset(spec, "conditional_generator"),
         metadata=code_references(
             "dpsynth_assets.models.conditional_generator.generator.load_conditional_generator"
         ),
-        ins={"public_language_model": dg.AssetIn(public_key(spec.name, "public_language_model"))},
+        ins={}
+        if named
+        else {"public_language_model": dg.AssetIn(public_key(spec.name, "public_language_model"))},
         kinds={"pytorch", "huggingface"},
         code_version=version_of("conditional generator", declared),
         description=(
-            "The base's language model, which writes a document after its aspects (keywords, "
-            "type); fine-tuning starts here."
+            "The model that writes a document after its aspects (keywords, type), named weights or "
+            "the base's language model; fine-tuning starts here."
         ),
     )
     @public_section("Making the conditional generator")
-    def conditional_generator(public_language_model: dict) -> dg.Output[dict]:
-        manifest = language_model_as_generator(spec, public_language_model)
+    def conditional_generator(**language_model: dict) -> dg.Output[dict]:
+        manifest = generator_manifest(spec, language_model.get("public_language_model"))
         return dg.Output(manifest, metadata=shown_model(manifest))
 
     return conditional_generator

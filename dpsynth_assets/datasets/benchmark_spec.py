@@ -167,8 +167,7 @@ class BenchmarkSpec(Declaration):
     def public_fields(self, dataset: str, labels: Sequence[str]) -> dict[str, Any]:
         """Fields of a dataset's public base, given its labels as prompts word them."""
         own = self.datasets[dataset]
-        of_words = self.public.get("language_model", {}).get("kind") != "embedded"
-        fields = {**self.public, **({"domain": own.domain} if of_words else {})}
+        fields = {**self.public, "domain": own.domain}
         if own.documents is not None:
             return fields
         labelled = {"labels": list(labels)} if labels else {}

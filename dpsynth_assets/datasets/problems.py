@@ -15,6 +15,10 @@ _WRONG_BRANCH = {"list_type", "dict_type", "model_type", "model_attributes_type"
 _MOST_PROBLEMS = 100
 """Of one file: a person mends some and asks again, and each is compared with all known keys."""
 
+_NOT_TRAINED = (
+    "It was removed: no model is trained from scratch. Drop it for SmolLM2, or name weights: "
+    "kind: pretrained and model."
+)
 REMOVED: Mapping[str, str] = {
     "mean_with_shots": "It was removed: write mean_uniform, which scored no worse.",
     "monthly_epsilon": "It was removed: budget.rounds shares ε among equal rounds.",
@@ -23,8 +27,15 @@ REMOVED: Mapping[str, str] = {
     "variation": "It was removed: a text keeps its beginning. Drop it.",
     "infilling_model": "It was removed with masked infilling. Drop it.",
     "infilling_proposals": "It was removed with masked infilling. Drop it.",
+    "kind: embedded": _NOT_TRAINED,
+    "language_model.training_tokens": _NOT_TRAINED,
+    "language_model.settings": _NOT_TRAINED,
+    "language_model.seed": _NOT_TRAINED,
+    "conditional_generator.settings": _NOT_TRAINED,
+    "conditional_generator.aspects": _NOT_TRAINED,
 }
-"""Names that dataset files once had, and what to write instead: a method, a key or a setting."""
+"""Names that dataset files once had, and what to write instead: a method, a key or a setting, with
+its section where other sections have it, or a key with its value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +117,8 @@ def _problem(detail: Any, file: Path, model: type[Declaration], attributes: Any)
         return Problem(file=str(file), field=field, **parts)
     owner = _model_at(model, path[:-1])
     key = str(path[-1]) if path else ""
-    expected, got, remedy = _parts(detail, key, owner)
+    section = next((each for each in path[-2::-1] if isinstance(each, str)), "")
+    expected, got, remedy = _parts(detail, key, owner, section)
     return Problem(
         file=str(file),
         field=".".join(map(str, path)),
@@ -116,17 +128,21 @@ def _problem(detail: Any, file: Path, model: type[Declaration], attributes: Any)
     )
 
 
-def _parts(detail: Any, key: str, owner: type[BaseModel] | None) -> tuple[str, str, str]:
+def _parts(
+    detail: Any, key: str, owner: type[BaseModel] | None, section: str
+) -> tuple[str, str, str]:
     fields = owner.model_fields if owner else {}
     meaning = (fields[key].description or "") if key in fields else ""
     if detail["type"] == "extra_forbidden":
-        return "a known key", repr(key), suggest(key, list(fields))
+        removed = REMOVED.get(f"{section}.{key}")
+        return "a known key", repr(key), removed or suggest(key, list(fields))
     if detail["type"] == "missing":
         return "a value", "none", f"Add {key}: {meaning}".strip()
     expected = detail["msg"].removeprefix("Input should be ")
     got = detail["input"]
     shown = repr(got) if isinstance(got, str | int | float | None) else f"a {type(got).__name__}"
-    return expected[:1].lower() + expected[1:], shown[:80], meaning or "Mend the value."
+    remedy = REMOVED.get(f"{key}: {got}") or meaning or "Mend the value."
+    return expected[:1].lower() + expected[1:], shown[:80], remedy
 
 
 def _path(detail: Any, attributes: Any) -> list[str | int]:

@@ -17,7 +17,7 @@ def prompt_problems(spec: PrivateDatasetSpec, base: PublicDataSpec | None) -> li
 
     **Privacy** Reads declarations alone.
     """
-    if base is None or base.language_model.kind == "embedded":
+    if base is None:
         return []
     return [*_codes(spec), *_short_domain(spec, base)]
 

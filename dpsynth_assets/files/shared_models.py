@@ -1,4 +1,4 @@
-"""Trained public models that machines share: made by one, copied where they are missing.
+"""Public models that machines share: made by one, copied where they are missing.
 
 A model's folder lies under `artifacts/public/<base>/<kind>/<version>`; its version is a digest of
 all that it was made of, so machines that share a declaration ask for the same folder. Where

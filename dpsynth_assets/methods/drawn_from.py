@@ -44,7 +44,6 @@ NO_PART = frozenset(
         "public_data.language_model.device",
         "public_data.conditional_generator.device",
         *(f"engine.{name}" for name in _RUNNING),
-        *(f"public_data.conditional_generator.aspects.{name}" for name in _RUNNING),
     }
 )
 """Fields that decide nothing about a draw; the price that a budget gives is in the request."""

@@ -1,10 +1,8 @@
-"""Starting weights that already know how to copy: one previous-token and one induction head.
+"""Weights that copy from a prompt: one previous-token and one induction head.
 
-A model this small finds the two-layer copying circuit late, if at all, in a million tokens; and
-copying from the documents of a prompt is what few-shot generation needs. So the first head of layer
-0 starts out attending to the token before, and the first head of layer 1 starts out attending to
-what followed earlier occurrences of the current token, and raises its probability. Everything else
-is random as usual, and all of it is trained.
+The first head of layer 0 attends to the token before, and the first head of layer 1 attends to what
+followed earlier occurrences of the current token, and raises its probability. Everything else is
+random as usual.
 
 **Source**: the circuit is described in Olsson et al. 2022, "In-context learning and induction
 heads"; setting it by hand is ours. Letters: d width, h head width, V vocabulary.
@@ -51,42 +49,9 @@ def start_with_copying(model: Any) -> None:
         _set_induction_head(model.model.layers[1].self_attn, frequencies, basis, width)
 
 
-class CopyingHeads:
-    """The hand-set weights of layers 0 and 1, to be put back while the rest learns around them.
-
-    Without this the first steps, whose gradients only know how often each token occurs, wipe the
-    circuit out before anything downstream makes use of it.
-    """
-
-    def __init__(self, model: Any) -> None:
-        head = model.config.head_dim
-        self._blocks = []
-        for layer in model.model.layers[:2]:
-            attention = layer.self_attn
-            self._blocks += [
-                attention.q_proj.weight[:head],
-                attention.k_proj.weight[:head],
-                attention.v_proj.weight[:head],
-                attention.o_proj.weight[:, :head],
-            ]
-        self._values = [block.detach().clone() for block in self._blocks]
-        self._embeddings = model.model.embed_tokens.weight
-
-    def restore(self) -> None:
-        """Undoes what the optimizer did to the hand-set weights."""
-        for block, value in zip(self._blocks, self._values, strict=True):
-            block.detach().copy_(value)
-        _rescale_embeddings(self._embeddings.detach())
-
-
 def _set_embeddings(weight: "torch.Tensor") -> None:
     """Random embeddings with one constant direction, which a softmax over tokens cannot see."""
     weight.normal_()
-    _rescale_embeddings(weight)
-
-
-def _rescale_embeddings(weight: "torch.Tensor") -> None:
-    """Gives every row its starting size and its starting part of the shared direction, in place."""
     size = EMBEDDING_SCALE * weight.shape[1] ** 0.5
     weight -= weight.mean(dim=1, keepdim=True)
     weight *= size / weight.norm(dim=1, keepdim=True)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
-from dpsynth_assets.models.language_model_training import TrainingSettings
 
 SMOLLM2_VOCABULARY = 49_152
 """Tokens of SmolLM2-135M-Instruct, whose file's hash is pinned."""
@@ -17,17 +16,13 @@ def declared_vocabulary(declared: LanguageModelSpec | None) -> int | None:
         declared: The language model of a public base; None where none is declared.
 
     Returns:
-        V: of smollm2 the number that its file has, of an embedded model the most that its training
-        may learn, of a folder of weights what its `config.json` says. None where nothing on this
-        machine says it, as of an address on a hub.
+        V: of smollm2 the number that its file has, of a folder of weights what its `config.json`
+        says. None where nothing on this machine says it, as of an address on a hub.
     """
     if declared is None:
         return None
     if declared.kind == "smollm2":
         return SMOLLM2_VOCABULARY
-    if declared.kind == "embedded":
-        default = TrainingSettings.model_fields["vocabulary"].default
-        return int(declared.settings.get("vocabulary", default))
     return _vocabulary_of_folder(Path(declared.model or "").expanduser())
 
 

@@ -36,14 +36,12 @@ class DocumentFormat:
     """Template of one document: `opening(label)`, text, `closing`, the end token, `separator`.
 
     Attributes:
-        name: Written beside a trained model, so that it is read with the format it was trained on.
         opening: What precedes the text; `{label}` stands for the label's text.
         closing: What stands between the text and the end token.
         end: The end token as text; None for the tokenizer's own end-of-sequence token.
         separator: What stands between the end token and the next document.
     """
 
-    name: str
     opening: str
     closing: str
     end: str | None
@@ -115,14 +113,7 @@ class DocumentFormat:
         return codec.decode(body).removesuffix(self.closing).strip(), complete
 
 
-EMBEDDED = DocumentFormat(
-    name="embedded", opening="{label}\n", closing="", end="<end>", separator=""
-)
-"""Format of the models we train: `{label}` on one line, the text, the special token `<end>`."""
-
-PAPER_PT = DocumentFormat(
-    name="paper_pt", opening="{label}\n```\n", closing="\n", end="```", separator="\n\n"
-)
+PAPER_PT = DocumentFormat(opening="{label}\n```\n", closing="\n", end="```", separator="\n\n")
 """Template for pretrained (not instruction-tuned) models.
 
 **Source**: Amin et al. 2025, appendix E.4.1: the label above each example, a blank line between
@@ -130,10 +121,6 @@ examples, generation stopped at the end token ```` ``` ````. We open a fence und
 that the token which ends a document closes something.
 """
 
-PLAIN_PT = DocumentFormat(
-    name="plain_pt", opening="{label}\n", closing="", end=None, separator="\n\n"
-)
+PLAIN_PT = DocumentFormat(opening="{label}\n", closing="", end=None, separator="\n\n")
 """For pretrained models whose tokenizer writes the fence with more than one token: the documents
 end with the tokenizer's own end-of-sequence token."""
-
-FORMATS = {item.name: item for item in (EMBEDDED, PAPER_PT, PLAIN_PT)}

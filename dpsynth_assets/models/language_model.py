@@ -1,11 +1,10 @@
 """A causal language model as the methods see it: weights, tokens and a few-shot format.
 
-Loads from a folder (the models we train, or any checkpoint in the transformers format) or by hub
-id. Tokenizer and configuration come first; weights are read at the first use of `model`, so that
-an engine which brings its own weights (vLLM) never loads them twice. Nothing here runs remote code.
+Loads from a folder (any checkpoint in the transformers format) or by hub id. Tokenizer and
+configuration come first; weights are read at the first use of `model`, so that an engine which
+brings its own weights (vLLM) never loads them twice. Nothing here runs remote code.
 """
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dpsynth_assets.models.document_format import FORMATS, PAPER_PT, PLAIN_PT, DocumentFormat
+from dpsynth_assets.models.document_format import PAPER_PT, PLAIN_PT, DocumentFormat
 
-FORMAT_FILE = "document_format.json"
+_TRAINED_HERE = "document_format.json"
+"""Beside models that earlier versions trained; their prompts had a format of their own."""
+
 BYTES_PER_PARAMETER = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -77,10 +78,7 @@ class LanguageModel:
 
     @cached_property
     def document_format(self) -> DocumentFormat:
-        """The format the model was trained on; for other checkpoints a pretrained template."""
-        file = Path(self.source) / FORMAT_FILE
-        if file.is_file():
-            return FORMATS[json.loads(file.read_text(encoding="utf-8"))["name"]]
+        """How documents stand in a prompt that a dataset declares nothing of."""
         fence = self.encode(PAPER_PT.end or "")
         return PAPER_PT if len(fence) == 1 else PLAIN_PT
 
@@ -179,6 +177,11 @@ def _require_source(source: str) -> None:
     """Refuses a missing folder before the hub client turns it into a puzzling message."""
     folder = Path(source)
     if folder.is_dir():
+        if (folder / _TRAINED_HERE).exists():
+            raise LanguageModelError(
+                f"Expected a language model that others trained in {folder}, got one that an "
+                "earlier version trained; materialise its public base again, or name another."
+            )
         if (folder / "config.json").is_file():
             return
         raise LanguageModelError(

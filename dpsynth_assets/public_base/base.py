@@ -90,9 +90,7 @@ class PublicBase:
 
     @cached_property
     def _public_language_model(self) -> Mapping[str, Any]:
-        if self.spec.language_model.kind == "embedded":
-            return making.trained_manifest(self.spec, self.documents, self._report)
-        return making.pretrained_manifest(self.spec)
+        return making.language_model_manifest(self.spec)
 
     @cached_property
     def _topic_model(self) -> Mapping[str, Any]:
@@ -108,13 +106,5 @@ class PublicBase:
 
     @cached_property
     def _conditional_generator(self) -> Mapping[str, Any]:
-        if self.spec.conditional_generator.kind == "language_model":
-            return making.language_model_as_generator(self.spec, self._public_language_model)
-        return making.generator_manifest(
-            self.spec,
-            self.documents,
-            self.embeddings,
-            dict(self._topic_model),
-            self.models,
-            self._report,
-        )
+        named = self.spec.conditional_generator.kind == "pretrained"
+        return making.generator_manifest(self.spec, None if named else self._public_language_model)

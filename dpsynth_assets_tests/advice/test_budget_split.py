@@ -24,11 +24,6 @@ from dpsynth_assets.metrics.comparison import compare
 from dpsynth_assets.metrics.resampling import Estimate
 
 ROOT = Path(__file__).parents[2]
-MODEL = {
-    "vocabulary": 400, "width": 32, "layers": 2, "feed_forward": 64, "token_budget": 20_000,
-    "sequence_tokens": [128], "threads": 1,
-}  # fmt: skip
-BASE = {"language_model": {"kind": "embedded", "settings": MODEL}, "clusters": {"count": 12}}
 AUG_PE = {"population": 12, "variations": 2, "iterations": 2, "max_new_tokens": 16}
 
 
@@ -46,14 +41,15 @@ def declared(*methods, **fields):
 
 
 @pytest.fixture(scope="module")
-def stand_ins(tmp_path_factory):
+def stand_ins(toy_folder, tmp_path_factory):
     sys.path.append(str(ROOT / "data" / "demo"))
     import mailboxes
 
     documents = pl.DataFrame(mailboxes.public_rows(600, 0)).select("text", "label")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPSYNTH_HOME", str(tmp_path_factory.mktemp("home")))
-        base = PublicDataSpec.model_validate({"name": "letters", **BASE})
+        model = {"kind": "pretrained", "model": str(toy_folder)}
+        base = PublicDataSpec(name="letters", language_model=model, clusters={"count": 12})
         yield StandIns.of_base(base, documents)
 
 

@@ -79,7 +79,6 @@ def test_what_runs_elsewhere_is_not_guessed(engine, why, fixed_speed):
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        ({"kind": "embedded"}, "is trained in the first run"),
         ({"kind": "pretrained", "model": "nobody/nothing"}, "is not on this machine yet"),
         ({"kind": "smollm2", "decoder": "vllm"}, "decoded by vLLM"),
     ],
@@ -101,7 +100,7 @@ def trials(monkeypatch, tmp_path):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     made, parts = [], {"machine": ["processor", "avx2"], "files": [["weights", 1, 2]]}
     monkeypatch.setattr(module, "packaged_model", lambda: tmp_path)
-    monkeypatch.setattr(module, "pretrained_manifest", lambda _: {"path": "weights"})
+    monkeypatch.setattr(module, "language_model_manifest", lambda _: {"path": "weights"})
     monkeypatch.setattr(module, "files_behind", lambda _: parts["files"])
     monkeypatch.setattr(module, "machine", lambda: parts["machine"])
 

@@ -61,7 +61,7 @@ class TinyModel(CopyingModel):
 
     name = "tiny"
     begin_token_id = None
-    document_format = DocumentFormat("tiny", opening="#", closing="", end=None, separator="")
+    document_format = DocumentFormat(opening="#", closing="", end=None, separator="")
 
     def encode(self, text):
         begin = [BEGIN] * text.count("#")

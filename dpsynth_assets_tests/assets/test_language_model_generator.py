@@ -1,4 +1,4 @@
-"""The conditional generator of a base with a pretrained language model is that model."""
+"""The conditional generator of a base is its language model, unless it names weights."""
 
 from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.assets.public_generation import generation_definitions
@@ -20,6 +20,7 @@ def test_it_depends_on_the_language_model_alone_and_names_its_folder():
     assert output.value == {"path": "/models/smollm2", "dtype": "float32", "device": "auto"}
 
 
-def test_an_embedded_generator_is_made_of_documents_and_topics():
-    names = ("public_corpus", "public_embeddings", "topic_model")
-    assert generator_asset().asset_deps[KEY] == {public_key("letters", name) for name in names}
+def test_named_weights_depend_on_nothing():
+    asset = generator_asset(conditional_generator={"kind": "pretrained", "model": "owner/name"})
+    assert not asset.asset_deps[KEY]
+    assert asset().value == {"path": "owner/name", "dtype": "float32", "device": "auto"}

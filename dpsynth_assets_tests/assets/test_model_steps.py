@@ -27,14 +27,14 @@ from dpsynth_assets_tests.end_to_end.conftest import private_spec, public_spec
 K8S, RAY = "dagster-k8s/config", "dagster-ray/config"
 
 
-def base(device="auto", embedder=None, kind="embedded", generator="auto"):
-    writes = "language_model" if kind == "smollm2" else "embedded"
+def base(device="auto", embedder=None, model="owner/name", generator="auto"):
+    named = {} if model is None else {"kind": "pretrained", "model": model}
     return PublicDataSpec.model_validate(
         {
             "name": "tiny",
-            "language_model": {"device": device, "kind": kind},
+            "language_model": {"device": device, **named},
             "text_embedder": {"model": embedder},
-            "conditional_generator": {"kind": writes, "device": generator},
+            "conditional_generator": {"device": generator},
         }
     )
 
@@ -64,7 +64,7 @@ def test_the_packaged_embedder_needs_no_gpu_and_another_may_have_one():
 
 
 def test_the_exact_decoder_runs_on_processors_and_the_same_weights_where_they_are_declared():
-    exact = base(kind="smollm2")
+    exact = base(model=None)
     assert gpus(model_step(exact, LANGUAGE_MODEL)) == 0
     assert gpus(model_step(exact, EngineSpec(kind="exact"))) == 0
     assert gpus(model_step(exact, LANGUAGE_MODEL_WEIGHTS)) == 1
@@ -117,8 +117,8 @@ def terms(declared):
 def test_stages_on_an_exact_base_ask_only_for_what_they_compute_in_floats(
     name, stage, settings, wanted
 ):
-    assert asked(name, stage, base(kind="smollm2"), **settings) == wanted
-    assert asked(name, stage, base("cpu", kind="smollm2", generator="cpu"), **settings) == 0
+    assert asked(name, stage, base(model=None), **settings) == wanted
+    assert asked(name, stage, base("cpu", model=None, generator="cpu"), **settings) == 0
 
 
 def test_no_step_of_a_cohort_on_the_processor_asks_for_a_gpu(tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ class FormattedModel(CopyingModel):
     """The copying model behind a document format."""
 
     begin_token_id = None
-    document_format = DocumentFormat("tiny", opening="#", closing="", end=None, separator="")
+    document_format = DocumentFormat(opening="#", closing="", end=None, separator="")
 
     def encode(self, text):
         return [0] * text.count("#") + super().encode(text)

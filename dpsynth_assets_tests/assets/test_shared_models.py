@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-import polars as pl
 import pytest
 
-from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.files.shared_models import local_copy, model_folder, share
 from dpsynth_assets.models import smollm2
 from dpsynth_assets.models.language_model import LanguageModelError
 from dpsynth_assets.paths import home, located
-from dpsynth_assets.public_base.making import packaged_model, trained_language_model
+from dpsynth_assets.public_base.making import packaged_model
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 
 __all__ = ["bucket", "s3_address"]
@@ -67,27 +65,6 @@ def test_a_manifest_of_another_machine_names_the_copy_of_this_one(store, machine
     machine("second")
     elsewhere = f"/another/disk/artifacts/public/demo/{KIND}/{VERSION}"
     assert contents(Path(local_copy(elsewhere))) == CONTENT
-
-
-def test_a_model_that_the_store_holds_is_not_trained_again(store, machine, monkeypatch):
-    from dpsynth_assets.models import language_model_training as training
-
-    def train(documents, folder, settings, report):
-        folder.mkdir(parents=True)
-        (folder / training.FACTS_FILE).write_text('{"loss": 1.5}')
-        return {"loss": 1.5}
-
-    spec = PublicDataSpec.model_validate({"name": "demo"})
-    documents = pl.DataFrame({"text": ["hello"], "label": ["a"]})
-    machine("first")
-    monkeypatch.setattr(training, "train_language_model", train)
-    first, _ = trained_language_model(spec, documents, lambda *_: None)
-    second = machine("second")
-    monkeypatch.setattr(training, "train_language_model", None)
-    folder, facts = trained_language_model(spec, documents, lambda *_: None)
-    assert folder.name == first.name
-    assert folder.is_relative_to(second.artifacts)
-    assert facts == {"loss": 1.5}
 
 
 @pytest.mark.parametrize("path", ["google/gemma-2-2b", "/models/gemma", "a/b/c/d/e/f"])

@@ -262,7 +262,7 @@ def test_a_prefilled_prompt_ends_where_a_key_begins_and_leaves_the_rest_alone():
         end_token_id="|",
         name="inner",
         encode=list,
-        document_format=DocumentFormat("f", "{label}: ", "", None, "\n"),
+        document_format=DocumentFormat("{label}: ", "", None, "\n"),
     )
     model = PrefilledModel(inner)
     prompt = "".join(model.prompt_ids("keys", ["01234", "56789"], 5))

@@ -7,11 +7,9 @@ import polars as pl
 import pytest
 import yaml
 
+from dpsynth_assets_tests.tiny_models import write_language_model
+
 ROOT = Path(__file__).parents[2]
-MODEL = {
-    "vocabulary": 400, "width": 32, "layers": 2, "feed_forward": 64, "token_budget": 20_000,
-    "sequence_tokens": [128], "threads": 1,
-}  # fmt: skip
 AUG_PE = {"population": 20, "variations": 2, "iterations": 1, "max_new_tokens": 24}
 
 
@@ -30,7 +28,7 @@ def attributes(folder: Path, **changes) -> dict:
             }
         },
         "public": {
-            "language_model": {"kind": "embedded", "settings": MODEL},
+            "language_model": {"kind": "pretrained", "model": str(folder / "model")},
             "clusters": {"count": 6},
         },
         "methods": [{"name": "evolved", "method": "aug_pe", "settings": AUG_PE}],
@@ -66,6 +64,7 @@ def letters(tmp_path_factory) -> Path:
     kept.write_csv(folder / "letters.csv")
     shown = pl.DataFrame(mailboxes.public_rows(120, 0)).select("text", "label")
     shown.write_csv(folder / "public.csv")
+    write_language_model(folder / "model")
     return folder
 
 

@@ -42,7 +42,7 @@ def test_every_seed_has_references_and_the_whole_grid(letters, home):
             {"methods": [{"name": "a", "method": "aug_pe", "datasets": ["news"]}]},
             "declared datasets",
         ),
-        ({"public": {"language_model": {"kind": "embedded"}, "nonsense": 1}}, "nonsense"),
+        ({"public": {"language_model": {"kind": "smollm2"}, "nonsense": 1}}, "nonsense"),
         ({"grid": []}, "grid"),
         (
             {"grid": [{"epsilons": [1], "records": [9], "datasets": ["news"]}]},

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from dpsynth_assets_tests.tiny_models import write_language_model
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "real_text" / "table.py"
 
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 def command(work: Path, *options: str) -> list[str]:
     chosen = ["--sizes", "tiny", "--cohorts", "letters", "--epsilons", "8", "--work", str(work)]
-    return [str(SCRIPT), *chosen, *options]
+    return [str(SCRIPT), *chosen, "--language-model", str(work / "model"), *options]
 
 
 @pytest.fixture
@@ -42,6 +44,7 @@ def run(monkeypatch, capsys):
 def work(tmp_path_factory) -> Path:
     """A folder with a finished table: a reference, a method, one built on another corpus."""
     folder = tmp_path_factory.mktemp("real_text")
+    write_language_model(folder / "model")
     environment = os.environ | {
         "DPSYNTH_HOME": str(folder / "home"),
         "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",

@@ -82,7 +82,7 @@ def rows_of_table():
 
 TABLE = rows_of_table()
 RUNS = re.compile(
-    r"(engine|aspects|language_model|conditional_generator)\.(device|batch_rows|tensor_.*|memory_.*"
+    r"(engine|language_model|conditional_generator)\.(device|batch_rows|tensor_.*|memory_.*"
     r"|cache_gib|api_key_variable|concurrency|timeout_.*|attempts|price_.*|cost_limit)$"
 )
 """The row that names `device` and what else says where an engine runs."""

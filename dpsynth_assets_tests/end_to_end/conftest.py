@@ -21,6 +21,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets_tests.prepared import audited, made_base, made_once
+from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 
 LABELS = ("billing", "delivery")
 PUBLIC = 'key:"public/*"'
@@ -55,8 +56,8 @@ def documents(count: int, seed: int, tone: str = "") -> pl.DataFrame:
 
 
 def write_sources(folder: Path) -> None:
-    """Public Parquet, private JSON Lines with one planted secret and canary, canary list."""
-    documents(400, seed=1).write_parquet(folder / "public.parquet")
+    """What is public, private JSON Lines with one planted secret and canary, canary list."""
+    write_public(folder)
     private = documents(400, seed=2, tone="I am upset that ").with_row_index("number")
     private = private.with_columns(pl.format("T{}", "number").alias("id")).drop("number")
     planted = [
@@ -69,23 +70,24 @@ def write_sources(folder: Path) -> None:
     (folder / "canaries.txt").write_text(CANARY + "\n")
 
 
+def write_public(folder: Path) -> list[str]:
+    """Public Parquet, a language model and a generator of its words; returns the texts."""
+    public = documents(400, seed=1)
+    public.write_parquet(folder / "public.parquet")
+    texts = public["text"].to_list()
+    write_language_model(folder / "language_model", texts)
+    write_generator(folder / "generator", texts)
+    return texts
+
+
 def public_spec(folder: Path) -> PublicDataSpec:
     return PublicDataSpec.model_validate(
         {
             "name": "tiny",
             "source": {"path": str(folder / "public.parquet")},
             "columns": {"labels": ["label"]},
-            "language_model": {
-                "settings": {
-                    "vocabulary": 400,
-                    "width": 32,
-                    "layers": 2,
-                    "heads": 2,
-                    "feed_forward": 64,
-                    "token_budget": 60_000,
-                    "sequence_tokens": [96],
-                }
-            },
+            "language_model": {"kind": "pretrained", "model": str(folder / "language_model")},
+            "conditional_generator": {"kind": "pretrained", "model": str(folder / "generator")},
             "clusters": {"count": 6},
         }
     )
@@ -99,6 +101,7 @@ def private_spec(folder: Path, **changes: Any) -> PrivateDatasetSpec:
         "max_example_tokens": 40,
         "min_tokens_for_new_document": 8,
         "temperature": 1.2,
+        "clip_bound": 6.0,
     }
     fields: dict[str, Any] = {
         "name": "letters",

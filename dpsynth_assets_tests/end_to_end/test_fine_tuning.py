@@ -50,28 +50,13 @@ METHODS = [
 AUDITS = 'key:"notes/audit/mechanism_audits"'  # Other tests run them; they take half a minute.
 BASE = 'key:"public/tiny/public_*" or key:"public/tiny/text_embedder"'
 TRAINED = 'key:"notes/ctcl/finetuned_generator"'
-GENERATOR = {
-    "vocabulary": 400,
-    "width": 32,
-    "decoder_layers": 1,
-    "heads": 2,
-    "feed_forward": 64,
-    "token_budget": 30_000,
-    "batch_tokens": 512,
-}
 
 
 @pytest.fixture(scope="module")
 def unfinished(tmp_path_factory, tiny_base):
     folder = tmp_path_factory.mktemp("fine_tuning") / "copy"
     shutil.copytree(tiny_base, folder)
-    public = public_spec(folder).model_copy(
-        update={
-            "conditional_generator": public_spec(folder).conditional_generator.model_copy(
-                update={"settings": GENERATOR}
-            )
-        }
-    )
+    public = public_spec(folder)
     spec = private_spec(
         folder,
         name="notes",

@@ -13,7 +13,7 @@ import pytest
 
 from dpsynth_assets.datasets import parse_dataset_file
 from dpsynth_assets.report.card_check import LABEL_FILE
-from dpsynth_assets_tests.end_to_end.conftest import SECRET, documents, public_spec
+from dpsynth_assets_tests.end_to_end.conftest import SECRET, documents, public_spec, write_public
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ RECORDS = 1200
 def installation(tmp_path_factory):
     """A person's folder with a CSV file, and a small public base in place of the demo's."""
     folder = tmp_path_factory.mktemp("own")
-    documents(400, seed=1).write_parquet(folder / "public.parquet")
+    write_public(folder)
     private = documents(RECORDS, seed=2, tone="I am upset that ").with_row_index("number")
     private = private.select(
         pl.format("R{}", "number").alias("review_id"), pl.col("label").alias("topic"), "text"

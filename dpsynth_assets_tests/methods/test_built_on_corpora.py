@@ -15,10 +15,6 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.methods.evolution.conftest import make_terms
 
 ROOT = Path(__file__).parents[2]
-MODEL = {
-    "vocabulary": 400, "width": 32, "layers": 2, "feed_forward": 64, "token_budget": 20_000,
-    "sequence_tokens": [128], "threads": 1,
-}  # fmt: skip
 EVOLUTION = {
     "population": 12, "variations": 2, "iterations": 2, "max_new_tokens": 16, "rows": 10,
 }  # fmt: skip
@@ -50,12 +46,16 @@ def letters() -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 @pytest.fixture
-def run(letters, tmp_path, monkeypatch):
+def run(letters, toy_folder, toy_generator_folder, tmp_path, monkeypatch):
     """Runs a method over the letters, on a ledger of its own, behind `FIRST`."""
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     private, public = letters
     labels = tuple(sorted(private["label"].unique()))
-    base = PublicBase(public, language_model={"kind": "embedded", "settings": MODEL})
+    base = PublicBase(
+        public,
+        language_model={"kind": "pretrained", "model": str(toy_folder)},
+        conditional_generator={"kind": "pretrained", "model": str(toy_generator_folder)},
+    )
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
 
     def call(method, settings, behind=(FIRST,), **changes):

@@ -83,12 +83,13 @@ def test_training_does_not_depend_on_what_constrains_the_writing_of_rows():
 
 
 @pytest.mark.parametrize(
-    ("generator", "engine"), [("embedded", "transformers"), ("language_model", "openai")]
+    ("generator", "engine"),
+    [({"kind": "pretrained", "model": "a/b"}, "transformers"), ({}, "openai")],
 )
 def test_what_the_packed_decoder_writes_is_free_text(generator, engine):
     endpoint = {"model": "m", "base_url": "https://host/v1"} if engine == "openai" else {}
     spec = EngineSpec(kind=engine, **endpoint)
     terms = make_terms(
-        json_schema=DECLARED, engine=spec, generator=ConditionalGeneratorSpec(kind=generator)
+        json_schema=DECLARED, engine=spec, generator=ConditionalGeneratorSpec(**generator)
     )
     assert not bound_method("ctcl", {}, terms).follows_schema

@@ -2,7 +2,9 @@
 
 import pytest
 
-from dpsynth_assets.models.document_format import EMBEDDED, FORMATS, PAPER_PT, PLAIN_PT
+from dpsynth_assets.models.document_format import PAPER_PT, PLAIN_PT
+
+FORMATS = {"paper": PAPER_PT, "plain": PLAIN_PT}
 
 
 class BytesCodec:
@@ -41,11 +43,11 @@ def test_a_written_document_reads_back(form, codec):
 
 def test_tokens_after_the_end_are_not_read(codec):
     ids = [*codec.encode("done"), 1, *codec.encode("more")]
-    assert EMBEDDED.read_text(codec, ids) == ("done", True)
+    assert PLAIN_PT.read_text(codec, ids) == ("done", True)
 
 
 def test_a_text_without_its_end_is_reported_as_cut(codec):
-    assert EMBEDDED.read_text(codec, codec.encode("cut o")) == ("cut o", False)
+    assert PLAIN_PT.read_text(codec, codec.encode("cut o")) == ("cut o", False)
 
 
 def test_examples_are_cut_by_tokens_and_still_closed(codec):
@@ -55,7 +57,7 @@ def test_examples_are_cut_by_tokens_and_still_closed(codec):
 
 
 def test_a_prompt_without_examples_is_begin_and_opening(codec):
-    assert EMBEDDED.prompt_ids(codec, "Care", [], 5) == [0, *codec.encode("Care\n")]
+    assert PLAIN_PT.prompt_ids(codec, "Care", [], 5) == [0, *codec.encode("Care\n")]
 
 
 def test_braces_in_a_label_or_a_text_stay_as_they_are(codec):
@@ -65,4 +67,4 @@ def test_braces_in_a_label_or_a_text_stay_as_they_are(codec):
 
 def test_a_non_positive_cut_is_refused_with_a_remedy(codec):
     with pytest.raises(ValueError, match=r"at least 1, got 0; use an empty list"):
-        EMBEDDED.prompt_ids(codec, "Care", ["x"], 0)
+        PLAIN_PT.prompt_ids(codec, "Care", ["x"], 0)

@@ -7,13 +7,13 @@ import shutil
 import pytest
 
 from dpsynth_assets.models import language_model as module
-from dpsynth_assets.models.byte_tokenizer import train_tokenizer
-from dpsynth_assets.models.document_format import EMBEDDED
+from dpsynth_assets.models.document_format import PLAIN_PT
 from dpsynth_assets.models.language_model import (
     LanguageModel,
     LanguageModelError,
     load_language_model,
 )
+from dpsynth_assets_tests.tiny_models import write_tokenizer
 
 
 def one_line(error):
@@ -21,7 +21,7 @@ def one_line(error):
 
 
 def test_the_loaded_model_names_its_format_and_tokens(toy_model):
-    assert toy_model.document_format is EMBEDDED
+    assert toy_model.document_format is PLAIN_PT
     assert toy_model.tokenizer.convert_ids_to_tokens(toy_model.end_token_id) == "<end>"
     assert toy_model.tokenizer.convert_ids_to_tokens(toy_model.begin_token_id) == "<begin>"
     assert toy_model.pad_token_id not in (toy_model.end_token_id, toy_model.begin_token_id)
@@ -54,7 +54,7 @@ def test_the_end_token_written_in_a_text_stays_text(toy_model):
 
 def test_a_prompt_continued_by_a_document_reads_back(toy_model):
     prompt = toy_model.prompt_ids("Care", ["one example"], 50)
-    document = EMBEDDED.document_ids(toy_model, "Care", "the next one", 50)
+    document = PLAIN_PT.document_ids(toy_model, "Care", "the next one", 50)
     opening = toy_model.prompt_ids("Care", [], 50)[1:]
     assert prompt[-len(opening) :] == opening
     assert document[: len(opening)] == opening
@@ -64,7 +64,7 @@ def test_a_prompt_continued_by_a_document_reads_back(toy_model):
 def test_a_text_beyond_the_models_length_leaves_no_line_in_a_log(tmp_path, monkeypatch):
     from transformers import PreTrainedTokenizerFast
 
-    train_tokenizer(["a public text"], 300, tmp_path)
+    write_tokenizer(tmp_path, ["a public text"], 300)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path, model_max_length=8)
     monkeypatch.setattr(LanguageModel, "tokenizer", tokenizer)
     told = []
@@ -92,6 +92,14 @@ def test_a_missing_folder_is_one_line_with_a_remedy(tmp_path):
 def test_a_folder_without_a_model_is_one_line_with_a_remedy(tmp_path):
     with pytest.raises(LanguageModelError, match=r"found no config\.json") as error:
         load_language_model(tmp_path)
+    assert one_line(error)
+
+
+def test_a_model_that_an_earlier_version_trained_is_refused_in_one_line(toy_folder, tmp_path):
+    old = shutil.copytree(toy_folder, tmp_path / "old")
+    (old / "document_format.json").write_text('{"name": "embedded"}')
+    with pytest.raises(LanguageModelError, match="earlier version trained; materialise") as error:
+        load_language_model(old, device="cpu")
     assert one_line(error)
 
 

@@ -1,6 +1,6 @@
 """Laws of declared prompts: public frames, texts that cannot change them, lengths that hold.
 
-The tokenizer is the embedded model's byte-level BPE with special tokens `<begin>`, `<end>`, `<pad>`
+The tokenizer is a byte-level BPE with special tokens `<begin>`, `<end>`, `<pad>`
 and a `<turn>` of its own for a chat template.
 """
 
@@ -13,8 +13,7 @@ from dpsynth_assets.methods.private_prediction.prompts import (
     prompt_columns,
     public_prompt,
 )
-from dpsynth_assets.models.byte_tokenizer import train_tokenizer
-from dpsynth_assets.models.document_format import FORMATS, PAPER_PT
+from dpsynth_assets.models.document_format import PAPER_PT, PLAIN_PT
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.prompt_templates import (
     PromptTemplates,
@@ -22,6 +21,7 @@ from dpsynth_assets.models.prompt_templates import (
     default_templates,
     prompted,
 )
+from dpsynth_assets_tests.tiny_models import write_tokenizer
 
 LABELS = ("", "Care", "a longer label <end> {examples}")
 CHAT = (
@@ -71,7 +71,7 @@ HOSTILE = [
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
     words = ["Texts about Care and records, one more please", '{"title": "string"}', "```\n```"]
-    train_tokenizer(words * 20, 400, folder)
+    write_tokenizer(folder, words * 20)
     language_model = LanguageModel(source=str(folder))
     language_model.tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
     language_model.tokenizer.chat_template = CHAT
@@ -92,7 +92,7 @@ def test_without_templates_the_model_is_the_very_same(model):
 
 
 @pytest.mark.parametrize("label", LABELS)
-@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("form", [PAPER_PT, PLAIN_PT], ids=["paper", "plain"])
 def test_empty_templates_write_the_document_format_token_by_token(model, form, label, monkeypatch):
     monkeypatch.setitem(model.__dict__, "document_format", form)
     monkeypatch.setitem(model.__dict__, "end_token_id", 1 if form.end != "```" else 50)

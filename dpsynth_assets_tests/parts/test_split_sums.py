@@ -25,7 +25,6 @@ from dpsynth_assets.methods.evolution.secret_clusters import (
 from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
 from dpsynth_assets.methods.evolution.secret_incidence import PublicIncidence
 from dpsynth_assets.methods.inputs import PrivateInputs
-from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
 from dpsynth_assets.privacy import histogram, secret_clustering, vector_mean
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.secret_budgets import SecretBudget, SecretPromise
@@ -38,6 +37,7 @@ from dpsynth_assets.resources.parted_source import StoredParts
 from dpsynth_assets.resources.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, WORDS, declared
+from dpsynth_assets_tests.tiny_models import write_language_model
 
 ROWS, WIDTH, PARTS = 60, 8, 5
 LAYERS = (0, 1)
@@ -155,12 +155,7 @@ def opens_reader(tmp_path_factory):
     """Opens a real model of two layers, as a worker does."""
     folder = tmp_path_factory.mktemp("model") / "toy"
     said = [f"A note on the {a} and the {b}" for a in WORDS for b in WORDS]
-    settings = TrainingSettings(
-        vocabulary=300, width=16, heads=2, layers=2, feed_forward=24, token_budget=1000,
-        batch_tokens=256, sequence_tokens=(64,), threads=1,
-    )  # fmt: skip
-    public = pl.DataFrame({"text": said, "label": [LABELS[n % 2] for n in range(len(said))]})
-    train_language_model(public, folder, settings)
+    write_language_model(folder, said, vocabulary=300, width=16)
     manifest = {"path": str(folder), "dtype": "float32", "device": "cpu"}
     return OpensReader(
         config=EpsVecConfig(max_document_tokens=12, records_per_pass=7),

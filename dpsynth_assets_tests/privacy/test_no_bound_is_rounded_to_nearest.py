@@ -41,7 +41,6 @@ KEPT = {
     ("attacks/audits/gradients.py", "1 / setting.sampling_probability"),
     ("cli/pricing/private_prediction.py", "result['svt_share']"),
     ("methods/epsvec/stages.py", "float(bound)"),
-    ("models/language_model_training.py", "value"),
     ("resources/progress.py", "left"),
     ("cli/secrets.py", "row.gaussian / noise_std"),
     ("assets/scoring.py", "value"),

@@ -21,15 +21,6 @@ from dpsynth_assets_tests.ray.conftest import SOON
 
 pytestmark = pytest.mark.slow
 
-GENERATOR = {
-    "vocabulary": 400,
-    "width": 32,
-    "decoder_layers": 1,
-    "heads": 2,
-    "feed_forward": 64,
-    "token_budget": 30_000,
-    "batch_tokens": 512,
-}
 CORPORA = ("mean_uniform", "dp_fine_tuning")
 CHARGED, PREDICTED = (
     "letters/dp_fine_tuning/finetuned_generator",
@@ -54,6 +45,7 @@ COHORT = {
                 "max_example_tokens": 40,
                 "min_tokens_for_new_document": 8,
                 "temperature": 1.2,
+                "clip_bound": 6.0,
             },
         },
         {
@@ -81,7 +73,6 @@ def installation(tmp_path_factory):
     datasets = folder / "datasets"
     datasets.mkdir()
     base = public_spec(folder).model_dump(mode="json", exclude_unset=True)
-    base["conditional_generator"] = {"settings": GENERATOR}
     (datasets / "tiny.yaml").write_text(document("PublicData", base))
     cohort = COHORT | {"source": {"path": str(folder / "private.jsonl")}}
     (datasets / "letters.yaml").write_text(document("PrivateDataset", cohort))

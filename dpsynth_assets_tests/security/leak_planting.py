@@ -8,6 +8,7 @@ from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 
 COHORT, SECRET_COHORT, TORN, BASE = "rehearsal", "secret_rehearsal", "torn", "rehearsal_base"
 LABELS = ("billing", "delivery")
@@ -30,24 +31,6 @@ _CLOSINGS = (
     "please help me soon with this parcel",
     "thank you for looking into my invoice",
 )
-_MODEL = {
-    "vocabulary": 400,
-    "width": 32,
-    "layers": 2,
-    "heads": 2,
-    "feed_forward": 64,
-    "token_budget": 10_000,
-    "sequence_tokens": [96],
-}
-_GENERATOR = {
-    "vocabulary": 400,
-    "width": 32,
-    "decoder_layers": 1,
-    "heads": 2,
-    "feed_forward": 64,
-    "token_budget": 10_000,
-    "batch_tokens": 512,
-}
 _DECODING = {
     "expected_batch_size": 24,
     "max_batches": 2,
@@ -139,6 +122,9 @@ def plant(folder: Path) -> Planted:
     (folder / "torn.csv").write_text("\n".join(["text,id", *torn]))
     public = [{"text": _letter(number), "label": _label(number)} for number in range(160)]
     (folder / "public.jsonl").write_text("\n".join(json.dumps(row) for row in public))
+    texts = [row["text"] for row in public]
+    write_language_model(folder / "model", texts)
+    write_generator(folder / "generator", texts)
     (folder / "words.txt").write_text("\n".join(PUBLIC_WORDS))
     return Planted(folder, tuple(codes))
 
@@ -149,8 +135,8 @@ def public_base(planted: Planted) -> PublicDataSpec:
         "name": BASE,
         "source": {"path": str(planted.folder / "public.jsonl")},
         "columns": {"labels": ["label"]},
-        "language_model": {"settings": _MODEL},
-        "conditional_generator": {"settings": _GENERATOR},
+        "language_model": {"kind": "pretrained", "model": str(planted.folder / "model")},
+        "conditional_generator": {"kind": "pretrained", "model": str(planted.folder / "generator")},
         "clusters": {"count": 4},
     }
     return PublicDataSpec.model_validate(fields)

@@ -1,20 +1,13 @@
-"""An embedded language model trained in seconds, served by vLLM and by transformers."""
+"""A tiny language model, served by vLLM and by transformers."""
 
 import importlib.util
 
-import polars as pl
 import pytest
-from mailboxes import public_rows
 
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 from dpsynth_assets.models.engines.vllm_engine import VllmEngine
 from dpsynth_assets.models.language_model import load_language_model
-from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
-
-_SETTINGS = TrainingSettings(
-    vocabulary=500, width=64, heads=2, layers=3, feed_forward=96, token_budget=180_000,
-    batch_tokens=2048, sequence_tokens=(128, 256), threads=1,
-)  # fmt: skip
+from dpsynth_assets_tests.tiny_models import write_language_model
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,9 +18,8 @@ def _vllm_is_here():
 
 @pytest.fixture(scope="session")
 def folder(_vllm_is_here, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "embedded"
-    train_language_model(pl.DataFrame(public_rows(300, seed=0)), folder, _SETTINGS)
-    return folder
+    folder = tmp_path_factory.mktemp("models") / "toy"
+    return write_language_model(folder, vocabulary=500, width=64, layers=3)
 
 
 @pytest.fixture(scope="session")

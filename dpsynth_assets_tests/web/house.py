@@ -13,7 +13,7 @@ import yaml
 
 from dpsynth_assets.assets.groups import PUBLIC_BASES, level_group
 from dpsynth_assets.tags import INTERNAL, RELEASED, SENSITIVE
-from dpsynth_assets_tests.end_to_end.conftest import documents
+from dpsynth_assets_tests.end_to_end.conftest import documents, write_public
 
 COHORT, METHOD = "letters", "mean_clustered"
 BLOCKED, BLOCKED_METHOD = "memos", "mean_uniform"
@@ -23,15 +23,6 @@ TICK_EVERY_MINUTE = "* * * * *"
 CANARY_LETTERS = 6
 COMMON_PIECES = 300
 
-_MODEL = {
-    "vocabulary": 400,
-    "width": 32,
-    "layers": 2,
-    "heads": 2,
-    "feed_forward": 64,
-    "token_budget": 50_000,
-    "sequence_tokens": [96],
-}
 _DECODING = {
     "expected_batch_size": 40,
     "max_batches": 3,
@@ -54,10 +45,10 @@ def groups(cohort: str, method: str = METHOD) -> dict[str, str]:
 
 def build_house(folder: Path) -> Path:
     """Writes sources and dataset files; returns the folder for DPSYNTH_DATASETS."""
-    documents(400, seed=1).write_parquet(folder / "public.parquet")
+    public = write_public(folder)
     for name, seed, tone in ((COHORT, 2, "I am upset that "), (BLOCKED, 3, "I hear that ")):
         _with_ids(documents(400, seed=seed, tone=tone)).write_ndjson(folder / f"{name}.jsonl")
-    (folder / "canaries.txt").write_text("\n".join(_common_pieces(documents(400, seed=1)["text"])))
+    (folder / "canaries.txt").write_text("\n".join(_common_pieces(public)))
     datasets = folder / "datasets"
     datasets.mkdir()
     _declare(datasets / "base.yaml", "PublicData", _base(folder))
@@ -66,7 +57,7 @@ def build_house(folder: Path) -> Path:
     return datasets
 
 
-def _common_pieces(texts: pl.Series) -> list[str]:
+def _common_pieces(texts: list[str]) -> list[str]:
     """What the public model writes most: pieces of six letters, blanks and marks left out."""
     pieces: Counter[str] = Counter()
     for text in texts:
@@ -95,7 +86,7 @@ def _base(folder: Path) -> dict[str, Any]:
         "description": "Letters of a tiny public grammar.",
         "source": {"path": str(folder / "public.parquet")},
         "columns": {"labels": ["label"]},
-        "language_model": {"settings": _MODEL},
+        "language_model": {"kind": "pretrained", "model": str(folder / "language_model")},
         "clusters": {"count": 6},
     }
 

@@ -10,7 +10,7 @@ from dpsynth_assets.methods.rejection_sampling import KEPT_ROWS, RejectionSettin
 
 
 class EpsVecConfig(MethodConfig):
-    """Banayeeanzade et al. 2026. Defaults suit the embedded model; theirs stand beside them."""
+    """Banayeeanzade et al. 2026. Defaults suit a small model; theirs stand beside them."""
 
     method: Literal["epsvec"] = "epsvec"
     use_vectors: bool = Field(
@@ -193,7 +193,7 @@ class EpsVecConfig(MethodConfig):
         description=(
             "Length of what is added to the residual stream at each steered layer (β): one for all "
             "layers or one each, in strength_unit. 0: not steered. 2 differences brought rows of "
-            "the embedded model nearest to public text that played the records."
+            "a small model nearest to public text that played the records."
         ),
     )
     strength_unit: Literal["difference", "clip_bound", "absolute"] = Field(

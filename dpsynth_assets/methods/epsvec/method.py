@@ -92,12 +92,11 @@ class EpsVec(Method[EpsVecConfig]):
 
     @classmethod
     def default_settings(cls, terms: CohortTerms) -> Mapping[str, Any]:
-        """Leaves out the least likely tokens where the base names a pretrained model.
+        """Leaves out the least likely tokens where a dataset file declares the base.
 
-        Such a model has tens of thousands of tokens, and its tail writes words that are none.
+        A pretrained model has tens of thousands of tokens, and its tail writes words that are none.
         """
-        model = terms.language_model
-        return {} if model is None or model.kind == "embedded" else {"top_p": PRETRAINED_TOP_P}
+        return {} if terms.language_model is None else {"top_p": PRETRAINED_TOP_P}
 
     @property
     def follows_schema(self) -> bool:

@@ -12,7 +12,7 @@ from dpsynth_assets.models.engines import Sampling
 
 
 class EvolutionConfig(MethodConfig):
-    """Settings of every evolution. Defaults suit the embedded model and demo cohorts."""
+    """Settings of every evolution. Defaults suit small models and demo cohorts."""
 
     iterations: int = Field(
         default=5,

@@ -1,4 +1,4 @@
-"""The embedded writer: the public language model, which varies a text by writing its end anew."""
+"""The packaged writer: the public language model, which varies a text by writing its end anew."""
 
 import math
 from collections.abc import Mapping, Sequence

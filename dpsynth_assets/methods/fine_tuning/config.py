@@ -33,7 +33,7 @@ at 0.05 .53 are right; of AG News .80 and .87."""
 
 
 class PrivateTrainingConfig(MethodConfig):
-    """Settings of every private training. Defaults suit the embedded models and demo cohorts."""
+    """Settings of every private training. Defaults suit small models and demo cohorts."""
 
     steps: int = Field(
         default=40,
@@ -73,10 +73,10 @@ class PrivateTrainingConfig(MethodConfig):
         gt=0,
         le=10,
         description=(
-            "Peak learning rate of Adam (no unit). The default was chosen on public text for the "
-            "embedded generator; choose another on public text too, since a choice made on private "
-            "text would have to be charged. Null: the run is rehearsed on public text under its "
-            "own noise with several rates, which takes minutes. The linear classifier of "
+            "Peak learning rate of Adam (no unit). The default was chosen on public text for a "
+            "small encoder-decoder; choose another on public text too, since a choice made on "
+            "private text would have to be charged. Null: the run is rehearsed on public text "
+            "under its own noise with several rates, which takes minutes. The linear classifier of "
             "downstream_fine_tuning takes 0.05 where nothing is said, and cannot be rehearsed."
         ),
     )
@@ -132,7 +132,7 @@ class PrivateTrainingConfig(MethodConfig):
             "true: every record passes through the model alone and clipped gradients are added up "
             "in float64, exactly, so that the bound on what one record moves is proved, rounding "
             "included, and workers may share a batch where the dataset has parts; a third as many "
-            "records a second for the embedded model. false: several share a pass, "
+            "records a second for a small model. false: several share a pass, "
             "and sums are float32, where it rests on gradient_slack and on the assumption that "
             "rounding errors behave as if they were random."
         ),
@@ -245,7 +245,7 @@ def generator_settings(terms: CohortTerms) -> dict[str, Any]:
     """Chooses settings by the declared generator, where the dataset file names none.
 
     Returns:
-        Settings that come before the defaults of the fields, which suit the embedded generator.
+        Settings that come before the defaults of the fields, which suit a small encoder-decoder.
     """
     if terms.generator is None or terms.generator.kind != "language_model":
         return {}

@@ -47,7 +47,7 @@ FREE_SETTINGS = frozenset(
 """Settings that no training depends on."""
 
 CANDIDATE_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
-"""Peak rates that a rehearsal tries: large models take the first ones, embedded ones the last."""
+"""Peak rates that a rehearsal tries: large models take the first ones, small ones the last."""
 
 _ALONE = 3.0
 """Passes of one record take so much longer than shared ones (docs/benchmarks.md)."""

@@ -31,7 +31,7 @@ bound of 4 leaves the law of a bound of 8, at a quarter of its cost.
 
 
 class PrivatePredictionConfig(MethodConfig):
-    """What every method of this family shares. Defaults suit the embedded model.
+    """What every method of this family shares. Defaults suit a small vocabulary.
 
     The baseline of Amin et al. 2024 is an instruction-tuned model with one example a context.
     *Baseline++* of Amin et al. 2025 (section 6.1, appendix D.1) is a base model with its template
@@ -177,8 +177,8 @@ PUBLIC_TOP_K = Field(
     le=1_000_000,
     description=(
         "Draws only among the so many likeliest tokens of the public prompt (tokens), as Amin et "
-        "al. 2024 at temperature 2.25 with 1024. Costs nothing. null: among all, the default of an "
-        "embedded model; of a pretrained one it is 100."
+        "al. 2024 at temperature 2.25 with 1024. Costs nothing. null: among all. With a declared "
+        "base the default is 100."
     ),
 )
 
@@ -380,11 +380,9 @@ def settings_for(method: str, language_model: LanguageModelSpec | None) -> dict[
         language_model: As the public base declares it; None where no dataset file does.
 
     Returns:
-        Settings that come before the defaults of the fields, which suit the embedded model.
+        Settings that come before the defaults of the fields, which suit a small vocabulary.
     """
     if language_model is None:
         return {}
     exact = {"logit_slack": 0.0} if language_model.decodes_exactly else {}
-    if language_model.kind == "embedded":
-        return exact
     return {**PRETRAINED_SETTINGS.get(method, {}), **exact}

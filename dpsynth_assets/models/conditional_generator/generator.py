@@ -1,8 +1,8 @@
 """A model that writes a document for a condition: encoder-decoder, or decoder-only with a prefix.
 
-Loads from a folder (what `training` writes, or any checkpoint in the transformers format) or by hub
-id; a BART- or T5-like checkpoint reads the condition in its encoder, any other causal model reads
-it as a prompt. Weights are read at the first use of `model`. Nothing here runs remote code.
+Loads from a folder (any checkpoint in the transformers format) or by hub id; a BART- or T5-like
+checkpoint reads the condition in its encoder, any other causal model reads it as a prompt. Weights
+are read at the first use of `model`. Nothing here runs remote code.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Trains a small BART on public (condition, document) pairs: CTCL's generator without a hub.
+"""Continues the training of a named model on public (condition, document) pairs, as CTCL does.
 
 Equal documents, settings and thread count give equal weights: the budget is counted in tokens, and
-every draw comes from `GeneratorTrainingSettings.seed`. Everything here is public.
+every draw comes from `PairTrainingSettings.seed`. Everything here is public.
 
-**Source**: Tan et al. 2025, section 3.1, for the task and the cosine schedule; size, tokenizer and
-optimizer are ours.
+**Source**: Tan et al. 2025, section 3.1, for the task and the cosine schedule; the optimizer is
+ours.
 """
 
 import json
@@ -15,29 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
-from dpsynth_assets.models.byte_tokenizer import train_tokenizer
 from dpsynth_assets.models.conditional_generator.encoding import PairBatch
 from dpsynth_assets.models.conditional_generator.generator import (
     ConditionalGenerator,
-    load_conditional_generator,
     token_losses,
 )
 from dpsynth_assets.models.conditional_generator.pairs import (
     ConditionSource,
     length_sorted_batches,
 )
-from dpsynth_assets.models.conditional_generator.perplexity import (
-    held_out_perplexities,
-    public_perplexity,
-)
-from dpsynth_assets.models.conditional_generator.settings import GeneratorTrainingSettings
-from dpsynth_assets.models.conditional_generator.starting_weights import (
-    CopyingAttention,
-    set_public_embeddings,
-    set_starting_weights,
-    write_new_model,
-)
+from dpsynth_assets.models.conditional_generator.perplexity import held_out_perplexities
 from dpsynth_assets.models.sharded_gradients import open_shards, shares
 
 if TYPE_CHECKING:
@@ -49,24 +38,46 @@ FACTS_FILE = "training_facts.json"
 FEWEST_DOCUMENTS = 20
 
 
-def train_conditional_generator(
+class PairTrainingSettings(BaseModel):
+    """Budget and seed of a training on pairs. Rates suit models of a million numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    token_budget: int = Field(280_000, ge=1, description="Document tokens in all.")
+    batch_tokens: int = Field(1024, ge=64, description="Document tokens of one optimizer step.")
+    topic_share: float = Field(
+        0.5, ge=0, le=1, description="Share of conditions with topic keywords, not the document's."
+    )
+    matrix_learning_rate: float = Field(0.03, gt=0, description="Muon, for matrices.")
+    learning_rate: float = Field(1e-2, gt=0, description="AdamW, for embeddings, norms, biases.")
+    warmup_share: float = Field(0.05, ge=0, lt=1, description="Share of the budget to warm up.")
+    held_out_share: float = Field(0.03, gt=0, lt=1, description="Documents kept for perplexity.")
+    seed: int = Field(0, ge=0, description="Public seed of every draw.")
+    threads: int = Field(
+        2, ge=1, description="CPU threads, each on a part of every batch; they move last bits."
+    )
+
+
+def train_on_pairs(
+    generator: ConditionalGenerator,
     documents: "pl.DataFrame",
     topic_keywords: Sequence[Sequence[str]] | None,
     folder: Path,
-    settings: GeneratorTrainingSettings | None = None,
+    settings: PairTrainingSettings | None = None,
     progress: ProgressCallback | None = None,
     *,
     aspects: Sequence[Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
-    """Trains tokenizer and generator on public documents and writes both to a folder.
+    """Trains a generator further, in place, and writes it to a folder.
 
     Args:
+        generator: Opened for this training alone: its weights change.
         documents: Columns `text`, optionally `label`, `document_type` and `group`. Whole outermost
             groups (`a` of `a/b`) are held out where there are groups.
         topic_keywords: Keywords of each document's topic, as fine-tuning will give them; an empty
             row for an unclassified document; None to use the documents' own keywords alone.
         folder: Folder to write; files of an earlier model are replaced.
-        settings: Size, budget and seed.
+        settings: Budget and seed.
         progress: Called with the share done and a public message.
         aspects: What a language model said of each document; see `aspects_from_language_model`.
 
@@ -77,33 +88,21 @@ def train_conditional_generator(
         another document: the further above `perplexity`, the more the condition steers.
 
     Raises:
-        ValueError: Too few documents, rows that do not match, or a width the heads do not divide.
+        ValueError: Too few documents, or rows that do not match.
     """
-    import torch
-
-    settings = settings or GeneratorTrainingSettings()
+    settings = settings or PairTrainingSettings()
     report = progress or _no_progress
-    _check(documents, topic_keywords, aspects, settings)
-    report(0.0, "keywords and tokenizer")
+    _check(documents, topic_keywords, aspects)
+    report(0.0, "keywords")
     source = ConditionSource.of(documents, topic_keywords, aspects, settings.topic_share)
-    folder.mkdir(parents=True, exist_ok=True)
-    train_tokenizer(_tokenizer_texts(documents, source), settings.vocabulary, folder)
     with _seeded(settings):
-        write_new_model(settings, folder)
-        generator = load_conditional_generator(folder, device=settings.device)
         generator.model.requires_grad_(True).train()
         training, held_out = _split(documents, settings)
         pairs = _Pairs(generator, documents, source, training)
-        set_starting_weights(generator.model, pairs.documents)
-        if settings.public_embeddings:
-            set_public_embeddings(
-                generator.model.get_input_embeddings().weight, _token_texts(generator)
-            )
         facts = _optimize(generator, pairs, settings, report)
         generator.model.requires_grad_(False).eval()
         facts |= held_out_perplexities(generator, documents["text"].to_list(), source, held_out)
-        generator.model.to("cpu", torch.float32)
-        generator.save(folder)
+    generator.save(folder)
     facts["documents"] = documents.height
     (folder / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     report(1.0, f"public perplexity {facts['perplexity']:.2f}")
@@ -125,7 +124,7 @@ class _Pairs:
         bound = generator.max_document_tokens
         self.documents = generator.encoder.document_ids([texts[row] for row in rows], bound)
 
-    def batches(self, settings: GeneratorTrainingSettings) -> Iterator[PairBatch]:
+    def batches(self, settings: PairTrainingSettings) -> Iterator[PairBatch]:
         """Endless training batches on the generator's device."""
         random = np.random.default_rng(settings.seed)
         encoder, bound = self._generator.encoder, self._generator.max_condition_tokens
@@ -140,14 +139,14 @@ class _Pairs:
 def _optimize(
     generator: ConditionalGenerator,
     pairs: _Pairs,
-    settings: GeneratorTrainingSettings,
+    settings: PairTrainingSettings,
     report: ProgressCallback,
 ) -> dict[str, Any]:
     """Spends the token budget; returns loss, steps, tokens and parameters."""
     import torch
 
     model = generator.model
-    optimizers, copying = _optimizers(model, settings), CopyingAttention(model)
+    optimizers = _optimizers(model, settings)
     tokens = steps = 0
     smooth_loss = math.nan
     with open_shards(model, settings.threads) as gradients:
@@ -160,8 +159,6 @@ def _optimize(
             for optimizer in optimizers:
                 _set_learning_rate(optimizer, _schedule(share, settings.warmup_share))
                 optimizer.step()
-            if share < settings.hold_copying_share:
-                copying.restore()
             tokens, steps = tokens + counted, steps + 1
             smooth_loss = _smooth(smooth_loss, loss)
             if tokens >= settings.token_budget:
@@ -183,7 +180,7 @@ def _smooth(average: float, value: float) -> float:
     return value if math.isnan(average) else 0.95 * average + 0.05 * value
 
 
-def _optimizers(model: Any, settings: GeneratorTrainingSettings) -> list["torch.optim.Optimizer"]:
+def _optimizers(model: Any, settings: PairTrainingSettings) -> list["torch.optim.Optimizer"]:
     """Muon for the matrices inside the layers, AdamW for embeddings, norms and biases."""
     import torch
 
@@ -193,8 +190,9 @@ def _optimizers(model: Any, settings: GeneratorTrainingSettings) -> list["torch.
     adam = torch.optim.AdamW(
         rest, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
-    muon = torch.optim.Muon(inner, lr=settings.matrix_learning_rate, weight_decay=0.0)
-    return [muon, adam]
+    if not inner:
+        return [adam]
+    return [torch.optim.Muon(inner, lr=settings.matrix_learning_rate, weight_decay=0.0), adam]
 
 
 def _schedule(share: float, warmup_share: float) -> float:
@@ -211,12 +209,8 @@ def _set_learning_rate(optimizer: "torch.optim.Optimizer", factor: float) -> Non
         group["lr"] = group["base"] * factor
 
 
-def _token_texts(generator: ConditionalGenerator) -> list[str]:
-    return [generator.checkpoint.decode([token]) for token in range(generator.config.vocab_size)]
-
-
 def _split(
-    documents: "pl.DataFrame", settings: GeneratorTrainingSettings
+    documents: "pl.DataFrame", settings: PairTrainingSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers to train on and rows held out, whole outermost groups where there are groups."""
     if "group" in documents.columns:
@@ -231,14 +225,8 @@ def _split(
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
-def _tokenizer_texts(documents: "pl.DataFrame", source: ConditionSource) -> Iterator[str]:
-    """A condition and the first characters of every document."""
-    for row, text in enumerate(documents["text"]):
-        yield f"{source.like_fine_tuning(row)}\n{text[:2000]}"
-
-
 @contextmanager
-def _seeded(settings: GeneratorTrainingSettings) -> Iterator[None]:
+def _seeded(settings: PairTrainingSettings) -> Iterator[None]:
     """Fixes torch's generator and thread count for the run, and restores both."""
     import torch
 
@@ -256,12 +244,7 @@ def _check(
     documents: "pl.DataFrame",
     topic_keywords: Sequence[Sequence[str]] | None,
     aspects: Sequence[Mapping[str, str]] | None,
-    settings: GeneratorTrainingSettings,
 ) -> None:
-    if settings.width % settings.heads:
-        raise ValueError(
-            f"Expected width to be a multiple of heads, got {settings.width} and {settings.heads}."
-        )
     if documents.height < FEWEST_DOCUMENTS:
         raise ValueError(
             f"Expected at least {FEWEST_DOCUMENTS} public documents to train on, got "
@@ -276,6 +259,3 @@ def _check(
 
 def _no_progress(_share: float, _message: str) -> None:
     """Reports to nobody."""
-
-
-__all__ = ["GeneratorTrainingSettings", "public_perplexity", "train_conditional_generator"]

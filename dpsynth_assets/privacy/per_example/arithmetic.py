@@ -24,7 +24,7 @@ class Products(StrEnum):
         Sensitivity holds by proof, for the inputs and output gradients that a pass leaves of each
         record.
     NATIVE: in the type of the activations (float32, or bfloat16 under autocast), accumulated in
-        float32 within a micro-batch and in float64 across them; a step of the embedded generator
+        float32 within a micro-batch and in float64 across them; a step of a small encoder-decoder
         takes two thirds of the time. Sensitivity is not proved: it holds as far as rounding errors
         of a long sum behave as if they were random.
     """

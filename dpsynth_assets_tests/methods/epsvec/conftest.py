@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from mailboxes import public_rows
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec import EpsVec
@@ -15,8 +14,6 @@ from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.models.engines import Capability, Generation
 from dpsynth_assets.models.fine_tuning import CheckpointFolders
-from dpsynth_assets.models.language_model import load_language_model
-from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 WIDTH, LAYERS = 6, 8
@@ -174,18 +171,6 @@ def silent(_share, _message):
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-
-
-@pytest.fixture(scope="session")
-def toy_model(tmp_path_factory):
-    """A real language model of two layers, hardly trained."""
-    folder = tmp_path_factory.mktemp("language_model") / "toy"
-    settings = TrainingSettings(
-        vocabulary=400, width=16, heads=2, layers=2, feed_forward=24, token_budget=2000,
-        batch_tokens=512, sequence_tokens=(64,), threads=1,
-    )  # fmt: skip
-    train_language_model(pl.DataFrame(public_rows(80, seed=0)), folder, settings)
-    return load_language_model(folder, device="cpu")
 
 
 @pytest.fixture

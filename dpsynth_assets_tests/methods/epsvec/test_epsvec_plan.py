@@ -158,7 +158,7 @@ def test_settings_that_do_not_fit_say_so(settings, words):
 
 
 @pytest.mark.parametrize(("kind", "expected"), [
-    ("embedded", 1.0), ("smollm2", PRETRAINED_TOP_P), ("pretrained", PRETRAINED_TOP_P),
+    ("smollm2", PRETRAINED_TOP_P), ("pretrained", PRETRAINED_TOP_P),
 ])  # fmt: skip
 def test_rows_of_a_pretrained_model_leave_out_the_least_likely_tokens(cases, kind, expected):
     model = {"kind": kind, **({"model": "a/b"} if kind == "pretrained" else {})}

@@ -5,13 +5,10 @@ import hashlib
 import numpy as np
 import polars as pl
 import pytest
-from mailboxes import public_rows
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.config import AugPeConfig
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.models.language_model import load_language_model
-from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 DIMENSION = 8
@@ -151,11 +148,5 @@ def api(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("toy")
-    settings = TrainingSettings(
-        vocabulary=400, width=32, heads=2, layers=2, feed_forward=48, token_budget=3000,
-        batch_tokens=512, sequence_tokens=(128,), threads=1,
-    )  # fmt: skip
-    train_language_model(pl.DataFrame(public_rows(100, seed=0)), folder, settings)
-    return load_language_model(folder, device="cpu")
+def model(toy_model):
+    return toy_model

@@ -12,15 +12,11 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
-from dpsynth_assets.models.conditional_generator.training import (
-    GeneratorTrainingSettings,
-    train_conditional_generator,
-)
 from dpsynth_assets.models.fine_tuning import CheckpointFolders
 from dpsynth_assets.models.language_model import load_language_model
-from dpsynth_assets.models.language_model_training import TrainingSettings, train_language_model
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 
 TOPICS = ("harbour", "bakery", "museum")
 DIMENSION = 6
@@ -96,26 +92,15 @@ def documents():
 
 
 @pytest.fixture(scope="session")
-def generator(documents, tmp_path_factory):
+def generator(tmp_path_factory):
     folder = tmp_path_factory.mktemp("generator") / "toy"
-    settings = GeneratorTrainingSettings(
-        vocabulary=400, width=16, encoder_layers=1, decoder_layers=1, heads=2, feed_forward=24,
-        max_condition_tokens=40, max_document_tokens=40, token_budget=2000, batch_tokens=512,
-        threads=1,
-    )  # fmt: skip
-    train_conditional_generator(documents, None, folder, settings)
-    return load_conditional_generator(folder, device="cpu")
+    return load_conditional_generator(write_generator(folder, width=16, tokens=40), device="cpu")
 
 
 @pytest.fixture(scope="session")
-def language_model(documents, tmp_path_factory):
+def language_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("language_model") / "toy"
-    settings = TrainingSettings(
-        vocabulary=400, width=16, heads=2, layers=1, feed_forward=24, token_budget=2000,
-        batch_tokens=512, sequence_tokens=(64,), threads=1,
-    )  # fmt: skip
-    train_language_model(documents, folder, settings)
-    return load_language_model(folder, device="cpu")
+    return load_language_model(write_language_model(folder, width=16, layers=1), device="cpu")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
-from dpsynth_assets.public_base.making import language_model_as_generator
+from dpsynth_assets.public_base.making import generator_manifest
 
 BASE = PublicDataSpec(name="english", domain="short visits", language_model={"kind": "smollm2"})
 SMALL = {"steps": 2, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
@@ -42,16 +42,13 @@ def released(cases, public, checkpoint, **settings):
     return stage, method.release(stage, cases.private(), public, checkpoint, cases.silent)
 
 
-def test_a_base_with_smollm2_names_its_language_model_as_the_generator():
-    manifest = language_model_as_generator(BASE, {"path": "somewhere", "dtype": "bfloat16"})
+def test_a_base_names_its_language_model_as_the_generator_or_weights():
+    manifest = generator_manifest(BASE, {"path": "somewhere", "dtype": "bfloat16"})
     assert manifest == {"path": "somewhere", "dtype": "float32", "device": "auto"}
-    other = PublicDataSpec(
-        name="english",
-        language_model={"kind": "smollm2"},
-        conditional_generator={"kind": "embedded"},
-    )
-    assert other.conditional_generator.kind == "embedded"
-    assert PublicDataSpec(name="demo").conditional_generator.kind == "embedded"
+    named = {"kind": "pretrained", "model": "owner/name", "dtype": "bfloat16"}
+    other = PublicDataSpec(name="english", conditional_generator=named)
+    manifest = generator_manifest(other, None)
+    assert manifest == {"path": "owner/name", "dtype": "bfloat16", "device": "auto"}
 
 
 def test_the_charge_is_the_plans_and_the_weights_are_an_ordinary_model(

@@ -239,7 +239,8 @@ def test_a_base_whose_generator_is_its_language_model_trains_adapters_in_integer
         update={"language_model": LanguageModelSpec(kind="pretrained", model="a/b")}
     )  # Its layers may have other names.
     assert bound_method(name, {}, terms_of(cases, own)).config.lora_modules is None
-    small = PublicDataSpec(name="demo")
+    named = {"kind": "pretrained", "model": "a/b"}
+    small = PublicDataSpec(name="demo", conditional_generator=named)
     assert bound_method(name, {}, terms_of(cases, small)).config.lora_rank is None
 
 

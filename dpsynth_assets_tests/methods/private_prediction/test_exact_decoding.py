@@ -78,7 +78,7 @@ def model(cases, tmp_path):
         ({"kind": "smollm2", "dtype": "bfloat16"}, False),
         ({"kind": "pretrained", "model": "owner/name"}, False),
         ({"kind": "pretrained", "model": "owner/name", "decoder": "exact"}, True),
-        ({}, False),
+        ({}, True),
     ],
 )
 def test_a_base_decodes_exactly_by_its_declaration(spec, exactly):
@@ -247,7 +247,7 @@ def test_a_pass_has_no_bound_on_its_rows(cases, model, monkeypatch):
         ({"device": "cpu"}, {"kind": "smollm2"}, "transformers"),
         ({"model": "owner/name"}, {"kind": "smollm2"}, "transformers"),
         ({}, {"kind": "smollm2", "decoder": "transformers"}, "transformers"),
-        ({}, {"kind": "embedded"}, "transformers"),
+        ({}, {"kind": "pretrained", "model": "a/b"}, "transformers"),
     ],
 )
 def test_cohorts_write_through_the_decoder_of_their_base(engine, base, kind):

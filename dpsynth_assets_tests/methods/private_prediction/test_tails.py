@@ -95,15 +95,13 @@ def test_a_label_with_too_few_records_for_its_one_batch_is_refused():
     assert uniform.plan.tail.typical < 0.01
 
 
-def test_an_embedded_vocabulary_is_small_and_keeps_the_settings_it_had():
-    plan = planned("mean_clustered", kind="embedded")
-    assert plan.refusal is None
-    assert plan.parameters["public_top_k"] is None
-    assert plan.tail.tokens == 2048
-    large = base(kind="embedded", settings={"vocabulary": 40_000})
-    (larger,) = plan_dataset(spec("mean_clustered"), large).methods
-    assert larger.plan.tail.tokens == 40_000
-    assert larger.plan.refusal is not None
+@pytest.mark.parametrize(("vocabulary", "refused"), [(2048, False), (40_000, True)])
+def test_a_small_vocabulary_needs_no_public_support(tmp_path, vocabulary, refused):
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": vocabulary}))
+    settings = {"public_top_k": None, "clip_bound": 6.0}
+    plan = planned("mean_clustered", settings, kind="pretrained", model=str(tmp_path))
+    assert plan.tail.tokens == vocabulary
+    assert (plan.refusal is not None) == refused
 
 
 def test_an_undeclared_vocabulary_is_said_to_be_unknown():

@@ -1,14 +1,8 @@
-"""A tiny generator, trained once on two topics that share no word but the frame around them."""
+"""Documents of two topics that share no word but the frame around them, and untrained models."""
 
 import numpy as np
 import polars as pl
 import pytest
-
-from dpsynth_assets.models.conditional_generator import load_conditional_generator
-from dpsynth_assets.models.conditional_generator.training import (
-    GeneratorTrainingSettings,
-    train_conditional_generator,
-)
 
 TOPICS = {
     "heating": ("boiler", "radiator", "thermostat", "chimney", "plumber", "kettle"),
@@ -36,29 +30,7 @@ def two_topics():
 
 
 @pytest.fixture(scope="session")
-def tiny_settings():
-    return GeneratorTrainingSettings(
-        vocabulary=420, width=32, encoder_layers=1, decoder_layers=1, heads=2, feed_forward=48,
-        max_condition_tokens=64, max_document_tokens=48, token_budget=26_000, batch_tokens=512,
-        topic_share=0.7, threads=1, public_embeddings=False,
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def tiny_folder(two_topics, tiny_settings, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "generator"
-    keywords = [TOPICS[topic] for topic in two_topics["topic"]]
-    train_conditional_generator(two_topics, keywords, folder, tiny_settings)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny_generator(tiny_folder):
-    return load_conditional_generator(tiny_folder, device="cpu")
-
-
-@pytest.fixture(scope="session")
-def random_models(tiny_folder, tmp_path_factory):
+def random_models(toy_generator_folder, tmp_path_factory):
     """Folders of untrained models of four architectures that share the tiny tokenizer."""
     import torch
     from transformers import (
@@ -71,7 +43,7 @@ def random_models(tiny_folder, tmp_path_factory):
         T5ForConditionalGeneration,
     )
 
-    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    tokenizer = AutoTokenizer.from_pretrained(toy_generator_folder)
     ids = {
         "vocab_size": len(tokenizer), "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id,

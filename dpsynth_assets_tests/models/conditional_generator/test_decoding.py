@@ -9,8 +9,8 @@ CONDITIONS = ["Keywords: violin, melody", "Keywords: boiler", "", "Label: Note"]
 
 
 @pytest.fixture(params=["bart", "t5", "gpt2", "llama"])
-def generator(request, tiny_folder, random_models):
-    folder = tiny_folder if request.param == "bart" else random_models[request.param]
+def generator(request, toy_generator_folder, random_models):
+    folder = toy_generator_folder if request.param == "bart" else random_models[request.param]
     return load_conditional_generator(folder, device="cpu")
 
 
@@ -56,25 +56,25 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass(generator):
         assert generator.checkpoint.decode(document).strip() == text
 
 
-def test_repeated_conditions_give_different_documents(tiny_generator):
-    assert len(set(tiny_generator.generate(["Keywords: violin"] * 20))) > 5
+def test_repeated_conditions_give_different_documents(toy_generator):
+    assert len(set(toy_generator.generate(["Keywords: violin"] * 20))) > 5
 
 
-def test_no_document_is_empty_or_holds_a_special_token(tiny_generator):
-    documents = tiny_generator.generate(CONDITIONS * 3, temperature=3.0, max_new_tokens=5)
-    special = tiny_generator.tokenizer.all_special_tokens
+def test_no_document_is_empty_or_holds_a_special_token(toy_generator):
+    documents = toy_generator.generate(CONDITIONS * 3, temperature=3.0, max_new_tokens=5)
+    special = toy_generator.tokenizer.all_special_tokens
     assert all(documents)
     assert not any(token in text for text in documents for token in special)
 
 
-def test_no_conditions_give_no_documents(tiny_generator):
-    assert tiny_generator.generate([]) == []
+def test_no_conditions_give_no_documents(toy_generator):
+    assert toy_generator.generate([]) == []
 
 
-def test_progress_counts_documents(tiny_generator, monkeypatch):
+def test_progress_counts_documents(toy_generator, monkeypatch):
     monkeypatch.setattr(decoding, "_threads", lambda _: 1)
     seen = []
-    tiny_generator.generate(
+    toy_generator.generate(
         CONDITIONS, batch_rows=8, max_new_tokens=3, progress=lambda *step: seen.append(step)
     )
     assert seen[-1] == (1.0, "20 of 20 documents")
@@ -82,22 +82,22 @@ def test_progress_counts_documents(tiny_generator, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [{"top_p": 0.0}, {"temperature": -0.1}, {"batch_rows": 0}])
-def test_settings_outside_their_bounds_are_refused(tiny_generator, wrong):
+def test_settings_outside_their_bounds_are_refused(toy_generator, wrong):
     with pytest.raises(ValueError, match="Expected"):
-        tiny_generator.generate(["Keywords: violin"], **wrong)
+        toy_generator.generate(["Keywords: violin"], **wrong)
 
 
-def test_without_temperature_the_most_probable_tokens_are_written(tiny_generator):
+def test_without_temperature_the_most_probable_tokens_are_written(toy_generator):
     written = [
-        tiny_generator.generate(CONDITIONS[:2], temperature=0.0, seed=seed, max_new_tokens=5)
+        toy_generator.generate(CONDITIONS[:2], temperature=0.0, seed=seed, max_new_tokens=5)
         for seed in (1, 2)
     ]
     assert written[0] == written[1]
 
 
-def test_a_bound_beyond_the_models_positions_ends_at_them(tiny_generator):
+def test_a_bound_beyond_the_models_positions_ends_at_them(toy_generator):
     """The decoder has 64 positions; nothing may be looked up behind them."""
-    allowed = tiny_generator.encode_pairs(["Keywords: violin"], ["word " * 100], 64, 1000)
+    allowed = toy_generator.encode_pairs(["Keywords: violin"], ["word " * 100], 64, 1000)
     assert allowed.labels.shape == (1, 64)
-    assert tiny_generator.per_example_loss(allowed).isfinite().all()
-    assert tiny_generator.generate(["Keywords: violin"] * 4, temperature=9.0, max_new_tokens=1000)
+    assert toy_generator.per_example_loss(allowed).isfinite().all()
+    assert toy_generator.generate(["Keywords: violin"] * 4, temperature=9.0, max_new_tokens=1000)

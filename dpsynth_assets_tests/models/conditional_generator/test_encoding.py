@@ -13,8 +13,8 @@ DOCUMENTS = ["A melody.", "The boiler and the radiator are here.", "Nothing <end
 
 
 @pytest.fixture(params=["bart", "t5", "gpt2", "llama"])
-def generator(request, tiny_folder, random_models):
-    folder = tiny_folder if request.param == "bart" else random_models[request.param]
+def generator(request, toy_generator_folder, random_models):
+    folder = toy_generator_folder if request.param == "bart" else random_models[request.param]
     return load_conditional_generator(folder, device="cpu")
 
 
@@ -66,28 +66,28 @@ def test_an_examples_loss_does_not_depend_on_the_others_of_its_batch(generator):
     torch.testing.assert_close(first[0], first[1], rtol=1e-4, atol=1e-5)
 
 
-def test_batches_are_split_and_taken_by_rows(tiny_generator):
-    batch = tiny_generator.encode_pairs(CONDITIONS, DOCUMENTS)
+def test_batches_are_split_and_taken_by_rows(toy_generator):
+    batch = toy_generator.encode_pairs(CONDITIONS, DOCUMENTS)
     assert [len(part) for part in batch.split(2)] == [2, 1]
     assert torch.equal(batch.take(slice(1, 2)).labels, batch.labels[1:2])
 
 
-def test_texts_do_not_show_in_a_repr(tiny_generator):
-    assert "tensor" not in repr(tiny_generator.encode_pairs(CONDITIONS, DOCUMENTS))
+def test_texts_do_not_show_in_a_repr(toy_generator):
+    assert "tensor" not in repr(toy_generator.encode_pairs(CONDITIONS, DOCUMENTS))
 
 
-def test_unequal_lists_are_refused(tiny_generator):
+def test_unequal_lists_are_refused(toy_generator):
     with pytest.raises(ValueError, match="as many conditions as documents"):
-        tiny_generator.encode_pairs(["a"], ["a", "b"])
+        toy_generator.encode_pairs(["a"], ["a", "b"])
 
 
-def test_special_tokens_stand_where_the_tokenizer_puts_them(tiny_folder, tmp_path):
+def test_special_tokens_stand_where_the_tokenizer_puts_them(toy_generator_folder, tmp_path):
     import shutil
 
     from tokenizers.processors import TemplateProcessing
     from transformers import AutoTokenizer
 
-    folder = shutil.copytree(tiny_folder, tmp_path / "bart-like")
+    folder = shutil.copytree(toy_generator_folder, tmp_path / "bart-like")
     (folder / "condition_format.json").unlink()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     begin, end = tokenizer.bos_token, tokenizer.eos_token

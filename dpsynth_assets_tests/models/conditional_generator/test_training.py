@@ -5,6 +5,7 @@ import json
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from dpsynth_assets.models.conditional_generator import (
     aspects_text,
@@ -15,78 +16,100 @@ from dpsynth_assets.models.conditional_generator.pairs import (
     ConditionSource,
     length_sorted_batches,
 )
+from dpsynth_assets.models.conditional_generator.perplexity import public_perplexity
 from dpsynth_assets.models.conditional_generator.training import (
-    GeneratorTrainingSettings,
-    public_perplexity,
-    train_conditional_generator,
+    PairTrainingSettings,
+    train_on_pairs,
 )
 from dpsynth_assets.models.language_model import LanguageModelError
 from dpsynth_assets_tests.models.conditional_generator.conftest import TOPICS
+from dpsynth_assets_tests.tiny_models import write_generator
 
 FAST = {"token_budget": 1500}
+
+
+SETTINGS = PairTrainingSettings(token_budget=26_000, batch_tokens=512, topic_share=0.7, threads=1)
+
+
+@pytest.fixture(scope="session")
+def named(two_topics, tmp_path_factory):
+    """Opens a model that looks at its condition, as a pretrained one does, each time anew."""
+    folder = tmp_path_factory.mktemp("models") / "named"
+    write_generator(folder, two_topics["text"].to_list(), vocabulary=420)
+    generator = load_conditional_generator(folder, device="cpu")
+    stack = generator.model.model
+    attention = stack.decoder.layers[-1].encoder_attn
+    with torch.no_grad():
+        for layer in (*stack.encoder.layers, *stack.decoder.layers):
+            layer.self_attn.out_proj.weight.zero_()
+            layer.fc2.weight.zero_()
+        for part in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj):
+            part.weight.copy_(torch.eye(attention.embed_dim))
+    generator.save(folder)
+    return lambda: load_conditional_generator(folder, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def trained_folder(named, two_topics, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "generator"
+    keywords = [TOPICS[topic] for topic in two_topics["topic"]]
+    train_on_pairs(named(), two_topics, keywords, folder, SETTINGS)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained_generator(trained_folder):
+    return load_conditional_generator(trained_folder, device="cpu")
 
 
 def weights(folder):
     return (folder / "model.safetensors").read_bytes()
 
 
-def test_equal_seeds_give_equal_weights_and_others_do_not(two_topics, tiny_settings, tmp_path):
+def test_equal_seeds_give_equal_weights_and_others_do_not(named, two_topics, tmp_path):
     for name, seed in (("one", 0), ("same", 0), ("other", 1)):
-        settings = tiny_settings.model_copy(update={**FAST, "seed": seed})
-        train_conditional_generator(two_topics, None, tmp_path / name, settings)
+        settings = SETTINGS.model_copy(update={**FAST, "seed": seed})
+        train_on_pairs(named(), two_topics, None, tmp_path / name, settings)
     assert weights(tmp_path / "one") == weights(tmp_path / "same")
     assert weights(tmp_path / "one") != weights(tmp_path / "other")
 
 
-def test_documents_of_a_topic_hold_its_words(tiny_generator):
+def test_documents_of_a_topic_hold_its_words(trained_generator):
     for topic, other in (("heating", "music"), ("music", "heating")):
-        text = " ".join(tiny_generator.generate([condition_text(TOPICS[topic])] * 40, seed=1))
+        text = " ".join(trained_generator.generate([condition_text(TOPICS[topic])] * 40, seed=1))
         own, foreign = (sum(text.count(word) for word in TOPICS[name]) for name in (topic, other))
         assert own > 2 * foreign + 10
 
 
-def test_another_documents_condition_explains_a_document_less(tiny_folder):
-    facts = json.loads((tiny_folder / "training_facts.json").read_text())
+def test_another_documents_condition_explains_a_document_less(trained_folder):
+    facts = json.loads((trained_folder / "training_facts.json").read_text())
     assert facts["perplexity_other_condition"] > 1.15 * facts["perplexity"]
     assert facts["perplexity"] < 12
 
 
-def test_public_perplexity_is_the_exponential_of_the_mean_token_loss(tiny_generator):
+def test_public_perplexity_is_the_exponential_of_the_mean_token_loss(toy_generator):
     pairs = [("Keywords: violin", "A melody."), ("", "The boiler and the kettle are here.")]
-    batch = tiny_generator.encode_pairs(*zip(*pairs, strict=True))
+    batch = toy_generator.encode_pairs(*zip(*pairs, strict=True))
     counts = (batch.labels >= 0).sum(1)
-    mean = (tiny_generator.per_example_loss(batch) * counts).sum() / counts.sum()
-    assert public_perplexity(tiny_generator, pairs) == pytest.approx(float(mean.exp()), rel=1e-4)
+    mean = (toy_generator.per_example_loss(batch) * counts).sum() / counts.sum()
+    assert public_perplexity(toy_generator, pairs) == pytest.approx(float(mean.exp()), rel=1e-4)
 
 
-def test_the_folder_loads_in_plain_transformers_as_a_bart_without_dropout(tiny_folder):
-    from transformers import AutoModelForSeq2SeqLM
-
-    model = AutoModelForSeq2SeqLM.from_pretrained(tiny_folder)
-    assert type(model).__name__ == "BartForConditionalGeneration"
-    config = model.config
-    assert config.dropout == config.attention_dropout == config.activation_dropout == 0
-    assert config.encoder_layerdrop == config.decoder_layerdrop == 0
-    assert model.lm_head.weight is model.model.shared.weight
-
-
-def test_a_saved_generator_loads_back_and_writes_the_same(tiny_generator, tmp_path):
-    tiny_generator.save(tmp_path / "copy")
+def test_a_saved_generator_loads_back_and_writes_the_same(toy_generator, tmp_path):
+    toy_generator.save(tmp_path / "copy")
     copy = load_conditional_generator(tmp_path / "copy", device="cpu")
-    assert copy.max_document_tokens == 48
+    assert copy.max_document_tokens == 64
     conditions = ["Keywords: violin, concert"] * 3
-    assert copy.generate(conditions) == tiny_generator.generate(conditions)
+    assert copy.generate(conditions) == toy_generator.generate(conditions)
 
 
-def test_training_restores_the_global_generator_and_threads(two_topics, tiny_settings, tmp_path):
-    import torch
-
+def test_training_restores_the_global_generator_and_threads(named, two_topics, tmp_path):
     torch.manual_seed(5)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    settings = tiny_settings.model_copy(update=FAST)
+    settings = SETTINGS.model_copy(update=FAST)
     seen = []
-    train_conditional_generator(
-        two_topics.select("text"), None, tmp_path, settings, lambda *step: seen.append(step)
+    train_on_pairs(
+        named(), two_topics.select("text"), None, tmp_path, settings, lambda *it: seen.append(it)
     )
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
@@ -141,20 +164,26 @@ def test_an_epoch_of_batches_holds_every_document_once_within_the_bound():
     assert sorted(seen) == list(range(300))
 
 
-def test_too_few_documents_are_refused(tmp_path):
+def test_too_few_documents_are_refused(toy_generator, tmp_path):
     with pytest.raises(ValueError, match="at least 20 public documents to train on, got 1"):
-        train_conditional_generator(pl.DataFrame({"text": ["a"]}), None, tmp_path)
+        train_on_pairs(toy_generator, pl.DataFrame({"text": ["a"]}), None, tmp_path)
 
 
-def test_keywords_for_other_rows_are_refused(two_topics, tmp_path):
+def test_keywords_for_other_rows_are_refused(toy_generator, two_topics, tmp_path):
     with pytest.raises(ValueError, match="topic_keywords for each of 160 documents, got 3"):
-        train_conditional_generator(two_topics, [(), (), ()], tmp_path)
+        train_on_pairs(toy_generator, two_topics, [(), (), ()], tmp_path)
 
 
-def test_heads_that_do_not_divide_the_width_are_refused(two_topics, tmp_path):
-    settings = GeneratorTrainingSettings(width=50, heads=4)
-    with pytest.raises(ValueError, match="multiple of heads"):
-        train_conditional_generator(two_topics, None, tmp_path, settings)
+@pytest.mark.parametrize("name", ["t5", "gpt2", "llama"])
+def test_models_of_other_architectures_are_trained_further(
+    random_models, two_topics, name, tmp_path
+):
+    named = load_conditional_generator(random_models[name], device="cpu")
+    before = (random_models[name] / "model.safetensors").read_bytes()
+    settings = SETTINGS.model_copy(update={"token_budget": 6_000})
+    facts = train_on_pairs(named, two_topics, None, tmp_path, settings)
+    assert facts["perplexity"] < 0.25 * named.config.vocab_size
+    assert weights(tmp_path) != before
 
 
 def test_a_missing_folder_is_one_line_with_a_remedy(tmp_path):
@@ -163,25 +192,23 @@ def test_a_missing_folder_is_one_line_with_a_remedy(tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_without_weights_is_one_line(tiny_generator, tmp_path):
-    tiny_generator.save(tmp_path)
+def test_a_folder_without_weights_is_one_line(toy_generator, tmp_path):
+    toy_generator.save(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(LanguageModelError, match="encoder-decoder weights") as error:
         _ = load_conditional_generator(tmp_path, device="cpu").model
     assert "\n" not in str(error.value)
 
 
-def test_other_weights_write_with_the_same_tokenizer_and_leave_the_first_alone(tiny_generator):
+def test_other_weights_write_with_the_same_tokenizer_and_leave_the_first_alone(toy_generator):
     import copy
 
-    import torch
-
-    other = copy.deepcopy(tiny_generator.model)
+    other = copy.deepcopy(toy_generator.model)
     with torch.no_grad():
         other.final_logits_bias.zero_()
-    changed = tiny_generator.with_model(other)
+    changed = toy_generator.with_model(other)
     assert changed.model is other
-    assert tiny_generator.model is not other
-    assert changed.generate(["Keywords: violin"] * 5) != tiny_generator.generate(
+    assert toy_generator.model is not other
+    assert changed.generate(["Keywords: violin"] * 5) != toy_generator.generate(
         ["Keywords: violin"] * 5
     )

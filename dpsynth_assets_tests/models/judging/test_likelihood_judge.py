@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from mailboxes import public_rows
 
 from dpsynth_assets.models.judging import JudgeError, LikelihoodJudge
 
 
 @pytest.fixture(scope="module")
-def public(toy_documents):
-    return toy_documents["text"].to_list()[:60]
+def public():
+    return [row["text"] for row in public_rows(60, seed=0)]
 
 
 @pytest.fixture(scope="module")
