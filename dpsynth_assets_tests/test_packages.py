@@ -16,12 +16,13 @@ from dpsynth_assets.exports.exporting import export_corpus
 from dpsynth_assets.exports.package import Packager
 from dpsynth_assets.exports.proof import PROOF_FILE
 from dpsynth_assets.exports.strangers_files import LONGEST_FILE, text_of
-from dpsynth_assets.exports.verification import verify_package
+from dpsynth_assets.exports.verification import _refuse_bombs, verify_package
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.records import refusals
+from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.releases.once import Drawn, release_once
 from dpsynth_assets.releases.published_rows import (
     candidate_behind,
@@ -116,6 +117,13 @@ def test_rows_that_unpack_to_more_than_their_file_can_mean_are_not_read(
     monkeypatch.setattr(pl, "read_parquet", lambda _: pytest.fail("read whole"))
     (problem,) = verify_package(package).problems
     assert problem == "rows: expected those of the release that was paid for, got others."
+    (rows,) = (package / "data").iterdir()
+    for named in ("rows.bin", "rows.PARQUET"):  # Polars reads a folder's files by any name.
+        rows = rows.rename(package / "data" / named)
+        with pytest.raises(SourceError):
+            _refuse_bombs(package / "data")
+    with pytest.raises(SourceError):
+        _refuse_bombs(rows)
 
 
 def test_a_package_agrees(package):

@@ -12,7 +12,7 @@ from dpsynth_assets.assets.parted_records import require_parts
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.files.identity import version_of
-from dpsynth_assets.files.kept import JSON, found
+from dpsynth_assets.files.kept import JSON
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.metadata import code_references
 from dpsynth_assets.methods.dataset_plan import SHARED
@@ -44,7 +44,17 @@ def recall_results(dataset: str) -> list[dict[str, Any]]:
 
 
 def _recalls() -> dict[str, Any]:
-    return found(home().audits.with_name("detector_recall.json"), JSON.read) or {}
+    path = home().audits.with_name("detector_recall.json")
+    if not path.exists():
+        return {}
+    try:
+        known: dict[str, Any] = JSON.read(path)
+    except ValueError:
+        raise ValueError(
+            f"Expected the measured recall of detectors in {path}, got something else. Remove the "
+            "file and materialise secrets again."
+        ) from None
+    return known
 
 
 def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefinition:

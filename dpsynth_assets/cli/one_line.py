@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from dpsynth_assets.files.redaction import redacted
+from dpsynth_assets.files.redaction import may_be_shown, redacted
 
 WRONG_REQUEST, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -87,7 +87,8 @@ def described(error: BaseException) -> tuple[str, int]:
         return _of_the_machine(error)
     if isinstance(error, FileNotFoundError):  # Polars' and ours name a path, which is no record.
         return " ".join(str(error).split()), WRONG_REQUEST
-    return redacted(_place(error), error), FAILED
+    line = redacted(_place(error), error)
+    return (f"{line} {' '.join(str(error).split())}" if may_be_shown() else line), FAILED
 
 
 def _of_the_machine(error: OSError) -> tuple[str, int]:

@@ -50,9 +50,12 @@ INVISIBLE = r"[\p{Cf}\p{Default_Ignorable_Code_Point}]"
 
 def as_seen(texts: Iterable[str]) -> list[str]:
     """Texts without characters that nobody sees, in one form of Unicode (NFC)."""
+    listed = list(texts)
+    if all(each.isascii() for each in listed):  # Before a command nothing heavy is imported.
+        return listed
     import polars as pl
 
-    written = pl.Series(list(texts), dtype=pl.String)
+    written = pl.Series(listed, dtype=pl.String)
     return written.str.replace_all(INVISIBLE, "").str.normalize("NFC").to_list()
 
 

@@ -247,7 +247,8 @@ def _refuse_bombs(data: Path) -> None:
     Raises:
         SourceError: They do; a `ValueError`.
     """
-    for file in data.rglob("*.parquet"):
+    files = [data] if data.is_file() else [each for each in data.rglob("*") if each.is_file()]
+    for file in files:  # Whatever they are called: Polars reads them all.
         refuse_many_rows(file, declared_rows(file))
         refuse_unpacked_bytes(file, bytes_of_text(pl.scan_parquet(file, glob=False)))
 

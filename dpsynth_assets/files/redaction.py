@@ -4,7 +4,7 @@ import errno
 import os
 
 SHOW = "DPSYNTH_SHOW_PRIVATE_ERRORS"
-"""Environment variable: 1 shows such texts, on a machine where they may be logged."""
+"""Environment variable: 1 shows such errors behind the line, where they may be logged."""
 
 _OF_THE_MACHINE = {
     errno.ENOSPC,
@@ -48,8 +48,6 @@ def redacted(name: str, error: BaseException) -> str:
             "at the room on the disks of DPSYNTH_HOME, at a limit on the size of files (`ulimit "
             "-f`) and, with PostgreSQL, at the server, and run again: what was stored is used."
         )
-    if may_be_shown():
-        return f"{name} failed with {kind}: {' '.join(str(error).split())}"
     return (
         f"{name} failed with {kind}. Its message is withheld because it may quote private data; "
         "run `dpsynth datasets check` on the dataset file, or set DPSYNTH_SHOW_PRIVATE_ERRORS=1 "

@@ -118,8 +118,8 @@ def write_canonical(
     records.write_parquet(content)
     digest = hashlib.sha256(content.getbuffer()).hexdigest()
     files, noted = files or files_of(part), part / f"{split}.digest"
-    if not files.exists(noted) or files.read(noted).decode() != digest:
-        for path in files.matching(part, f"{split}_embeddings.*"):
+    if not files.exists(noted) or files.read(noted) != digest.encode():
+        for path in (noted, *files.matching(part, f"{split}_embeddings.*")):
             files.remove(path)
     files.write(part / f"{split}.parquet", lambda file: file.write(content.getbuffer()))
     files.write(noted, lambda file: file.write(digest.encode()))

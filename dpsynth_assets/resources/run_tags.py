@@ -19,7 +19,8 @@ _PLANNED = (
 def tag_cohorts(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
     """Tags a run that begins with its cohorts, its release, and ε = 0: nothing is charged yet.
 
-    Tags that its launch gave stay. Steps add the ε that they are charged.
+    Tags that its launch gave stay, but for ε, which a run that is executed again has of the run
+    before. Steps add the ε that they are charged.
     """
     declared = {
         file.spec.name
@@ -39,7 +40,6 @@ def tag_cohorts(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
     }
     cohorts = {cohort_name(key.path[0], partition) for key in keys if key.path[0] in declared}
     if cohorts:
-        made = {RELEASE: DEFAULT_RELEASE, EPSILON: "0", COHORT: ", ".join(sorted(cohorts))}
-        instance.add_run_tags(
-            run.run_id, {**made, **{k: run.tags[k] for k in made if k in run.tags}}
-        )
+        made = {RELEASE: DEFAULT_RELEASE, COHORT: ", ".join(sorted(cohorts))}
+        kept = {name: run.tags[name] for name in made if name in run.tags}
+        instance.add_run_tags(run.run_id, {**made, **kept, EPSILON: "0"})

@@ -496,6 +496,11 @@ class SensitiveStore(dg.ConfigurableResource):
         if not with_embeddings:
             return PrivateInputs(records=records)
         embeddings = self._files.read_array(folder / f"{split}_embeddings.npy")
+        if len(embeddings) != records.height:
+            raise PrivacyError(
+                f"Expected one embedding per record of dataset {dataset!r}, got another number. "
+                f"Materialise {dataset}/shared/private_embeddings after private_records."
+            )
         return PrivateInputs(records=records, embeddings=embeddings)
 
     @property

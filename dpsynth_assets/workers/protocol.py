@@ -81,11 +81,11 @@ class Outcome:
 
     Attributes:
         result: What the function returned.
-        problem: What may be said of its error; empty where there was none.
+        problem: What may be said of its error; None where there was none.
     """
 
     result: Any = None
-    problem: str = ""
+    problem: str | None = None
 
 
 def attempt(function: Callable[[Folder], Any], part: Folder) -> Outcome:
@@ -104,7 +104,7 @@ def result_of(outcome: Outcome) -> Any:
     Raises:
         WorkerError: There is none.
     """
-    if outcome.problem:
+    if outcome.problem is not None:
         raise WorkerError(outcome.problem)
     return outcome.result
 

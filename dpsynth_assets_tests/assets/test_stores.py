@@ -122,6 +122,9 @@ def test_embeddings_of_other_records_go_with_those_records(sensitive):
         sensitive.pay_for_records("tickets", with_embeddings=True)
     with pytest.raises(PrivacyError, match="stored while those were embedded"):
         sensitive.write_embeddings("tickets", "source", np.eye(2, 3, dtype=np.float32), of=read)
+    sensitive.write_embeddings("tickets", "source", np.eye(7, 3, dtype=np.float32))
+    with pytest.raises(PrivacyError, match="one embedding per record"):
+        sensitive.read_internal("tickets", "source", purpose="scores", with_embeddings=True)
 
 
 def test_a_flipped_byte_of_the_plain_records_is_noticed(sensitive):

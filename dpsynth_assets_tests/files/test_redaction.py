@@ -32,8 +32,7 @@ def test_a_fault_of_the_machine_is_named_and_nothing_else_is_quoted(error, said)
     assert "\n" not in line
 
 
-def test_where_private_text_may_be_shown_the_message_stands_in_the_line(monkeypatch):
+def test_no_setting_puts_private_text_into_the_line(monkeypatch):
+    """The line of a worker goes to another machine, where another setting may hold."""
     monkeypatch.setenv("DPSYNTH_SHOW_PRIVATE_ERRORS", "1")
-    assert redacted("step", ValueError(f"{NAME}\nwrote")) == (
-        f"step failed with ValueError: {NAME} wrote"
-    )
+    assert NAME not in redacted("step", ValueError(f"{NAME}\nwrote"))
