@@ -3,6 +3,9 @@
 import importlib.util
 
 import pytest
+import torch
+from mailboxes import public_rows
+from transformers import AutoConfig, LlamaForCausalLM
 
 from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 from dpsynth_assets.models.engines.vllm_engine import VllmEngine
@@ -20,6 +23,36 @@ def _vllm_is_here():
 def folder(_vllm_is_here, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "toy"
     return write_language_model(folder, vocabulary=500, width=64, layers=3)
+
+
+@pytest.fixture(scope="session")
+def writers(_vllm_is_here, tmp_path_factory):
+    """A model whose texts follow from prompts: served by vLLM, by transformers, and itself."""
+    folder = tmp_path_factory.mktemp("models") / "writer"
+    write_language_model(folder, vocabulary=500, width=64, layers=3)
+    continue_on(folder, [f"{row['label']}: {row['text']}" for row in public_rows(300, seed=0)])
+    language_model = load_language_model(folder, device="cpu")
+    engine = VllmEngine(language_model, batch_rows=12, batch_tokens=48, cache_gib=0.25)
+    yield engine, TransformersEngine(language_model, batch_rows=16), language_model
+    engine.close()
+
+
+def continue_on(folder, texts, steps=250):
+    """Trains weights for seconds."""
+    language_model = load_language_model(folder, device="cpu")
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(AutoConfig.from_pretrained(folder, initializer_range=0.05))
+    ends = [[language_model.begin_token_id], [language_model.end_token_id]]
+    stream = [id for text in texts for id in (*ends[0], *language_model.encode(text), *ends[1])]
+    windows = torch.tensor(stream[: len(stream) // 128 * 128]).view(-1, 128)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    for _ in range(steps):
+        batch = windows[torch.randint(len(windows), (16,))]
+        loss = model(input_ids=batch, labels=batch).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
 
 
 @pytest.fixture(scope="session")

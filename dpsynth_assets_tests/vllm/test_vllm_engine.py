@@ -40,7 +40,8 @@ def test_the_engine_keeps_the_protocol(vllm_engine):
     assert vllm_engine.capabilities == set(Capability)
 
 
-def test_greedy_text_equals_transformers(vllm_engine, transformers_engine, prompts):
+def test_greedy_text_equals_transformers(writers, prompts):
+    vllm_engine, transformers_engine, _ = writers
     assert max(map(len, prompts)) > 48  # longer than one pass
     written = vllm_engine.generate(prompts, GREEDY)
     assert written == transformers_engine.generate(prompts, GREEDY)
@@ -50,7 +51,8 @@ def test_greedy_text_equals_transformers(vllm_engine, transformers_engine, promp
     )
 
 
-def test_limits_and_stop_texts_equal_transformers(vllm_engine, transformers_engine, prompts):
+def test_limits_and_stop_texts_equal_transformers(writers, prompts):
+    vllm_engine, transformers_engine, _ = writers
     limits = Sampling(temperature=0, max_new_tokens=tuple(range(1, 21)))
     assert vllm_engine.generate(prompts, limits) == transformers_engine.generate(prompts, limits)
     stops = Sampling(temperature=0, max_new_tokens=NEW, stop=("er", "th"))
@@ -157,7 +159,8 @@ def test_texts_of_a_schema_equal_transformers_row_by_row(vllm_engine, transforme
         assert same >= len(prompts) - 2  # As above, rounding may move a row.
 
 
-def test_first_tokens_follow_the_logits(vllm_engine, language_model):
+def test_first_tokens_follow_the_logits(writers):
+    vllm_engine, _, language_model = writers
     prompt = language_model.prompt_ids("delivery", [], 8)
     logits = vllm_engine.next_token_logits([prompt])[0].astype(np.float64)
     expected = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
