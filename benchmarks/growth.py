@@ -161,9 +161,9 @@ def one_stage(options: argparse.Namespace) -> dict:
 
 def prepared(stage: str, folder: Path, parts: int, workers):
     """Opens what a stage needs; returns the call that is timed."""
-    from dpsynth_assets.resources import part_tasks, parted_source
-    from dpsynth_assets.resources.parted_source import StoredParts, embed_parts
-    from dpsynth_assets.resources.record_parts import files_of
+    from dpsynth_assets.orchestration.resources import part_tasks, parted_source
+    from dpsynth_assets.sensitive.parted_source import StoredParts, embed_parts
+    from dpsynth_assets.sensitive.record_parts import files_of
 
     spec, store = declaration(folder, parts), record_parts(folder)
     places = store.begin(parts) if stage == "sort" else store.places
@@ -219,8 +219,8 @@ def noisy(counts: np.ndarray) -> None:
 
 
 def admitted(folder: Path, prints) -> None:
-    from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
-    from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+    from dpsynth_assets.sensitive.fingerprints import Fingerprints, Reader
+    from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
 
     base = folder / "sensitive"
     reader = Reader(cohort="growth", account="growth", dataset="growth")
@@ -247,8 +247,8 @@ def declaration(folder: Path, parts: int):
 
 
 def record_parts(folder: Path):
-    from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
-    from dpsynth_assets.resources.record_parts import RecordParts
+    from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
+    from dpsynth_assets.sensitive.record_parts import RecordParts
 
     base = folder / "sensitive"
     (base / "growth").mkdir(parents=True, exist_ok=True)
@@ -285,7 +285,7 @@ def write_source(folder: Path, n: int) -> int:
 
 def write_embeddings(folder: Path) -> None:
     """Random unit vectors for the records of every part."""
-    from dpsynth_assets.resources.record_parts import read_table, write_array
+    from dpsynth_assets.sensitive.record_parts import read_table, write_array
 
     for number, place in enumerate(record_parts(folder).places):
         rows = read_table(place, "source.parquet").height

@@ -67,7 +67,7 @@ def ticks(instance: "dg.DagsterInstance", loaded: "dg.Definitions", windows: int
     import dagster as dg
 
     from dpsynth_assets.defs.sensors import cohorts_sensor
-    from dpsynth_assets.resources.ledger import PrivacyLedger
+    from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 
     def sense(sensor: "dg.SensorDefinition") -> "object":
         context = dg.build_sensor_context(
@@ -126,10 +126,10 @@ def measure_copies(names: list[str]) -> None:
     import dagster as dg
 
     from dpsynth_assets.cli.cohorts import find_cohort
-    from dpsynth_assets.components.cohort import cohort_definitions
     from dpsynth_assets.definitions import defs
-    from dpsynth_assets.lineage import verify_privacy_lineage
-    from dpsynth_assets.metadata import as_shown
+    from dpsynth_assets.orchestration.components.cohort import cohort_definitions
+    from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
+    from dpsynth_assets.orchestration.metadata import as_shown
 
     specs = [find_cohort(name) for name in names]
     os.environ.pop("DPSYNTH_DATASETS")

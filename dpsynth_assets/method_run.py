@@ -51,7 +51,7 @@ from dpsynth_assets.records.source_digest import declared_state, source_digest
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import Label, corpus_label
-from dpsynth_assets.resources.fingerprints import (
+from dpsynth_assets.sensitive.fingerprints import (
     NONE,
     Fingerprints,
     Prints,
@@ -59,10 +59,10 @@ from dpsynth_assets.resources.fingerprints import (
     id_prints,
     refuse_unmatched,
 )
-from dpsynth_assets.resources.opened_ledger import opened_ledger
-from dpsynth_assets.resources.private_files import files_below
-from dpsynth_assets.resources.read_records import ReadRecords
-from dpsynth_assets.resources.unfinished import StoredCheckpoint, StoredPasses
+from dpsynth_assets.sensitive.opened_ledger import opened_ledger
+from dpsynth_assets.sensitive.private_files import files_below
+from dpsynth_assets.sensitive.read_records import ReadRecords
+from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
 
 VERSION = "in_memory"
 """Data version of a frame: a release over a source is never taken for one over a frame."""

@@ -12,16 +12,17 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_assets.assets import audit_trail as audit_trail_asset
-from dpsynth_assets.assets.audit_trail import (
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.defs import sensors
+from dpsynth_assets.orchestration.assets import audit_trail as audit_trail_asset
+from dpsynth_assets.orchestration.assets.audit_trail import (
     AGREES,
     audit_trail,
     launched_by,
     write_trail,
     written_files,
 )
-from dpsynth_assets.cli.main import app
-from dpsynth_assets.defs import sensors
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -30,7 +31,6 @@ from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_table import spend_table
 from dpsynth_assets.report.audit_trail import to_csv, to_json
-from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets.tags import LAUNCHED_BY
 
 RUN = "0d9f3c1e-5a77-4b1e-9a53-6a1f0a1b2c3d"

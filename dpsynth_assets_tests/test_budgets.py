@@ -10,8 +10,12 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_assets.assets.keys import AGREES
-from dpsynth_assets.assets.privacy_budgets import (
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.defs import sensors
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.orchestration.assets.keys import AGREES
+from dpsynth_assets.orchestration.assets.privacy_budgets import (
     BUDGETS,
     BUDGETS_HOLD,
     PAGE,
@@ -21,19 +25,15 @@ from dpsynth_assets.assets.privacy_budgets import (
     month_of_last_round,
     report_budgets,
 )
-from dpsynth_assets.cli.instance import dagster_instance
-from dpsynth_assets.cli.main import app
-from dpsynth_assets.defs import sensors
-from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.orchestration.instance import dagster_instance
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.schedules.refusals import refusal_of
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PlanChangedError
 from dpsynth_assets.privacy.ledger import GENESIS, Ledger, sqlite_path
 from dpsynth_assets.report.budget_page import budget_page, budget_table, until
 from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets, rounds_left
 from dpsynth_assets.report.pages import Bar
-from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.schedules.refusals import refusal_of
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
 from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.privacy.ledger_cases import release
@@ -347,7 +347,9 @@ def test_the_hourly_audit_shows_the_budgets_and_fails_their_check_where_they_can
     def unreadable(*_):
         raise OSError("no ledger")
 
-    monkeypatch.setattr("dpsynth_assets.assets.privacy_budgets.read_budgets", unreadable)
+    monkeypatch.setattr(
+        "dpsynth_assets.orchestration.assets.privacy_budgets.read_budgets", unreadable
+    )
     assert "Could not read the budgets (OSError: no ledger)" in hourly_audit(instance)
     assert check_results(instance) == ["FAILED"] * 2
 

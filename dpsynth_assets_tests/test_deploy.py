@@ -328,8 +328,8 @@ def test_executors_accept_their_run_configuration(name, monkeypatch):
 
     if name == "kubernetes":
         pytest.importorskip("dagster_k8s")
-    from dpsynth_assets.resources.executors import declared_executor
-    from dpsynth_assets.resources.model_pool import model_op_tags
+    from dpsynth_assets.orchestration.resources.executors import declared_executor
+    from dpsynth_assets.orchestration.resources.model_pool import model_op_tags
 
     monkeypatch.setenv("DPSYNTH_EXECUTOR", name)
     monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
@@ -344,7 +344,7 @@ def test_executors_accept_their_run_configuration(name, monkeypatch):
 
 @pytest.mark.parametrize(("has_gpu", "name"), [(False, "in_process"), (True, "multiprocess")])
 def test_the_default_executor_frees_the_memory_of_a_gpu(has_gpu, name, monkeypatch, tmp_path):
-    from dpsynth_assets.resources import executors, model_pool
+    from dpsynth_assets.orchestration.resources import executors, model_pool
 
     monkeypatch.delenv("DPSYNTH_EXECUTOR", raising=False)
     monkeypatch.setattr(model_pool, "_GPU_HERE", tmp_path if has_gpu else tmp_path / "none")
@@ -353,7 +353,7 @@ def test_the_default_executor_frees_the_memory_of_a_gpu(has_gpu, name, monkeypat
 
 def test_the_chart_declares_the_gpus_that_steps_ask_for(monkeypatch):
     """What they are called there is what its GPU node hands out."""
-    from dpsynth_assets.resources.model_pool import GPU_VARIABLE, model_op_tags
+    from dpsynth_assets.orchestration.resources.model_pool import GPU_VARIABLE, model_op_tags
 
     (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
     monkeypatch.setenv(GPU_VARIABLE, deployment["env"][GPU_VARIABLE])
@@ -368,7 +368,7 @@ def test_the_chart_declares_the_gpus_that_steps_ask_for(monkeypatch):
 def test_an_executor_that_is_not_there_says_what_to_do(name, remedy, monkeypatch):
     import importlib.util
 
-    from dpsynth_assets.resources.executors import declared_executor
+    from dpsynth_assets.orchestration.resources.executors import declared_executor
 
     if name == "ray" and importlib.util.find_spec("dagster_ray"):
         pytest.skip("dagster-ray is installed")

@@ -4,9 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.evolution_plots import round_distances, rounds_table
 from dpsynth_assets.methods.evolution.generations import generation_facts, voted_frame
 from dpsynth_assets.methods.evolution.population import Population
+from dpsynth_assets.orchestration.assets.evolution_plots import round_distances, rounds_table
 from dpsynth_assets.report.evolution_plots import TITLES, evolution_pictures
 
 LABELS = ("", "five $ stars")

@@ -3,18 +3,21 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.assets.embedded_records import embeddings_rest_on, require_stated_embeddings
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.models.text_embedder import Arithmetic
+from dpsynth_assets.orchestration.assets.embedded_records import (
+    embeddings_rest_on,
+    require_stated_embeddings,
+)
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.report.label_assumptions import EMBEDDED, NEAREST, UNKNOWN
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
 
 HISTOGRAM = "tickets/shared/cluster_histogram"

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.orchestration.metadata import spend_metadata
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import POST_PROCESSING, BoundedRangeEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType

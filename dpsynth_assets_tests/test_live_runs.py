@@ -13,10 +13,10 @@ import uuid
 import dagster as dg
 import pytest
 
-from dpsynth_assets.cli.instance import dagster_instance
-from dpsynth_assets.resources import live_runs
-from dpsynth_assets.resources.executors import declared_executor
-from dpsynth_assets.resources.live_runs import (
+from dpsynth_assets.orchestration.instance import dagster_instance
+from dpsynth_assets.orchestration.resources import live_runs
+from dpsynth_assets.orchestration.resources.executors import declared_executor
+from dpsynth_assets.orchestration.resources.live_runs import (
     alive,
     free_dead_runs,
     hold_until_exit,
@@ -25,7 +25,7 @@ from dpsynth_assets.resources.live_runs import (
 
 HOLD = textwrap.dedent("""
     import sys, time
-    from dpsynth_assets.resources.live_runs import alive
+    from dpsynth_assets.orchestration.resources.live_runs import alive
     with alive(sys.argv[1]):
         print("held", flush=True)
         time.sleep(600)
@@ -33,7 +33,7 @@ HOLD = textwrap.dedent("""
 
 FREE = textwrap.dedent("""
     import dagster as dg
-    from dpsynth_assets.resources.live_runs import free_dead_runs
+    from dpsynth_assets.orchestration.resources.live_runs import free_dead_runs
     with dg.DagsterInstance.get() as instance:
         print(free_dead_runs(instance))
 """)

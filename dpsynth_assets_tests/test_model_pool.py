@@ -3,11 +3,11 @@
 import dagster as dg
 import pytest
 
-from dpsynth_assets.cli.instance import dagster_instance
 from dpsynth_assets.defs.sensors import killed_runs_sensor
-from dpsynth_assets.resources import model_pool as module
-from dpsynth_assets.resources.executors import declared_executor
-from dpsynth_assets.resources.model_pool import (
+from dpsynth_assets.orchestration.instance import dagster_instance
+from dpsynth_assets.orchestration.resources import model_pool as module
+from dpsynth_assets.orchestration.resources.executors import declared_executor
+from dpsynth_assets.orchestration.resources.model_pool import (
     FORMER_POOLS,
     GPU_POOL,
     GPU_VARIABLE,

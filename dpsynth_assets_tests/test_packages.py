@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.published import publish_corpus
 from dpsynth_assets.exports import verification
 from dpsynth_assets.exports.contents import write_corpus, write_generator
 from dpsynth_assets.exports.exporting import export_corpus
@@ -19,6 +18,9 @@ from dpsynth_assets.exports.strangers_files import LONGEST_FILE, text_of
 from dpsynth_assets.exports.verification import _refuse_bombs, verify_package
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.orchestration.assets.published import publish_corpus
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.records import refusals
@@ -32,8 +34,6 @@ from dpsynth_assets.releases.published_rows import (
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts
 from dpsynth_assets.report.label import GENERATOR, corpus_label
-from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets_tests.assets.declared_cases import letters
 
 HUB = HubFacts(license="cc0-1.0", language="en", classes={"label": ["billing", "delivery"]})

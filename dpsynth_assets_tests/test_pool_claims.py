@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 from dagster._core.execution.plan import instance_concurrency_context as concurrency
 
-from dpsynth_assets.resources import pool_claims, waiting
-from dpsynth_assets.resources.executors import declared_executor
+from dpsynth_assets.orchestration.resources import pool_claims, waiting
+from dpsynth_assets.orchestration.resources.executors import declared_executor
 
 POOL = "narrow"
 PER_OP = {"concurrency": {"pools": {"granularity": "op"}}}

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 
-from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.resources import ray_steps
-from dpsynth_assets.resources.ray_steps import (
+from dpsynth_assets.orchestration.resources import ray_steps
+from dpsynth_assets.orchestration.resources.ray_steps import (
     GROWS_VARIABLE,
     PASSED,
     refuse_what_no_node_can_run,
     with_settings_passed,
 )
+from dpsynth_assets.privacy.errors import PrivacyError
 
 
 def plan(*gpus):

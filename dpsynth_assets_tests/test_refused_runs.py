@@ -7,10 +7,10 @@ import pytest
 from dagster._core.loader import LoadingContextForTest
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionResolvedStatus
 
+from dpsynth_assets.orchestration.resources.check_results import report_check
+from dpsynth_assets.orchestration.resources.executors import declared_executor
+from dpsynth_assets.orchestration.resources.private_section import private_section, refused
 from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
-from dpsynth_assets.resources.check_results import report_check
-from dpsynth_assets.resources.executors import declared_executor
-from dpsynth_assets.resources.private_section import private_section, refused
 
 FIRST = "first"
 """Tag of a run in which nothing is refused."""

@@ -9,9 +9,7 @@ import typer
 from rich.console import Console
 
 from dpsynth_assets.advice import minutes
-from dpsynth_assets.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.cli import confirmation, run as run_module
-from dpsynth_assets.cli.asset_selection import name_in_ledger, selected_assets
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases
 from dpsynth_assets.cli.one_line import described
@@ -19,9 +17,11 @@ from dpsynth_assets.datasets import CohortSpec, DatasetFileError, PublicDataSpec
 from dpsynth_assets.methods import planning
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.orchestration.asset_selection import name_in_ledger, selected_assets
+from dpsynth_assets.orchestration.assets.launch import ReleaseConfig, release_name
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets.tags import COHORT, LAUNCHED_BY, RELEASE
 from dpsynth_assets_tests.advice.conftest import speed_of
 from dpsynth_assets_tests.assets.declared_cases import letters

@@ -3,7 +3,8 @@
 import dagster as dg
 import pytest
 
-from dpsynth_assets.assets.launch import (
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.orchestration.assets.launch import (
     DEFAULT_RELEASE,
     ReleaseConfig,
     composed_epsilon,
@@ -11,12 +12,11 @@ from dpsynth_assets.assets.launch import (
     run_tags,
     tag_run,
 )
-from dpsynth_assets.cli.instance import LOCATION, in_timeline
-from dpsynth_assets.cli.web import services
-from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.orchestration.instance import LOCATION, in_timeline
+from dpsynth_assets.orchestration.resources.run_tags import tag_cohorts
+from dpsynth_assets.orchestration.web import services
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.events import POST_PROCESSING
-from dpsynth_assets.resources.run_tags import tag_cohorts
 from dpsynth_assets.tags import COHORT, EPSILON, NAMED_RELEASE, PLANNED_EPSILON, RELEASE
 from dpsynth_assets_tests.assets.declared_cases import letters
 

@@ -22,7 +22,7 @@ from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset, BenchmarkMe
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.metrics.next_word import NextWordSettings
 from dpsynth_assets.public_base import PublicBase
-from dpsynth_assets.resources.fingerprints import refuse_private_table
+from dpsynth_assets.sensitive.fingerprints import refuse_private_table
 
 SCORE_TEXTS = 500
 """Held-out texts that the next-word model is tested on."""

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from dpsynth_assets.components.planning_problems import planning_problems
 from dpsynth_assets.datasets import PrivateDatasetSpec, Problem, PublicDataSpec
 from dpsynth_assets.datasets.declared_bases import declared_base
+from dpsynth_assets.orchestration.components.planning_problems import planning_problems
 
 SAMPLE = 200
 """Texts that are looked at, evenly spaced."""

@@ -72,7 +72,7 @@ def _read(file: Path) -> Any:
     import polars as pl
 
     from dpsynth_assets.datasets.private_files import PrivateFiles
-    from dpsynth_assets.resources.fingerprints import refuse_private_table
+    from dpsynth_assets.sensitive.fingerprints import refuse_private_table
 
     if file.suffix not in (".csv", ".parquet") or not file.is_file():
         raise ValueError(f"--texts: expected a CSV or Parquet file, got {file}.")

@@ -25,8 +25,8 @@ def budgets(
     Writes the page `budgets.html` beside the audit pages. Exit code 1 if a cohort is overspent, the
     ledger does not verify, or an audit found a disagreement.
     """
-    from dpsynth_assets.assets.privacy_budgets import PAGE, budgets_now, write_page
-    from dpsynth_assets.cli.instance import dagster_instance
+    from dpsynth_assets.orchestration.assets.privacy_budgets import PAGE, budgets_now, write_page
+    from dpsynth_assets.orchestration.instance import dagster_instance
     from dpsynth_assets.paths import home
 
     book = ledger_if_any()

@@ -72,7 +72,7 @@ def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
             f"got {name!r}. {hint}"
         )
     if to_spend:
-        from dpsynth_assets.components.planning_problems import require_plan
+        from dpsynth_assets.orchestration.components.planning_problems import require_plan
 
         require_plan(cohorts[name], place[name])
         _refuse_shared_records(cohorts[name], declared.usable)

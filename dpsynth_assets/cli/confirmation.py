@@ -49,8 +49,8 @@ def pending_releases(
         release: Name of the release; empty for the one that a run without a name asks for.
         ledger: What was charged so far.
     """
-    from dpsynth_assets.assets.launch import DEFAULT_RELEASE
     from dpsynth_assets.methods.planning import plan_dataset
+    from dpsynth_assets.orchestration.assets.launch import DEFAULT_RELEASE
 
     plan, name = plan_dataset(spec), release or DEFAULT_RELEASE
     entries = [e for e in ledger.entries(plan.terms.ledger_account) if e.kind == RESERVE]

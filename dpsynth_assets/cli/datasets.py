@@ -110,8 +110,8 @@ def cohorts(as_json: Json = False) -> None:
     Each becomes a partition in the web UI, at once: what the sensor `register_cohorts` does. Reads
     no record, launches nothing and spends nothing.
     """
-    from dpsynth_assets.assets.partitions import register_partitions
-    from dpsynth_assets.cli.instance import dagster_instance
+    from dpsynth_assets.orchestration.assets.partitions import register_partitions
+    from dpsynth_assets.orchestration.instance import dagster_instance
 
     declared = standing(dataset_folders())
     specs = [file.spec for file in declared.usable]

@@ -40,13 +40,13 @@ def export(
     Charges nothing and leaves one line in the ledger, with the digest of every file. `dpsynth
     verify` checks the folder anywhere, without the ledger.
     """
-    from dpsynth_assets.assets.audit import audit_results
     from dpsynth_assets.exports.exporting import export_corpus, export_generator
     from dpsynth_assets.exports.package import Packager
     from dpsynth_assets.methods.planning import plan_dataset
+    from dpsynth_assets.orchestration.assets.audit import audit_results
+    from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+    from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
     from dpsynth_assets.report.hub import HubFacts
-    from dpsynth_assets.resources.ledger import PrivacyLedger
-    from dpsynth_assets.resources.release_store import ReleaseStore
 
     spec = find_cohort(cohort)
     plan = plan_dataset(spec)

@@ -17,7 +17,7 @@ from dpsynth_assets.privacy.ledger import (
     sqlite_path,
 )
 from dpsynth_assets.privacy.ledger.chain import is_linked
-from dpsynth_assets.resources.opened_ledger import unknown_releases
+from dpsynth_assets.sensitive.opened_ledger import unknown_releases
 
 Because = Annotated[str, typer.Option("--because", help="Why; kept in the ledger, so public.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -3,10 +3,10 @@
 import re
 from typing import TYPE_CHECKING
 
-from dpsynth_assets.components.planning_problems import planning_problems
 from dpsynth_assets.datasets import PrivateDatasetSpec, Problem
 from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.prompt_words import prompt_problems
+from dpsynth_assets.orchestration.components.planning_problems import planning_problems
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import PlannedMethod

@@ -15,8 +15,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from dpsynth_assets.cli.run_progress import RunProgress
 from dpsynth_assets.methods.inputs import ProgressCallback
+from dpsynth_assets.orchestration.run_progress import RunProgress
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_RUN_LINES = 60.0
@@ -30,7 +30,7 @@ def progress_display(console: Console, run: RunProgress) -> Iterator[None]:
         console: Where it is shown.
         run: How far the whole run is.
     """
-    from dpsynth_assets.resources.progress import coarse, show_in_terminal
+    from dpsynth_assets.orchestration.resources.progress import coarse, show_in_terminal
 
     def told_to_run(report: ProgressCallback) -> ProgressCallback:
         def told(share: float, message: str) -> None:
@@ -112,7 +112,7 @@ def progress_lines(
     seconds: float = SECONDS_BETWEEN_LINES,
 ) -> ProgressCallback:
     """One line at the beginning, at the end, and every so many seconds between."""
-    from dpsynth_assets.resources.progress import ProgressLine
+    from dpsynth_assets.orchestration.resources.progress import ProgressLine
 
     told = ProgressLine(clock())
     last: float | None = None

@@ -36,8 +36,8 @@ def purge(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Remove records, embeddings, internal tables and left-over checkpoints from the store."""
-    from dpsynth_assets.resources.purging import PurgeRule, purge as remove
-    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.orchestration.resources.purging import PurgeRule, purge as remove
+    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 
     if cohort is not None:
         _require_known(cohort)
@@ -71,8 +71,8 @@ def _require_known(cohort: str) -> None:
         dataset_folders,
         standing,
     )
-    from dpsynth_assets.resources.purging import kept_datasets
-    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.orchestration.resources.purging import kept_datasets
+    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 
     known = set(kept_datasets(SensitiveStore()))
     for file in () if cohort in known else standing(dataset_folders()).usable:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from dpsynth_assets.cli.asset_selection import name_in_ledger, selected_assets
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases, show_pending
 from dpsynth_assets.cli.progress_display import progress_display
-from dpsynth_assets.cli.run_events import follow_run
-from dpsynth_assets.cli.run_progress import OTHERS, RunProgress
 from dpsynth_assets.cli.summary import print_summary, summarise
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.orchestration.asset_selection import name_in_ledger, selected_assets
+from dpsynth_assets.orchestration.run_events import follow_run
+from dpsynth_assets.orchestration.run_progress import OTHERS, RunProgress
 from dpsynth_assets.privacy.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def run(
 
 
 def _expect_name(release: str) -> None:
-    from dpsynth_assets.assets.launch import name_problem
+    from dpsynth_assets.orchestration.assets.launch import name_problem
 
     if (problem := name_problem(release)) is not None:
         raise typer.BadParameter(problem)
@@ -74,17 +74,20 @@ def _materialise(
     spec: PrivateDatasetSpec, select: str, release: str, console: Console, *, yes: bool
 ) -> bool:
     """Runs the selection in this process; models load once and stay."""
-    from dpsynth_assets.cli.instance import dagster_instance, in_timeline
+    from dpsynth_assets.orchestration.instance import dagster_instance, in_timeline
 
     _quieten()
-    from dpsynth_assets.assets.partitions import shown_partition
-    from dpsynth_assets.assets.purge_after_run import purge_finished
     from dpsynth_assets.definitions import defs
+    from dpsynth_assets.orchestration.assets.partitions import shown_partition
+    from dpsynth_assets.orchestration.assets.purge_after_run import purge_finished
+    from dpsynth_assets.orchestration.resources.interrupting import (
+        ended_by_signals,
+        was_interrupted,
+    )
+    from dpsynth_assets.orchestration.resources.live_runs import alive
+    from dpsynth_assets.orchestration.resources.purging import purges_after_success
+    from dpsynth_assets.orchestration.resources.waiting import watched
     from dpsynth_assets.releases.consent import paying_only
-    from dpsynth_assets.resources.interrupting import ended_by_signals, was_interrupted
-    from dpsynth_assets.resources.live_runs import alive
-    from dpsynth_assets.resources.purging import purges_after_success
-    from dpsynth_assets.resources.waiting import watched
 
     loaded = defs()
     keys = selected_assets(select, spec, loaded.resolve_asset_graph())
@@ -138,7 +141,7 @@ def _ask_before_paying(
         typer.BadParameter: Nobody can be asked and `yes` was not given.
         typer.Abort: The person said no.
     """
-    from dpsynth_assets.resources.ledger import PrivacyLedger
+    from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 
     ledger = PrivacyLedger().open()
     pending, expected = pending_releases(spec, selected, release, ledger), {}
@@ -172,10 +175,10 @@ def _expect_room(
     spec: PrivateDatasetSpec, pending: Sequence[PendingRelease], release: str, ledger: Ledger
 ) -> None:
     """Refuses a run that the ledger would refuse, before a step of it is started and fails."""
-    from dpsynth_assets.assets.launch import DEFAULT_RELEASE
     from dpsynth_assets.methods.planning import plan_dataset
+    from dpsynth_assets.orchestration.assets.launch import DEFAULT_RELEASE
+    from dpsynth_assets.orchestration.schedules.refusals import pending_refusal
     from dpsynth_assets.privacy.errors import PrivacyError
-    from dpsynth_assets.schedules.refusals import pending_refusal
 
     assets, name = {each.asset for each in pending}, release or DEFAULT_RELEASE
     refused = pending_refusal(spec, plan_dataset(spec), assets, name, ledger)
@@ -216,8 +219,8 @@ def _expect_fit(spec: PrivateDatasetSpec, console: Console) -> None:
 def _tags(
     spec: PrivateDatasetSpec, release: str, pending: Sequence[PendingRelease]
 ) -> dict[str, str]:
-    from dpsynth_assets.assets.launch import run_tags
     from dpsynth_assets.methods.planning import plan_dataset
+    from dpsynth_assets.orchestration.assets.launch import run_tags
 
     return run_tags(spec.name, release, plan_dataset(spec), {each.asset for each in pending})
 

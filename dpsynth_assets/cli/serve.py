@@ -49,9 +49,9 @@ def serve(  # noqa: PLR0913 - one option a setting
     A request names a label and a number of rows. It spends nothing; the ledger gets one line a day
     and artifact, without anything of a request. DPSYNTH_SERVE_TOKEN is asked of every client.
     """
-    from dpsynth_assets.cli.web.command import expect_free
-    from dpsynth_assets.cli.web.guard import Guard, declared_hosts
+    from dpsynth_assets.cli.web import expect_free
     from dpsynth_assets.models.engines import EngineError
+    from dpsynth_assets.orchestration.web.guard import Guard, declared_hosts
     from dpsynth_assets.serving.app import Endpoint, Limits, Served
     from dpsynth_assets.serving.row_queue import RowQueue
     from dpsynth_assets.serving.server import RowServer
@@ -97,10 +97,10 @@ def serve(  # noqa: PLR0913 - one option a setting
 
 def _cohort(spec: PrivateDatasetSpec, engine: str) -> "Cohort":
     """The cohort with its ledger, store and public artifacts, and the engine that shall serve."""
-    from dpsynth_assets.assets.audit import audit_results
     from dpsynth_assets.methods.planning import plan_dataset
-    from dpsynth_assets.resources.ledger import PrivacyLedger
-    from dpsynth_assets.resources.release_store import ReleaseStore
+    from dpsynth_assets.orchestration.assets.audit import audit_results
+    from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+    from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
     from dpsynth_assets.serving.artifacts import Cohort
 
     return Cohort(
@@ -147,7 +147,7 @@ def _canaries(spec: PrivateDatasetSpec) -> list[str]:
         PrivacyError: They cannot be read, or one is too short to be looked for.
     """
     from dpsynth_assets.attacks.canaries import contains_canary
-    from dpsynth_assets.checks import read_canaries
+    from dpsynth_assets.orchestration.checks import read_canaries
 
     try:
         found = read_canaries(spec)
@@ -179,8 +179,8 @@ def _with_engine(spec: PrivateDatasetSpec, engine: str) -> PrivateDatasetSpec:
 
 def _public_values(spec: PrivateDatasetSpec, names: Iterable[str]) -> Mapping[str, Any]:
     """Stored artifacts of the cohort's public base."""
-    from dpsynth_assets.assets.keys import public_key
-    from dpsynth_assets.io_managers import stored_value
+    from dpsynth_assets.orchestration.assets.keys import public_key
+    from dpsynth_assets.orchestration.io_managers import stored_value
 
     return {name: stored_value(public_key(spec.public_data, name)) for name in names}
 

@@ -5,7 +5,7 @@ import time
 
 import dagster as dg
 
-from dpsynth_assets.resources.private_section import public_section
+from dpsynth_assets.orchestration.resources.private_section import public_section
 
 SECONDS_BETWEEN_AUDITS, SECONDS_BETWEEN_TICKS, SECONDS_OF_A_TICK = 3300.0, 300, 20.0
 """An audit is due before an hour is over, at one of the ticks of every five minutes."""
@@ -54,7 +54,7 @@ def cohorts_sensor() -> dg.SensorDefinition:
     )
     @public_section("Registering cohorts")
     def register_cohorts(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        from dpsynth_assets.assets.partitions import register_declared
+        from dpsynth_assets.orchestration.assets.partitions import register_declared
 
         added = register_declared(context.instance)
         return dg.SkipReason(
@@ -80,14 +80,14 @@ def _audit_hourly() -> dg.SensorDefinition:
     )
     @public_section("The hourly audit")
     def audit_hourly(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        from dpsynth_assets.assets.audit_trail import (
+        from dpsynth_assets.orchestration.assets.audit_trail import (
             audited_cohorts,
             report_agreement,
             report_no_audit,
         )
-        from dpsynth_assets.assets.privacy_budgets import report_budgets_or_problem
-        from dpsynth_assets.resources.ledger import PrivacyLedger
-        from dpsynth_assets.resources.release_store import ReleaseStore
+        from dpsynth_assets.orchestration.assets.privacy_budgets import report_budgets_or_problem
+        from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+        from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 
         last: dict[str, float] = json.loads(context.cursor or "{}")
         started, done, failed = time.time(), [], []
@@ -133,8 +133,8 @@ def killed_runs_sensor() -> dg.SensorDefinition:
     )
     @public_section("Freeing killed runs")
     def free_killed_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        from dpsynth_assets.resources.live_runs import free_dead_runs
-        from dpsynth_assets.resources.model_pool import carry_over_limit
+        from dpsynth_assets.orchestration.resources.live_runs import free_dead_runs
+        from dpsynth_assets.orchestration.resources.model_pool import carry_over_limit
 
         carried = carry_over_limit(context.instance)
         lines = [*([carried] if carried else []), *free_dead_runs(context.instance)]
@@ -145,7 +145,7 @@ def killed_runs_sensor() -> dg.SensorDefinition:
 
 def _purge_finished() -> dg.SensorDefinition:
     """A sensor, running where DPSYNTH_PURGE_AFTER_SUCCESS=1, that purges finished cohorts."""
-    from dpsynth_assets.resources.purging import purges_after_success
+    from dpsynth_assets.orchestration.resources.purging import purges_after_success
 
     status = (
         dg.DefaultSensorStatus.RUNNING if purges_after_success() else dg.DefaultSensorStatus.STOPPED
@@ -161,7 +161,7 @@ def _purge_finished() -> dg.SensorDefinition:
     def purge_sensitive_store_after_success(
         context: dg.RunStatusSensorContext,
     ) -> dg.SkipReason | None:
-        from dpsynth_assets.assets.purge_after_run import purge_finished
+        from dpsynth_assets.orchestration.assets.purge_after_run import purge_finished
 
         purged = purge_finished(context.instance, context.dagster_run.run_id)
         return None if purged else dg.SkipReason("The run finished no cohort.")

@@ -12,9 +12,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets import attacks
-from dpsynth_assets.assets.attack_tables import median_metadata
-from dpsynth_assets.assets.keys import public_key
 from dpsynth_assets.attacks import circumstances
 from dpsynth_assets.attacks.audits import latest_results
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
@@ -28,8 +25,6 @@ from dpsynth_assets.attacks.worst_case_models import (
     prefilled,
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.io_managers import ArtifactIOManager
-from dpsynth_assets.lineage import verify_privacy_lineage
 from dpsynth_assets.methods import attack_runs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction import planted_keys
@@ -38,12 +33,17 @@ from dpsynth_assets.methods.private_prediction.mean import MeanTokens, MeanUnifo
 from dpsynth_assets.methods.private_prediction.references import generate_non_private
 from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.models.document_format import DocumentFormat
+from dpsynth_assets.orchestration.assets import attacks
+from dpsynth_assets.orchestration.assets.attack_tables import median_metadata
+from dpsynth_assets.orchestration.assets.keys import public_key
+from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
+from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
+from dpsynth_assets.orchestration.resources.model_pool import PROCESSOR_POOL
+from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.report import attack_record, kept_attacks
-from dpsynth_assets.resources.model_pool import PROCESSOR_POOL
-from dpsynth_assets.resources.models import Models
-from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets.tags import MECHANISM, PRIVACY, PUBLIC
 
 BASE = "tiny"

@@ -10,13 +10,14 @@ import polars as pl
 import pytest
 from dagster._core.execution.api import create_execution_plan
 
-from dpsynth_assets.assets import corpora
-from dpsynth_assets.assets.published import publish_corpus, released_folder
 from dpsynth_assets.attacks.audits import AuditResult, latest_results
 from dpsynth_assets.attacks.catalogue import MEDIANS, RECONSTRUCTIONS
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.orchestration.assets import corpora
+from dpsynth_assets.orchestration.assets.published import publish_corpus, released_folder
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report import attack_record
 from dpsynth_assets.report.attack_record import (
@@ -29,7 +30,6 @@ from dpsynth_assets.report.attack_record import (
     settings_of_method,
 )
 from dpsynth_assets.report.card_check import corpus_problems
-from dpsynth_assets.resources.ledger import PrivacyLedger
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, sqlite_url
 

@@ -10,11 +10,11 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 )
 from dagster._core.events import DagsterEvent, DagsterEventType
 
-from dpsynth_assets.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.tags import MECHANISM, PRIVACY, SENSITIVE
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 

@@ -12,7 +12,6 @@ import pytest
 import typer
 from pydantic import ValidationError
 
-from dpsynth_assets.assets.partitions import partitions_of
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.datasets import cohorts as cohorts_command
 from dpsynth_assets.datasets import (
@@ -28,14 +27,15 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.datasets.cohort_registry import complete_cohorts, register_cohorts
 from dpsynth_assets.datasets.files import repeated_names
 from dpsynth_assets.defs.sensors import cohorts_sensor
-from dpsynth_assets.lineage import verify_privacy_lineage
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.orchestration.assets.partitions import partitions_of
+from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.schedules.new_cohorts import FIRST_RUNS_A_TICK
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import check_dataset_file, read_private_records
 from dpsynth_assets.report.asset_links import asset_address
-from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.schedules.new_cohorts import FIRST_RUNS_A_TICK
 from dpsynth_assets.tags import COHORT, RELEASE
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 

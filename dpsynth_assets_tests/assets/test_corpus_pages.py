@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from dpsynth_assets.assets import corpus_metadata
-from dpsynth_assets.assets.corpus_metadata import column_schema, sample_table
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.definitions import defs
-from dpsynth_assets.metadata import with_paper_links
 from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets.orchestration.assets import corpus_metadata
+from dpsynth_assets.orchestration.assets.corpus_metadata import column_schema, sample_table
+from dpsynth_assets.orchestration.metadata import with_paper_links
 from dpsynth_assets.releases.published_rows import PROVENANCE, published_rows
 from dpsynth_assets.report import evolution_plots, prediction_plots
 

@@ -3,13 +3,13 @@
 import dagster as dg
 import pytest
 
-from dpsynth_assets.assets.attacks import attack_definitions
-from dpsynth_assets.assets.groups import PUBLIC_BASES, level_group
-from dpsynth_assets.assets.privacy_budgets import BUDGETS
-from dpsynth_assets.components.refused import GROUP, refused_definitions
 from dpsynth_assets.datasets import PrivateDatasetSpec, dataset_folders, standing
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.orchestration.assets.attacks import attack_definitions
+from dpsynth_assets.orchestration.assets.groups import PUBLIC_BASES, level_group
+from dpsynth_assets.orchestration.assets.privacy_budgets import BUDGETS
+from dpsynth_assets.orchestration.components.refused import GROUP, refused_definitions
 from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, PRIVACY_LEVELS, PUBLIC
 
 COHORTS = ("tickets", "enquiries", "savings", "cases", "feedback")

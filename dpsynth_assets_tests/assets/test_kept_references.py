@@ -3,11 +3,11 @@
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets import kept_references as subject
 from dpsynth_assets.attacks import circumstances
+from dpsynth_assets.orchestration.assets import kept_references as subject
+from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.paths import home
-from dpsynth_assets.resources.models import Models
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.assets.declared_cases import letters
 
 MODEL = {"path": "models/tiny", "dtype": "float32", "device": "cpu"}

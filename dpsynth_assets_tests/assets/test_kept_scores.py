@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dpsynth_assets.assets import kept_scores as subject
 from dpsynth_assets.attacks import circumstances
 from dpsynth_assets.metrics.evaluation import (
     EvaluationSettings,
@@ -13,8 +12,9 @@ from dpsynth_assets.metrics.evaluation import (
     ScoredCorpus,
     score_corpus,
 )
-from dpsynth_assets.resources.models import Models
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.assets import kept_scores as subject
+from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 
 SETTINGS = EvaluationSettings(max_rows=40, resamples=20)
 EMBEDDER = {"name": "tiny", "path": "models/tiny"}

@@ -1,8 +1,8 @@
 """The conditional generator of a base is its language model, unless it names weights."""
 
-from dpsynth_assets.assets.keys import public_key
-from dpsynth_assets.assets.public_generation import generation_definitions
 from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.orchestration.assets.keys import public_key
+from dpsynth_assets.orchestration.assets.public_generation import generation_definitions
 
 KEY = public_key("letters", "conditional_generator")
 

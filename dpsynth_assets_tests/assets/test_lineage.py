@@ -8,9 +8,9 @@ import dagster as dg
 import pytest
 
 import dpsynth_assets
-from dpsynth_assets.lineage import PrivacyLineageError, verify_privacy_lineage
-from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.lineage import PrivacyLineageError, verify_privacy_lineage
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.tags import (
     INTERNAL,
     MECHANISM,
@@ -217,7 +217,7 @@ def test_a_check_of_an_internal_asset_reads_what_it_likes_and_blocks_nothing():
 def test_no_asset_or_check_makes_a_store_of_its_own():
     """A store that is no resource would be read unseen; `finished` only removes files."""
     root = Path(dpsynth_assets.__file__).parent
-    for path in [*root.glob("assets/*.py"), root / "checks.py"]:
+    for path in [*root.glob("orchestration/assets/*.py"), root / "orchestration" / "checks.py"]:
         made = [
             node
             for node in ast.walk(ast.parse(path.read_text()))

@@ -7,7 +7,9 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.files.disk_room import Room
-from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.orchestration.metadata import spend_metadata
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.errors import (
     BudgetExceededError,
     LedgerIntegrityError,
@@ -24,8 +26,6 @@ from dpsynth_assets.releases.consent import UnagreedChargeError, paying_only
 from dpsynth_assets.releases.once import Drawn, PublicInputError, release_once
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.report.label_assumptions import pass_assumptions
-from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 EVENT = BoundedRangeEvent(eta=0.1, count=100)
 TERMS = BudgetTerms(

@@ -6,10 +6,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dpsynth_assets.assets import model_steps
-from dpsynth_assets.assets.model_steps import devices_of, model_step, step_on
-from dpsynth_assets.assets.public import public_definitions
-from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.declared_terms import cohort_terms
@@ -21,7 +17,11 @@ from dpsynth_assets.methods.models_run import (
 )
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR
-from dpsynth_assets.resources.model_pool import GPU_POOL, GPU_VARIABLE, PROCESSOR_POOL
+from dpsynth_assets.orchestration.assets import model_steps
+from dpsynth_assets.orchestration.assets.model_steps import devices_of, model_step, step_on
+from dpsynth_assets.orchestration.assets.public import public_definitions
+from dpsynth_assets.orchestration.components.cohort import cohort_definitions
+from dpsynth_assets.orchestration.resources.model_pool import GPU_POOL, GPU_VARIABLE, PROCESSOR_POOL
 from dpsynth_assets_tests.end_to_end.conftest import private_spec, public_spec
 
 K8S, RAY = "dagster-k8s/config", "dagster-ray/config"

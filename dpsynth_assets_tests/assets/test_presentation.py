@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from dpsynth_assets.definitions import defs
-from dpsynth_assets.metadata import (
+from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets.orchestration.metadata import (
     bound_down,
     bound_up,
     code_of,
@@ -14,7 +15,6 @@ from dpsynth_assets.metadata import (
     in_words,
     with_paper_links,
 )
-from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import project_root
 
 UNLINKED = re.compile(r"(?<!\[)\b[A-Z][\w-]+ et al\.,? \d{4}")

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from dpsynth_assets.cli.progress_display import progress_lines
-from dpsynth_assets.resources import progress as module
-from dpsynth_assets.resources.progress import Progress, show_in_terminal
+from dpsynth_assets.orchestration.resources import progress as module
+from dpsynth_assets.orchestration.resources.progress import Progress, show_in_terminal
 
 
 @pytest.fixture

@@ -4,20 +4,20 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from dpsynth_assets.assets.corpora import method_definitions
 from dpsynth_assets.attacks.worst_case_models import CopyingModel
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.models.document_format import DocumentFormat
-from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.models import Models
-from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.assets.corpora import method_definitions
+from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.progress import Progress
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 
 LABELS = ["a", "b"]
 BATCHES = {"expected_batch_size": 16, "clip_bound": 2.0, "max_document_tokens": 30}

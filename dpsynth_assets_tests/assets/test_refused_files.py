@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 import dpsynth_assets
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.components.refused import PREFIX, refused_definitions
-from dpsynth_assets.components.tree import DatasetTree
 from dpsynth_assets.datasets import Problem
 from dpsynth_assets.definitions import defs
-from dpsynth_assets.lineage import verify_privacy_lineage
+from dpsynth_assets.orchestration.components.refused import PREFIX, refused_definitions
+from dpsynth_assets.orchestration.components.tree import DatasetTree
+from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 
 DEMO = (Path(dpsynth_assets.__file__).parent / "defs" / "tickets" / "defs.yaml").read_text()
 

@@ -9,7 +9,6 @@ import pytest
 from dagster._utils.schedules import is_valid_cron_string
 from pydantic import ValidationError
 
-from dpsynth_assets.assets.audit import audit_definitions
 from dpsynth_assets.cli.method_problems import method_problems
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
@@ -20,12 +19,13 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.datasets.schedule import cron_problem
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.orchestration.assets.audit import audit_definitions
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.schedules import refusal_of
 from dpsynth_assets.privacy.accounting import zcdp_rho
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import ReleaseRequest, Reservation
-from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.schedules import refusal_of
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 
 MIDNIGHT = datetime(2026, 11, 1, 3, tzinfo=UTC)

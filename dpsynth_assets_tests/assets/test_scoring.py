@@ -8,7 +8,9 @@ import polars as pl
 import pytest
 from pydantic import PrivateAttr
 
-from dpsynth_assets.assets.scoring import (
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.orchestration.assets.scoring import (
     CorpusToScore,
     compared_rows_sentence,
     evaluation_settings,
@@ -16,12 +18,10 @@ from dpsynth_assets.assets.scoring import (
     score_corpora,
     write_report,
 )
-from dpsynth_assets.methods.inputs import PrivateInputs
-from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.opening import OpenedModels
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.end_to_end.conftest import private_spec
 
 LABELS = ("billing", "delivery")

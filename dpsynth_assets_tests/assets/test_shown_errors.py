@@ -15,11 +15,11 @@ from dagster._core.errors import DagsterExecutionInterruptedError
 from pydantic import BaseModel
 
 import dpsynth_assets
-from dpsynth_assets.io_managers import ArtifactIOManager
+from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
+from dpsynth_assets.orchestration.resources.interrupting import was_interrupted
+from dpsynth_assets.orchestration.resources.private_section import private_section, public_section
 from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError
 from dpsynth_assets.records.columns import SourceError
-from dpsynth_assets.resources.interrupting import was_interrupted
-from dpsynth_assets.resources.private_section import private_section, public_section
 
 CANARY = "Ottoline Brackenbury keeps bees"
 PACKAGE = Path(dpsynth_assets.__file__).parent
@@ -284,7 +284,7 @@ def in_section(function):
     return generates and isinstance(first, ast.With) and opens_section(first.items[0].context_expr)
 
 
-RAISES_NOTHING_ELSE = {"components/refused.py:refused"}
+RAISES_NOTHING_ELSE = {"orchestration/components/refused.py:refused"}
 """Its body is one failure with the problems of a dataset file."""
 
 

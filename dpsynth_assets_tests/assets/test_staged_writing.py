@@ -5,10 +5,10 @@ import json
 import dagster as dg
 import pytest
 
-from dpsynth_assets.assets import corpora_behind
-from dpsynth_assets.assets.corpora import method_definitions
-from dpsynth_assets.assets.published import released_folder
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.orchestration.assets import corpora_behind
+from dpsynth_assets.orchestration.assets.corpora import method_definitions
+from dpsynth_assets.orchestration.assets.published import released_folder
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets_tests.end_to_end.conftest import private_spec
 

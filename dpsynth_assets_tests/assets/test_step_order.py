@@ -9,10 +9,10 @@ from dagster._core.execution.api import create_execution_plan
 from dagster._core.execution.plan.outputs import StepOutputHandle
 from dagster._core.execution.retries import RetryMode
 
-from dpsynth_assets.assets.step_order import AFTER_CORPORA, PRIORITY, first_rows_first
 from dpsynth_assets.attacks import audits
 from dpsynth_assets.attacks.audits import AuditResult, save_results
 from dpsynth_assets.definitions import defs
+from dpsynth_assets.orchestration.assets.step_order import AFTER_CORPORA, PRIORITY, first_rows_first
 from dpsynth_assets.paths import home
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 

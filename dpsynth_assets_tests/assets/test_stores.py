@@ -19,15 +19,15 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.files.disk_room import Room
-from dpsynth_assets.io_managers import ArtifactIOManager
+from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
+from dpsynth_assets.orchestration.resources import owner_only
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent
 from dpsynth_assets.releases import waiting
 from dpsynth_assets.releases.store import StoreUnavailableError
-from dpsynth_assets.resources import owner_only
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
-from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
 
 RECORDS = pl.DataFrame(
     {"record_id": ["a", "b"], "unit_id": ["a", "b"], "text": ["one", "two"], "label": ["", ""]}
@@ -450,7 +450,7 @@ def test_public_values_come_back_from_an_object_store(bucket, value, monkeypatch
 
 
 def test_a_published_folder_is_copied_whole_with_its_label_last(bucket, tmp_path, monkeypatch):
-    from dpsynth_assets.assets.published import publish_copy
+    from dpsynth_assets.orchestration.assets.published import publish_copy
     from dpsynth_assets.report.card_check import LABEL_FILE
 
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets import io_managers
-from dpsynth_assets.io_managers import ArtifactIOManager
+from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
 
 FIRST, OTHER = pl.DataFrame({"text": ["first"]}), pl.DataFrame({"text": ["forged"]})
 

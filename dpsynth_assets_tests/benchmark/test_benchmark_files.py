@@ -10,8 +10,8 @@ from dpsynth_assets.datasets.benchmark_files import benchmark_files, found_bench
 from dpsynth_assets.datasets.problems import DatasetFileError, Problem
 from dpsynth_assets.paths import Home
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.resources.fingerprints import Fingerprints, Reader
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
+from dpsynth_assets.sensitive.fingerprints import Fingerprints, Reader
+from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
 from dpsynth_assets_tests.benchmark.conftest import ROOT, attributes, write
 
 

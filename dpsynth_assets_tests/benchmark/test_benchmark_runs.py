@@ -6,7 +6,6 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_assets.assets.benchmark import benchmark_definitions, budget_key, seed_key
 from dpsynth_assets.benchmark.results import (
     benchmark_folder,
     export_cells,
@@ -16,9 +15,14 @@ from dpsynth_assets.benchmark.results import (
 from dpsynth_assets.benchmark.running import DatasetBench, Place, places
 from dpsynth_assets.cli.benchmark import app
 from dpsynth_assets.datasets.benchmark_files import read_benchmark
-from dpsynth_assets.lineage import verify_privacy_lineage
+from dpsynth_assets.orchestration.assets.benchmark import (
+    benchmark_definitions,
+    budget_key,
+    seed_key,
+)
+from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
+from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.resources.progress import Progress
 from dpsynth_assets_tests.benchmark.conftest import AUG_PE, attributes, write
 
 pytestmark = pytest.mark.slow

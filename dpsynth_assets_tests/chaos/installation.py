@@ -29,8 +29,8 @@ import dagster as dg
 if __name__ == "__main__":
     os.environ["FAULTS_POOL"] = "1"  # Read when the cohort below is imported.
 
+from dpsynth_assets.orchestration.resources.live_runs import free_dead_runs
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
-from dpsynth_assets.resources.live_runs import free_dead_runs
 from dpsynth_assets_tests.chaos import daemons
 from dpsynth_assets_tests.chaos.databases import SQLITE, Storage, storage
 from dpsynth_assets_tests.faults.cohort import (

@@ -21,12 +21,12 @@ from datetime import datetime
 from itertools import product
 from pathlib import Path
 
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.histogram import release_histogram
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, ReleaseRequest
 from dpsynth_assets.privacy.ledger.database import Database
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
-from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets_tests.chaos.writers import (
     COMMITTED,
     COUNTS,

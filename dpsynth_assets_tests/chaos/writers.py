@@ -8,13 +8,13 @@ from typing import Any
 
 import polars as pl
 
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
-from dpsynth_assets.resources.release_store import ReleaseStore
 
 PHASES = (
     "before the reserve",

@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.attacks.overlap import has_verbatim_private_span
-from dpsynth_assets.checks import GATE, Candidate, evaluate_conditions
+from dpsynth_assets.orchestration.checks import GATE, Candidate, evaluate_conditions
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.gate_conditions import PAID_FOR
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
 OTHERS = [f"an ordinary letter number {i} about trains and delays in the city" for i in range(60)]

@@ -24,8 +24,8 @@ from dpsynth_assets.public_base.inputs import model_files
 from dpsynth_assets.releases.once import release_once
 from dpsynth_assets.releases.same_draw import first_difference, refuse_changed
 from dpsynth_assets.releases.store import StoredReleases
-from dpsynth_assets.resources.private_files import files_below
-from dpsynth_assets.resources.unfinished import StoredPasses
+from dpsynth_assets.sensitive.private_files import files_below
+from dpsynth_assets.sensitive.unfinished import StoredPasses
 
 DOCS = Path(__file__).parents[2] / "docs" / "privacy.md"
 

@@ -13,13 +13,13 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.audit import planned_events
-from dpsynth_assets.assets.public import public_definitions
 from dpsynth_assets.attacks.audits import audits_for, save_results
-from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.orchestration.assets.audit import planned_events
+from dpsynth_assets.orchestration.assets.public import public_definitions
+from dpsynth_assets.orchestration.components.cohort import cohort_definitions
 from dpsynth_assets_tests.prepared import audited, made_base, made_once
 from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 

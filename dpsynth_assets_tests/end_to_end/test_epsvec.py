@@ -6,16 +6,16 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.public import public_definitions
 from dpsynth_assets.cli import serve
-from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.defs.resources import resources
-from dpsynth_assets.lineage import verify_privacy_lineage
 from dpsynth_assets.methods.epsvec import stages
 from dpsynth_assets.methods.epsvec.vectors import VECTORS_FILE, DatasetVectors
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.row_source import RowSampling
+from dpsynth_assets.orchestration.assets.public import public_definitions
+from dpsynth_assets.orchestration.components.cohort import cohort_definitions
+from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import event_from_json

@@ -7,13 +7,13 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.evolution_plots import evolution_plot_definitions
-from dpsynth_assets.assets.public import public_definitions
-from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.defs.resources import resources
-from dpsynth_assets.lineage import verify_privacy_lineage
 from dpsynth_assets.methods.evolution import aug_pe
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.orchestration.assets.evolution_plots import evolution_plot_definitions
+from dpsynth_assets.orchestration.assets.public import public_definitions
+from dpsynth_assets.orchestration.components.cohort import cohort_definitions
+from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import corpus_problems

@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_assets.assets.audit_trail import audit_trail
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.cli import export as command
 from dpsynth_assets.cli.main import app
@@ -15,6 +14,8 @@ from dpsynth_assets.exports import verification
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
 from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.files.whole_folders import file_digests
+from dpsynth_assets.orchestration.assets.audit_trail import audit_trail
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.proof import ProvenEntry, proven
 from dpsynth_assets.privacy.ledger.terms import canonical_json
@@ -22,7 +23,6 @@ from dpsynth_assets.report import attack_record
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts, hub_dataset_card
 from dpsynth_assets.report.label import corpus_label
-from dpsynth_assets.resources.release_store import ReleaseStore
 
 DP, EX_POST = "mean_uniform", "mean_svt"
 

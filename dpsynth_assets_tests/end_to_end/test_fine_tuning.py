@@ -10,10 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from dpsynth_assets.assets.public import public_definitions
-from dpsynth_assets.assets.public_generation import generation_definitions
 from dpsynth_assets.cli import serve
-from dpsynth_assets.components.cohort import cohort_definitions
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.exports.contents import PROMPTS_FILE
 from dpsynth_assets.exports.exporting import export_generator
@@ -23,13 +20,16 @@ from dpsynth_assets.methods.fine_tuning import generator_inputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.row_source import RowSampling
+from dpsynth_assets.orchestration.assets.public import public_definitions
+from dpsynth_assets.orchestration.assets.public_generation import generation_definitions
+from dpsynth_assets.orchestration.components.cohort import cohort_definitions
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import corpus_problems
 from dpsynth_assets.report.hub import HubFacts
-from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets_tests.end_to_end.conftest import (
     House,
     installation_in,

@@ -10,17 +10,21 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dpsynth_assets.assets.audit_trail import audit_trail, audited_cohorts, report_agreement
-from dpsynth_assets.assets.partitions import partitions_of, register_partitions
-from dpsynth_assets.assets.privacy_budgets import last_findings
-from dpsynth_assets.assets.public import public_definitions
-from dpsynth_assets.assets.purge_after_run import finished_datasets
-from dpsynth_assets.components.cohort import cohort_definitions, declared_definitions
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, cohort_registry, known_cohorts
 from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.orchestration.assets.audit_trail import (
+    audit_trail,
+    audited_cohorts,
+    report_agreement,
+)
+from dpsynth_assets.orchestration.assets.partitions import partitions_of, register_partitions
+from dpsynth_assets.orchestration.assets.privacy_budgets import last_findings
+from dpsynth_assets.orchestration.assets.public import public_definitions
+from dpsynth_assets.orchestration.assets.purge_after_run import finished_datasets
+from dpsynth_assets.orchestration.components.cohort import cohort_definitions, declared_definitions
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.release_store import ReleaseStore
 from dpsynth_assets_tests.end_to_end.conftest import (
     documents,
     installation_in,

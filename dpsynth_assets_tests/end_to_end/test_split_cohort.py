@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
+from dpsynth_assets.orchestration.resources import sensitive_store
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import LABEL_FILE
-from dpsynth_assets.resources import sensitive_store
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.end_to_end.conftest import (
     PUBLIC,
     House,

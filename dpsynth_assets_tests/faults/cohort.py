@@ -16,9 +16,14 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.files.whole_folders import replaced_whole
-from dpsynth_assets.metadata import spend_metadata
+from dpsynth_assets.orchestration.assets.launch import ReleaseConfig, release_name
+from dpsynth_assets.orchestration.metadata import spend_metadata
+from dpsynth_assets.orchestration.resources.executors import declared_executor
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.private_section import private_section
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.paths import Folder, located
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -28,12 +33,7 @@ from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.releases.store import StoreUnavailableError
-from dpsynth_assets.resources.executors import declared_executor
-from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.private_section import private_section
-from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.resources.unfinished import StoredPasses
+from dpsynth_assets.sensitive.unfinished import StoredPasses
 
 COHORT = "letters"
 KEY = [COHORT, "counts", "candidate_corpus"]
@@ -232,7 +232,7 @@ def _counted(records: pl.DataFrame) -> dict[str, list[int]]:
 
 
 def resources() -> dict[str, Any]:
-    from dpsynth_assets.io_managers import ArtifactIOManager
+    from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
 
     return {
         "io_manager": ArtifactIOManager(),

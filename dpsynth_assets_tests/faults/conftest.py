@@ -19,10 +19,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
-from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
 from dpsynth_assets_tests.faults.cohort import COHORT, EVENT, RECORDS, TERMS
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 

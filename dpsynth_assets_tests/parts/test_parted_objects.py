@@ -2,14 +2,14 @@
 
 import pytest
 
-from dpsynth_assets.assets.parted_records import store_in_parts
+from dpsynth_assets.orchestration.assets.parted_records import store_in_parts
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.paths import home, located
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.parted_source import StoredParts
-from dpsynth_assets.resources.record_parts import read_whole
-from dpsynth_assets.resources.sealing import HEADER, KEY_VARIABLE
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.sensitive.parted_source import StoredParts
+from dpsynth_assets.sensitive.record_parts import read_whole
+from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.parts.conftest import SECRET, declared

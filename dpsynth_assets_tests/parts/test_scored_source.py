@@ -6,22 +6,22 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets import copied_spans
-from dpsynth_assets.assets.parted_records import store_in_parts
-from dpsynth_assets.assets.scoring import CorpusToScore, score_corpora
 from dpsynth_assets.attacks.near_copies import close_among
+from dpsynth_assets.orchestration.assets import copied_spans
+from dpsynth_assets.orchestration.assets.parted_records import store_in_parts
+from dpsynth_assets.orchestration.assets.scoring import CorpusToScore, score_corpora
+from dpsynth_assets.orchestration.resources import sensitive_store
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.records import read_private_records
-from dpsynth_assets.resources import sensitive_store
-from dpsynth_assets.resources.record_parts import (
+from dpsynth_assets.sensitive.record_parts import (
     SPLITS,
     read_part,
     read_table,
     write_array,
     write_text,
 )
-from dpsynth_assets.resources.scored_source import ScoredSource, sampled_source
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.sensitive.scored_source import ScoredSource, sampled_source
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, WORDS, declared
 

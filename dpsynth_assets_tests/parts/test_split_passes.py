@@ -18,13 +18,13 @@ from dpsynth_assets.methods.private_prediction import corpus, split_passes
 from dpsynth_assets.methods.private_prediction.passes import parts_of
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.orchestration.resources import pass_tasks
+from dpsynth_assets.orchestration.resources.purging import PurgeRule, purge
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.resources import pass_tasks
-from dpsynth_assets.resources.owner_only import OwnerOnlyFiles
-from dpsynth_assets.resources.parted_source import StoredParts
-from dpsynth_assets.resources.purging import PurgeRule, purge
-from dpsynth_assets.resources.record_parts import read_whole, write_array, write_canonical
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
+from dpsynth_assets.sensitive.parted_source import StoredParts
+from dpsynth_assets.sensitive.record_parts import read_whole, write_array, write_canonical
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.methods.private_prediction.conftest import (
     ALPHABET,

@@ -6,22 +6,22 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from dpsynth_assets.assets.dataset import dataset_definitions
-from dpsynth_assets.assets.keys import public_key
-from dpsynth_assets.assets.model_steps import stage_step
-from dpsynth_assets.assets.release_asset import release_asset
-from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction import corpus
-from dpsynth_assets.resources import pass_tasks
-from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.models import Models
-from dpsynth_assets.resources.parted_source import StoredParts
-from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.resources.workers import PartWorkers
+from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
+from dpsynth_assets.orchestration.assets.keys import public_key
+from dpsynth_assets.orchestration.assets.model_steps import stage_step
+from dpsynth_assets.orchestration.assets.release_asset import release_asset
+from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
+from dpsynth_assets.orchestration.resources import pass_tasks
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.progress import Progress
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.workers import PartWorkers
+from dpsynth_assets.sensitive.parted_source import StoredParts
 from dpsynth_assets_tests.parts.conftest import MANIFEST, SECRET, declared, texts
 from dpsynth_assets_tests.tiny_models import write_language_model
 

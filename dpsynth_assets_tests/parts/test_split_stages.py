@@ -7,12 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.dataset import dataset_definitions
-from dpsynth_assets.assets.keys import public_key
-from dpsynth_assets.assets.model_steps import model_step, step_of_tasks
-from dpsynth_assets.assets.parted_records import store_in_parts
 from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
-from dpsynth_assets.io_managers import ArtifactIOManager
 from dpsynth_assets.methods.cluster_histogram import CellCounts, ClusterCounting
 from dpsynth_assets.methods.counted_labels import LabelCounts
 from dpsynth_assets.methods.evolution.aug_pe_votes import PrivateVotes, VoteCounts, VotingRounds
@@ -23,17 +18,22 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.topic_histogram import TopicCounts
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
+from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
+from dpsynth_assets.orchestration.assets.keys import public_key
+from dpsynth_assets.orchestration.assets.model_steps import model_step, step_of_tasks
+from dpsynth_assets.orchestration.assets.parted_records import store_in_parts
+from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
+from dpsynth_assets.orchestration.resources import part_tasks, parted_source
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.progress import Progress
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.workers import PartWorkers
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.resources import part_tasks, parted_source
-from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.models import Models
-from dpsynth_assets.resources.parted_source import StoredParts, embed_parts
-from dpsynth_assets.resources.progress import Progress
-from dpsynth_assets.resources.record_parts import read_table, read_whole, write_array
-from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.resources.workers import PartWorkers
+from dpsynth_assets.sensitive.parted_source import StoredParts, embed_parts
+from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared
 
@@ -240,7 +240,7 @@ def materialised(spec, public, *, select):
 
 
 def store_of_home():
-    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 
     return SensitiveStore()
 

@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.parted_records import given_parts, store_in_parts
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec import EpsVec
@@ -25,6 +24,7 @@ from dpsynth_assets.methods.evolution.secret_clusters import (
 from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
 from dpsynth_assets.methods.evolution.secret_incidence import PublicIncidence
 from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.orchestration.assets.parted_records import given_parts, store_in_parts
 from dpsynth_assets.privacy import histogram, secret_clustering, vector_mean
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.secret_budgets import SecretBudget, SecretPromise
@@ -33,8 +33,8 @@ from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.secret_statistics import ClusterStatistics
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.public_base.opening import OpensEngine
-from dpsynth_assets.resources.parted_source import StoredParts
-from dpsynth_assets.resources.record_parts import read_table, read_whole, write_array
+from dpsynth_assets.sensitive.parted_source import StoredParts
+from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, WORDS, declared
 from dpsynth_assets_tests.tiny_models import write_language_model

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.assets.parted_records import store_in_parts
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import CellCounts
 from dpsynth_assets.methods.counted_labels import LabelCounts
@@ -19,13 +18,14 @@ from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.models.fine_tuning import FineTuningSettings
+from dpsynth_assets.orchestration.assets.parted_records import store_in_parts
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.split_batches import SampledSum
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
-from dpsynth_assets.resources.parted_source import StoredParts, embed_parts
-from dpsynth_assets.resources.record_parts import read_table, read_whole
-from dpsynth_assets.resources.secret_parts import TABLE, find_in_parts
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.sensitive.parted_source import StoredParts, embed_parts
+from dpsynth_assets.sensitive.record_parts import read_table, read_whole
+from dpsynth_assets.sensitive.secret_parts import TABLE, find_in_parts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets.workers.ray_cluster import RayWorkers
 from dpsynth_assets_tests.parts import test_split_sums as sums

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.resources.sealing import KEY_VARIABLE
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.sensitive.sealing import KEY_VARIABLE
 
 TEXTS = ["Ottoline Brackenbury called", "Zaphod has gout"]
 RECORDS = pl.DataFrame(

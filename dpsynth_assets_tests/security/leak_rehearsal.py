@@ -25,7 +25,7 @@ import polars as pl
 
 from dpsynth_assets.attacks.leak_scan import LeakReport, scan_folders
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.resources.sealing import KEY_VARIABLE
+from dpsynth_assets.sensitive.sealing import KEY_VARIABLE
 from dpsynth_assets_tests.security.leak_faults import faulty_models, faulty_store
 from dpsynth_assets_tests.security.leak_planting import (
     BUDGET,
@@ -126,7 +126,7 @@ def rehearse(folder: Path, *, everything: bool = True) -> Rehearsal:
 
 def _decrypted_records(folder: Path) -> Path:
     """The records of the store as mechanisms read them, in a folder of their own."""
-    from dpsynth_assets.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 
     private = SensitiveStore().read_internal(COHORT, "source", purpose="internal evaluation")
     folder.mkdir(mode=0o700)
@@ -189,10 +189,10 @@ def _graph(
     """Cohorts beside the public base, with some resources replaced by faulty ones."""
     import dagster as dg
 
-    from dpsynth_assets.assets.public import public_definitions
-    from dpsynth_assets.assets.public_generation import generation_definitions
-    from dpsynth_assets.components.cohort import cohort_definitions
     from dpsynth_assets.defs.resources import resources
+    from dpsynth_assets.orchestration.assets.public import public_definitions
+    from dpsynth_assets.orchestration.assets.public_generation import generation_definitions
+    from dpsynth_assets.orchestration.components.cohort import cohort_definitions
 
     base = public_base(planted)
     return dg.Definitions.merge(

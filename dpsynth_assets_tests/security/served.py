@@ -54,7 +54,7 @@ class Server:
         self.host = host
         with socket.create_server((host, 0)) as free:
             self.port = free.getsockname()[1]
-        command = [sys.executable, "-m", "dpsynth_assets.cli.web.server", "-h", host]
+        command = [sys.executable, "-m", "dpsynth_assets.orchestration.web.server", "-h", host]
         command += ["-p", str(self.port), "-w", str(folder / "workspace.yaml"), *options]
         self.process = subprocess.Popen(
             command,

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from dpsynth_assets.cli.web.guard import Guard
+from dpsynth_assets.orchestration.web.guard import Guard
 from dpsynth_assets_tests.security.served import LAUNCH, Server
 
 pytestmark = pytest.mark.slow

@@ -12,13 +12,13 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from dpsynth_assets.resources import owner_only, sealing, unfinished
-from dpsynth_assets.resources.owner_only import (
+from dpsynth_assets.orchestration.resources import owner_only, sealing, unfinished
+from dpsynth_assets.sensitive.owner_only import (
     abandoned_plain_folders,
     forget_plain_folder,
     plain_folder,
 )
-from dpsynth_assets.resources.sealing import (
+from dpsynth_assets.sensitive.sealing import (
     HEADER,
     KEY_VARIABLE,
     SealingKey,
@@ -142,7 +142,7 @@ def test_a_key_is_shown_by_no_repr_and_is_no_setting_of_the_store(sealed):
 
 
 def test_a_wrong_key_fails_a_run_with_one_line_and_reaches_no_event(sealed, monkeypatch):
-    from dpsynth_assets.resources.private_section import private_section
+    from dpsynth_assets.orchestration.resources.private_section import private_section
 
     @dg.asset
     def reader():
@@ -186,7 +186,7 @@ def test_a_checkpoint_is_sealed_on_disk_and_plain_in_memory_alone(sealed):
 
 def test_plain_folders_of_killed_processes_are_found_and_those_of_running_ones_left():
     script = (
-        "import os, signal; from dpsynth_assets.resources.owner_only import plain_folder;"
+        "import os, signal; from dpsynth_assets.sensitive.owner_only import plain_folder;"
         "print(plain_folder(), flush=True); input(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     with subprocess.Popen(

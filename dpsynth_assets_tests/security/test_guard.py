@@ -8,9 +8,9 @@ import asyncio
 import pytest
 from graphql import build_schema, parse, validate
 
-from dpsynth_assets.cli.web import server
-from dpsynth_assets.cli.web.guard import Guard
-from dpsynth_assets.cli.web.server import ReadOnlyRule
+from dpsynth_assets.orchestration.web import server
+from dpsynth_assets.orchestration.web.guard import Guard
+from dpsynth_assets.orchestration.web.server import ReadOnlyRule
 
 HERE = "127.0.0.1:3000"
 OWN = {

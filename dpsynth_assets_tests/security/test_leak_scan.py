@@ -187,7 +187,7 @@ def test_an_error_that_quotes_a_record_is_found_in_the_event_log_where_it_is_let
     """The scan would notice if private sections did not withhold what errors say."""
     import dagster as dg
 
-    from dpsynth_assets.resources.private_section import private_section
+    from dpsynth_assets.orchestration.resources.private_section import private_section
 
     @dg.asset
     def reader():

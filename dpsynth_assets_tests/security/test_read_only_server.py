@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from dagster_graphql.schema import create_schema
 
-from dpsynth_assets.cli.web.server import HARMLESS_MUTATIONS
+from dpsynth_assets.orchestration.web.server import HARMLESS_MUTATIONS
 from dpsynth_assets_tests.security.minimal_mutations import mutations
 from dpsynth_assets_tests.security.served import LAUNCH, ROOT, Server
 

@@ -3,11 +3,11 @@
 import dagster as dg
 import pytest
 
-from dpsynth_assets.io_managers import ArtifactIOManager
+from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.paths import home
-from dpsynth_assets.resources.ledger import PrivacyLedger
-from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
 
 PLACES = {
     "ledger": ("url", "sqlite:///elsewhere.sqlite"),

@@ -15,20 +15,20 @@ from dpsynth_assets.cli.main import app
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.files.whole_folders import MARKER
 from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.orchestration.resources import owner_only, part_tasks, sealed_objects
+from dpsynth_assets.orchestration.resources.purging import PurgeRule, kept_datasets, purge
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.paths import home, located
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.releases.waiting import StoreUnavailableError
-from dpsynth_assets.resources import owner_only, part_tasks, sealed_objects
-from dpsynth_assets.resources.fingerprints import Fingerprints, Prints, Reader, text_prints
-from dpsynth_assets.resources.pass_tasks import SortRecords, numbered_places, pass_inputs
-from dpsynth_assets.resources.private_files import files_below
-from dpsynth_assets.resources.purging import PurgeRule, kept_datasets, purge
-from dpsynth_assets.resources.record_parts import files_of
-from dpsynth_assets.resources.release_store import ReleaseStore
-from dpsynth_assets.resources.sealed_objects import SealedObjects
-from dpsynth_assets.resources.sealing import HEADER, KEY_VARIABLE, SensitiveKeyError
-from dpsynth_assets.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.sensitive.fingerprints import Fingerprints, Prints, Reader, text_prints
+from dpsynth_assets.sensitive.pass_tasks import SortRecords, numbered_places, pass_inputs
+from dpsynth_assets.sensitive.private_files import files_below
+from dpsynth_assets.sensitive.record_parts import files_of
+from dpsynth_assets.sensitive.sealed_objects import SealedObjects
+from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE, SensitiveKeyError
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.security.conftest import EMBEDDINGS, RECORDS, TEXTS, fill, key
 

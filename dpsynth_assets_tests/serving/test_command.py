@@ -7,10 +7,10 @@ import pytest
 import typer
 
 from dpsynth_assets.cli import serve as command
-from dpsynth_assets.cli.web import command as web
-from dpsynth_assets.cli.web.guard import Guard
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.models.engines import EngineError
+from dpsynth_assets.orchestration.web import command as web
+from dpsynth_assets.orchestration.web.guard import Guard
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.serving.server import RowServer
 from dpsynth_assets_tests.serving.conftest import Sentences

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from dpsynth_assets.cli.web.guard import Guard
+from dpsynth_assets.orchestration.web.guard import Guard
 from dpsynth_assets.serving import app, server
 from dpsynth_assets.serving.app import LONGEST_BODY, Limits
 from dpsynth_assets_tests.serving.conftest import Sentences, endpoint, listening

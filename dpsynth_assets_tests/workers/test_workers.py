@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 
+from dpsynth_assets.orchestration.resources.workers import PartWorkers
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.resources.workers import PartWorkers
 from dpsynth_assets.workers import (
     LocalWorkers,
     WorkerError,

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import SourceSpec
+from dpsynth_assets.orchestration.resources.private_section import private_section
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.records.columns import ColumnNames
 from dpsynth_assets.records.sources import read_source
-from dpsynth_assets.resources.private_section import private_section
 
 SECRET = "Zaphod has gout"
 HEADER = "id,text,label\n"
@@ -131,7 +131,7 @@ FILES = {
     "a scalar": b"hello\n",
     "type a list": b"type: [a]\n",
     "type a mapping": b"type: {a: b}\n",
-    "type unknown": b"type: dpsynth_assets.components.PrivatDataset\n",
+    "type unknown": b"type: dpsynth_assets.orchestration.components.PrivatDataset\n",
     "attributes a list": b"type: dpsynth_assets.components.PrivateDataset\nattributes: [1]\n",
     "attributes a word": b"type: dpsynth_assets.components.PrivateDataset\nattributes: x\n",
     "keys twice": b"type: a\ntype: b\n",

@@ -1,6 +1,0 @@
-"""Dagster components: one YAML file declares a private dataset or a public base."""
-
-from dpsynth_assets.components.benchmark import Benchmark
-from dpsynth_assets.components.declared import PrivateDataset, PublicData
-
-__all__ = ["Benchmark", "PrivateDataset", "PublicData"]

@@ -1,0 +1,1 @@
+"""What imports Dagster: components, assets, checks, schedules, resources, the web server."""

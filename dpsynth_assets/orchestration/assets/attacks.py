@@ -1,0 +1,342 @@
+"""Attacks a dataset's methods must withstand, on made-up and public records: no budget is spent.
+
+The reconstruction test plants keys and looks for them in what each method writes; the median audit
+recomputes every drawn token without each of its contexts. Both run the real mechanism with the
+dataset's settings and prompts. They read no private record, so their assets are public.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
+from dpsynth_assets.methods.attack_runs import (
+    DOCUMENTS,
+    Reconstruction,
+    attacked,
+    median_results,
+    public_records,
+    reconstruct,
+)
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.models_run import LANGUAGE_MODEL
+from dpsynth_assets.models.prompt_templates import prompted
+from dpsynth_assets.orchestration.assets.attack_tables import (
+    median_metadata,
+    reconstruction_metadata,
+)
+from dpsynth_assets.orchestration.assets.groups import level_group
+from dpsynth_assets.orchestration.assets.keys import AUDIT, dataset_key, public_key
+from dpsynth_assets.orchestration.assets.model_steps import model_step
+from dpsynth_assets.orchestration.metadata import FOUND_AT, code_references, compared, found_at
+from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.private_section import public_section
+from dpsynth_assets.orchestration.resources.progress import Progress
+from dpsynth_assets.report.attack_record import (
+    model_identity,
+    save_attacks,
+    settings_of_method,
+)
+from dpsynth_assets.report.kept_attacks import MedianAudits, medians_kept, reconstructions_kept
+from dpsynth_assets.tags import PRIVACY, PUBLIC
+
+if TYPE_CHECKING:
+    from dpsynth_assets.attacks.audits import AuditResult
+    from dpsynth_assets.models.language_model import LanguageModel
+
+RECONSTRUCTION, MEDIAN = "reconstruction_test", "median_audit"
+_ARTIFACTS = {Attack.RECONSTRUCTION: RECONSTRUCTION, Attack.MEDIAN_AUDIT: MEDIAN}
+WITHIN_CLAIM, NO_COPYING, HAS_POWER = "within_claim", "no_key_reconstructed", "test_has_power"
+NEVER_EXCEEDED = "gamma_never_exceeded"
+_EXPECTED = {
+    WITHIN_CLAIM: "every attack within what is claimed",
+    NO_COPYING: "no planted key written",
+    HAS_POWER: "a test that would see copying, of every method",
+    NEVER_EXCEEDED: "no log-probability changed by more than its γ",
+}
+
+
+def attack_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
+    """The attacks that a dataset's methods can be tested with."""
+    assets = []
+    if attacked(plan, Attack.RECONSTRUCTION):
+        assets.append(_reconstruction_test(spec, plan))
+    if medians := attacked(plan, Attack.MEDIAN_AUDIT):
+        assets.append(_median_audit(spec, plan, medians))
+    return dg.Definitions(assets=assets)
+
+
+def attack_keys(dataset: str, planned: PlannedMethod) -> list[dg.AssetKey]:
+    """The attacks that one method of a dataset is tested with."""
+    if planned.plan.refusal is not None:
+        return []
+    return [dataset_key(dataset, AUDIT, _ARTIFACTS[each]) for each in planned.method.attacks]
+
+
+def _settings(planned: PlannedMethod, plan: DatasetPlan, manifest: Mapping[str, Any] | None) -> str:
+    """Digest of a method's settings, prompts and terms, with a model or (None) with any."""
+    model = "" if manifest is None else model_identity(manifest)
+    return settings_of_method(planned, plan.budget, model)
+
+
+def _attack_settings(
+    plan: DatasetPlan,
+    attacks: Sequence[PlannedMethod],
+    manifest: Mapping[str, Any],
+    models: Models,
+) -> str:
+    """Digest of what an attack does, besides the code, the libraries, the machine and the data."""
+    from dpsynth_assets.attacks.circumstances import code_behind, files_behind
+
+    each = [
+        (
+            _settings(planned, plan, manifest),
+            planned.target_epsilon,
+            planned.folder,
+            code_behind(type(planned.method)),
+        )
+        for planned in attacks
+    ]
+    prompts, kind = repr(plan.terms.prompts), type(models)
+    opened_by = (kind.__module__, kind.__qualname__, code_behind(kind))
+    stated = json.dumps(dict(manifest), sort_keys=True, default=str)
+    model = stated, files_behind(manifest)
+    return version_of(each, prompts, plan.terms.labels, model, opened_by)
+
+
+def _common(
+    spec: PrivateDatasetSpec, artifact: str, checks: Mapping[str, str], code: str
+) -> dict[str, Any]:
+    key = dataset_key(spec.name, AUDIT, artifact)
+    return {
+        "key": key,
+        "group_name": level_group(spec.name, PUBLIC),
+        "owners": spec.owners,
+        "tags": {PRIVACY: PUBLIC},
+        "metadata": code_references(code),
+        "kinds": {"pytorch"},
+        **model_step(spec.public_data, LANGUAGE_MODEL),
+        "check_specs": [
+            dg.AssetCheckSpec(name=name, asset=key, description=text)
+            for name, text in checks.items()
+        ],
+    }
+
+
+def _model_input(spec: PrivateDatasetSpec) -> dict[str, dg.AssetIn]:
+    return {
+        "public_language_model": dg.AssetIn(public_key(spec.public_data, "public_language_model"))
+    }
+
+
+# Reconstruction
+
+
+def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
+    checks = {
+        WITHIN_CLAIM: "No key overlap proves an ε above the stated one.",
+        NO_COPYING: "No method writes planted keys more often than keys it never saw.",
+        HAS_POWER: "Without privacy keys would be written on one model at least: it can be seen.",
+    }
+
+    @dg.asset(
+        **_common(
+            spec, RECONSTRUCTION, checks, "dpsynth_assets.attacks.reconstruction.count_overlap"
+        ),
+        ins=_model_input(spec),
+        code_version=version_of(
+            "reconstruction",
+            *(_settings(planned, plan, None) for planned in attacked(plan, Attack.RECONSTRUCTION)),
+        ),
+        description=(
+            "Are planted 5-digit keys written more often than keys no method saw? Made-up records, "
+            "real mechanisms, settings and prompts, on the dataset's model, and on one that only "
+            "copies, which has no prompts (Amin et al. 2025, D.5.1). Costs no budget."
+        ),
+    )
+    @public_section(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}")
+    def reconstruction_test(
+        context: dg.AssetExecutionContext,
+        public_language_model: dict,
+        models: Models,
+        progress: Progress,
+    ) -> dg.MaterializeResult:
+        report = progress.start(context, f"{spec.name}: reconstruction test")
+        tested = attacked(plan, Attack.RECONSTRUCTION)
+
+        def run() -> list[Reconstruction]:
+            opened = models.language_model(public_language_model)
+            found = reconstruct(spec.name, plan, _subjects(opened, plan), report)
+            return [
+                replace(
+                    item,
+                    result=replace(
+                        item.result,
+                        settings=_settings(plan.method(item.method), plan, public_language_model),
+                    ),
+                )
+                for item in found
+            ]
+
+        settings = _attack_settings(plan, tested, public_language_model, models)
+        kept = reconstructions_kept(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}", settings, run)
+        save_attacks([item.result for item in kept.value])
+        return dg.MaterializeResult(
+            metadata={
+                **reconstruction_metadata(kept.value),
+                FOUND_AT: _found_at(kept.since, len(kept.value)),
+            },
+            check_results=reconstruction_checks(kept.value),
+        )
+
+    return reconstruction_test
+
+
+def _subjects(opened: "LanguageModel", plan: DatasetPlan) -> dict[str, Any]:
+    """The models that keys are looked for in: the dataset's, and one that only copies."""
+    from dpsynth_assets.attacks.worst_case_models import CopyingModel, prefilled
+
+    return {OWN_MODEL: prefilled(opened, plan.terms.prompts), COPYING_MODEL: CopyingModel()}
+
+
+def _found_at(since: str, results: int) -> str:
+    return found_at([since] * results, 0) if since else found_at([], results)
+
+
+def reconstruction_checks(found: Sequence[Reconstruction]) -> list[dg.AssetCheckResult]:
+    """ERROR where a claim is refuted; WARN where keys were copied, or could not have been seen."""
+    refuted = [item.result.name for item in found if not item.result.passed]
+    copying = [item.result.name for item in found if item.result.observed > 0]
+    seeing = {item.method for item in found if item.has_power}
+    blind = sorted({item.method for item in found} - seeing)
+    return [
+        _check(WITHIN_CLAIM, refuted, dg.AssetCheckSeverity.ERROR),
+        _check(NO_COPYING, copying, dg.AssetCheckSeverity.WARN),
+        _check(HAS_POWER, blind, dg.AssetCheckSeverity.WARN),
+    ]
+
+
+def _check(
+    name: str, failed: Sequence[str], severity: dg.AssetCheckSeverity
+) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        check_name=name,
+        passed=not failed,
+        severity=severity,
+        metadata=compared(_EXPECTED[name], failed),
+    )
+
+
+# Median
+
+
+def _median_audit(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, medians: Sequence[PlannedMethod]
+) -> dg.AssetsDefinition:
+    checks = {
+        NEVER_EXCEEDED: (
+            "No contexts of one unit changed a token's log-probability by more than its γ."
+        )
+    }
+    inputs = ("public_corpus", "public_embeddings", "public_clusters")
+
+    @dg.asset(
+        **_common(spec, MEDIAN, checks, "dpsynth_assets.attacks.median_audit.MedianAudit"),
+        ins={
+            **_model_input(spec),
+            **{name: dg.AssetIn(public_key(spec.public_data, name)) for name in inputs},
+        },
+        code_version=version_of(
+            "median audit", *(_settings(planned, plan, None) for planned in medians)
+        ),
+        description=(
+            "How much of the median's ex-post bound do the contexts of one privacy unit account "
+            "for? Tokens are drawn from batches of public documents and priced again without each "
+            "context, and without as many as a unit may have (a sample of such sets where there "
+            "are many), exactly (Amin et al. 2025, D.5.2). Costs no budget."
+        ),
+    )
+    @public_section(f"{spec.name}/{AUDIT}/{MEDIAN}")
+    def median_audit(
+        context: dg.AssetExecutionContext,
+        public_language_model: dict,
+        public_corpus: pl.DataFrame,
+        public_embeddings: np.ndarray,
+        public_clusters: np.ndarray,
+        models: Models,
+        progress: Progress,
+    ) -> dg.MaterializeResult:
+        report = progress.start(context, f"{spec.name}: audit of the median")
+        documents = public_corpus.head(DOCUMENTS)
+        settings = version_of(
+            _attack_settings(plan, medians, public_language_model, models),
+            [version_of_texts(documents[name].to_list()) for name in ("text", "label")],
+            array_version(public_embeddings[:DOCUMENTS]),
+            array_version(public_clusters),
+        )
+
+        def run() -> MedianAudits:
+            public = PublicInputs(
+                language_model=prompted(
+                    models.language_model(public_language_model), plan.terms.prompts
+                ),
+                cluster_centers=public_clusters,
+                salt=f"{spec.name}/{AUDIT}/{MEDIAN}",
+            )
+            records = PrivateInputs(
+                records=public_records(documents, plan.terms.labels),
+                embeddings=public_embeddings[:DOCUMENTS],
+            )
+            return _audited(spec, plan, medians, records, public, public_language_model, report)
+
+        kept = medians_kept(f"{spec.name}/{AUDIT}/{MEDIAN}", settings, run)
+        results = kept.value.results
+        save_attacks(results)
+        return dg.MaterializeResult(
+            metadata={
+                **median_metadata(kept.value.gaps, results),
+                FOUND_AT: _found_at(kept.since, len(results)),
+            },
+            check_results=[
+                _check(
+                    NEVER_EXCEEDED,
+                    [result.name for result in results if not result.passed],
+                    dg.AssetCheckSeverity.ERROR,
+                )
+            ],
+        )
+
+    return median_audit
+
+
+def _audited(
+    spec: PrivateDatasetSpec,
+    plan: DatasetPlan,
+    medians: Sequence[PlannedMethod],
+    records: PrivateInputs,
+    public: PublicInputs,
+    manifest: Mapping[str, Any],
+    report: ProgressCallback,
+) -> MedianAudits:
+    """Audits the median of each method on batches of public records."""
+    gaps = {}
+    results: list[AuditResult] = []
+    for planned in medians:
+        started = time.perf_counter()
+        audit = planned.method.audit_median(planned.target_epsilon, records, public, report)
+        gaps[planned.folder] = audit.batches
+        settings = _settings(planned, plan, manifest)
+        results += [
+            replace(result, settings=settings)
+            for result in median_results(f"{spec.name}/{planned.folder}", audit, started)
+        ]
+    return MedianAudits(gaps=gaps, results=tuple(results))

@@ -1,0 +1,279 @@
+"""The audit stage: mechanism audits, a cohort's privacy statement, and checks of what was said."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from dpsynth_assets.attacks.audits import AuditResult
+from dpsynth_assets.attacks.audits.audit import ROUNDING
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.tables import markdown_table
+from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan
+from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
+from dpsynth_assets.orchestration.assets.audit_trail import audit_trail_definitions, written_files
+from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.orchestration.assets.groups import level_group
+from dpsynth_assets.orchestration.assets.keys import AUDIT, audits_key, dataset_key
+from dpsynth_assets.orchestration.assets.materialised import short_digest
+from dpsynth_assets.orchestration.assets.secrets import recall_results
+from dpsynth_assets.orchestration.metadata import (
+    FOUND_AT,
+    bound_down,
+    bound_up,
+    code_references,
+    compared,
+    found_at,
+)
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.private_section import public_section
+from dpsynth_assets.orchestration.resources.progress import Progress
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
+from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
+from dpsynth_assets.report.budgets import rounds_left, scheduled_methods
+from dpsynth_assets.report.card_check import (
+    LABEL_FILE,
+    STATEMENT_FILE,
+    releases,
+    statement_problems,
+)
+from dpsynth_assets.report.cards import privacy_statement as render_statement
+from dpsynth_assets.report.label import cohort_label
+from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED, ROUNDS
+
+
+def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
+    """Audits of the mechanisms a cohort uses, its statement, and checks of both."""
+    key = dataset_key(spec.name, AUDIT, "privacy_statement")
+    corpora = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora]
+    return dg.Definitions.merge(
+        dg.Definitions(
+            assets=[_mechanism_audits(spec, plan), _privacy_statement(spec, plan, key)],
+            asset_checks=[*_statement_checks(spec, key), _audits_pass(spec)],
+        ),
+        audit_trail_definitions(spec, [key, *corpora]),
+    )
+
+
+def planned_events(plan: DatasetPlan) -> list[Event | None]:
+    """Every event the cohort may be charged; None stands for ex-post releases."""
+    shared = [part.event for part in plan.shared]
+    return [*shared, *(planned.plan.event for planned in plan.methods)]
+
+
+def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=audits_key(spec.name),
+        group_name=level_group(spec.name, PUBLIC),
+        owners=spec.owners,
+        tags={PRIVACY: PUBLIC},
+        metadata=code_references("dpsynth_assets.attacks.audits.registry.run_audits"),
+        kinds={"python"},
+        code_version=version_of("audits", [str(event) for event in planned_events(plan)]),
+        description=(
+            "Audits of the mechanisms this dataset uses, run on this installation on made-up "
+            "neighbours: each compares what a mechanism does with what is charged for it. "
+            "Printed on every card. Run again when code, libraries or processor changed."
+        ),
+    )
+    @public_section(f"Auditing the mechanisms of {spec.name}")
+    def mechanism_audits(
+        context: dg.AssetExecutionContext, progress: Progress
+    ) -> dg.MaterializeResult:
+        from dpsynth_assets.attacks.audits import audits_for, run_audits, save_results, still_valid
+
+        chosen = audits_for(planned_events(plan))
+        kept = {result.name: result for result in still_valid(home().audits, chosen)}
+        report = progress.start(context, f"Auditing the mechanisms of {spec.name}")
+        made = run_audits([audit for audit in chosen if audit.name not in kept], report)
+        save_results(home().audits, made)
+        found = kept | {result.name: result for result in made}
+        results = [found[audit.name] for audit in chosen]
+        return dg.MaterializeResult(
+            metadata={
+                "dpsynth/audits": dg.MetadataValue.md(_audit_table(results)),
+                FOUND_AT: found_at([result.finished_at for result in kept.values()], len(made)),
+                "dpsynth/audits_passed": sum(result.passed for result in results),
+                "dpsynth/audits_failed": sum(not result.passed for result in results),
+                "dpsynth/path": dg.MetadataValue.path(str(home().audits)),
+            }
+        )
+
+    return mechanism_audits
+
+
+_AUDITS_EXPLAINED = (
+    "An audit passes unless it shows more than is claimed. Exact audits compare floating-point "
+    f"numbers, so differences of up to {ROUNDING:g} of the claim, or of 1, are rounding: 2e-16 "
+    "observed where 0 is claimed is none."
+)
+
+
+def _audit_table(results: list[AuditResult]) -> str:
+    rows = [
+        (
+            r.name, r.kind, rounded_up(r.claimed, ".4g"), rounded_down(r.observed, ".4g"),
+            "passed" if r.passed else "**FAILED**",
+        )
+        for r in results
+    ]  # fmt: skip
+    table = markdown_table(("audit", "kind", "claimed", "observed", ""), rows)
+    return f"{table}\n\n{_AUDITS_EXPLAINED}"
+
+
+def _audits_pass(spec: PrivateDatasetSpec) -> dg.AssetChecksDefinition:
+    @dg.asset_check(asset=audits_key(spec.name), name="mechanisms_pass_their_audits", blocking=True)
+    @public_section(f"Results of the audits of {spec.name}")
+    def mechanisms_pass_their_audits() -> dg.AssetCheckResult:
+        """No audit refutes what a mechanism claims."""
+        from dpsynth_assets.attacks.audits import latest_results
+
+        failed = [result.name for result in latest_results(home().audits) if not result.passed]
+        return dg.AssetCheckResult(passed=not failed, metadata=compared("no failed audit", failed))
+
+    return mechanisms_pass_their_audits
+
+
+def _releases_behind_no_corpus(plan: DatasetPlan) -> list[tuple[str, str]]:
+    """Folder and stage of paid releases that no corpus is made from: models, unread histograms."""
+    methods = {planned.folder for planned in plan.corpora}
+    histograms = {
+        name for planned in plan.corpora for stage in planned.plan.stages for name in stage.shared
+    }
+    if any(planned.follows_topics for planned in plan.corpora):
+        histograms.add(TOPIC_HISTOGRAM)
+    paid = [release.asset.split("/") for release in plan.releases]
+    return [
+        (folder, stage)
+        for _, folder, stage in paid
+        if folder not in methods and not (folder == SHARED and stage in histograms)
+    ]
+
+
+def _privacy_statement(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, key: dg.AssetKey
+) -> dg.AssetsDefinition:
+    from dpsynth_assets.orchestration.assets.attacks import attack_definitions
+    from dpsynth_assets.report.attack_record import attacks_on_cohort
+
+    # It comes after whatever charges: most of that lies behind a corpus.
+    upstream = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora]
+    upstream += [dataset_key(spec.name, *each) for each in _releases_behind_no_corpus(plan)]
+    attacks = attack_definitions(spec, plan).assets or ()
+    upstream.extend(asset.key for asset in attacks if isinstance(asset, dg.AssetsDefinition))
+
+    @dg.asset(
+        key=key,
+        group_name=level_group(spec.name, RELEASED),
+        owners=spec.owners,
+        deps=[*upstream, audits_key(spec.name)],
+        tags={PRIVACY: RELEASED},
+        metadata=code_references(
+            "dpsynth_assets.report.label.cohort_label",
+            "dpsynth_assets.report.cards.privacy_statement",
+        ),
+        kinds={"markdown"},
+        automation_condition=FOLLOWS_RELEASES,
+        code_version=version_of("statement", spec.budget, spec.public_facts),
+        description=(
+            "What was released, by which mechanism, under which guarantee; what is public, what "
+            "is not protected, what was not summed. Read from the ledger; may be published."
+        ),
+    )
+    @public_section(f"The privacy statement of {spec.name}")
+    def privacy_statement(ledger: PrivacyLedger) -> dg.MaterializeResult:
+        book = ledger.open()
+        attacks = attacks_on_cohort(spec.account, book.entries())
+        audits = [*audit_results(planned_events(plan)), *attacks]
+        audits += recall_results(spec.name) if spec.secrets is not None else []
+        label, text = statement(spec.account, book, audits)
+        folder = home().released / spec.name
+        write_whole(folder / LABEL_FILE, json.dumps(label, indent=2, sort_keys=True))
+        write_whole(folder / STATEMENT_FILE, text)
+        _copy_statement(folder)
+        cohort = label["cohort"]
+        return dg.MaterializeResult(
+            metadata={
+                "dpsynth/statement": dg.MetadataValue.md(text),
+                "dpsynth/path": dg.MetadataValue.path(str(folder / STATEMENT_FILE)),
+                **written_files(folder / LABEL_FILE, folder / STATEMENT_FILE),
+                "dpsynth/privacy_label": dg.MetadataValue.json(label),
+                "dpsynth/epsilon_cumulative": bound_up(cohort["epsilon"]),
+                "dpsynth/epsilon_guaranteed": bound_up(cohort["epsilon_guaranteed"]),
+                "dpsynth/epsilon_remaining": bound_down(cohort["remaining_epsilon"]),
+                **_rounds(spec, plan, book),
+                "dpsynth/delta": float(cohort["delta"]),
+                "dpsynth/cohort_guarantee": cohort["guarantee"],
+                "dpsynth/ledger_entries": cohort["as_of_entry"],
+                # Withheld where it seals what was computed from private data without noise.
+                **(
+                    {"dpsynth/ledger_head": short_digest(head)}
+                    if (head := cohort["ledger_head"])
+                    else {}
+                ),
+            }
+        )
+
+    return privacy_statement
+
+
+def _rounds(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger) -> dict[str, str]:
+    """Rounds that a schedule may still run, e.g. "9 of 12 left"; nothing without a schedule."""
+    if spec.schedule is None:
+        return {}
+    account, methods = ledger.account(spec.account), scheduled_methods(spec, plan)
+    left = rounds_left(account, plan, spec.budget.rounds, methods)
+    return {} if left is None else {ROUNDS: f"{left} of {spec.budget.rounds} left"}
+
+
+def statement(
+    cohort: str, ledger: Ledger, audits: list[dict[str, Any]]
+) -> tuple[dict[str, Any], str]:
+    """A cohort's label and the statement rendered from it, read from the ledger."""
+    entries: list[LedgerEntry] = ledger.entries()
+    label = cohort_label(entries, cohort, audits)
+    facts = {"releases": releases(entries, label), "ledger_ok": ledger.verify().ok}
+    return label, render_statement(label, facts)
+
+
+def audit_results(events: list[Event | None]) -> list[dict[str, Any]]:
+    """Stored results of the audits that concern these events, for a label."""
+    from dpsynth_assets.attacks.audits import results_for
+
+    return results_for(home().audits, events)
+
+
+def _statement_checks(spec: PrivateDatasetSpec, key: dg.AssetKey) -> list[dg.AssetChecksDefinition]:
+    @dg.asset_check(asset=key, name="ledger_chain_valid", blocking=True)
+    @public_section("Verifying the ledger")
+    def ledger_chain_valid(ledger: PrivacyLedger) -> dg.AssetCheckResult:
+        """Every ledger entry hashes to what the next entry recorded."""
+        report = ledger.open().verify()
+        problems = [str(problem) for problem in report.problems]
+        shown = compared("every entry hashes to what the next one recorded", problems)
+        return dg.AssetCheckResult(passed=report.ok, metadata={**shown, "entries": report.entries})
+
+    @dg.asset_check(asset=key, name="statement_equals_ledger", blocking=True)
+    @public_section(f"Checking the privacy statement of {spec.name}")
+    def statement_equals_ledger(ledger: PrivacyLedger) -> dg.AssetCheckResult:
+        """The published label and statement say what the ledger says."""
+        problems = statement_problems(home().released / spec.name, ledger.open().entries())
+        shown = compared("label and statement as the ledger says", problems)
+        return dg.AssetCheckResult(passed=not problems, metadata=shown)
+
+    return [ledger_chain_valid, statement_equals_ledger]
+
+
+def _copy_statement(folder: Path) -> None:
+    """Copies a cohort's statement to DPSYNTH_PUBLISH_URL, its label last, beside its corpora."""
+    if (place := home().published) is None:
+        return
+    target = place / folder.name
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (STATEMENT_FILE, LABEL_FILE):
+        (target / name).write_text((folder / name).read_text())

@@ -1,0 +1,323 @@
+"""The audit trail as an asset: what the event log claims, beside what the ledger has sealed."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
+from dpsynth_assets.orchestration.assets.groups import level_group
+from dpsynth_assets.orchestration.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, dataset_key
+from dpsynth_assets.orchestration.assets.materialised import materialised, short_digest, shown_files
+from dpsynth_assets.orchestration.assets.partitions import asset_of_cohort, cohort_of_event
+from dpsynth_assets.orchestration.assets.privacy_budgets import report_budgets_or_problem
+from dpsynth_assets.orchestration.metadata import code_references, compared
+from dpsynth_assets.orchestration.resources.check_results import report_check
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.private_section import public_section
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.releases.store import StoreUnavailableError
+from dpsynth_assets.report.asset_links import page_address
+from dpsynth_assets.report.audit_agreement import (
+    CHAIN,
+    FILE,
+    Materialised,
+    altered_stores,
+    file_digests,
+    file_findings,
+    file_lineage,
+    unaccounted,
+    unmaterialised,
+)
+from dpsynth_assets.report.audit_page import audit_page
+from dpsynth_assets.report.audit_table import LEVELS, corpora_links, spend_table, spent_in_words
+from dpsynth_assets.report.audit_trail import (
+    NOT_RECORDED,
+    RELEASED_STATE,
+    AuditTrail,
+    Finding,
+    Spend,
+    entries_of,
+    spends_of,
+    to_csv,
+    to_json,
+)
+from dpsynth_assets.tags import INTERNAL, LAUNCHED_BY, PRIVACY
+
+_EXPECTED = "ledger, event log, stored releases and released files say the same, both ways"
+
+
+def written_files(*paths: Path) -> dict[str, Any]:
+    """Metadata that lets an auditor follow released files back to this materialisation.
+
+    Args:
+        paths: Files, or folders with everything in them.
+    """
+    released = home().released
+    digests: dict[str, str] = {}
+    for path in paths:
+        digests |= file_digests(path, released)
+    return shown_files(digests)
+
+
+def audit_trail(
+    cohort: str, ledger: Ledger, store: ReleaseStore, instance: dg.DagsterInstance
+) -> AuditTrail:
+    """Reads ledger, event log, stored releases and released files of one cohort, and compares them.
+
+    Args:
+        cohort: Name of a dataset, or of one cohort of it.
+        ledger: Where spends are.
+        store: Where releases are.
+        instance: Whose event log is compared.
+    """
+    everything = ledger.entries()
+    entries = entries_of(everything, cohort)
+    names = {cohort, *(entry.cohort for entry in entries)}
+    names |= {entry.asset.partition("/")[0] for entry in entries}
+    spends = spends_of(ledger, entries)
+    asked_by = launchers(instance, sorted({spend.run_id for spend in spends if spend.run_id}))
+    spends = tuple(
+        replace(spend, launched_by=asked_by.get(spend.run_id, NOT_RECORDED)) for spend in spends
+    )
+    events = list(materialised(instance, names))
+    files = file_lineage(home().released, sorted(names), everything, events)
+    chain = ledger.verify()
+    findings = [
+        *(Finding(kind=CHAIN, subject=f"entry {p.seq}", message=str(p)) for p in chain.problems),
+        *unmaterialised(spends, events),
+        *unaccounted(everything, spends, events),
+        *altered_stores(spends, _digests(store, spends)),
+        *file_findings(files),
+        *_rewritten(store, spends, events),
+    ]
+    return AuditTrail(
+        cohort=cohort,
+        ledger_entries=chain.entries,
+        ledger_head=chain.head,
+        spends=spends,
+        files=files,
+        findings=tuple(findings),
+    )
+
+
+def _digests(store: ReleaseStore, spends: tuple[Spend, ...]) -> dict[str, str | None]:
+    return {
+        spend.reservation: store.digest(spend.reservation) if store.has(spend.reservation) else None
+        for spend in spends
+        if spend.state == RELEASED_STATE
+    }
+
+
+def _rewritten(
+    store: ReleaseStore, spends: tuple[Spend, ...], events: list[Materialised]
+) -> Iterator[Finding]:
+    """Published corpora whose texts are not those of the release that was paid for.
+
+    This leads from the rows to the ledger without the event log, which could be forged.
+    """
+    paid = {spend.reservation for spend in spends if spend.state == RELEASED_STATE}
+    latest = {event.asset: event for event in sorted(events, key=lambda e: e.storage_id)}
+    for event in latest.values():
+        if event.reservation is None or event.reservation not in paid:
+            continue
+        for name in event.files:
+            if name.endswith(".parquet") and store.has(event.reservation):
+                message = _rows_problem(store, event.reservation, home().released / name)
+                if message is not None:
+                    yield Finding(kind=FILE, subject=name, message=message)
+
+
+def _rows_problem(store: ReleaseStore, reservation: str, path: Path) -> str | None:
+    import polars as pl
+
+    if not path.exists():
+        return "Expected the published rows, got no file. Publish again, which is free."
+    try:
+        _, sealed = store.load(reservation)
+        same = sealed is not None and sealed["text"].equals(pl.read_parquet(path)["text"])
+    except (StoreUnavailableError, pl.exceptions.PolarsError, OSError):
+        same = False
+    return None if same else "Expected the texts of the stored release, got other rows."
+
+
+def audited_cohorts(instance: dg.DagsterInstance) -> list[str]:
+    """Cohorts whose audit trail was ever made, by name."""
+    last, found = (AUDIT, AUDIT_TRAIL), set()
+    for key in instance.all_asset_keys():
+        if tuple(key.path[1:]) == last:
+            partitions = instance.get_materialized_partitions(key)
+            found |= {cohort_of_event(key, each) for each in partitions or (None,)}
+    return sorted(found)
+
+
+def report_agreement(
+    cohort: str, ledger: Ledger, store: ReleaseStore, instance: dg.DagsterInstance
+) -> AuditTrail:
+    """Audits a cohort now, and shows the result as the check of its audit trail.
+
+    Args:
+        cohort: Name of a dataset.
+        ledger: Where spends are.
+        store: Where releases are.
+        instance: Whose event log is compared, and learns the result.
+
+    **Privacy** Compares released and public values: post-processing. Launches no run.
+    """
+    trail = audit_trail(cohort, ledger, store, instance)
+    _report(cohort, trail.agrees, _lines(trail), instance)
+    return trail
+
+
+def report_no_audit(cohort: str, reason: str, instance: dg.DagsterInstance) -> None:
+    """Shows that a cohort could not be audited: until it can be, its check does not hold.
+
+    Args:
+        cohort: Name of a dataset.
+        reason: Why, without private values.
+        instance: Learns the result.
+    """
+    _report(cohort, False, [f"not audited: {cohort}: {reason}"], instance)
+
+
+def _report(cohort: str, passed: bool, lines: list[str], instance: dg.DagsterInstance) -> None:
+    key, partition = asset_of_cohort(cohort, AUDIT, AUDIT_TRAIL)
+    evaluation = dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=AGREES,
+        passed=passed,
+        metadata=_shown(lines),
+        partition=partition,
+    )
+    report_check(instance, evaluation)
+
+
+def _shown(lines: list[str]) -> dict[str, Any]:
+    return {**compared(_EXPECTED, lines), "findings": dg.MetadataValue.json(lines)}
+
+
+def _lines(trail: AuditTrail) -> list[str]:
+    return [f"{f.kind}: {f.subject}: {f.message}" for f in trail.findings]
+
+
+def write_trail(trail: AuditTrail) -> Path:
+    """Writes the trail as CSV, JSON and HTML for its owner; returns the folder."""
+    folder = home().reports / trail.cohort
+    for suffix, content in (
+        ("csv", to_csv(trail)),
+        ("json", to_json(trail)),
+        ("html", audit_page(trail)),
+    ):
+        write_whole(folder / f"{AUDIT_TRAIL}.{suffix}", content)
+    return folder
+
+
+def audit_trail_definitions(
+    spec: PrivateDatasetSpec, upstream: list[dg.AssetKey]
+) -> dg.Definitions:
+    """The audit trail of a dataset, and the check that ledger and event log agree.
+
+    Args:
+        spec: The dataset.
+        upstream: What has to be there first: its statement and its corpora.
+    """
+    key = dataset_key(spec.name, AUDIT, AUDIT_TRAIL)
+
+    @dg.asset(
+        key=key,
+        group_name=level_group(spec.name, INTERNAL),
+        owners=spec.owners,
+        deps=upstream,
+        tags={PRIVACY: INTERNAL},
+        metadata=code_references(
+            "dpsynth_assets.report.audit_trail.AuditTrail",
+            "dpsynth_assets.report.audit_agreement.unaccounted",
+        ),
+        kinds={"html"},
+        automation_condition=FOLLOWS_RELEASES,
+        code_version=version_of("audit trail", 2),
+        description=(
+            "Every spend with run, parameters, versions, guarantee, cumulative and remaining ε; "
+            "every released file followed back to its charges; CSV, JSON and HTML. Free. "
+            "`dpsynth/spend_table` says of each release its ε alone and what it added, its run, "
+            f"who launched it, who may read it and what it builds on. {LEVELS}"
+        ),
+    )
+    @public_section(f"The audit trail of {spec.name}")
+    def audit_trail_of_cohort(
+        context: dg.AssetExecutionContext, ledger: PrivacyLedger, release_store: ReleaseStore
+    ) -> dg.MaterializeResult:
+        book = ledger.open()
+        trail = audit_trail(spec.name, book, release_store, context.instance)
+        write_trail(trail)
+        audited = {spec.name: len(trail.findings)}
+        if problem := report_budgets_or_problem(ledger.open, context.instance, audited):
+            context.log.error(problem)
+        return dg.MaterializeResult(
+            metadata={
+                "dpsynth/spent": spent_in_words(trail),
+                "dpsynth/spend_table": dg.MetadataValue.md(spend_table(trail)),
+                "dpsynth/corpora": dg.MetadataValue.md(corpora_links(trail)),
+                "dpsynth/page": dg.MetadataValue.url(
+                    page_address("reports", spec.name, f"{AUDIT_TRAIL}.html")
+                ),
+                "dpsynth/spends": len(trail.spends),
+                "dpsynth/released_files": len(trail.files),
+                "dpsynth/disagreements": len(trail.findings),
+                "dpsynth/ledger_head": short_digest(trail.ledger_head),
+            }
+        )
+
+    @dg.asset_check(asset=key, name=AGREES)
+    @public_section(f"Comparing ledger and event log of {spec.name}")
+    def ledger_agrees_with_event_log(
+        context: dg.AssetCheckExecutionContext, ledger: PrivacyLedger, release_store: ReleaseStore
+    ) -> dg.AssetCheckResult:
+        """Ledger, event log, stored releases and released files say the same, both ways."""
+        trail = audit_trail(spec.name, ledger.open(), release_store, context.instance)
+        return dg.AssetCheckResult(passed=trail.agrees, metadata=_shown(_lines(trail)))
+
+    return dg.Definitions(
+        assets=[audit_trail_of_cohort], asset_checks=[ledger_agrees_with_event_log]
+    )
+
+
+_BY_TAG = (
+    (LAUNCHED_BY, "{}"),
+    ("user", "{}"),
+    ("dagster/schedule_name", "schedule {}"),
+    ("dagster/sensor_name", "sensor {}"),
+    ("dagster/backfill", "backfill {}"),
+    ("dagster/parent_run_id", "run again after {}"),
+)
+"""Tags that name who launched a run, most telling first; Dagster+ sets `user`."""
+
+
+def launched_by(tags: Mapping[str, str]) -> str:
+    """Names the person, schedule or sensor that asked for a run.
+
+    Args:
+        tags: Tags of the run.
+
+    Returns:
+        A name, or that the web server, which asks nobody's name, or another program launched it.
+    """
+    for tag, form in _BY_TAG:
+        if tags.get(tag):
+            return form.format(tags[tag])
+    return f"web UI or API, person {NOT_RECORDED}"
+
+
+def launchers(instance: dg.DagsterInstance, run_ids: list[str]) -> dict[str, str]:
+    """Run -> who launched it, of those of these runs that Dagster still holds."""
+    if not run_ids:
+        return {}
+    runs = instance.get_runs(filters=dg.RunsFilter(run_ids=run_ids))
+    return {run.run_id: launched_by(run.tags) for run in runs}

@@ -1,0 +1,107 @@
+"""Scores that need not be computed again: they are drawn with fixed seeds.
+
+Scores of a corpus are a function of its rows, the private records and their embeddings, the
+settings of the evaluation, the embedder, the code, the libraries and the machine. A digest of all
+of them says whether scores that were computed before are the ones that would be computed now.
+
+**Privacy** Scores and digests depend on private records without noise: they stay in the owner-only
+store, and go with it (`dpsynth purge`).
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
+from dpsynth_assets.files.kept import found
+from dpsynth_assets.metrics.evaluation import CorpusScores, EvaluationSettings, PrivateReference
+from dpsynth_assets.metrics.resampling import Estimate
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.public_base.opening import OpenedModels
+
+FILE = "scores.json"
+
+
+class KeptScores:
+    """Scores of one dataset's last evaluation, by digest."""
+
+    def __init__(self, store: SensitiveStore, dataset: str) -> None:
+        self._store, self._dataset = store, dataset
+        text = store.read_internal_text(dataset, FILE) or ""
+        self._before: dict[str, Any] = found(text, lambda kept: dict(json.loads(kept))) or {}
+        self._now: dict[str, Any] = {}
+
+    def scores(self, digest: str, compute: Callable[[], CorpusScores]) -> CorpusScores:
+        """Returns the scores of this digest; those that are not kept are computed and kept."""
+        if found(digest, self._kept) is None:
+            self._before[digest] = _to_json(compute())
+            self._write(self._now | self._before)  # An evaluation that is cut goes on from here.
+        self._now[digest] = self._before[digest]
+        return self._kept(digest)
+
+    def drop_others(self) -> None:
+        """Forgets what this evaluation did not ask for."""
+        if self._now.keys() != self._before.keys():
+            self._write(self._now)
+
+    def _kept(self, digest: str) -> CorpusScores:
+        return _from_json(self._before[digest])
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        self._store.write_internal(self._dataset, FILE, json.dumps(content))
+
+
+def scores_version(
+    settings: EvaluationSettings,
+    reference: PrivateReference,
+    public_texts: list[str],
+    manifest: Mapping[str, Any],
+    models: OpenedModels,
+) -> str:
+    """Digest of what all scores of an evaluation are a function of, the corpus aside.
+
+    Args:
+        settings: Constants of the evaluation.
+        reference: The private records with their embeddings.
+        public_texts: Documents whose spans are no leak.
+        manifest: The text embedder.
+        models: Opens it.
+    """
+    from dpsynth_assets.attacks.circumstances import circumstances, code_behind, files_behind
+
+    stated = json.dumps([dataclasses.asdict(settings), dict(manifest)], sort_keys=True, default=str)
+    sides: list[Any] = [
+        part
+        for texts, labels, features in (
+            (reference.source_texts, reference.source_labels, reference.source_features),
+            (reference.held_out_texts, reference.held_out_labels, reference.held_out_features),
+        )
+        for part in (version_of_texts(texts), list(labels), _of_array(features))
+    ]
+    sides += [reference.source_version, reference.source_label_count]
+    public = version_of_texts(public_texts), list(reference.canaries)
+    opened = files_behind(manifest), code_behind(type(models))
+    return version_of(stated, *sides, *public, opened, circumstances())
+
+
+def _of_array(values: np.ndarray) -> list[object]:
+    return [str(values.dtype), list(values.shape), array_version(values)]
+
+
+def _to_json(scores: CorpusScores) -> dict[str, Any]:
+    estimates = {
+        name: {"value": estimate.value, "draws": estimate.draws.tolist()}
+        for name, estimate in scores.estimates.items()
+    }
+    return {**scores.to_json(), "estimates": estimates}
+
+
+def _from_json(content: Mapping[str, Any]) -> CorpusScores:
+    estimates = {
+        name: Estimate(kept["value"], np.asarray(kept["draws"], dtype=np.float64))
+        for name, kept in content["estimates"].items()
+    }
+    return CorpusScores(**{**content, "estimates": estimates})

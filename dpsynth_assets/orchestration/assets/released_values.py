@@ -1,0 +1,48 @@
+"""Values that release assets hand on: a reservation with released facts."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import dagster as dg
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.inputs import Released
+from dpsynth_assets.orchestration.assets.keys import public_key
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.releases.sealed import sealed_release
+
+
+def reservation_of(value: Mapping[str, Any]) -> str:
+    """Reads the charge that paid for an upstream release."""
+    return str(value["reservation"])
+
+
+def stage_facts(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads the released facts of an upstream stage, to be shown; not to release from.
+
+    Histograms of version 0.2.0 and before lie in the store with their facts beside the reservation.
+    """
+    if "facts" in value:
+        return dict(value["facts"])
+    return {name: fact for name, fact in value.items() if name != "reservation"}
+
+
+def read_released_stage(
+    value: Mapping[str, Any], asset: dg.AssetKey, ledger: Ledger, store: ReleaseStore
+) -> Released:
+    """Opens an earlier stage's release: the stored one, as the ledger sealed it.
+
+    Of what the asset handed on, only the name of the release is used.
+
+    Raises:
+        LedgerIntegrityError: The ledger has sealed no such release, or the store holds another.
+    """
+    reservation = reservation_of(value)
+    facts, _ = sealed_release(ledger, store, reservation, "/".join(asset.path))
+    return Released(reservation=reservation, facts=facts, folder=store.files(reservation))
+
+
+def public_ins(spec: PrivateDatasetSpec, names: Iterable[str]) -> dict[str, dg.AssetIn]:
+    """Makes asset inputs of artifacts of the dataset's public base."""
+    return {name: dg.AssetIn(public_key(spec.public_data, name)) for name in sorted(names)}

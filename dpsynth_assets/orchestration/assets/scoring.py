@@ -1,0 +1,331 @@
+"""Scoring corpora and writing the internal report: files and plots."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import polars as pl
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.identity import version_of, version_of_texts
+from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.metrics.comparison import gap_fields, interval_rule, verdicts
+from dpsynth_assets.metrics.evaluation import (
+    REAL_DATA,
+    CorpusScores,
+    EvaluationSettings,
+    PrivateReference,
+    ScoredCorpus,
+    real_scores,
+    score_corpus,
+)
+from dpsynth_assets.metrics.leaders import ceiling_sentences, floor_sentences, leading_sentence
+from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
+from dpsynth_assets.models.text_embedder import TextEmbedder
+from dpsynth_assets.orchestration.assets.downstream_scoring import ScoredModel
+from dpsynth_assets.orchestration.assets.kept_scores import KeptScores, scores_version
+from dpsynth_assets.orchestration.assets.score_metadata import score_metadata
+from dpsynth_assets.orchestration.checks import read_canaries
+from dpsynth_assets.orchestration.resources.private_section import public_section
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.report import plots
+from dpsynth_assets.report.render import render_report
+from dpsynth_assets.sensitive.scored_source import ScoredSource, sampled_source
+
+ProgressCallback = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusToScore:
+    """One corpus with what is known of its guarantee.
+
+    Attributes:
+        role: `floor` and `ceiling` span the gap that a private corpus can close.
+        seconds: Time its generation took, if known.
+        ex_post: Internal numbers of an ex-post release; never leave the report.
+    """
+
+    name: str
+    guarantee: str
+    epsilon: float | str | None
+    delta: float | None
+    rows: pl.DataFrame = field(repr=False)
+    role: Literal["floor", "ceiling", "corpus"]
+    seconds: float | None = None
+    ex_post: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Scores of one corpus; `corpus` is None for the row of real data."""
+
+    corpus: CorpusToScore | None
+    scores: CorpusScores
+
+
+def internal_facts(store: SensitiveStore, dataset: str, folder: str) -> dict[str, Any]:
+    """Un-noised facts that a method left for the steward; empty if there are none."""
+    return json.loads(store.read_internal_text(dataset, f"{folder}_internal.json") or "{}")
+
+
+def score_corpora(
+    spec: PrivateDatasetSpec,
+    corpora: Sequence[CorpusToScore],
+    manifest: Mapping[str, Any],
+    models: OpenedModels,
+    store: SensitiveStore,
+    public_texts: Sequence[str],
+    progress: ProgressCallback,
+) -> list[Scored]:
+    """Scores real data and every corpus; scores that were kept and still hold are read back.
+
+    Args:
+        spec: The dataset.
+        corpora: What is scored.
+        manifest: The text embedder that the private embeddings were made with.
+        models: Opens it, where a corpus has to be embedded.
+        store: Holds records, their embeddings and kept scores.
+        public_texts: Documents whose spans are no leak.
+        progress: Called with the share done in [0, 1] and a public message.
+    """
+    settings = evaluation_settings(spec, corpora)
+    reference = _private_reference(spec, store, settings.max_rows)
+    version = scores_version(settings, reference, list(public_texts), manifest, models)
+    kept = KeptScores(store, spec.name)
+    opened = _Opened(manifest, models)
+
+    def scores_of(corpus: CorpusToScore) -> CorpusScores:
+        rows = corpus.rows.sample(
+            min(settings.max_rows, corpus.rows.height), seed=settings.seed, shuffle=True
+        )
+        texts, labels = rows["text"].to_list(), rows["label"].to_list()
+
+        def compute() -> CorpusScores:
+            features = opened.embedder.embed(texts, public=True)
+            given = ScoredCorpus(name=corpus.name, texts=texts, labels=labels, features=features)
+            return score_corpus(given, reference, public_texts, settings)
+
+        return kept.scores(
+            version_of(version, corpus.name, version_of_texts(texts), labels), compute
+        )
+
+    progress(0.0, f"scoring {REAL_DATA}")
+    real = kept.scores(
+        version_of(version, REAL_DATA), lambda: real_scores(reference, public_texts, settings)
+    )
+    scored = [Scored(corpus=None, scores=real)]
+    for number, corpus in enumerate(corpora, start=1):
+        progress(number / (len(corpora) + 1), f"scoring {corpus.name}")
+        scored.append(Scored(corpus=corpus, scores=scores_of(corpus)))
+    kept.drop_others()
+    without = "" if mauve_is_installed() else f"; MAUVE: {NOT_COMPUTED}"
+    progress(1.0, f"{len(corpora)} corpora scored{without}")
+    return scored
+
+
+class _Opened:
+    """The text embedder, opened with the first texts that have to be embedded."""
+
+    def __init__(self, manifest: Mapping[str, Any], models: OpenedModels) -> None:
+        self._manifest, self._models = dict(manifest), models
+
+    @cached_property
+    def embedder(self) -> TextEmbedder:
+        with public_section("Opening the text embedder"):
+            return self._models.text_embedder(self._manifest)
+
+
+def evaluation_settings(
+    spec: PrivateDatasetSpec, corpora: Sequence[CorpusToScore]
+) -> EvaluationSettings:
+    """Constants of the evaluation; every corpus is scored on as many rows as the smallest has.
+
+    MAUVE, accuracy and diversity change with the number of rows, so corpora of different sizes do
+    not compare. The number comes from public facts: what the dataset file asks for, and how many
+    rows were released. A corpus of no rows has no scores, and takes none from the others.
+    """
+    return EvaluationSettings(
+        max_rows=min(asked for _, asked in _asked_rows(spec, corpora)),
+        record_schema=spec.structured.schema_mapping if spec.structured else None,
+        next_word=spec.evaluation.next_word_settings if spec.evaluation.next_word else None,
+    )
+
+
+def _asked_rows(
+    spec: PrivateDatasetSpec, corpora: Sequence[CorpusToScore]
+) -> Iterator[tuple[str, int]]:
+    """Who asks for how many rows; of the ceiling, which is private, what the file asks for."""
+    yield "evaluation.rows", spec.evaluation.rows
+    for corpus in corpora:
+        rows = spec.evaluation.reference_rows if corpus.role == "ceiling" else corpus.rows.height
+        if rows > 0:
+            yield corpus.name, rows
+
+
+def compared_rows_sentence(spec: PrivateDatasetSpec, corpora: Sequence[CorpusToScore]) -> str:
+    """Says on how many rows all corpora are scored, and what sets the number."""
+    name, rows = min(_asked_rows(spec, corpora), key=lambda asked: asked[1])
+    mauve = f"; MAUVE is given from {MINIMUM_ROWS} rows on" if rows < MINIMUM_ROWS else ""
+    return f"Every corpus is scored on {rows} rows, the smallest number, that of {name}{mauve}."
+
+
+def _private_reference(
+    spec: PrivateDatasetSpec, store: SensitiveStore, rows: int
+) -> PrivateReference:
+    """Reads held-out records, and a sample of as many source records as are compared.
+
+    Copies are looked for in all source records, of which one part is held at a time.
+    """
+    sample = sampled_source(store.each_for_scoring(spec.name, "source"), spec.name, rows)
+    held_out, held_out_features = store.read_for_scoring(spec.name, "held_out")
+    private = store.counted_internal(spec.name, purpose="internal evaluation", with_embeddings=True)
+    return PrivateReference(
+        source_texts=sample.records["text"].to_list(),
+        source_labels=sample.records["label"].to_list(),
+        source_features=sample.embeddings,
+        held_out_texts=held_out["text"].to_list(),
+        held_out_labels=held_out["label"].to_list(),
+        held_out_features=held_out_features,
+        canaries=read_canaries(spec),
+        source=ScoredSource(private=private),
+        source_label_count=sample.labels,
+        source_version=sample.version,
+    )
+
+
+def write_report(
+    spec: PrivateDatasetSpec,
+    plan: DatasetPlan,
+    scored: Sequence[Scored],
+    ledger: Ledger,
+    embedder_name: str,
+    corpora: Sequence[CorpusToScore],
+    models: Sequence[ScoredModel] = (),
+) -> dict[str, Any]:
+    """Writes report and metrics into the owner-only reports folder; returns asset metadata."""
+    from dpsynth_assets.orchestration.assets.prediction_plots import prediction_pictures
+
+    table = report_table(scored, models)
+    shown = _pictures(table, scored)
+    pictures = shown | prediction_pictures(spec.name)  # private ones: for the report alone
+    context = _context(spec, plan, ledger, embedder_name)
+    context["evaluation"] = evaluation_settings(spec, corpora).to_json()
+    told = [*_verdicts(scored), compared_rows_sentence(spec, corpora)]
+    samples = {
+        corpus.name: list(corpus.rows.select("label", "text").iter_rows())
+        for corpus in corpora
+        if corpus.role != "ceiling"  # The ceiling copies private text.
+    }
+    report = render_report(table, context, pictures, samples, told)
+    folder = home().reports / spec.name
+    for name, content in (
+        ("report.html", report.html),
+        ("report.md", report.markdown),
+        (
+            "metrics.json",
+            json.dumps({"table": table, "verdicts": told, "context": context}, indent=2),
+        ),
+    ):
+        write_whole(folder / name, content)
+    return score_metadata(spec.name, folder / "report.html", table, told, shown)
+
+
+def report_table(
+    scored: Sequence[Scored], models: Sequence[ScoredModel] = ()
+) -> list[dict[str, Any]]:
+    """One row a corpus, the real data first; gap shares against floor and ceiling; then models."""
+    by_role: dict[str, CorpusScores] = {
+        s.corpus.role: s.scores for s in scored if s.corpus and s.corpus.role != "corpus"
+    }
+    rows = []
+    for entry in scored:
+        row = {**entry.scores.to_json(), **_guarantee(entry.corpus)}
+        row["role"] = entry.corpus.role if entry.corpus else "real data"
+        row["scored_rows"] = entry.scores.rows
+        row["rows"] = entry.corpus.rows.height if entry.corpus else None
+        if entry.corpus is not None and entry.corpus.role == "corpus":
+            row |= _gaps(entry.scores, by_role)
+        rows.append(row)
+    return rows + [model.row() for model in models]
+
+
+def _guarantee(corpus: CorpusToScore | None) -> dict[str, Any]:
+    if corpus is None:
+        return {"guarantee": "real data", "epsilon": "∞", "delta": None, "seconds": None}
+    row: dict[str, Any] = {
+        "guarantee": corpus.guarantee,
+        "epsilon": corpus.epsilon,
+        "delta": corpus.delta,
+        "seconds": corpus.seconds,
+    }
+    if corpus.ex_post.get("ex_post_epsilon") is not None:
+        row["ex_post_epsilon"] = corpus.ex_post["ex_post_epsilon"]
+    return row
+
+
+def _gaps(scores: CorpusScores, by_role: Mapping[str, CorpusScores]) -> dict[str, Any]:
+    if set(by_role) != {"floor", "ceiling"}:
+        return {}
+    floor, ceiling = by_role["floor"].estimates, by_role["ceiling"].estimates
+    return gap_fields(scores.estimates, floor, ceiling)
+
+
+def _verdicts(scored: Sequence[Scored]) -> list[str]:
+    """Which corpora differ, references included; real data is no corpus."""
+    corpora = {s.corpus.name: s.scores.estimates for s in scored if s.corpus}
+    names = {s.corpus.role: s.corpus.name for s in scored if s.corpus}
+    private = [s.corpus.name for s in scored if s.corpus and s.corpus.role == "corpus"]
+    floor, ceiling = names.get("floor"), names.get("ceiling")
+    first = leading_sentence(private, corpora, floor, ceiling)
+    told = [
+        *([first] if first else []),
+        *floor_sentences(private, corpora, floor),
+        *ceiling_sentences(private, corpora, ceiling),
+        *verdicts(corpora, floor, ceiling),
+    ]
+    return [*told, interval_rule("rows")] if told else []
+
+
+def _pictures(table: list[dict[str, Any]], scored: Sequence[Scored]) -> dict[str, bytes]:
+    floor = next((s.scores for s in scored if s.corpus and s.corpus.role == "floor"), None)
+    ceiling = next((s.scores for s in scored if s.corpus and s.corpus.role == "ceiling"), None)
+    pictures = {
+        metric: plots.scores_plot(
+            table,
+            metric,
+            getattr(floor, metric, None),
+            getattr(ceiling, metric, None),
+        )
+        for metric in ("mauve", "accuracy")
+        if any(row.get(metric) is not None for row in table)
+    }
+    lengths = {
+        s.corpus.name: [len(t.split()) for t in s.corpus.rows["text"]] for s in scored if s.corpus
+    }
+    pictures["lengths"] = plots.cumulative_plot(lengths, "words a text", "texts")
+    return pictures
+
+
+def _context(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger, embedder_name: str
+) -> dict[str, Any]:
+    spend = ledger.spend(spec.account, plan.budget)
+    return {
+        "cohort": spec.name,
+        "privacy_unit": spec.unit.describe(),
+        "neighboring_relation": str(spec.neighboring_relation),
+        "budget_epsilon": spec.budget.epsilon,
+        "delta": spend.delta,
+        "guaranteed_epsilon": float(spend.guaranteed_epsilon),
+        "cumulative_epsilon": float(spend.epsilon),
+        "cohort_guarantee": spend.total_guarantee,
+        "embedder": embedder_name,
+        "written": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }

@@ -1,0 +1,115 @@
+"""Metadata of a release: short facts, noise, plots and tables.
+
+**Privacy** Post-processing of released values.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+import polars as pl
+
+from dpsynth_assets.files.tables import markdown_table
+from dpsynth_assets.methods.cluster_histogram import ClusterCounting
+from dpsynth_assets.methods.stages import Stage
+from dpsynth_assets.methods.topic_histogram import TopicCounting
+from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.releases.once import StoredRelease
+
+SHOWN_TOPICS = 12
+
+
+def shown_facts(stored: StoredRelease) -> dict[str, Any]:
+    """Selects released numbers and words short enough for a list of metadata."""
+    return {k: v for k, v in stored.facts.items() if isinstance(v, int | float | str)}
+
+
+def stage_pictures(
+    folder: str, stage: Stage, stored: StoredRelease, public: Mapping[str, Any], models: Models
+) -> dict[str, Any]:
+    """Draws what one stage released, where there is something to see.
+
+    Args:
+        folder: Folder of the method.
+        stage: The stage with its mechanism.
+        stored: What was released.
+        public: Upstream artifacts of the public base, by name.
+        models: Opens the topic model, whose keywords name topics.
+    """
+    if isinstance(stage.mechanism, ClusterCounting):
+        return {
+            "dpsynth/noise_scale": stage.mechanism.histogram.scale,
+            **_cluster_plot(stored.facts),
+        }
+    if isinstance(stage.mechanism, TopicCounting):
+        keywords = models.topic_model(public["topic_model"]).keywords
+        return {
+            "dpsynth/noise_scale": stage.mechanism.histogram.scale,
+            **_topic_pictures(stored.facts, keywords),
+        }
+    if stored.rows is not None and stored.rows.height:
+        return corpus_pictures(folder, stored.facts, stored.rows)
+    return {}
+
+
+def corpus_pictures(
+    folder: str, facts: Mapping[str, Any], rows: pl.DataFrame
+) -> dict[str, dg.MetadataValue]:
+    """Draws one corpus: released facts and rows of a method's folder."""
+    from dpsynth_assets.report.prediction_plots import released_pictures
+
+    return pictures_metadata(released_pictures({folder: (facts, rows)}))
+
+
+def pictures_metadata(pictures: Mapping[str, bytes]) -> dict[str, dg.MetadataValue]:
+    """Embeds PNG pictures by name into metadata."""
+    from dpsynth_assets.report.plots import to_markdown
+    from dpsynth_assets.report.prediction_plots import TITLES
+
+    return {
+        f"dpsynth/plot_{name}": dg.MetadataValue.md(to_markdown(png, TITLES[name]))
+        for name, png in pictures.items()
+    }
+
+
+def _cluster_plot(facts: Mapping[str, Any]) -> dict[str, dg.MetadataValue]:
+    """Draws noisy counts of the kept clusters, a bar group for each label; a single bar is none."""
+    from dpsynth_assets.report.plots import histogram_plot, to_markdown
+
+    groups = {str(label or "all"): counts for label, counts in _by_label(facts)}
+    if sum(map(len, groups.values())) < 2:
+        return {}
+    plot = to_markdown(histogram_plot(groups), "noisy cluster counts")
+    return {"dpsynth/plot": dg.MetadataValue.md(plot)}
+
+
+def _topic_pictures(
+    facts: Mapping[str, Any], keywords: Sequence[Sequence[str]]
+) -> dict[str, dg.MetadataValue]:
+    """Lists the largest noisy topics of each label with their keywords, and draws bars."""
+    from dpsynth_assets.report.plots import histogram_plot, to_markdown
+
+    rows = [(label or "all", counts) for label, counts in _by_label(facts)]
+    lines: list[tuple[object, ...]] = []
+    for label, counts in rows:
+        largest = sorted(range(len(counts)), key=lambda topic: -counts[topic])[:SHOWN_TOPICS]
+        lines += [(label, _words(keywords, topic), counts[topic]) for topic in largest]
+    groups = {str(label): sorted(counts, reverse=True)[:SHOWN_TOPICS] for label, counts in rows}
+    plot = to_markdown(histogram_plot(groups), "largest noisy topic counts")
+    return {
+        "dpsynth/topics": dg.MetadataValue.md(
+            markdown_table(("label", "topic", "noisy count"), lines)
+        ),
+        "dpsynth/plot": dg.MetadataValue.md(plot),
+    }
+
+
+def _by_label(facts: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
+    return [
+        (label, list(counts))
+        for label, counts in zip(facts["labels"], facts["dp_counts"], strict=True)
+    ]
+
+
+def _words(keywords: Sequence[Sequence[str]], topic: int) -> str:
+    return ", ".join(keywords[topic][:5]) if topic < len(keywords) else "unclassified"

@@ -1,0 +1,167 @@
+"""The release gate, as a pure decision and as blocking asset checks.
+
+The gate looks at the candidate, at what the dataset file declares and at the ledger, and at no
+private record: that a corpus was published, or held back, is post-processing of the candidate,
+which the ledger has paid for. Canaries are part of that: they are codes from a declared list, and
+given the list the answer follows from the candidate alone.
+
+Dagster's blocking checks stop downstream steps of the same run; the publishing step evaluates the
+same decision again, so a later run cannot go around it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+import polars as pl
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
+from dpsynth_assets.orchestration.metadata import compared
+from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.private_section import public_section
+from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.paths import project_root
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
+from dpsynth_assets.releases.sealed import candidate_problem, sealed_release
+from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.report.gate_conditions import PAID_FOR, Condition, gate_conditions
+
+GATE: dict[str, str] = {
+    "budget_kept": "The cohort's cumulative ε in the ledger is within its declared budget.",
+    "ledger_chain_valid": "Every ledger entry hashes to what the next entry recorded.",
+    PAID_FOR: (
+        "The rows are those of the stored release that the ledger sealed, and so is every release "
+        "they were made from."
+    ),
+    "corpus_not_empty": "The corpus has at least one row of text.",
+    "no_canary": (
+        "No code of the declared list of canaries occurs in the corpus: codes that were hidden in "
+        "the private records, so that copying shows. No record is read for it."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Rows that may be published.
+
+    Attributes:
+        rows: The rows, with the column `reservation` that names their release.
+        asset: Their asset, parts joined by `/`.
+        store: Where their release lies.
+    """
+
+    rows: pl.DataFrame
+    asset: str
+    store: StoredReleases
+
+    @property
+    def texts(self) -> list[str]:
+        """Its texts; none where it has no column of them."""
+        return self.rows["text"].to_list() if "text" in self.rows.columns else []
+
+    def problem(self, account: str, ledger: Ledger) -> str | None:
+        """Says why the rows are not what was paid for; None where they are."""
+        return candidate_problem(self.rows, self.asset, account, ledger, self.store)
+
+
+def evaluate_conditions(
+    spec: PrivateDatasetSpec, budget: BudgetTerms, candidate: Candidate, ledger: Ledger
+) -> dict[str, Condition]:
+    """Conditions of publication, by the name of their check.
+
+    **Privacy** A function of the candidate, the declaration and the ledger: post-processing.
+    """
+    return gate_conditions(
+        spent=ledger.spend(spec.account, budget).epsilon,
+        budget=budget.epsilon,
+        chain_problems=ledger.verify().problems,
+        not_paid_for=candidate.problem(spec.account, ledger),
+        texts=candidate.texts,
+        has_canary=_has_canary(spec, candidate.texts),
+    )
+
+
+def _has_canary(spec: PrivateDatasetSpec, texts: list[str]) -> bool:
+    from dpsynth_assets.attacks.canaries import contains_canary
+
+    return contains_canary(texts, read_canaries(spec))
+
+
+def read_canaries(spec: PrivateDatasetSpec) -> list[str]:
+    """The declared canaries, one a line; none when none are declared."""
+    declared = spec.evaluation.canaries
+    if declared is None:
+        return []
+    path = Path(declared)
+    path = path if path.is_absolute() else project_root() / path
+    if path.suffix == ".parquet":
+        return [str(value) for value in pl.read_parquet(path).to_series(0).to_list()]
+    return [line.strip() for line in path.read_text().splitlines() if line.strip()]
+
+
+def corpus_check(
+    spec: PrivateDatasetSpec, budget: BudgetTerms, candidate_key: dg.AssetKey
+) -> dg.AssetChecksDefinition:
+    """Blocking checks of one candidate: they show what they expect beside what they found."""
+    asset = "/".join(candidate_key.path)
+
+    @dg.multi_asset_check(
+        name="__".join([*candidate_key.path, "gate"]),
+        specs=[
+            dg.AssetCheckSpec(name=name, asset=candidate_key, blocking=True, description=text)
+            for name, text in GATE.items()
+        ],
+        ins={"candidate": dg.AssetIn(candidate_key)},
+    )
+    def gate(
+        candidate: pl.DataFrame, ledger: PrivacyLedger, release_store: ReleaseStore
+    ) -> Iterator[dg.AssetCheckResult]:
+        with public_section(f"The release gate of {spec.name}"):
+            paid = Candidate(candidate, asset, release_store)
+            conditions = evaluate_conditions(spec, budget, paid, ledger.open())
+        for name, condition in conditions.items():
+            yield dg.AssetCheckResult(
+                check_name=name,
+                passed=condition.holds,
+                metadata=condition.shown(),
+            )
+
+    return gate
+
+
+def card_check(
+    corpus_key: dg.AssetKey, folder: Path, published: Callable[[pl.DataFrame], pl.DataFrame]
+) -> dg.AssetChecksDefinition:
+    """Blocking check of one published corpus: rows, label and card are what the ledger sealed.
+
+    Args:
+        corpus_key: The corpus.
+        folder: Its folder.
+        published: Makes published rows of the rows of a release.
+    """
+
+    @dg.asset_check(asset=corpus_key, name="card_equals_ledger", blocking=True)
+    @public_section(f"The card of {'/'.join(corpus_key.path)}")
+    def card_equals_ledger(
+        ledger: PrivacyLedger, release_store: ReleaseStore
+    ) -> dg.AssetCheckResult:
+        """Published rows, label and dataset card equal what the ledger has sealed."""
+        from dpsynth_assets.report.card_check import corpus_problems, rows_problem
+
+        book, asset = ledger.open(), "/".join([*corpus_key.path[:-1], CANDIDATE_CORPUS])
+        problems = corpus_problems(folder, book.entries())
+
+        def expected(reservation: str) -> pl.DataFrame | None:
+            rows = sealed_release(book, release_store, reservation, asset)[1]
+            return None if rows is None else published(rows)
+
+        problems += [] if problems else rows_problem(folder, expected)
+        return dg.AssetCheckResult(
+            passed=not problems,
+            metadata=compared("rows, label and card as the ledger sealed them", problems),
+        )
+
+    return card_equals_ledger

@@ -1,0 +1,6 @@
+"""Dagster components: one YAML file declares a private dataset or a public base."""
+
+from dpsynth_assets.orchestration.components.benchmark import Benchmark
+from dpsynth_assets.orchestration.components.declared import PrivateDataset, PublicData
+
+__all__ = ["Benchmark", "PrivateDataset", "PublicData"]

@@ -1,0 +1,125 @@
+"""One set of assets for all cohorts of a dataset: a step does what its partition's cohort declares.
+
+The assets, checks and prices that the graph shows are built once, from the dataset's own file. What
+a step does is built when it runs, from the declaration of the cohort that its partition names: the
+same code, under the same names of account, release, file and store, as if the cohort were a dataset
+of its own.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from dagster_shared.record import replace
+
+from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, complete_cohort
+from dpsynth_assets.orchestration.assets.partitions import partitions_of, show_partitions
+from dpsynth_assets.orchestration.assets.replaced_ops import replaced_op, with_attributes
+from dpsynth_assets.orchestration.resources.private_section import public_section
+
+Build = Callable[[PrivateDatasetSpec], dg.Definitions]
+"""Builds assets and checks of one cohort."""
+
+
+def partitioned_definitions(spec: PrivateDatasetSpec, build: Build) -> dg.Definitions:
+    """The assets and checks of a dataset that declares cohorts, with a partition for each cohort.
+
+    Args:
+        spec: The declaration, with `cohorts`.
+        build: Builds assets and checks, of the dataset for the graph and of a cohort for a step.
+    """
+    built = build(spec)
+    return dg.Definitions(
+        assets=[_partitioned(each, spec, build) for each in _definitions(built.assets)],
+        asset_checks=[_partitioned(each, spec, build) for each in _definitions(built.asset_checks)],
+    )
+
+
+def _definitions(parts: Any) -> list[dg.AssetsDefinition]:
+    return [each for each in parts or () if isinstance(each, dg.AssetsDefinition)]
+
+
+def _partitioned(
+    part: dg.AssetsDefinition, spec: PrivateDatasetSpec, build: Build
+) -> dg.AssetsDefinition:
+    """The same asset, or checks, with partitions and a step that looks its cohort up."""
+    partitions = partitions_of(spec.name)
+    checks = part.get_attributes_dict()["check_specs_by_output_name"]
+    step = _Step(spec, build, part.op.name)
+    return with_attributes(
+        part,
+        node_def=replaced_op(part.op, body=step.of(_body(part.op))),
+        specs=[each.replace_attributes(partitions_def=partitions) for each in part.specs],
+        check_specs_by_output_name={
+            output: replace(each, partitions_def=partitions) for output, each in checks.items()
+        },
+    )
+
+
+def _body(op: dg.OpDefinition) -> Callable[..., Any]:
+    """The function that was decorated as an asset or a check."""
+    from dagster._core.definitions.decorators.op_decorator import DecoratedOpFunction
+
+    made = op.compute_fn
+    return made.decorated_fn if isinstance(made, DecoratedOpFunction) else made
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of a partitioned dataset.
+
+    Attributes:
+        spec: The dataset.
+        build: Builds the cohort.
+        op: Name of the op in the dataset's own definitions.
+    """
+
+    spec: PrivateDatasetSpec
+    build: Build
+    op: str
+
+    def of(self, shown: Callable[..., Any]) -> Callable[..., Any]:
+        """A function with the signature of the dataset's own that runs the cohort's.
+
+        Dagster reads from a signature what to pass, so it stays; a context is put before it.
+        """
+        own = list(inspect.signature(shown).parameters.values())
+        takes_context = bool(own) and own[0].name == "context"
+        context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+        @functools.wraps(shown)
+        def step(context: Any, *arguments: Any, **named: Any) -> Any:
+            with public_section(self.spec.name):  # The calendar, names of files, declarations.
+                body = self._body_of(self._cohort(context))
+            return body(*([context] if takes_context else []), *arguments, **named)
+
+        step.__signature__ = inspect.Signature(own if takes_context else [context, *own])  # type: ignore[attr-defined]
+        return step
+
+    def _cohort(self, context: Any) -> CohortSpec:
+        """The cohort that the step's partition names.
+
+        Raises:
+            ValueError: The run names none, or more than one, or one that is not complete.
+        """
+        keys = list(context.partition_keys) if context.has_partition_key else []
+        if len(keys) != 1:
+            raise ValueError(
+                f"expected a run for one partition, got one for {len(keys) or 'none'}. Launch a "
+                "backfill with a run for each partition."
+            )
+        cohort = complete_cohort(self.spec, keys[0])
+        show_partitions(context.instance, self.spec.name, keys)
+        return cohort
+
+    def _body_of(self, cohort: CohortSpec) -> Callable[..., Any]:
+        """The function of the cohort's asset or check whose op has this op's name but for it."""
+        wanted = f"{cohort.name}{self.op.removeprefix(self.spec.name)}"
+        built = self.build(cohort)
+        for part in (*_definitions(built.assets), *_definitions(built.asset_checks)):
+            if part.op.name == wanted:
+                return _body(part.op)
+        raise ValueError(f"expected a step {wanted} of {cohort.name}, got none.")

@@ -1,0 +1,113 @@
+"""Dataset files that cannot be used: each is an asset that says why, and harms nothing else.
+
+A refused file has no assets of its own, so nothing that it declares can run or be charged.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from textwrap import wrap
+
+import dagster as dg
+
+from dpsynth_assets.datasets import DatasetFileError, Problem
+from dpsynth_assets.orchestration.components.planning_problems import message_of
+from dpsynth_assets.tags import PRIVACY, PUBLIC
+
+PREFIX = "0_refused"
+"""First part of the keys: no cohort has such a name, because names begin with a letter."""
+
+GROUP = "refused_files"
+
+REFUSED_TAG = "dpsynth/refused"
+
+_COLUMNS = 76
+"""Characters of a line that the page of an asset shows in full."""
+
+
+class RefusedFile(dg.Component):
+    """A dataset file that cannot be used, in the place of what it declares.
+
+    Args:
+        file: The file.
+        problems: What is wrong with it.
+        usable: Makes the definitions of each declaration of the file that can be used.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        problems: Sequence[Problem],
+        usable: Sequence[Callable[[], dg.Definitions]] = (),
+    ) -> None:
+        self.file, self.problems, self.usable = file, tuple(problems), tuple(usable)
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """One asset that says what is wrong with the file, beside what can be used of it."""
+        return dg.Definitions.merge(
+            refused_definitions(self.file, self.problems),
+            *(contained(self.file, build) for build in self.usable),
+        )
+
+
+def refused_definitions(file: Path, problems: Sequence[Problem]) -> dg.Definitions:
+    """Makes one asset of a file that cannot be used; materialising it fails with its problems.
+
+    Args:
+        file: The dataset file, or the folder that is not there.
+        problems: What is wrong with it, at least one.
+    """
+    lines = "\n".join(str(problem) for problem in problems)
+
+    @dg.asset(
+        key=[PREFIX, _slug(file)],
+        group_name=GROUP,
+        description=f"This dataset file cannot be used:\n\n{_quoted(lines)}\n\nMend it, then "
+        "reload the definitions. Until then nothing that it declares can run or be charged.",
+        metadata={"file": dg.MetadataValue.path(str(file)), "problems": lines},
+        tags={PRIVACY: PUBLIC, REFUSED_TAG: ""},
+    )
+    def refused() -> None:
+        raise dg.Failure(description=lines, allow_retries=False)
+
+    return dg.Definitions(assets=[refused])
+
+
+def refused_by_file(problems: Mapping[Path, Sequence[Problem]]) -> dg.Definitions:
+    """Makes an asset of every refused file."""
+    parts = [refused_definitions(file, found) for file, found in problems.items()]
+    return dg.Definitions.merge(*parts) if parts else dg.Definitions()
+
+
+def contained(file: Path, build: Callable[[], dg.Definitions]) -> dg.Definitions:
+    """Builds the definitions of a file; where that fails, the asset that says why.
+
+    A file is public and no record is read here, so the error is shown whatever it is.
+    """
+    try:
+        return build()
+    except DatasetFileError as error:
+        return refused_definitions(file, error.problems)
+    except Exception as error:  # noqa: BLE001 - whatever a method raises must not harm other files
+        problem = Problem(
+            file=str(file),
+            field="",
+            expected="a declaration that can be planned",
+            got=f"a refusal ({message_of(error).rstrip('.')})",
+            remedy="Mend what it names; `dpsynth datasets check` says the field.",
+        )
+        return refused_definitions(file, [problem])
+
+
+def _slug(file: Path) -> str:
+    """A name for the key of a file: readable, and of this path alone."""
+    own = file.parent.name if file.stem == "defs" else file.stem
+    digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:6]
+    return f"{re.sub(r'[^A-Za-z0-9_]', '_', own)[:40]}_{digest}"
+
+
+def _quoted(text: str) -> str:
+    """Text as a Markdown block that is shown as it is, HTML and links included, and wraps."""
+    wrapped = (part for line in text.splitlines() for part in wrap(line, _COLUMNS) or [""])
+    return "\n".join(f"    {part}" for part in wrapped)

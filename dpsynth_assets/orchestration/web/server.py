@@ -1,0 +1,127 @@
+"""Dagster's web server behind the guard: `python -m dpsynth_assets.orchestration.web.server`.
+
+Takes the options of `dagster-webserver`, in whose place the image runs it.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Collection
+from typing import Any
+
+from dagster_webserver import cli as dagster_cli
+from dagster_webserver.webserver import DagsterWebserver
+from graphql import ASTValidationRule, GraphQLError, OperationDefinitionNode, OperationType
+from starlette.middleware import Middleware
+from starlette.responses import RedirectResponse
+from starlette.routing import BaseRoute, Mount, Route
+
+from dpsynth_assets.orchestration.web.guard import Guard, declared_hosts
+from dpsynth_assets.orchestration.web.pages import page_routes
+
+HARMLESS_MUTATIONS = frozenset({"setNuxSeen", "logTelemetry"})
+"""Mutations that the pages of a read-only server send, and that change nothing of ours."""
+_CLOSING_SECONDS = 5
+_HOSTING = "host_dagster_ui_with_workspace_process_context"
+
+
+class ReadOnlyRule(ASTValidationRule):
+    """Refuses every mutation, those of a later version of Dagster among them."""
+
+    def enter_operation_definition(self, node: OperationDefinitionNode, *_: Any) -> None:
+        """Reports an operation that may change something."""
+        if node.operation is not OperationType.MUTATION:
+            return
+        names = {getattr(field, "name", None) for field in node.selection_set.selections}
+        asked = {name.value if name is not None else "" for name in names}
+        plain = all(field.kind == "field" for field in node.selection_set.selections)
+        if not plain or not asked <= HARMLESS_MUTATIONS:
+            self.report_error(
+                GraphQLError(
+                    "UnauthorizedError: this server is read-only, it has no permission to change "
+                    "anything.",
+                    node,
+                )
+            )
+
+
+class GuardedWebserver(DagsterWebserver[Any, Any]):
+    """Dagster's web server, which answers its own pages and this machine's clients alone."""
+
+    def build_middleware(self) -> list[Middleware]:
+        """The guard around everything else."""
+        guard = Middleware(
+            Guard,
+            hosts=declared_hosts(),
+            read_only=self._process_context.read_only,
+            path_prefix=self._app_path_prefix,
+        )
+        return [guard, *super().build_middleware()]
+
+    def build_routes(self) -> list[BaseRoute]:
+        """Dagster's, and before them written pages, and the graph in place of an empty timeline."""
+        graph, read_only = f"{self._app_path_prefix}/asset-groups", self._process_context.read_only
+        ours: list[BaseRoute] = [
+            Route("/", lambda _: RedirectResponse(graph)),
+            *page_routes(self.make_security_headers(), read_only=read_only),
+        ]
+        if self._app_path_prefix:
+            ours = [Mount(self._app_path_prefix, routes=ours)]
+        return [*ours, *super().build_routes()]
+
+    def build_graphql_validation_rules(self) -> Collection[type[ASTValidationRule]]:
+        """Dagster's rules, and on a read-only server one that refuses mutations."""
+        rules = super().build_graphql_validation_rules()
+        return [*rules, ReadOnlyRule] if self._process_context.read_only else rules
+
+
+def host(
+    context: Any,
+    address: str | None,
+    port: int | None,
+    path_prefix: str,
+    log_level: str,
+    live_data_poll_rate: int | None = None,
+) -> None:
+    """Serves the UI until it is interrupted; in place of Dagster's function of these arguments."""
+    import uvicorn
+
+    address = address or dagster_cli.DEFAULT_WEBSERVER_HOST
+    port = port or dagster_cli.DEFAULT_WEBSERVER_PORT
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Any) -> AsyncIterator[None]:
+        sys.stderr.write(f"Serving on http://{address}:{port}{path_prefix} (Ctrl-C ends it)\n")
+        with contextlib.suppress(asyncio.exceptions.CancelledError):
+            yield
+
+    served = GuardedWebserver(context, path_prefix, live_data_poll_rate)
+    uvicorn.run(
+        served.create_asgi_app(lifespan=lifespan),
+        host=address,
+        port=port,
+        log_level=log_level,
+        server_header=False,
+        http="h11",  # It bounds what a client may send before it is known; httptools does not.
+        timeout_graceful_shutdown=_CLOSING_SECONDS,
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs `dagster-webserver` with these arguments, behind the guard.
+
+    Raises:
+        RuntimeError: Dagster's command no longer hosts the UI by the function replaced here, so
+            that it would serve without the guard.
+    """
+    if not hasattr(dagster_cli, _HOSTING):
+        raise RuntimeError(
+            f"Expected dagster_webserver.cli.{_HOSTING}, got a Dagster without it. Install the "
+            "version that setup.cfg names."
+        )
+    setattr(dagster_cli, _HOSTING, host)
+    dagster_cli.cli(arguments, auto_envvar_prefix="DAGSTER_WEBSERVER")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The owner-only store of private records: files, sealed objects, parts, fingerprints."""

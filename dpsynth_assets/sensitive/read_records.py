@@ -1,0 +1,151 @@
+"""The records that paid releases read, by keyed digest: whether they were replaced since.
+
+A release is found again by its declaration, in which `source.version` stands for the records. Other
+records under the same version would be answered by releases over the first ones, or add to a corpus
+half of which rests on the first ones. So the digest of a cohort's source rows
+(`records/source_digest.py`) is kept as soon as a release is about to be charged for them, and the
+rows are compared whenever they are read again. Before, nothing rests on them: they may be replaced.
+
+Whoever replaces, reads or pays for the records of a cohort holds its lock (`alone`), so that the
+digest that is kept is that of the records that the charge reads.
+
+The digests lie beside the fingerprints, under their key. Who removes the sensitive store removes
+both, and the next reading is the first.
+
+**Privacy** What is said, and to the steward alone, is that the records differ; never in what.
+"""
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from dpsynth_assets.paths import Folder
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.sensitive.fingerprints import FOLDER, store_key
+from dpsynth_assets.sensitive.private_files import PrivateFiles
+
+
+def replaced_records(cohort: str, version: str | None = None) -> str:
+    """Says in one line that records of a cohort were replaced under their version."""
+    which = "this version" if version is None else f"version {version!r}"
+    return (
+        f"source.version: expected the records of {which} as they were when releases "
+        f"of {cohort!r} were paid for, got others under the same version. Nothing was charged: "
+        "restore the source and its columns, or, if these records are meant, raise "
+        "source.version, which pays for every release again (`dpsynth plan` shows it)."
+    )
+
+
+class Reading(NamedTuple):
+    """One reading of a cohort's source.
+
+    Attributes:
+        state: Public name of the version and window that were read (`declared_state`).
+        declared: Public digest of all that decides what becomes of the rows (`reading_digest`).
+        rows: Keyed digest of the rows (`source_digest`); private.
+    """
+
+    state: str
+    declared: str
+    rows: str
+
+
+class ReadRecords:
+    """Digests of the records that each cohort of a store was read with."""
+
+    def __init__(self, files: PrivateFiles, base: Folder) -> None:
+        """Names the sensitive store's folder."""
+        self._files, self._base = files, base
+
+    def alone(self, cohort: str) -> AbstractContextManager[None]:
+        """Holds the lock of a cohort's records: one process replaces, reads or pays for them."""
+        self._files.make_folder(self._base / FOLDER)
+        return self._files.alone(self._base / FOLDER / f"{cohort}.lock")
+
+    def differ(self, cohort: str, state: str, digest: Callable[[bytes], str]) -> bool:
+        """Says whether a paid release read other records under the same state.
+
+        Args:
+            cohort: Whose records they are.
+            state: Public name of their state (`declared_state`).
+            digest: Computes their digest from the key; not called where nothing was paid for.
+        """
+        paid = self._paid(cohort, state)
+        if not self._files.exists(paid):
+            return False
+        return self._files.read(paid).decode() != digest(self.key)
+
+    def begin_reading(self, cohort: str) -> None:
+        """Notes that other records are about to take the place of those that are stored."""
+        self._files.write(self._last(cohort), lambda _: None)
+
+    def note_read(
+        self, cohort: str, state: str, declared: str, digest: Callable[[bytes], str]
+    ) -> None:
+        """Notes which records of a cohort were read last: those that the next release pays for."""
+        content = json.dumps(Reading(state, declared, digest(self.key))).encode()
+        self._files.write(self._last(cohort), lambda file: file.write(content))
+
+    def last(self, cohort: str) -> Reading | None:
+        """The last reading; None where it was noted by nobody.
+
+        Raises:
+            ValueError: That reading did not come to its end, or an earlier version noted it.
+        """
+        if not self._files.exists(self._last(cohort)):
+            return None
+        noted = json.loads(self._files.read(self._last(cohort)))
+        if len(noted) != len(Reading._fields):
+            raise ValueError("Expected a reading as this version notes it, got another one.")
+        return Reading(*noted)
+
+    def pay(self, cohort: str, declared: str | None = None) -> tuple[str, ...]:
+        """Keeps the digest of the last reading for good: a charge for those records follows.
+
+        Args:
+            cohort: Whose records they are; the caller holds its lock.
+            declared: `reading_digest` of its declaration; None: not compared.
+
+        Returns:
+            What the records are known by, private.
+
+        Raises:
+            PrivacyError: Others were paid for, or what is stored is not what is declared, or nobody
+                noted with what it was read.
+        """
+        again = f"Nothing was charged. Materialise {cohort}/shared/private_records again."
+        try:
+            last = self.last(cohort)
+        except ValueError:
+            last = None
+        if last is None:
+            raise PrivacyError(
+                f"Expected the records of {cohort!r}, got a reading that was cut off. {again}"
+            )
+        if declared not in (None, last.declared):
+            raise PrivacyError(
+                f"Expected the records of {cohort!r} as its dataset file declares them, got some "
+                f"that were read under another declaration. {again}"
+            )
+        if not self.note_paid(cohort, last.state, last.rows):
+            raise PrivacyError(replaced_records(cohort))
+        return last
+
+    def note_paid(self, cohort: str, state: str, rows: str) -> bool:
+        """Keeps the digest of rows that a release pays for; False where others were paid for."""
+        self._files.write(
+            self._paid(cohort, state), lambda file: file.write(rows.encode()), only_if_absent=True
+        )
+        return self._files.read(self._paid(cohort, state)).decode() == rows
+
+    @property
+    def key(self) -> bytes:
+        """The store's random key."""
+        return store_key(self._files, self._base)
+
+    def _last(self, cohort: str) -> Folder:
+        return self._base / FOLDER / f"{cohort}.read"
+
+    def _paid(self, cohort: str, state: str) -> Folder:
+        return self._base / FOLDER / f"{cohort}.{state}.rows"

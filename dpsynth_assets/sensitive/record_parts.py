@@ -1,0 +1,228 @@
+"""Where the parts of a dataset lie in the sensitive store, and how one part is read and written.
+
+A part is a folder. Parts are written into folders of a new name, and become the dataset's by one
+small file that names them, so that a reader finds all of the old parts or all of the new ones.
+
+    sensitive/tickets/parts.json                         which folder, how many parts
+    sensitive/tickets/parts-3f9c…/00003-of-00016/        source.parquet, held_out.parquet,
+                                                         source_embeddings.npy and what made them
+
+A part is one file of each kind, read whole: memory follows the largest part, not the dataset.
+"""
+
+import hashlib
+import io
+import json
+import secrets
+from collections.abc import Sequence
+from typing import BinaryIO, Final, Literal
+
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.paths import Folder
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.records.record_filters import CANONICAL
+from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below
+
+Split = Literal["source", "held_out"]
+SPLITS: Final[tuple[Split, ...]] = ("source", "held_out")
+
+EXCHANGE: Final = "exchange"
+"""Folders, in that of an unfinished release, of what driver and workers hand one another."""
+
+_PLACE = "__place"
+_NAMED, _PREFIX = "parts.json", "parts-"
+
+
+class RecordParts:
+    """The parts of one dataset; it has none where the records lie whole."""
+
+    def __init__(self, files: PrivateFiles, folder: Folder) -> None:
+        """Names the store and the dataset's folder in it."""
+        self._files, self._folder = files, folder
+
+    @property
+    def places(self) -> tuple[Folder, ...]:
+        """The parts, in their order; empty where the records lie whole."""
+        path = self._folder / _NAMED
+        if not self._files.exists(path):
+            return ()
+        named = json.loads(self._files.read(path))
+        return _places(self._folder / named["folder"], named["count"])
+
+    def begin(self, count: int) -> tuple[Folder, ...]:
+        """Makes the empty folders of new parts, which nobody reads yet."""
+        places = _places(self._folder / f"{_PREFIX}{secrets.token_hex(8)}", count)
+        self._files.make_folder(places[0].parent, *places)
+        return places
+
+    def keep(self, places: Sequence[Folder]) -> None:
+        """Makes finished parts those of the dataset, and removes what they replace.
+
+        Where they hold what the present parts hold, these stay, with their embeddings.
+        """
+        if not self._same(places):
+            content = json.dumps({"folder": places[0].parent.name, "count": len(places)})
+            self._files.write(self._folder / _NAMED, lambda file: file.write(content.encode()))
+        self._remove_others()
+
+    def forget(self) -> None:
+        """Removes all parts: the records lie whole from here on."""
+        self._files.remove(self._folder / _NAMED)
+        self._remove_others()
+
+    def drop(self, places: Sequence[Folder]) -> None:
+        """Removes parts that were begun and did not become the dataset's."""
+        if places and places != self.places:
+            self._files.discard(places[0].parent)
+
+    def _same(self, places: Sequence[Folder]) -> bool:
+        present = self.places
+        return len(present) == len(places) and all(
+            content_of(old) == content_of(new) for old, new in zip(present, places, strict=True)
+        )
+
+    def _remove_others(self) -> None:
+        kept = {place.parent for place in self.places}
+        for folder in self._files.matching(self._folder, f"{_PREFIX}*"):
+            if folder not in kept:
+                self._files.discard(folder)
+
+
+def files_of(part: Folder) -> PrivateFiles:
+    """The store that a part lies in, by its path: store / dataset / parts-… / part."""
+    return files_below(part.parents[2])
+
+
+def files_of_exchange(exchange: Folder) -> PrivateFiles:
+    """The store that an exchange lies in: store / dataset / passes / charge / exchange."""
+    return files_below(exchange.parents[3])
+
+
+def write_canonical(
+    part: Folder, split: Split, records: pl.DataFrame, files: PrivateFiles | None = None
+) -> None:
+    """Writes the canonical records of a part, and a digest of their content beside them.
+
+    Embeddings of other records go first: row by row they would be taken for those of these.
+
+    Args:
+        part: Folder of a part, or of records that lie whole in the store `files`.
+        split: Which of them.
+        records: The records.
+        files: The store; None: that of a part, by its path.
+    """
+    content = io.BytesIO()
+    records.write_parquet(content)
+    digest = hashlib.sha256(content.getbuffer()).hexdigest()
+    files, noted = files or files_of(part), part / f"{split}.digest"
+    if not files.exists(noted) or files.read(noted) != digest.encode():
+        for path in (noted, *files.matching(part, f"{split}_embeddings.*")):
+            files.remove(path)
+    files.write(part / f"{split}.parquet", lambda file: file.write(content.getbuffer()))
+    files.write(noted, lambda file: file.write(digest.encode()))
+
+
+def read_table(part: Folder, name: str, files: PrivateFiles | None = None) -> pl.DataFrame:
+    """Reads one Parquet file of a part, or of another folder of the store `files`.
+
+    Raises:
+        PrivacyError: A digest lies beside it, and is that of another content.
+    """
+    files = files or files_of(part)
+    content, noted = files.read(part / name), (part / name).with_suffix(".digest")
+    if files.exists(noted) and hashlib.sha256(content).hexdigest() != files.read(noted).decode():
+        raise PrivacyError(
+            f"Expected {name} of {part.name!r} in the sensitive store as it was written, got "
+            "another content. Materialise private_records again: a charge that is open goes on."
+        )
+    return pl.read_parquet(io.BytesIO(content))
+
+
+def read_text(part: Folder, name: str) -> str | None:
+    """Reads a short file of a part; None where there is none."""
+    files, path = files_of(part), part / name
+    return files.read(path).decode() if files.exists(path) else None
+
+
+def write_text(part: Folder, name: str, content: str) -> None:
+    """Writes a short file of a part."""
+    files_of(part).write(part / name, lambda file: file.write(content.encode()))
+
+
+def write_array(part: Folder, name: str, values: np.ndarray) -> None:
+    """Writes an array of a part."""
+    write_file(files_of(part), part / name, values)
+
+
+def write_file(files: PrivateFiles, path: Folder, values: np.ndarray) -> None:
+    """Writes an array to a file of the store."""
+
+    def save(file: BinaryIO) -> None:
+        np.save(file, values, allow_pickle=False)
+
+    files.write(path, save)
+
+
+def write_arrays(files: PrivateFiles, path: Folder, values: Sequence[np.ndarray]) -> None:
+    """Writes several arrays to one file of the store."""
+
+    def save(file: BinaryIO) -> None:
+        for each in values:
+            np.save(file, each, allow_pickle=False)
+
+    files.write(path, save)
+
+
+def read_arrays(files: PrivateFiles, path: Folder) -> list[np.ndarray]:
+    """Reads what `write_arrays` wrote, in the same order."""
+    content, found = io.BytesIO(files.read(path)), []
+    while content.tell() < content.getbuffer().nbytes:
+        found.append(np.load(content, allow_pickle=False))
+    return found
+
+
+def content_of(part: Folder) -> tuple[str | None, ...]:
+    """Digests of the records of a part, those held out included."""
+    return tuple(read_text(part, f"{split}.digest") for split in SPLITS)
+
+
+def read_part(part: Folder, split: Split, *, with_embeddings: bool) -> PrivateInputs:
+    """Reads one part; embeddings are mapped from the file where the store is not encrypted.
+
+    Raises:
+        FileNotFoundError: It has no such records, or they are not embedded.
+        ValueError: The embeddings are of other records.
+    """
+    records = read_table(part, f"{split}.parquet")
+    if not with_embeddings:
+        return PrivateInputs(records=records)
+    files, path = files_of(part), part / f"{split}_embeddings.npy"
+    if not files.exists(path):
+        raise FileNotFoundError("Expected embeddings of every part. Materialise them first.")
+    embeddings = files.read_array(path)
+    if len(embeddings) != records.height:
+        raise ValueError("Expected one embedding per record of a part, got another number.")
+    return PrivateInputs(records=records, embeddings=embeddings)
+
+
+def read_whole(parts: Sequence[Folder], split: Split, *, with_embeddings: bool) -> PrivateInputs:
+    """Reads all parts into memory, in the order of records that lie whole.
+
+    For stages that are not split. Rows that are equal in every column are interchangeable, and so
+    are their embeddings.
+    """
+    each = [read_part(part, split, with_embeddings=with_embeddings) for part in parts]
+    joined = pl.concat([part.records for part in each]).with_row_index(_PLACE)
+    ordered = joined.sort(CANONICAL)
+    records = ordered.drop(_PLACE)
+    if not with_embeddings:
+        return PrivateInputs(records=records)
+    stacked = np.concatenate([np.asarray(part.embeddings) for part in each])
+    return PrivateInputs(records=records, embeddings=stacked[ordered[_PLACE].to_numpy()])
+
+
+def _places(folder: Folder, count: int) -> tuple[Folder, ...]:
+    return tuple(folder / f"{number:05d}-of-{count:05d}" for number in range(count))
