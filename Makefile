@@ -51,6 +51,7 @@ lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/ratchet.py
 
 types:
 	$(BIN)/mypy
