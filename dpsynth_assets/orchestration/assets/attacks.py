@@ -238,19 +238,24 @@ def _check(
 
 # Median
 
+_MEDIAN_AUDIT = (
+    "How much of the median's ex-post bound do the contexts of one privacy unit account for? "
+    "Tokens are drawn from batches of public documents and priced again without each context, and "
+    "without as many as a unit may have (a sample of such sets where there are many), exactly "
+    "(Amin et al. 2025, D.5.2). Costs no budget."
+)
+
 
 def _median_audit(
     spec: PrivateDatasetSpec, plan: DatasetPlan, medians: Sequence[PlannedMethod]
 ) -> dg.AssetsDefinition:
-    checks = {
-        NEVER_EXCEEDED: (
-            "No contexts of one unit changed a token's log-probability by more than its γ."
-        )
-    }
+    said = "No contexts of one unit changed a token's log-probability by more than its γ."
     inputs = ("public_corpus", "public_embeddings", "public_clusters")
 
     @dg.asset(
-        **_common(spec, MEDIAN, checks, "dpsynth_assets.attacks.median_audit.MedianAudit"),
+        **_common(
+            spec, MEDIAN, {NEVER_EXCEEDED: said}, "dpsynth_assets.attacks.median_audit.MedianAudit"
+        ),
         ins={
             **_model_input(spec),
             **{name: dg.AssetIn(public_key(spec.public_data, name)) for name in inputs},
@@ -258,12 +263,7 @@ def _median_audit(
         code_version=version_of(
             "median audit", *(_settings(planned, plan, None) for planned in medians)
         ),
-        description=(
-            "How much of the median's ex-post bound do the contexts of one privacy unit account "
-            "for? Tokens are drawn from batches of public documents and priced again without each "
-            "context, and without as many as a unit may have (a sample of such sets where there "
-            "are many), exactly (Amin et al. 2025, D.5.2). Costs no budget."
-        ),
+        description=_MEDIAN_AUDIT,
     )
     @public_section(f"{spec.name}/{AUDIT}/{MEDIAN}")
     def median_audit(
@@ -277,42 +277,34 @@ def _median_audit(
     ) -> dg.MaterializeResult:
         report = progress.start(context, f"{spec.name}: audit of the median")
         documents = public_corpus.head(DOCUMENTS)
+        embeddings = public_embeddings[:DOCUMENTS]
         settings = version_of(
             _attack_settings(plan, medians, public_language_model, models),
             [version_of_texts(documents[name].to_list()) for name in ("text", "label")],
-            array_version(public_embeddings[:DOCUMENTS]),
-            array_version(public_clusters),
+            *map(array_version, (embeddings, public_clusters)),
         )
 
         def run() -> MedianAudits:
+            model = models.language_model(public_language_model)
             public = PublicInputs(
-                language_model=prompted(
-                    models.language_model(public_language_model), plan.terms.prompts
-                ),
+                language_model=prompted(model, plan.terms.prompts),
                 cluster_centers=public_clusters,
                 salt=f"{spec.name}/{AUDIT}/{MEDIAN}",
             )
-            records = PrivateInputs(
-                records=public_records(documents, plan.terms.labels),
-                embeddings=public_embeddings[:DOCUMENTS],
-            )
-            return _audited(spec, plan, medians, records, public, public_language_model, report)
+            records = public_records(documents, plan.terms.labels)
+            read = PrivateInputs(records=records, embeddings=embeddings)
+            return _audited(spec, plan, medians, read, public, public_language_model, report)
 
         kept = medians_kept(f"{spec.name}/{AUDIT}/{MEDIAN}", settings, run)
         results = kept.value.results
         save_attacks(results)
+        exceeded = [result.name for result in results if not result.passed]
         return dg.MaterializeResult(
             metadata={
                 **median_metadata(kept.value.gaps, results),
                 FOUND_AT: _found_at(kept.since, len(results)),
             },
-            check_results=[
-                _check(
-                    NEVER_EXCEEDED,
-                    [result.name for result in results if not result.passed],
-                    dg.AssetCheckSeverity.ERROR,
-                )
-            ],
+            check_results=[_check(NEVER_EXCEEDED, exceeded, dg.AssetCheckSeverity.ERROR)],
         )
 
     return median_audit

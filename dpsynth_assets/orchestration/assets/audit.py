@@ -155,23 +155,26 @@ def _releases_behind_no_corpus(plan: DatasetPlan) -> list[tuple[str, str]]:
     ]
 
 
+def _all_that_charges(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[dg.AssetKey]:
+    """What a statement comes after: corpora, paid releases behind none, and attacks."""
+    from dpsynth_assets.orchestration.assets.attacks import attack_definitions
+
+    keys = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora]
+    keys += [dataset_key(spec.name, *each) for each in _releases_behind_no_corpus(plan)]
+    attacks = attack_definitions(spec, plan).assets or ()
+    return keys + [asset.key for asset in attacks if isinstance(asset, dg.AssetsDefinition)]
+
+
 def _privacy_statement(
     spec: PrivateDatasetSpec, plan: DatasetPlan, key: dg.AssetKey
 ) -> dg.AssetsDefinition:
-    from dpsynth_assets.orchestration.assets.attacks import attack_definitions
     from dpsynth_assets.report.attack_record import attacks_on_cohort
-
-    # It comes after whatever charges: most of that lies behind a corpus.
-    upstream = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora]
-    upstream += [dataset_key(spec.name, *each) for each in _releases_behind_no_corpus(plan)]
-    attacks = attack_definitions(spec, plan).assets or ()
-    upstream.extend(asset.key for asset in attacks if isinstance(asset, dg.AssetsDefinition))
 
     @dg.asset(
         key=key,
         group_name=level_group(spec.name, RELEASED),
         owners=spec.owners,
-        deps=[*upstream, audits_key(spec.name)],
+        deps=[*_all_that_charges(spec, plan), audits_key(spec.name)],
         tags={PRIVACY: RELEASED},
         metadata=code_references(
             "dpsynth_assets.report.label.cohort_label",

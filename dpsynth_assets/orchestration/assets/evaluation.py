@@ -205,7 +205,10 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
     return non_private_corpus
 
 
-def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
+def _read_by_report(
+    spec: PrivateDatasetSpec, plan: DatasetPlan
+) -> tuple[dict[str, dg.AssetIn], list[dg.AssetKey]]:
+    """Values that the report is given, and assets that come before it."""
     ins = {
         "text_embedder": dg.AssetIn(public_key(spec.public_data, "text_embedder")),
         "public_corpus": dg.AssetIn(public_corpus_key(spec)),
@@ -223,6 +226,11 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         deps.append(dataset_key(spec.name, REFERENCES, "non_private_corpus"))
     if plan.predictions:
         deps.append(dataset_key(spec.name, EVALUATION, PREDICTION_COSTS))
+    return ins, deps
+
+
+def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
+    ins, deps = _read_by_report(spec, plan)
 
     @dg.asset(
         **_common(

@@ -114,8 +114,8 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         from dpsynth_assets.report.prediction_plots import internal_pictures
 
         report = progress.start(context, f"{spec.name}: costs and clusterings")
-        shared = upstream.get("cluster_histogram")
-        histogram = None if shared is None else stage_facts(shared)
+        released_counts = upstream.get("cluster_histogram")
+        histogram = None if released_counts is None else stage_facts(released_counts)
         report(0.0, "clustering the records")
         scores = _scored_clusterings(spec, public_clusters, histogram, sensitive_store)
         facts = {
@@ -126,12 +126,10 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         pictures = internal_pictures(facts, scores) | released
         folder = _write(prediction_folder(spec.name), pictures, scores)
         report(1.0, "pictures written")
-        path = dg.MetadataValue.path(str(folder))
         # Private costs and counts stay in the owner-only folder and the internal report:
         # Dagster's event log is not a place for them.
-        return dg.MaterializeResult(
-            metadata={"dpsynth/folder": path, **pictures_metadata(released)}
-        )
+        shown = {"dpsynth/folder": dg.MetadataValue.path(str(folder))}
+        return dg.MaterializeResult(metadata={**shown, **pictures_metadata(released)})
 
     return prediction_costs
 
