@@ -101,6 +101,13 @@ def test_a_public_base_over_a_private_source_is_refused_where_it_is_read(folder,
     assert read_documents(PublicDataSpec.model_validate(copy)).height == 20
 
 
+def test_a_public_base_at_the_address_of_private_records_is_refused_before_it_is_opened(folder):
+    address = "hf://datasets/mine/letters/*.parquet"
+    declare(folder, "one", address)
+    with pytest.raises(SourceError, match="a file of the private dataset 'one'"):
+        read_documents(PublicDataSpec.model_validate({"name": "b", "source": {"path": address}}))
+
+
 @pytest.mark.parametrize("source", ["*.csv", "letters.*", "./letters.csv"])
 def test_other_names_of_the_same_file_are_seen(folder, source):
     assert len(problems_of(declare(folder, "one"), declare(folder, "two", source))) == 2

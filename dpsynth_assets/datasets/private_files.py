@@ -54,8 +54,8 @@ class PrivateFiles:
                     declared += found
         return cls(declared=tuple(declared), unreadable=tuple(dict.fromkeys(unreadable)))
 
-    def owner_of(self, path: Path) -> str | None:
-        """Name of a private dataset that reads this file, folder or link; None if none does."""
+    def owner_of(self, path: Path | str) -> str | None:
+        """Name of a private dataset that reads this file, folder, link or address, if any does."""
         return next((owner for source, owner in self.declared if _holds(source, path)), None)
 
     def problem(self, path: Path) -> tuple[str, str] | None:
@@ -84,7 +84,7 @@ def _declared(document: Any, file: Path) -> list[tuple[str, str]] | None:
         return None
     if not paths:
         return None
-    return [(locate(path, file), name) for path in paths if "://" not in path]
+    return [(locate(path, file), name) for path in paths]
 
 
 def _is_private(document: Any) -> bool:
@@ -110,8 +110,10 @@ def _paths(value: Any) -> Iterator[str]:
             yield from _paths(part)
 
 
-def _holds(source: str, path: Path) -> bool:
-    """Whether a file is a private source, one of its files, or a link to one."""
+def _holds(source: str, path: Path | str) -> bool:
+    """Whether a file is a private source, one of its files, or a link to one; addresses: equal."""
+    if "://" in source or isinstance(path, str):
+        return source == path
     own = path.resolve()
     if own == Path(source).resolve() or own.is_relative_to(Path(source).resolve()):
         return True

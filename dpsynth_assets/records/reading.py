@@ -215,7 +215,7 @@ def refuse_private(source: SourceSpec) -> None:
         SourceError: Names the file and the dataset.
     """
     private = PrivateFiles.of_installation()
-    for file in [] if "://" in source.path else source_files(source):
+    for file in [source.path] if "://" in source.path else source_files(source):
         if (owner := private.owner_of(file)) is not None:
             raise SourceError(
                 field="source.path",
