@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from dpsynth_assets.privacy.order_statistics import (
+from dpsynth_assets.privacy.median_box import (
     by_bisection,
     order_statistics,
     rows_above,
