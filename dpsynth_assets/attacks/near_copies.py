@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpsynth_assets.privacy.row_sums import row_sums
+from dpsynth_assets.privacy.lattice import row_sums
 
 CloseRecords = Callable[[np.ndarray, float], np.ndarray]
 """Counts the private records close to each row: ((N, d) features, cosine) -> int64 (N,). The counts

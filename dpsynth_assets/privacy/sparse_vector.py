@@ -86,7 +86,7 @@ class PublicTokenTest:
         for the neighbour, however often it was asked, and the noise of the one "far" distance has
         to rise by at most 2Δ (e^(2Δ/(2σ))). So ε = 2Δ/σ. Changes add up, within a batch and over
         batches. Slack δ moves a softmax by 2·tanh(δ/2) <= δ in L1, in each of at most P rows, the
-        room of a forward pass (`forward_passes`). Whose batches they are is not known; the
+        room of a forward pass (`pass_rows`). Whose batches they are is not known; the
         instances of all batches of a pass add up (`_weight_elsewhere`).
 
         **Source** Amin et al. 2024, Lemma 3 and Lemma 5; replace-one is ours.

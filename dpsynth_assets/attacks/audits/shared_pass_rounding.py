@@ -11,8 +11,7 @@ import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.audits.token_draws import ADD_REMOVE, extreme_row
-from dpsynth_assets.privacy.batch_terms import BatchTerms
-from dpsynth_assets.privacy.forward_passes import pass_rows, row_key
+from dpsynth_assets.privacy.batch_terms import BatchTerms, pass_rows, row_key
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
 ROWS, VOCABULARY, LOGIT_SLACK = 600, 8, 0.05

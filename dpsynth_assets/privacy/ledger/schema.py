@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from dpsynth_assets.privacy.events import Event, event_from_json, event_to_json
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import RESTS_ON, GuaranteeType
 from dpsynth_assets.privacy.ledger.older_prices import request_but_for_prices, restated_event
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, canonical_json, digest
-from dpsynth_assets.privacy.rests_on import RESTS_ON
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 RESERVE = "reserve"
