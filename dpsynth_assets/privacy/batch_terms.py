@@ -17,6 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from dpsynth_assets.privacy.renyi import float_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 ROWS_PER_EXPECTED_ROW = 4.0
@@ -147,12 +148,7 @@ class BatchTerms:
         one_vector = Fraction(clip_bound) / self.expected_batch_size
         numerical = Fraction(self._slack(1, self.batches_per_pass))
         exact = 2 * self.changes * (one_vector + numerical) / Fraction(temperature)
-        nearest = float(exact) if exact < 1 << 1000 else math.inf
-        return (
-            nearest
-            if nearest == math.inf or Fraction(nearest) >= exact
-            else math.nextafter(nearest, math.inf)
-        )
+        return float_up(exact)
 
     def _rows(self, expected_rows: int, batches: int) -> float:
         """Computes ROWS_PER_EXPECTED_ROW · load · expected rows of each of the batches."""

@@ -200,8 +200,11 @@ def refuse_secrets(atoms: Sequence[Event]) -> None:
 
 
 def float_up(value: Fraction) -> float:
-    """Rounds an exact number up to a float."""
-    nearest = float(value)
+    """Rounds an exact number up to a float; infinity where it is beyond them all."""
+    try:
+        nearest = float(value)
+    except OverflowError:
+        return math.inf
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 

@@ -17,7 +17,7 @@ from dpsynth_assets.privacy.accounting import (
 from dpsynth_assets.privacy.events import Event, MixtureGaussianEvent, is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry
-from dpsynth_assets.privacy.ledger.guaranteed import PLAN, SWITCHED
+from dpsynth_assets.privacy.ledger.statement import PLAN, SWITCHED
 from dpsynth_assets.privacy.ledger.terms import TIGHT
 from dpsynth_assets.report.label_texts import BASIS, DEFINITIONS, DOUBLED, OF_A_CORPUS, READING
 

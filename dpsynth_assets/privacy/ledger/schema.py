@@ -168,20 +168,20 @@ class LedgerEntry(NamedTuple):
     asset: str
     mechanism: str
     guarantee: str
-    event_json: str | None
-    parameters_json: str | None
-    code_version: str
-    data_version: str
-    release: str
-    run_id: str
-    terms_json: str | None
-    plan_digest: str | None
-    plan_json: str | None
-    artifact_digest: str | None
-    artifact_uri: str | None
-    ex_post_epsilon: float | None
-    previous_hash: str
-    hash: str
+    event_json: str | None = None
+    parameters_json: str | None = None
+    code_version: str = ""
+    data_version: str = ""
+    release: str = ""
+    run_id: str = ""
+    terms_json: str | None = None
+    plan_digest: str | None = None
+    plan_json: str | None = None
+    artifact_digest: str | None = None
+    artifact_uri: str | None = None
+    ex_post_epsilon: float | None = None
+    previous_hash: str = ""
+    hash: str = ""
 
     @property
     def priced_json(self) -> str | None:
