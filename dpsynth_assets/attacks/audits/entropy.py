@@ -13,6 +13,7 @@ import numpy as np
 
 from dpsynth_assets.attacks.audits import probabilities
 from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, AuditKind, Bug, Finding
+from dpsynth_assets.attacks.audits.gradients import private_gradient
 from dpsynth_assets.attacks.audits.token_draws import mean_mechanism
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
@@ -92,7 +93,7 @@ def _gradient() -> np.ndarray:
         relation=RELATION,
     )
     (batch,) = mechanism.batches(1)
-    return mechanism.private_gradient([torch.zeros(len(batch), SIZE)])[0].numpy()
+    return private_gradient(mechanism, [torch.zeros(len(batch), SIZE)])[0].numpy()
 
 
 def _sample() -> np.ndarray:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dpsynth_assets.attacks.audits import (
     accountants,
-    clipped_sums,
     difference_draws,
     entropy,
     gradients,
@@ -45,7 +44,6 @@ AUDITS: tuple[Audit, ...] = (
     *vectors.AUDITS,
     *votes.AUDITS,
     *gradients.AUDITS,
-    *clipped_sums.AUDITS,
     *records_sharing_passes.AUDITS,
     *probabilities.AUDITS,
     *secrets.AUDITS,
