@@ -51,7 +51,7 @@ class _Background:
     most_units: int
 
 
-def has_verbatim_private_span(
+def verbatim_share(
     texts: Sequence[str],
     private_texts: Sequence[str] | SpanHolders,
     public_texts: Sequence[str],
@@ -60,8 +60,8 @@ def has_verbatim_private_span(
     most_units: int = MOST_UNITS,
     piece_words: int = PIECE_WORDS,
     private_units: Sequence[str] | None = None,
-) -> bool:
-    """Says whether any text repeats a span that is particular to few private units.
+) -> float:
+    """Share of texts that repeat a span particular to few private units; 0 for an empty corpus.
 
     Args:
         texts: The synthetic corpus.
@@ -75,32 +75,6 @@ def has_verbatim_private_span(
 
     Raises:
         ValueError: A number is out of range, or units and records differ in length.
-
-    **Privacy** The answer is computed from private records without noise: one bit a call.
-    """
-    share = verbatim_share(
-        texts,
-        private_texts,
-        public_texts,
-        words=words,
-        most_units=most_units,
-        piece_words=piece_words,
-        private_units=private_units,
-    )
-    return share > 0
-
-
-def verbatim_share(
-    texts: Sequence[str],
-    private_texts: Sequence[str] | SpanHolders,
-    public_texts: Sequence[str],
-    *,
-    words: int = SPAN_WORDS,
-    most_units: int = MOST_UNITS,
-    piece_words: int = PIECE_WORDS,
-    private_units: Sequence[str] | None = None,
-) -> float:
-    """Share of texts for which `has_verbatim_private_span` holds; 0 for an empty corpus.
 
     **Privacy** Internal: computed from private records without noise.
     """
@@ -136,7 +110,7 @@ def copied_spans(
     *,
     private_units: Sequence[str] | None = None,
 ) -> list[CopiedSpan]:
-    """Lists every span that `has_verbatim_private_span` finds, for the steward's eyes.
+    """Lists every span that `verbatim_share` finds, for the steward's eyes.
 
     Args:
         texts: The synthetic corpus.

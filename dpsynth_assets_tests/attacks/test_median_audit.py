@@ -10,9 +10,10 @@ from dpsynth_assets.attacks import median_neighbours
 from dpsynth_assets.attacks.median_audit import MedianAudit, WatchedMedian
 from dpsynth_assets.attacks.median_neighbours import neighbour_sets, token_gaps
 from dpsynth_assets.privacy.clipping import clip_logits
-from dpsynth_assets.privacy.median import MedianTokenMechanism, median_oracle
+from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.oracles import median_oracle
 
 BOUND, TEMPERATURE, VOCABULARY = 4.0, 1.3, 7
 REPLACE_ONE, ADD_REMOVE = NeighboringRelation.REPLACE_ONE, NeighboringRelation.ADD_REMOVE
