@@ -7,8 +7,12 @@ import pytest
 import torch
 
 from dpsynth_assets.attacks import median_neighbours
-from dpsynth_assets.attacks.median_audit import MedianAudit, WatchedMedian
-from dpsynth_assets.attacks.median_neighbours import neighbour_sets, token_gaps
+from dpsynth_assets.attacks.median_audit import (
+    MedianAudit,
+    WatchedMedian,
+    neighbour_sets,
+    token_gaps,
+)
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter

@@ -13,8 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.attacks import leak_scan
-from dpsynth_assets.attacks.leak_needles import Needles
-from dpsynth_assets.attacks.leak_scan import scan_folders
+from dpsynth_assets.attacks.leak_scan import Needles, scan_folders
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets_tests.security.leak_planting import Planted, private_cohort, secret_cohort
