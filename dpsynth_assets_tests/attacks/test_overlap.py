@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.attacks import word_spans
+from dpsynth_assets.attacks import overlap
 from dpsynth_assets.attacks.overlap import (
     near_duplicate_share,
     verbatim_share,
@@ -115,7 +115,7 @@ def test_the_share_counts_texts():
 
 
 def test_the_answer_does_not_depend_on_blocks(monkeypatch):
-    monkeypatch.setattr(word_spans, "BLOCK_TEXTS", 2)
+    monkeypatch.setattr(overlap, "BLOCK_TEXTS", 2)
     texts = ["harmless", NOTICE, "", SECRET, PUBLIC[0]]
     assert verbatim_share(texts, _private(), PUBLIC) == 0.2
     three = _private(extra=["other", SECRET, "other", SECRET])

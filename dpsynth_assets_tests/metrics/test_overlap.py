@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.attacks import word_spans
+from dpsynth_assets.attacks import overlap
 from dpsynth_assets.attacks.canaries import contains_canary, find_canaries
 from dpsynth_assets.attacks.overlap import (
     near_duplicate_share,
@@ -41,7 +41,7 @@ def test_span_must_be_long_enough_and_within_one_text():
 
 
 def test_answers_do_not_depend_on_block_size(monkeypatch):
-    monkeypatch.setattr(word_spans, "BLOCK_TEXTS", 3)
+    monkeypatch.setattr(overlap, "BLOCK_TEXTS", 3)
     assert verbatim_share(["a b"] * 7 + [SECRET], PRIVATE, [])
     assert not verbatim_share([FORM], PRIVATE, [])
     assert verbatim_share(["none"] * 6 + [SECRET, SECRET], PRIVATE, []) == 0.25

@@ -110,9 +110,9 @@ def test_a_clean_folder_is_clean_and_its_bytes_are_counted(tmp_path):
 
 
 def test_a_canary_across_two_blocks_is_found(monkeypatch):
-    from dpsynth_assets.attacks import leak_needles
+    from dpsynth_assets.attacks import leak_scan
 
-    monkeypatch.setattr(leak_needles, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(leak_scan, "_BLOCK_BYTES", 64)
     needles = Needles([CANARY])
     for before in range(120):
         assert needles.find(b"." * before + RAW + b"." * 40) == {(0, "as it is")}
