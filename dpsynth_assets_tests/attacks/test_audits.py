@@ -31,7 +31,7 @@ from dpsynth_assets.attacks.audits import (
     save_results,
     still_valid,
 )
-from dpsynth_assets.attacks.audits.attained import (
+from dpsynth_assets.attacks.audits.accountants import (
     attained_epsilon,
     binomial_epsilon,
     binomial_mixture,

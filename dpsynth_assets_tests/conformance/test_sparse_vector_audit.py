@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from dpsynth_assets.attacks.audits.thresholds import EqualBatches
+from dpsynth_assets.attacks.audits.token_choices import EqualBatches
 from dpsynth_assets.privacy import sparse_vector
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter

@@ -18,18 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
-from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve
+from dpsynth_assets.attacks.audits.audit import ADD_REMOVE, Audit, AuditKind, Bug, Finding
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
     import torch
 
 CANARIES = 1000
 L2_BOUND = 2.0
-RELATION = NeighboringRelation.ADD_REMOVE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +46,7 @@ class _Setting:
             sampling_probability=self.sampling_probability,
             steps=self.steps,
             expected_batch_size=self.sampling_probability * CANARIES,
-            relation=RELATION,
+            relation=ADD_REMOVE,
             most_in_company=2 * CANARIES,
             gradient_slack=0.0,
         )
@@ -62,9 +59,7 @@ class _Setting:
             for run in values
         ]
         scores = np.stack(ratios).reshape(len(values), 2, CANARIES)
-        return Finding.of(
-            audit_scores(scores[:, 0], scores[:, 1], event_curve([self.mechanism().event()]))
-        )
+        return Finding.of_scores(scores[:, 0], scores[:, 1], self.mechanism().event())
 
 
 FULL = _Setting(sampling_probability=1.0, noise_multiplier=2.0, steps=4, runs=3)
@@ -303,8 +298,7 @@ def _sizes(*, realised: bool) -> Finding:
             found.append(-float(released.square().sum()))
         return np.array(found)
 
-    claimed = event_curve([setting.mechanism().event()])
-    return Finding.of(audit_scores(scores(2), scores(1), claimed))
+    return Finding.of_scores(scores(2), scores(1), setting.mechanism().event())
 
 
 AUDITS = (

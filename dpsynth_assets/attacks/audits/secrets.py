@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits.attained import THRESHOLDS, Mixture, point
+from dpsynth_assets.attacks.audits.accountants import THRESHOLDS, Mixture, point
 from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.audits.statistics import audit_event_counts
 from dpsynth_assets.privacy.directed_rounding import declared
