@@ -17,10 +17,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from dpsynth_assets.privacy.bounded_range import (
-    bounded_range_epsilon,
-    recursion_is_affordable,
-)
+from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon, recursion_is_affordable
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     DiscreteGaussianEvent,

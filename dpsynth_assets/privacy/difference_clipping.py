@@ -17,21 +17,12 @@ import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import block_columns, column_blocks
-from dpsynth_assets.privacy.cpu_rows import (
-    is_plain,
-    map_on_cpu_threads,
-    nth_largest,
-    plain_entries,
-)
+from dpsynth_assets.privacy.cpu_rows import is_plain, map_on_cpu_threads, nth_largest, plain_entries
 from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import (
-    check_public_logits,
-    check_shapes,
-    rows_by_batch,
-)
+from dpsynth_assets.privacy.token_selection import check_public_logits, check_shapes, rows_by_batch
 
 if TYPE_CHECKING:
     import torch

@@ -12,12 +12,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
-from dpsynth_assets.privacy.events import (
-    Event,
-    MixtureGaussianEvent,
-    PoissonGaussianEvent,
-    flatten,
-)
+from dpsynth_assets.privacy.events import Event, MixtureGaussianEvent, PoissonGaussianEvent, flatten
 from dpsynth_assets.privacy.sampled_gaussian import sampled_divergence, some_record
 
 ORDERS = tuple(1.0 + 0.25 * 1.05**step for step in range(201))

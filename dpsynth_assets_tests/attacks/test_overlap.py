@@ -2,10 +2,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.attacks import overlap
-from dpsynth_assets.attacks.overlap import (
-    near_duplicate_share,
-    verbatim_share,
-)
+from dpsynth_assets.attacks.overlap import near_duplicate_share, verbatim_share
 
 SECRET = (
     "Marta took the blue kayak past the northern lighthouse on Thursday and lost her grandmother's "

@@ -31,10 +31,7 @@ from dpsynth_assets.attacks.audits.statistics import audit_event_counts, event_c
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.noisy_probabilities import (
-    NoisyProbabilities,
-    noisy_probabilities_event,
-)
+from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities, noisy_probabilities_event
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation

@@ -7,20 +7,11 @@ from dataclasses import replace
 from datetime import datetime
 from math import inf, isfinite
 
-from dpsynth_assets.privacy.errors import (
-    BudgetExceededError,
-    LedgerIntegrityError,
-    PrivacyError,
-)
+from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.admission import Admission, admit, find_released
-from dpsynth_assets.privacy.ledger.chain import (
-    ChainProblem,
-    VerifyReport,
-    entry_hash,
-    verify_chain,
-)
+from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, entry_hash, verify_chain
 from dpsynth_assets.privacy.ledger.checkpoint import ENTRIES_BETWEEN, Checkpoint
 from dpsynth_assets.privacy.ledger.database import TRIGGERS, Appender, Database, sqlite_path
 from dpsynth_assets.privacy.ledger.entries import (
