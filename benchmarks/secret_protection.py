@@ -16,8 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from dpsynth_assets.metrics.secret_comparison import simulated_incidence
-from dpsynth_assets.privacy.secret_budgets import largest_own_noise, shared_noise_std
-from dpsynth_assets.privacy.secret_noise import secret_noise_std
+from dpsynth_assets.privacy.secret_noise import (
+    largest_own_noise,
+    secret_noise_std,
+    shared_noise_std,
+)
 from dpsynth_assets.privacy.secret_protection import gaussian_budget
 from dpsynth_assets.privacy.secret_sampling import (
     SecretSampling,
@@ -142,8 +145,7 @@ def votes(plots):
 
 def released(private, public, clusters, noise_std):
     from dpsynth_assets.clustering import fit_centers, nearest_center
-    from dpsynth_assets.privacy.secret_clustering import SecretClustering
-    from dpsynth_assets.privacy.secret_statistics import ClusterStatistics
+    from dpsynth_assets.privacy.secret_clustering import ClusterStatistics, SecretClustering
 
     centres = fit_centers(public, clusters=clusters, seed=0)
     members = np.bincount(nearest_center(public, centres), minlength=clusters)

@@ -37,9 +37,9 @@ from dpsynth_assets.models.fine_tuning import CheckpointFolders
 from dpsynth_assets.paths import begin_home, home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.privacy.guarantees import EMBEDDINGS
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, Reservation
 from dpsynth_assets.privacy.release import Cost
-from dpsynth_assets.privacy.rests_on import EMBEDDINGS
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.public_base.inputs import load_public_inputs, model_files, public_versions
 from dpsynth_assets.records import canonical_frame

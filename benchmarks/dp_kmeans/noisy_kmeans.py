@@ -13,8 +13,8 @@ from dp_kmeans.noisy_coreset import CoresetMechanism, coreset_noise
 from dp_kmeans.noisy_tree import NoisyCoreset, NoisyTree
 from dp_kmeans.separation import SeparationMechanism, separation_noise
 
+from dpsynth_assets.privacy.lattice import row_sums
 from dpsynth_assets.privacy.release import Release
-from dpsynth_assets.privacy.row_sums import row_sums
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DIMENSIONS = 32

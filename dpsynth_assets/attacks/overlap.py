@@ -23,17 +23,173 @@ Of 300 spans of 2,500 reviews pasted into others, .80 were found at 12 words, .9
 The check looks for copying. It proves nothing about privacy: a corpus that passes may still be a
 paraphrase, or repeat a span that public text composes.
 
-Memory holds 64-bit hashes of the spans of the synthetic corpus, and a block of the others.
+Memory holds 64-bit hashes of the spans of the synthetic corpus, and a block of the others. A word
+is a run of letters and digits after Unicode compatibility folding and case folding, so punctuation,
+whitespace and capitals do not hide a copy. Scripts written without spaces count a character as a
+word.
 """
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
-from dpsynth_assets.attacks.near_copies import CloseRecords, close_among
-from dpsynth_assets.attacks.span_holders import SpanHolders, holders_among, matches
-from dpsynth_assets.attacks.word_spans import WordBlock, split_words, word_blocks
+from dpsynth_assets.privacy.lattice import row_sums
+
+BLOCK_TEXTS = 20_000
+_UNSPACED = "぀-ヿ㐀-鿿豈-﫿"
+_WORD = re.compile(f"[{_UNSPACED}]|[^\\W_{_UNSPACED}]+")
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+"""Odd, so that multiplying by it loses no bits modulo 2**64."""
+
+
+@dataclass(frozen=True, repr=False)
+class WordBlock:
+    """The words of a block of texts, end to end.
+
+    Attributes:
+        words: uint64 (W,), a hash a word.
+        texts: int64 (W,), index of the text of each word, counted from the corpus's start.
+    """
+
+    words: np.ndarray
+    texts: np.ndarray
+
+    def spans(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Hashes every run of `length` words that lies inside one text.
+
+        The 64-bit hash is a polynomial in the words' hashes: two different runs agree with
+        probability about 2**-64, so a million against a million collide with probability 1e-7.
+
+        Returns:
+            Hashes, uint64 (S,), and the place of each run's first word, int64 (S,).
+        """
+        count = max(0, len(self.words) - length + 1)
+        hashes = np.zeros(count, dtype=np.uint64)
+        for offset in range(length if count else 0):
+            hashes = hashes * _BASE + self.words[offset : offset + count]  # modulo 2**64
+        inside = self.texts[:count] == self.texts[length - 1 : length - 1 + count]
+        return hashes[inside], np.flatnonzero(inside)
+
+
+def split_words(text: str) -> list[str]:
+    """The text's words, folded."""
+    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+
+
+def word_blocks(texts: Sequence[str]) -> Iterator[WordBlock]:
+    """Hashes the words of a corpus, `BLOCK_TEXTS` texts at a time."""
+    for start in range(0, len(texts), BLOCK_TEXTS):
+        split = [split_words(text) for text in texts[start : start + BLOCK_TEXTS]]
+        words = np.fromiter((_word_hash(w) for text in split for w in text), dtype=np.uint64)
+        owners = np.repeat(np.arange(len(split)), [len(text) for text in split])
+        yield WordBlock(words, owners + start)
+
+
+@lru_cache(maxsize=500_000)
+def _word_hash(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest())
+
+
+SpanHolders = Callable[[np.ndarray, int], np.ndarray]
+"""Counts the private units that hold each span: (uint64 (C,) sorted and distinct hashes, words a
+span) -> int64 (C,). Where records lie in parts, all records of a unit lie in one of them, so the
+counts of all parts add up to those of the whole."""
+
+
+def holders_among(texts: Sequence[str], units: Sequence[str] | None) -> SpanHolders:
+    """Counts among records in memory.
+
+    Args:
+        texts: Private records.
+        units: Unit of each; None counts each record as a unit.
+
+    Raises:
+        ValueError: Units and records differ in number.
+    """
+    numbers = _unit_numbers(units, len(texts))
+
+    def holders(candidates: np.ndarray, words: int) -> np.ndarray:
+        unit_count = int(numbers.max(initial=0)) + 1
+        pairs = np.empty(0, dtype=np.int64)  # candidate * units + unit, each once
+        for block in word_blocks(texts):
+            places, rows = matches(candidates, block, words)
+            pairs = np.union1d(pairs, places * unit_count + numbers[rows])
+        return np.bincount(pairs // unit_count, minlength=len(candidates))
+
+    return holders
+
+
+def matches(candidates: np.ndarray, block: WordBlock, words: int) -> tuple[np.ndarray, np.ndarray]:
+    """Finds a block's spans among sorted candidates: places there, and texts they lie in."""
+    hashes, starts = block.spans(words)
+    if len(candidates) == 0:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    places = np.searchsorted(candidates, hashes).clip(max=len(candidates) - 1)
+    found = candidates[places] == hashes
+    return places[found], block.texts[starts[found]]
+
+
+def _unit_numbers(units: Sequence[str] | None, records: int) -> np.ndarray:
+    if units is None:
+        return np.arange(records)
+    if len(units) != records:
+        raise ValueError(
+            f"Expected a unit for each private record, got {len(units)} units and "
+            f"{records} records."
+        )
+    return np.unique(np.asarray(units), return_inverse=True)[1]
+
+
+CloseRecords = Callable[[np.ndarray, float], np.ndarray]
+"""Counts the private records close to each row: ((N, d) features, cosine) -> int64 (N,). The counts
+of records that lie in parts add up to those of the whole."""
+
+BLOCK_ROWS = 1_024
+_PAIRS_AT_A_TIME = 1 << 14
+
+
+def close_among(private_features: np.ndarray) -> CloseRecords:
+    """Counts among records in memory, or in a mapped file: (M, d) unit embeddings."""
+
+    def close(features: np.ndarray, cosine: float) -> np.ndarray:
+        counts = np.zeros(len(features), dtype=np.int64)
+        for other in range(0, len(private_features), BLOCK_ROWS):
+            private = np.asarray(private_features[other : other + BLOCK_ROWS])
+            for start in range(0, len(features), BLOCK_ROWS):
+                rows = slice(start, start + BLOCK_ROWS)
+                counts[rows] += _close_pairs(features[rows], private, cosine)
+        return counts
+
+    return close
+
+
+def _close_pairs(block: np.ndarray, private: np.ndarray, cosine: float) -> np.ndarray:
+    """Counts for each row the records of at least that inner product, as float64 adds it up.
+
+    A product of matrices rounds a pair by its place in the block. Where that could decide, the pair
+    is multiplied by itself: so a count depends on the pairs alone, however they are divided.
+
+    **Source** Higham 2002, eq. 3.5: the rounding of an inner product of d terms.
+    """
+    similarity = block @ private.T
+    longest = np.linalg.norm(block, axis=1).max() * np.linalg.norm(private, axis=1).max()
+    margin = (block.shape[1] + 8) * 2.0**-23 * float(longest)
+    counts = (similarity > cosine + margin).sum(axis=1)
+    rows, records = np.nonzero(np.abs(similarity - cosine) <= margin)
+    for start in range(0, len(rows), _PAIRS_AT_A_TIME):
+        some = slice(start, start + _PAIRS_AT_A_TIME)
+        left, right = (
+            each.astype(np.float64) for each in (block[rows[some]], private[records[some]])
+        )
+        close = row_sums(left * right) >= cosine
+        counts += np.bincount(rows[some][close], minlength=len(block))
+    return np.asarray(counts, dtype=np.int64)
+
 
 SPAN_WORDS = 12
 MOST_UNITS = 2
@@ -51,7 +207,7 @@ class _Background:
     most_units: int
 
 
-def has_verbatim_private_span(
+def verbatim_share(
     texts: Sequence[str],
     private_texts: Sequence[str] | SpanHolders,
     public_texts: Sequence[str],
@@ -60,8 +216,8 @@ def has_verbatim_private_span(
     most_units: int = MOST_UNITS,
     piece_words: int = PIECE_WORDS,
     private_units: Sequence[str] | None = None,
-) -> bool:
-    """Says whether any text repeats a span that is particular to few private units.
+) -> float:
+    """Share of texts that repeat a span particular to few private units; 0 for an empty corpus.
 
     Args:
         texts: The synthetic corpus.
@@ -75,32 +231,6 @@ def has_verbatim_private_span(
 
     Raises:
         ValueError: A number is out of range, or units and records differ in length.
-
-    **Privacy** The answer is computed from private records without noise: one bit a call.
-    """
-    share = verbatim_share(
-        texts,
-        private_texts,
-        public_texts,
-        words=words,
-        most_units=most_units,
-        piece_words=piece_words,
-        private_units=private_units,
-    )
-    return share > 0
-
-
-def verbatim_share(
-    texts: Sequence[str],
-    private_texts: Sequence[str] | SpanHolders,
-    public_texts: Sequence[str],
-    *,
-    words: int = SPAN_WORDS,
-    most_units: int = MOST_UNITS,
-    piece_words: int = PIECE_WORDS,
-    private_units: Sequence[str] | None = None,
-) -> float:
-    """Share of texts for which `has_verbatim_private_span` holds; 0 for an empty corpus.
 
     **Privacy** Internal: computed from private records without noise.
     """
@@ -136,7 +266,7 @@ def copied_spans(
     *,
     private_units: Sequence[str] | None = None,
 ) -> list[CopiedSpan]:
-    """Lists every span that `has_verbatim_private_span` finds, for the steward's eyes.
+    """Lists every span that `verbatim_share` finds, for the steward's eyes.
 
     Args:
         texts: The synthetic corpus.

@@ -198,12 +198,6 @@ def count_overlap(planted: PlantedKeys, texts: Sequence[str]) -> Overlap:
     )
 
 
-def allowed_share(chance: float, epsilon: float) -> float:
-    """Largest chance, e^ε p / (1 − p + e^ε p), that a written key is a planted one under ε-DP."""
-    odds = epsilon + math.log(chance) - math.log1p(-chance)
-    return 1.0 / (1.0 + math.exp(-odds)) if odds > -700 else 0.0
-
-
 def prove(right: int, guesses: int, chance: float, false_alarm: float = FALSE_ALARM / 2) -> float:
     """Finds the largest ε that `right` of `guesses` written keys refute; 0 if they refute none.
 
@@ -219,7 +213,7 @@ def prove(right: int, guesses: int, chance: float, false_alarm: float = FALSE_AL
     before i and averaged over those after, which are (ε, δ)-close. Call a planted key bad with
     probability 1 − min(1, e^ε P_0(t)/P_1(t)); its mean is at most δ, so any key is bad with
     probability at most Kpδ. Given t and all before, B_i = 1 and not bad has probability
-    p min(P_1, e^ε P_0) / (p P_1 + (1 − p) P_0) <= q = `allowed_share`(p, ε), for every ratio
+    p min(P_1, e^ε P_0) / (p P_1 + (1 − p) P_0) <= q = e^ε p / (1 − p + e^ε p), for every ratio
     P_1/P_0. So the right guesses that are not bad are at most Binomial(g, q), given t, and
     Clopper-Pearson bounds q. Purely ex-post claims have no such proof: theirs is a comparison.
 

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
 from dpsynth_assets.privacy.directed_rounding import declared
-from dpsynth_assets.privacy.secret_budgets import SecretBudget, SecretPromise
+from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 _OWN = {

@@ -45,7 +45,7 @@ from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
-from dpsynth_assets.privacy.secret_budgets import SecretPromise
+from dpsynth_assets.privacy.secret_noise import SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ from dpsynth_assets.datasets import MethodSpec
 from dpsynth_assets.methods.base import CohortTerms, Method, Staged
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR, MethodPlan, Stage
-from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed
+from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, epsilon_with_inputs
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease
 from dpsynth_assets.privacy.ledger.plans import is_secret
-from dpsynth_assets.privacy.with_inputs import epsilon_with_inputs
 
 SHARED = "shared"
 """Folder of what all methods of a dataset share; the middle of its asset keys."""

@@ -7,8 +7,8 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage
 from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.privacy.guarantees import RESTS_ON
 from dpsynth_assets.privacy.ledger import ReleaseRequest
-from dpsynth_assets.privacy.rests_on import RESTS_ON
 
 
 def stage_request(

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
-from dpsynth_assets.privacy.secret_budgets import largest_own_noise
-from dpsynth_assets.privacy.secret_noise import joint_factor
+from dpsynth_assets.privacy.secret_noise import joint_factor, largest_own_noise
 from dpsynth_assets.privacy.secret_protection import gaussian_budget, posterior_of_events
 from dpsynth_assets.privacy.secret_sampling import (
     SamplingRule,

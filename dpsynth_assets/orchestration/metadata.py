@@ -10,7 +10,7 @@ from typing import Any, Final
 import dagster as dg
 
 from dpsynth_assets.paths import project_root
-from dpsynth_assets.privacy.accounting import epsilon_of_fixed
+from dpsynth_assets.privacy.accounting import epsilon_of_fixed, epsilon_with_inputs
 from dpsynth_assets.privacy.directed_rounding import (
     declared,
     epsilon_up,
@@ -18,11 +18,9 @@ from dpsynth_assets.privacy.directed_rounding import (
     rounded_up,
 )
 from dpsynth_assets.privacy.events import Event, event_to_json
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import RESTS_ON, SELF_TEST, GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
 from dpsynth_assets.privacy.ledger.schema import RESERVE
-from dpsynth_assets.privacy.rests_on import RESTS_ON, SELF_TEST
-from dpsynth_assets.privacy.with_inputs import epsilon_with_inputs
 from dpsynth_assets.report.cells import left_in_words
 
 PAPERS: Final = {

@@ -4,32 +4,38 @@
 is valid when later releases are chosen from earlier outputs. `tight` convolves privacy-loss
 distributions (PLD), composes token draws optimally and Gaussians exactly; it is valid for a plan
 that was fixed beforehand. All results are rounded up.
+
+Events first become blocks, so that an accountant meets few: all Gaussians are one Gaussian; equal
+draws, releases, noisy counts and sampled steps are one event that says how often it happened.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from dpsynth_assets.privacy.bounded_range import (
-    bounded_range_epsilon,
-    recursion_is_affordable,
-)
-from dpsynth_assets.privacy.composition import atoms_of, blocks_of, total_rho
+from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon, recursion_is_affordable
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     Event,
     GaussianEvent,
+    PoissonGaussianEvent,
     PureEvent,
+    TruncatedPoissonGaussianEvent,
+    flatten,
+    is_post_processing,
 )
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_delta, gaussian_epsilon
 from dpsynth_assets.privacy.integer_gaussian import (
     dominating_mu,
     integer_gaussian_delta,
     integer_gaussian_epsilon,
+    is_smooth,
 )
 from dpsynth_assets.privacy.pld import (
     DISCRETIZATION,
@@ -55,6 +61,71 @@ from dpsynth_assets.privacy.renyi import (
     zcdp_rho,
 )
 
+_REPEATS: dict[Any, str] = {
+    PureEvent: "count",
+    PoissonGaussianEvent: "steps",
+    TruncatedPoissonGaussianEvent: "steps",
+    BoundedRangeEvent: "count",
+    DiscreteGaussianEvent: "count",
+}
+"""The events that state how often they happened, and the field that does."""
+
+_UP = 1.0 + 1e-12
+
+
+def atoms_of(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Lists the atomic events of all events, in order."""
+    return tuple(atom for event in events for atom in flatten(event))
+
+
+def total_rho(atoms: Sequence[Event]) -> float:
+    """Adds ρ exactly, then rounds up once."""
+    return float_up(sum((atom.rho for atom in atoms), Fraction(0)))
+
+
+def blocks_of(atoms: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Merges events that compose exactly, and puts the blocks in an order of their own.
+
+    Gaussians become one; token draws of one η, pure releases of one ε, counts of one integer noise
+    and sampled steps of the same kind become one block each. Merged draws are one adaptive block,
+    which is also tighter. Counts whose noise is large enough join the Gaussians, as the Gaussian
+    that dominates them.
+    """
+    blocks: list[Event] = []
+    counts = _merged_of(DiscreteGaussianEvent, atoms)
+    smooth = [block for block in counts if is_smooth(block)]
+    rho = total_rho([atom for atom in atoms if _is_gaussian(atom)])
+    rho = math.fsum([rho, *(dominating_mu(block) ** 2 / 2.0 for block in smooth)]) * _UP
+    if rho > 0:
+        noise_multiplier = math.sqrt(1.0 / (2.0 * rho)) / _UP
+        blocks.append(GaussianEvent(noise_multiplier=noise_multiplier))
+    laplace = [atom for atom in atoms if isinstance(atom, DiscreteLaplaceEvent)]
+    laplace.sort(key=lambda atom: (atom.scale, atom.sensitivity))
+    blocks += laplace
+    for kind in _REPEATS:
+        blocks += [block for block in _merged_of(kind, atoms) if block not in smooth]
+    return tuple(blocks)
+
+
+def _is_gaussian(atom: Event) -> bool:
+    """Says whether ρ is μ²/2 of the very pair: so too where every record is in every sample."""
+    whole = isinstance(atom, PoissonGaussianEvent) and atom.sampling_probability == 1.0
+    return whole or isinstance(atom, GaussianEvent)
+
+
+def _merged_of(kind: type[Any], atoms: Sequence[Event]) -> list[Any]:
+    of_kind = [atom for atom in atoms if isinstance(atom, kind) and not _is_gaussian(atom)]
+    return _merged(of_kind, _REPEATS[kind])
+
+
+def _merged(atoms: Sequence[Any], repeats: str) -> list[Any]:
+    totals: Counter[Any] = Counter()
+    for atom in atoms:
+        totals[replace(atom, **{repeats: 1})] += getattr(atom, repeats)
+    merged = [replace(one, **{repeats: total}) for one, total in totals.items() if total]
+    return sorted(merged, key=lambda event: tuple(vars(event).values()))
+
+
 __all__ = [
     "ACCOUNTANTS",
     "composed_pld",
@@ -76,8 +147,6 @@ PROFILE_DELTA = 1e-12
 
 NEARLY = 1.0 + 1e-4
 """Most by which the dominating Gaussian of counts may exceed their own loss and replace it."""
-
-_UP = 1.0 + 1e-12
 
 
 def epsilon_of(
@@ -303,3 +372,60 @@ def _checked_atoms(events: Sequence[Event], accountant: str) -> tuple[Event, ...
     atoms = atoms_of(events)
     refuse_secrets(atoms)
     return atoms
+
+
+def epsilon_with_inputs(
+    charges: Sequence[Event], delta: float, accountant: str, budget_epsilon: float
+) -> float:
+    """Computes ε at δ of a release with the releases it builds on, each one charge, rounded up.
+
+    Which accounting is right depends on who chose the settings, and when.
+
+    * One charge: its event was fixed before it was drawn. ε is that of a fixed composition
+      (`epsilon_of_fixed`): the best order, or basic composition of pure releases, whichever is
+      smaller.
+    * A plan that was pinned before the first charge (accountant `tight`): all events were fixed
+      together. What later parts read of earlier outputs (numbers of batches that follow released
+      counts) is no parameter of an event. The same holds as for one charge.
+    * Several charges under the filter (accountant `zcdp`): whoever writes the dataset file may have
+      seen the histogram before the settings of the corpus. An order, or a way to compose, that is
+      picked for the very events that came would be picked by the outputs, too. Rényi divergences at
+      the one order that the cohort's budget fixes add up whatever was chosen in between.
+
+    Args:
+        charges: One event a charge; post-processing is free and counts as none.
+        delta: δ of the cohort, in (0, 1).
+        accountant: `tight` for charges of one pinned plan, `zcdp` for charges of the filter.
+        budget_epsilon: ε of the cohort's budget, which fixes the filter's order.
+
+    Raises:
+        ValueError: If an argument is outside its domain, or an event bounds a secret.
+    """
+    paid = [event for event in charges if not is_post_processing(event)]
+    if _was_fixed(paid, accountant):
+        return epsilon_of_fixed(paid, delta, accountant)
+    return filter_epsilon(paid, delta, budget_epsilon)
+
+
+def profile_with_inputs(
+    charges: Sequence[Event],
+    epsilons: Iterable[float],
+    delta: float,
+    accountant: str,
+    budget_epsilon: float,
+) -> list[float]:
+    """Computes δ of the same charges at each ε >= 0, rounded up.
+
+    Under the filter by ρ, which bounds all orders at once, or, with sampled events, at the order
+    that the budget (`budget_epsilon`, `delta`) fixes.
+    """
+    paid = [event for event in charges if not is_post_processing(event)]
+    if _was_fixed(paid, accountant) or all(is_zcdp(atom) for atom in atoms_of(paid)):
+        return privacy_profile(paid, epsilons, accountant)
+    order = filter_order(budget_epsilon, delta)
+    divergence = math.fsum(renyi_divergence(event, order) for event in paid)
+    return [delta_at_order(divergence, order, float(epsilon)) for epsilon in epsilons]
+
+
+def _was_fixed(paid: Sequence[Event], accountant: str) -> bool:
+    return accountant == "tight" or len(paid) < 2

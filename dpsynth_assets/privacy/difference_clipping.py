@@ -17,21 +17,12 @@ import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import block_columns, column_blocks
-from dpsynth_assets.privacy.cpu_rows import (
-    is_plain,
-    map_on_cpu_threads,
-    nth_largest,
-    plain_entries,
-)
+from dpsynth_assets.privacy.cpu_rows import is_plain, map_on_cpu_threads, nth_largest, plain_entries
 from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import (
-    check_public_logits,
-    check_shapes,
-    rows_by_batch,
-)
+from dpsynth_assets.privacy.token_selection import check_public_logits, check_shapes, rows_by_batch
 
 if TYPE_CHECKING:
     import torch
@@ -381,29 +372,3 @@ def _numbers(row: "torch.Tensor", columns: "torch.Tensor | None") -> np.ndarray:
 
     taken = row if columns is None else row[columns]
     return np.asarray(taken.to(torch.float64).cpu().numpy())
-
-
-def difference_scores_oracle(
-    private_logits: np.ndarray,
-    public_logits: np.ndarray,
-    support: np.ndarray,
-    *,
-    clip_bound: float,
-    expected_batch_size: int,
-    temperature: float,
-) -> np.ndarray:
-    """Computes (A,) scores of one batch of (n, V) logits, (V,) public ones, (A,) support ids.
-
-    The plain NumPy float64 form that the tensor code is tested against.
-    """
-    lattice = DifferenceLattice(clip_bound, expected_batch_size)
-    public = np.asarray(public_logits, dtype=np.float64)[support]
-    public = public - np.logaddexp.reduce(public)
-    total = np.rint(expected_batch_size * public / lattice.unit)
-    for row in np.asarray(private_logits, dtype=np.float64)[:, support]:
-        if np.isfinite(row.max()):
-            shifted = row - row.max()
-            units = np.rint(np.log(np.exp(shifted).sum()) / lattice.normaliser_unit)
-            difference = shifted - units * lattice.normaliser_unit - public
-            total += np.rint(np.clip(difference, -lattice.bound, lattice.bound) / lattice.unit)
-    return np.asarray(total * lattice.unit / (expected_batch_size * temperature))

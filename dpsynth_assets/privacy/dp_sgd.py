@@ -15,9 +15,8 @@ import numpy as np
 from dpsynth_assets.privacy.cpu_threads import one_thread_each
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError, UndeclaredPublicFactError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, TruncatedPoissonGaussianEvent
-from dpsynth_assets.privacy.gradient_clipping import add_clipped
 from dpsynth_assets.privacy.noise import gaussian_like
-from dpsynth_assets.privacy.per_example.shared_passes import GRADIENT_SLACK
+from dpsynth_assets.privacy.per_example.arithmetic import GRADIENT_SLACK
 from dpsynth_assets.privacy.poisson_sampling import StepMeter, poisson_sample
 from dpsynth_assets.privacy.split_batches import SampledSum
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -115,15 +114,15 @@ class DpSgdMechanism:
             bound, when the records of its pass change. None: that of float32 (`GRADIENT_SLACK`).
 
     **Privacy** The clipped sum moves by at most C for each record that enters or leaves
-    (`add_clipped`). Where several share a pass, each is clipped to `record_bound` = C / (1 + M s).
-    Let a unit add j of its records to a batch of B others. If B + j <= M, the others move by at
-    most s each, and if B <= M < B + j they pass alone from then on, which is another change of the
-    records of their passes; in larger batches every record passes alone and none moves. So the sum
-    moves by at most (j + M s) `record_bound` <= j C. It is the same where a record leaves or is
-    replaced, and nothing is assumed of how many records there are. The cost is `event()`, charged
-    for all T steps before the first batch is drawn; a run that stops early has paid for all of
-    them. What optimizers make of the gradients is post-processing. Sums and noise meet in float64:
-    unlike integer noise this is Gaussian up to rounding, see `gaussian_like`.
+    (`PerExampleGradients`). Where several share a pass, each is clipped to `record_bound` =
+    C / (1 + M s). Let a unit add j of its records to a batch of B others. If B + j <= M, the others
+    move by at most s each, and if B <= M < B + j they pass alone from then on, which is another
+    change of the records of their passes; in larger batches every record passes alone and none
+    moves. So the sum moves by at most (j + M s) `record_bound` <= j C. It is the same where a
+    record leaves or is replaced, and nothing is assumed of how many records there are. The cost is
+    `event()`, charged for all T steps before the first batch is drawn; a run that stops early has
+    paid for all of them. What optimizers make of the gradients is post-processing. Sums and noise
+    meet in float64: unlike integer noise this is Gaussian up to rounding, see `gaussian_like`.
 
     **Source** CTCL, section 3.3 and appendix A (DP-Adam), with Poisson batches as its accounting
     assumes but its code does not draw (errata B-002.1), and without a seed (B-002.2).
@@ -228,50 +227,10 @@ class DpSgdMechanism:
             self._meter.draw(len(batch))
             yield batch
 
-    def private_gradient(self, private_gradients: Sequence["torch.Tensor"]) -> list["torch.Tensor"]:
-        """Releases the noisy mean gradient of the oldest batch that has none yet.
-
-        Args:
-            private_gradients: For each parameter (B, *shape) gradients of the loss of one record
-                each (not of their mean), floating-point, on any device with float64. Each must be
-                a function of its own record alone, bit for bit.
-
-        Returns:
-            For each parameter a (*shape) tensor of the gradients' type and device: the clipped
-            sum plus N(0, (σ C)²), over `expected_batch_size`.
-
-        Raises:
-            UnaccountedReleaseError: If no batch waits for its gradient, or there is not one row
-                for each record of the batch.
-            ValueError: If shapes disagree.
-        """
-        parameters = [gradients.new_empty(gradients.shape[1:]) for gradients in private_gradients]
-        return self.private_gradient_of_parts([private_gradients], parameters)
-
-    def private_gradient_of_parts(
-        self,
-        private_parts: Iterable[Sequence["torch.Tensor"]],
-        parameters: Sequence["torch.Tensor"],
-    ) -> list["torch.Tensor"]:
-        """As `private_gradient`, for a batch whose gradients do not fit in memory at once.
-
-        Args:
-            private_parts: Gradients of disjoint parts of the batch, each as `private_gradient`
-                takes them; may be lazy, and without parts where the batch is empty.
-            parameters: (*shape) tensors that give shape, type and device of the results.
-        """
-        import torch
-
-        sums = [
-            torch.zeros(each.shape, dtype=torch.float64, device=each.device) for each in parameters
-        ]
-        rows = sum(add_clipped(sums, part, self.l2_bound) for part in private_parts)
-        return self._release(sums, rows, parameters)
-
     def private_gradient_of_losses(
         self, gradients: "PerExampleGradients", private_parts: Iterable["LossOfPart"]
     ) -> list["torch.Tensor"]:
-        """As `private_gradient_of_parts`, from losses: no caller ever holds a record's gradient.
+        """Releases the noisy mean gradient of the oldest batch that has none yet.
 
         The caller passes losses and gets noisy gradients. No unclipped sum can be passed, since
         none is; the clip bound and the number that sums are divided by are this mechanism's.
@@ -282,10 +241,12 @@ class DpSgdMechanism:
                 batch is empty. Parts of several records only where `may_share_passes` says so.
 
         Returns:
-            For each of `gradients.parameters` a tensor of its shape, type and device.
+            For each of `gradients.parameters` a tensor of its shape, type and device: the clipped
+            sum plus N(0, (σ C)²), over `expected_batch_size`.
 
         Raises:
-            UnaccountedReleaseError: As `private_gradient`, or records share a pass that may not.
+            UnaccountedReleaseError: If no batch waits for its gradient, there is not one row for
+                each record of the batch, or records share a pass that may not.
             TypeError: If the model's gradients cannot be clipped record by record.
             ValueError: If there is not one loss for each record.
         """
@@ -325,7 +286,7 @@ class DpSgdMechanism:
         Args:
             counted: Has every worker draw and clip its records (`SampledSum`), each record with one
                 of them and once, and adds up what they return. Private.
-            parameters: As `private_gradient_of_parts`.
+            parameters: (*shape) tensors that give shape, type and device of the results.
 
         Raises:
             UnaccountedReleaseError: All T batches were drawn before.

@@ -1,4 +1,10 @@
-"""The kinds of guarantee the ledger keeps apart. Numbers of different kinds are never summed."""
+"""The kinds of guarantee the ledger keeps apart, and the facts that sensitivities rest on.
+
+Numbers of different kinds are never summed. A charge records the facts for its label; they are no
+part of a release's identity: a value that was paid for is not paid again because another machine
+would compute it otherwise. This module needs no database: methods name these facts where no ledger
+is installed.
+"""
 
 from enum import StrEnum
 
@@ -17,3 +23,19 @@ class GuaranteeType(StrEnum):
     EX_POST = "ex-post"
     SECRET = "secret"
     NONE = "none"
+
+
+RESTS_ON = "rests_on"
+"""Parameter of a charge that holds these facts."""
+
+EMBEDDINGS = "embeddings"
+"""The way in which private texts were embedded."""
+
+GRADIENTS = "gradients"
+"""The records that shared a pass when gradients were clipped."""
+
+STATES = "states"
+"""The records that shared a pass when hidden states were read."""
+
+SELF_TEST = "self_test"
+"""The test in which no row of a pass moved another's logits, where rounding is not charged."""

@@ -15,17 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import context_changes
-from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits
+from dpsynth_assets.privacy.clipping import ClipLattice, block_entries
 from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.median_box import private_median_box, rank_window
+from dpsynth_assets.privacy.median_box import private_median_box
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import (
-    allowed_tokens,
-    check_shapes,
-    rows_by_batch,
-)
+from dpsynth_assets.privacy.token_selection import allowed_tokens, check_shapes, rows_by_batch
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
@@ -207,34 +203,3 @@ def _gamma_of(boxes: "torch.Tensor", tokens: "torch.Tensor") -> "torch.Tensor":
     logs = own.squeeze(2) - torch.logsumexp(boxes, dim=2)  # of highest P', P, lowest P'
     gamma = torch.maximum(logs[:, 0] - logs[:, 1], logs[:, 1] - logs[:, 2])
     return gamma.clamp_(min=0.0)
-
-
-def median_oracle(
-    private_logits: np.ndarray, *, clip_bound: float, temperature: float, changes: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Computes (V,) scores median/τ and (V,) γ of each token, from (n, V) logits, n >= 0.
-
-    The plain NumPy float64 form that the tensor code is tested against.
-    """
-    clipped = [clip_logits(row, clip_bound) for row in private_logits if np.isfinite(row.max())]
-    padding = rank_window(len(clipped), changes)[2]
-    edge = np.full((padding, private_logits.shape[1]), clip_bound)
-    ordered = np.sort(np.vstack([-edge, *clipped, edge]), axis=0)
-    halves = len(ordered) - 1 + changes * np.arange(-1, 2)
-    box = (ordered[halves // 2] + ordered[(halves + 1) // 2]) / (2 * temperature)
-    gamma = [_gamma_oracle(box[0], box[1], box[2], token) for token in range(box.shape[1])]
-    return box[1], np.array(gamma)
-
-
-def _gamma_oracle(left: np.ndarray, median: np.ndarray, right: np.ndarray, token: int) -> float:
-    others = np.arange(len(median)) != token
-
-    def log_probability(own: float, rest: np.ndarray) -> float:
-        return float(-np.logaddexp.reduce(np.append(rest[others] - own, 0.0)))
-
-    score = log_probability(median[token], median)
-    return max(
-        log_probability(right[token], left) - score,
-        score - log_probability(left[token], right),
-        0.0,
-    )

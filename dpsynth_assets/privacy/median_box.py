@@ -1,16 +1,25 @@
 """The box in which a neighbour's component-wise median of clipped logits must lie.
 
-Shape letters: n rows of one batch, A allowed tokens, C tokens of one block. K logit vectors enter
-or leave between neighbours.
+It is read off order statistics of each column of int32 keys, without sorting where that is slower.
+Columns of float32 logits on a CPU are read in blocks that fit its cache.
+
+Shape letters: n rows of one batch, A allowed tokens, C tokens of one block, K columns to sort. K
+logit vectors enter or leave between neighbours.
 """
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.privacy.clipping import ClipLattice, block_columns, lower_floor
+from dpsynth_assets.privacy.clipping import (
+    ROWS_PER_SUM,
+    ClipLattice,
+    block_columns,
+    block_entries,
+    lower_floor,
+)
 from dpsynth_assets.privacy.cpu_rows import is_plain, maxima, usable
-from dpsynth_assets.privacy.order_statistics import order_statistics, ordered_keys, rows_above
 
 if TYPE_CHECKING:
     import torch
@@ -154,3 +163,212 @@ def _fill_box(
     # [amin2025 D3] half ranks: rank r/2 is the mean of ranks ⌊r/2⌋ and ⌈r/2⌉
     for line, half in enumerate((total - 1 - changes, total - 1, total - 1 + changes)):
         box[line] = (at(half // 2) + at((half + 1) // 2)) / 2 if half % 2 else at(half // 2)
+
+
+def order_statistics(
+    keys: "torch.Tensor", first: int, count: int, *, lowest: int, span: int
+) -> "torch.Tensor":
+    """Finds the order statistics of ranks first .. first + count − 1 of every column.
+
+    A CPU sorts short columns faster than it can select from them; other devices bisect.
+
+    Args:
+        keys: (n, K) int32; overwritten.
+        first: Lowest zero-based rank, >= 0.
+        count: How many ranks, with first + count <= n.
+        lowest: Keys below it count as it (bisection), or stay as they are (sorting).
+        span: Keys are at most lowest + span; span < 2^24.
+
+    Returns:
+        (count, K) int32, ascending: equal to the sorted keys at those ranks, but for keys below
+        `lowest`, which may come out as any number up to it.
+    """
+    if keys.device.type == "cpu":
+        return _by_sorting(keys, first, count)
+    return by_bisection(keys, first, count, lowest=lowest, span=span)
+
+
+def _by_sorting(keys: "torch.Tensor", first: int, count: int) -> "torch.Tensor":
+    """Sorts every column in memory where its entries are adjacent, with NumPy's vectorised sort."""
+    import torch
+
+    ordered = np.ascontiguousarray(keys.numpy().T)
+    ordered.sort(axis=1)
+    return torch.from_numpy(np.ascontiguousarray(ordered[:, first : first + count].T))
+
+
+def by_bisection(
+    keys: "torch.Tensor", first: int, count: int, *, lowest: int, span: int
+) -> "torch.Tensor":
+    """Builds the first rank bit by bit from the number of keys below; steps on to the next ranks.
+
+    The value of rank r is the largest v with at most r keys below v. One pass over the keys finds
+    one bit, whatever the keys are: shapes and steps do not depend on them.
+    """
+    import torch
+
+    value = torch.full(keys.shape[1:], lowest, dtype=torch.int32, device=keys.device)
+    for bit in range(span.bit_length() - 1, -1, -1):
+        candidate = value + (1 << bit)
+        value = torch.where(rows_where(keys < candidate) <= first, candidate, value)
+    found = [value]
+    for rank in range(first + 1, first + count):
+        above = keys > value
+        following = torch.where(above, keys, torch.iinfo(torch.int32).max).amin(dim=0)
+        value = torch.where(len(keys) - rows_where(above) > rank, value, following)
+        found.append(value)
+    return torch.stack(found)
+
+
+def rows_where(mask: "torch.Tensor") -> "torch.Tensor":
+    """Counts True in each column of (n, K): (K,) int32. Bytes are added without a wider copy."""
+    import torch
+
+    counts = torch.zeros(mask.shape[1], dtype=torch.int32, device=mask.device)
+    for part in mask.view(torch.uint8).split(ROWS_PER_SUM):
+        counts += torch.sum(part, dim=0, dtype=torch.uint8)
+    return counts
+
+
+def rows_above(block: "torch.Tensor", floor: "torch.Tensor") -> "torch.Tensor":
+    """Counts in each column of (n, K) logits those above their row's (n, 1) floor: (K,) int32."""
+    import torch
+
+    if block.device.type == "cpu" and block.dtype == torch.float32:
+        return rows_where(torch.from_numpy(np.greater(block.numpy(), floor.numpy())))
+    return rows_where(block > floor)
+
+
+_SPARE_COLUMNS = 16
+"""Rows of a buffer lie one cache line more than a power of two apart, so columns can be read."""
+
+_TURNED_ENTRIES = 1 << 20
+"""Shifted logits that are held at a time on their way to columns: 4 MiB."""
+
+_WORTH_LEAVING_OUT = 0.6
+"""Share of columns to sort below which finding them costs less than sorting all."""
+
+_FEW_ROWS = 16
+"""Rows up to which a sorting network takes less time than a sort of every column."""
+
+_NETWORK_COLUMNS = 1 << 13
+"""Columns that a sorting network works on at a time: 512 KiB of _FEW_ROWS rows."""
+
+
+def ordered_keys(
+    logits: np.ndarray, shift: np.ndarray, *, first: int, count: int, floor: int
+) -> np.ndarray:
+    """Finds the order statistics of ranks first .. first + count - 1 of every column.
+
+    Args:
+        logits: (n, A) float32 whose rows have finite maxima; a view with any row stride.
+        shift: (n,) float32 of `ClipLattice.shift`.
+        first: Lowest zero-based rank, >= 0.
+        count: How many ranks, with first + count <= n.
+        floor: `ClipLattice.lowest_key`: bits up to it are one and the same clipped logit.
+
+    Returns:
+        (count, A) int32 bits that `ClipLattice.values_of_bits` turns into clipped logits: the clip
+        keeps the order, so it waits until the ranks are found.
+
+    Few rows pass a sorting network, in which all columns take a step at once. Else shifted rows are
+    read off a buffer column by column into blocks in which a column's entries are adjacent; NumPy's
+    vectorised sort of these is faster than selecting from them. Columns whose ranks are all the
+    floor are left unsorted where they seem to be many.
+    """
+    rows, tokens = logits.shape
+    width = max(1, min(tokens, block_entries("cpu") // 2 // max(1, rows)))
+    wide = max(width, min(tokens, _TURNED_ENTRIES // max(1, rows)))
+    buffer = np.empty((rows, wide + _SPARE_COLUMNS), dtype=np.float32)
+    turned = np.empty((width, rows), dtype=np.int32)
+    found = np.full((count, tokens), floor, dtype=np.int32)
+    needed = rows - first - count + 1
+    for left in range(0, tokens, wide):
+        part = logits[:, left : left + wide]
+        moved = np.add(part, shift[:, None], out=buffer[:, : part.shape[1]]).view(np.int32)
+        ranks = found[:, left : left + part.shape[1]]
+        if rows <= _FEW_ROWS:
+            _rank_few_rows(moved, first, ranks)
+        elif _few_exceed(moved, floor, needed):
+            _rank_some(moved, np.flatnonzero(_counts_above(moved, floor) >= needed), first, ranks)
+        else:
+            _rank_all(moved, turned, first, ranks)
+    return found
+
+
+def _rank_few_rows(keys: np.ndarray, first: int, ranks: np.ndarray) -> None:
+    """Does what `_rank_all` does by a sorting network; overwrites the keys.
+
+    Each step compares two rows entry by entry and leaves the smaller entries in the first.
+    """
+    spare = np.empty(_NETWORK_COLUMNS, dtype=np.int32)
+    for start in range(0, keys.shape[1], _NETWORK_COLUMNS):
+        own = slice(start, start + _NETWORK_COLUMNS)
+        rows = list(keys[:, own])
+        free = spare[: len(rows[0])]
+        for low, high in sorting_network(len(rows)):
+            np.minimum(rows[low], rows[high], out=free)
+            np.maximum(rows[low], rows[high], out=rows[high])
+            rows[low], free = free, rows[low]
+        ranks[:, own] = rows[first : first + len(ranks)]
+
+
+@cache
+def sorting_network(rows: int) -> tuple[tuple[int, int], ...]:
+    """Lists pairs of places; to order each pair in turn, the smaller first, sorts any numbers.
+
+    **Source** Batcher 1968, odd-even merge sort of a power of two of places, without the pairs that
+    reach beyond the last one: there they would find nothing smaller.
+    """
+    pairs = []
+    merged = 1
+    while merged < rows:
+        apart = merged
+        while apart:
+            pairs += [
+                (low, low + apart)
+                for start in range(apart % merged, rows - apart, 2 * apart)
+                for low in range(start, min(start + apart, rows - apart))
+                if low // (2 * merged) == (low + apart) // (2 * merged)
+            ]
+            apart //= 2
+        merged *= 2
+    return tuple(pairs)
+
+
+def _few_exceed(keys: np.ndarray, floor: int, needed: int) -> bool:
+    """Guesses from some columns of (n, C) keys whether half have fewer than `needed` above."""
+    sample = keys[:, :: max(1, keys.shape[1] // _SAMPLED_COLUMNS)]
+    return bool(np.mean(_counts_above(sample, floor) >= needed) < _WORTH_LEAVING_OUT)
+
+
+def _counts_above(keys: np.ndarray, floor: int) -> np.ndarray:
+    """Counts in each column of (n, C) keys those above the floor: (C,) int64."""
+    above = np.greater(keys, np.int32(floor)).view(np.uint8)
+    parts = [above[start : start + 255] for start in range(0, len(above), 255)]
+    total = np.zeros(keys.shape[1], dtype=np.int64)
+    for part in parts:  # bytes of at most 255 rows do not overflow
+        total += np.add.reduce(part, axis=0, dtype=np.uint8)
+    return total
+
+
+def _rank_all(keys: np.ndarray, turned: np.ndarray, first: int, ranks: np.ndarray) -> None:
+    """Writes ranks from `first` on of every column of (n, C) keys into (count, C), in blocks."""
+    count, width = len(ranks), len(turned)
+    for start in range(0, keys.shape[1], width):
+        columns = keys[:, start : start + width].T
+        block = turned[: len(columns)]
+        np.copyto(block, columns)
+        block.sort(axis=1)
+        ranks[:, start : start + width] = block[:, first : first + count].T
+
+
+def _rank_some(keys: np.ndarray, columns: np.ndarray, first: int, ranks: np.ndarray) -> None:
+    """Does what `_rank_all` does for (K,) columns and leaves the others as they are."""
+    count = len(ranks)
+    width = max(1, block_entries("cpu") // 2 // max(1, len(keys)))
+    for start in range(0, len(columns), width):
+        own = columns[start : start + width]
+        block = keys.T[own]
+        block.sort(axis=1)
+        ranks[:, own] = block[:, first : first + count].T

@@ -12,12 +12,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
-from dpsynth_assets.privacy.events import (
-    Event,
-    MixtureGaussianEvent,
-    PoissonGaussianEvent,
-    flatten,
-)
+from dpsynth_assets.privacy.events import Event, MixtureGaussianEvent, PoissonGaussianEvent, flatten
 from dpsynth_assets.privacy.sampled_gaussian import sampled_divergence, some_record
 
 ORDERS = tuple(1.0 + 0.25 * 1.05**step for step in range(201))
@@ -200,8 +195,11 @@ def refuse_secrets(atoms: Sequence[Event]) -> None:
 
 
 def float_up(value: Fraction) -> float:
-    """Rounds an exact number up to a float."""
-    nearest = float(value)
+    """Rounds an exact number up to a float; infinity where it is beyond them all."""
+    try:
+        nearest = float(value)
+    except OverflowError:
+        return math.inf
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 

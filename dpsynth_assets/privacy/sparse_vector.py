@@ -20,7 +20,7 @@ from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
 from dpsynth_assets.privacy.clipping import block_entries
 from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.events import Event, PureEvent
+from dpsynth_assets.privacy.events import PureEvent
 from dpsynth_assets.privacy.next_token_distributions import (
     DISTRIBUTIONS_PER_SUM,
     next_token_distributions,
@@ -86,7 +86,7 @@ class PublicTokenTest:
         for the neighbour, however often it was asked, and the noise of the one "far" distance has
         to rise by at most 2Δ (e^(2Δ/(2σ))). So ε = 2Δ/σ. Changes add up, within a batch and over
         batches. Slack δ moves a softmax by 2·tanh(δ/2) <= δ in L1, in each of at most P rows, the
-        room of a forward pass (`forward_passes`). Whose batches they are is not known; the
+        room of a forward pass (`pass_rows`). Whose batches they are is not known; the
         instances of all batches of a pass add up (`_weight_elsewhere`).
 
         **Source** Amin et al. 2024, Lemma 3 and Lemma 5; replace-one is ours.
@@ -272,20 +272,6 @@ class OpenTokenTest:
         return np.array(noisy, dtype=np.int64)  # [amin2024 A1:L12]
 
 
-def break_even_share(token_event: Event, test_event: Event) -> float:
-    """Finds the share of private tokens below which testing is cheaper than not testing.
-
-    Args:
-        token_event: Price of one private token, from a token mechanism's `event(1)`.
-        test_event: Price of one instance, from `PublicTokenTest.event(1)`.
-
-    Returns:
-        ρ_token / (ρ_token + ρ_test) in (0, 1): without the test every token costs ρ_token, with it
-        every private one costs the sum. It does not depend on s.
-    """
-    return float(token_event.rho / (token_event.rho + test_event.rho))
-
-
 def draw_public_tokens(
     public_logits: "torch.Tensor", temperature: float, allowed: np.ndarray | None = None
 ) -> np.ndarray:
@@ -299,27 +285,6 @@ def draw_public_tokens(
     scores = public_logits if columns is None else public_logits.index_select(1, columns)
     tokens = draw_tokens(scores, Fraction(temperature))
     return tokens if columns is None else columns.cpu().numpy()[tokens]  # [amin2024 A1:L19]
-
-
-def distance_oracle(
-    private_logits: np.ndarray, public_logits: np.ndarray, expected_batch_size: int
-) -> float:
-    """Computes d(Z, z_pub) of one batch of (n, V) logits and (V,) public ones in NumPy float64.
-
-    The plain form that the tensor code is tested against.
-    """
-
-    def softmax(logits: np.ndarray) -> np.ndarray:
-        weights = np.exp(logits - logits.max())
-        return np.asarray(weights / weights.sum())
-
-    rows = np.asarray(private_logits, dtype=np.float64)
-    total = np.zeros(rows.shape[1])
-    for row in rows:
-        if np.isfinite(row.max()):
-            total += softmax(row)
-    public = softmax(np.asarray(public_logits, dtype=np.float64))
-    return float(np.abs(total / expected_batch_size - public).sum())
 
 
 def _weight_of_change(batch: BatchTerms) -> Fraction:

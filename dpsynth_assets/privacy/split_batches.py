@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.per_example.arithmetic import Products
-from dpsynth_assets.privacy.per_example.sum_lattice import SumLattice
+from dpsynth_assets.privacy.per_example.arithmetic import Products, SumLattice
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
 
 if TYPE_CHECKING:

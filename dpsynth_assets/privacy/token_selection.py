@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import BatchTerms
-from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, clip_logits, usable_rows
+from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, usable_rows
 from dpsynth_assets.privacy.cpu_rows import is_plain, largest_columns, maxima, sums_of_clipped
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
@@ -184,21 +184,6 @@ class MeanTokenMechanism:
         """
         block = 8 * min(rows * vocabulary, max(block_entries(), vocabulary))
         return 8 * (batches + 3) * vocabulary + block + 32 * rows
-
-
-def mean_scores_oracle(
-    private_logits: np.ndarray, *, clip_bound: float, expected_batch_size: int, temperature: float
-) -> np.ndarray:
-    """Computes (V,) scores z̄/τ of one batch of (n, V) logits in NumPy float64, n >= 0.
-
-    The plain form that the tensor code is tested against.
-    """
-    private_logits = np.asarray(private_logits, dtype=np.float64)
-    total = np.zeros(private_logits.shape[1])
-    for row in private_logits:
-        if np.isfinite(row.max()):
-            total += clip_logits(row, clip_bound)
-    return total / (expected_batch_size * temperature)
 
 
 def _largest_columns(public: "torch.Tensor", count: int) -> "torch.Tensor":

@@ -20,8 +20,8 @@ from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event, event_to_json
+from dpsynth_assets.privacy.guarantees import RESTS_ON
 from dpsynth_assets.privacy.ledger import BudgetTerms, LedgerEntry
-from dpsynth_assets.privacy.rests_on import RESTS_ON
 from dpsynth_assets.report.label import charges_behind
 from dpsynth_assets.report.label_texts import NOT_RUN
 

@@ -18,9 +18,8 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
-from dpsynth_assets.privacy.ledger.guaranteed import SWITCHED, charged_copies
 from dpsynth_assets.privacy.ledger.schema import COMMIT, KEPT
-from dpsynth_assets.privacy.ledger.statement import cohort_spend
+from dpsynth_assets.privacy.ledger.statement import SWITCHED, charged_copies, cohort_spend
 from dpsynth_assets.privacy.pld import DISCRETIZATION
 from dpsynth_assets.report.label_assumptions import (
     assumptions,

@@ -21,8 +21,8 @@ from dpsynth_assets.privacy.events import (
     flatten,
     is_post_processing,
 )
+from dpsynth_assets.privacy.guarantees import EMBEDDINGS, GRADIENTS, RESTS_ON, SELF_TEST, STATES
 from dpsynth_assets.privacy.ledger import LedgerEntry
-from dpsynth_assets.privacy.rests_on import EMBEDDINGS, GRADIENTS, RESTS_ON, SELF_TEST, STATES
 
 SAME_PASS = "passes of one record are assumed to give the same bits each time"
 

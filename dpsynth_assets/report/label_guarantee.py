@@ -9,13 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpsynth_assets.privacy.accounting import gaussian_mu_of
+from dpsynth_assets.privacy.accounting import (
+    epsilon_with_inputs,
+    gaussian_mu_of,
+    profile_with_inputs,
+)
 from dpsynth_assets.privacy.events import Event, MixtureGaussianEvent, is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry
-from dpsynth_assets.privacy.ledger.guaranteed import PLAN, SWITCHED
+from dpsynth_assets.privacy.ledger.statement import PLAN, SWITCHED
 from dpsynth_assets.privacy.ledger.terms import TIGHT
-from dpsynth_assets.privacy.with_inputs import epsilon_with_inputs, profile_with_inputs
 from dpsynth_assets.report.label_texts import BASIS, DEFINITIONS, DOUBLED, OF_A_CORPUS, READING
 
 PROFILE_EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)

@@ -19,7 +19,7 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import LedgerEntry
-from dpsynth_assets.privacy.ledger.guaranteed import FILTER, PLAN, SWITCHED
+from dpsynth_assets.privacy.ledger.statement import FILTER, PLAN, SWITCHED
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 DEFINITIONS = {

@@ -17,10 +17,9 @@ from dpsynth_assets.privacy.errors import (
     UnaccountedReleaseError,
 )
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import EMBEDDINGS, RESTS_ON, SELF_TEST, GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
 from dpsynth_assets.privacy.release import Cost
-from dpsynth_assets.privacy.rests_on import EMBEDDINGS, RESTS_ON, SELF_TEST
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.releases.consent import UnagreedChargeError, paying_only
 from dpsynth_assets.releases.once import Drawn, PublicInputError, release_once

@@ -6,13 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.attacks import median_neighbours
-from dpsynth_assets.attacks.median_audit import MedianAudit, WatchedMedian
-from dpsynth_assets.attacks.median_neighbours import neighbour_sets, token_gaps
+from dpsynth_assets.attacks import median_audit
+from dpsynth_assets.attacks.median_audit import (
+    MedianAudit,
+    WatchedMedian,
+    neighbour_sets,
+    token_gaps,
+)
 from dpsynth_assets.privacy.clipping import clip_logits
-from dpsynth_assets.privacy.median import MedianTokenMechanism, median_oracle
+from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.oracles import median_oracle
 
 BOUND, TEMPERATURE, VOCABULARY = 4.0, 1.3, 7
 REPLACE_ONE, ADD_REMOVE = NeighboringRelation.REPLACE_ONE, NeighboringRelation.ADD_REMOVE
@@ -74,7 +79,7 @@ def test_sets_of_a_unit_are_all_there_are_or_a_sample_that_is_always_the_same():
     assert {tuple(pair) for pair in pairs} == set(itertools.combinations(range(6), 2))
     assert [chosen.shape for chosen in neighbour_sets(40, 1, audited=9)] == [(9, 1)]
     _, sampled = neighbour_sets(100, 20)
-    assert sampled.shape == (median_neighbours.FEWEST_SETS, 20)
+    assert sampled.shape == (median_audit.FEWEST_SETS, 20)
     assert all(len(set(chosen)) == 20 for chosen in sampled.tolist())
     np.testing.assert_array_equal(sampled, neighbour_sets(100, 20)[1])
     assert neighbour_sets(3, 20)[1].tolist() == [[0, 1, 2]]  # a batch holds no more
@@ -84,7 +89,7 @@ def test_sets_of_a_unit_are_all_there_are_or_a_sample_that_is_always_the_same():
 def test_blocks_of_columns_do_not_change_the_gaps(relation, monkeypatch):
     rows = next(batches(6))
     whole = token_gaps(rows, 3, mechanism(relation))
-    monkeypatch.setattr(median_neighbours, "BLOCK_ENTRIES", 12)
+    monkeypatch.setattr(median_audit, "BLOCK_ENTRIES", 12)
     for one, other in zip(whole, token_gaps(rows, 3, mechanism(relation)), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
 

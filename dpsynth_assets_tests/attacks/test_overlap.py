@@ -1,12 +1,8 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.attacks import word_spans
-from dpsynth_assets.attacks.overlap import (
-    has_verbatim_private_span,
-    near_duplicate_share,
-    verbatim_share,
-)
+from dpsynth_assets.attacks import overlap
+from dpsynth_assets.attacks.overlap import near_duplicate_share, verbatim_share
 
 SECRET = (
     "Marta took the blue kayak past the northern lighthouse on Thursday and lost her grandmother's "
@@ -24,7 +20,7 @@ def _private(extra=()):
 
 
 def _leaks(text, private=None, public=PUBLIC, **settings):
-    return has_verbatim_private_span([text], private or _private(), public, **settings)
+    return verbatim_share([text], private or _private(), public, **settings)
 
 
 def test_a_planted_span_is_found():
@@ -106,8 +102,8 @@ def test_a_word_is_everyday_by_its_share_of_public_documents():
 def test_spans_do_not_cross_records():
     words = SECRET.split()
     halves = [" ".join(words[:11]), " ".join(words[11:])]
-    assert not has_verbatim_private_span([SECRET], halves, [])
-    assert not has_verbatim_private_span(halves, [SECRET], [])
+    assert not verbatim_share([SECRET], halves, [])
+    assert not verbatim_share(halves, [SECRET], [])
 
 
 def test_the_share_counts_texts():
@@ -116,7 +112,7 @@ def test_the_share_counts_texts():
 
 
 def test_the_answer_does_not_depend_on_blocks(monkeypatch):
-    monkeypatch.setattr(word_spans, "BLOCK_TEXTS", 2)
+    monkeypatch.setattr(overlap, "BLOCK_TEXTS", 2)
     texts = ["harmless", NOTICE, "", SECRET, PUBLIC[0]]
     assert verbatim_share(texts, _private(), PUBLIC) == 0.2
     three = _private(extra=["other", SECRET, "other", SECRET])
@@ -124,14 +120,14 @@ def test_the_answer_does_not_depend_on_blocks(monkeypatch):
 
 
 def test_empty_sides_leak_nothing():
-    assert not has_verbatim_private_span([], _private(), PUBLIC)
-    assert not has_verbatim_private_span([SECRET], [], [])
-    assert not has_verbatim_private_span(["short"], ["short"], [])
+    assert not verbatim_share([], _private(), PUBLIC)
+    assert not verbatim_share([SECRET], [], [])
+    assert not verbatim_share(["short"], ["short"], [])
 
 
 def test_scripts_without_spaces_are_compared_by_character():
     secret = "彼女は木曜日に青い舟で北の灯台を過ぎた"
-    assert has_verbatim_private_span([f"すると{secret}"], [secret], [])
+    assert verbatim_share([f"すると{secret}"], [secret], [])
 
 
 @pytest.mark.parametrize("settings", [{"words": 0}, {"most_units": 0}, {"piece_words": 13}])

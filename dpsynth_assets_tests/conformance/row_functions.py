@@ -114,7 +114,7 @@ def histograms_and_sums() -> dict[str, Moved]:
     from dpsynth_assets.methods.epsvec.shots import ShotVotes
     from dpsynth_assets.methods.inputs import PrivateInputs
     from dpsynth_assets.privacy.lattice import Lattice
-    from dpsynth_assets.privacy.secret_statistics import ClusterStatistics
+    from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
 
     records, public = near_ties(DIMENSION)
     names, candidate_labels = ["a", "b"], np.arange(len(public)) // 2 % 2

@@ -10,11 +10,11 @@ from scipy import stats
 from dpsynth_assets.attacks.audits.statistics import (
     audit_scores,
     event_curve,
-    gaussian_curve,
     lower_rate,
     pure_curve,
     upper_rate,
 )
+from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.histogram import histogram_event, release_histogram, scale_for
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -75,8 +75,12 @@ def test_a_scale_for_an_epsilon_keeps_it_and_wastes_little():
 
 def test_gaussian_counts_are_gaussian_to_an_attacker():
     # The discrete law on whole counts gives nothing away that the continuous one does not.
-    assert not audit("gaussian", "add-remove", 1, gaussian_curve(1.0)).refuted
-    assert audit("gaussian", "add-remove", 1, gaussian_curve(0.6)).refuted
+    assert not audit(
+        "gaussian", "add-remove", 1, event_curve([GaussianEvent(noise_multiplier=1.0)])
+    ).refuted
+    assert audit(
+        "gaussian", "add-remove", 1, event_curve([GaussianEvent(noise_multiplier=1 / 0.6)])
+    ).refuted
 
 
 @pytest.mark.parametrize("noise", NOISES)

@@ -15,6 +15,7 @@ import torch
 from dpsynth_assets import privacy
 from dpsynth_assets.attacks.audits import find_audit
 from dpsynth_assets.attacks.audits.entropy import REAL, seeded_everywhere
+from dpsynth_assets.attacks.audits.gradients import private_gradient
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -120,7 +121,7 @@ def test_votes_and_gradients_refuse_one_release_more_than_was_charged():
     training = dp_sgd()
     gradients_of(training)
     with pytest.raises(UnaccountedReleaseError):
-        training.private_gradient([torch.zeros(0, 2)])
+        private_gradient(training, [torch.zeros(0, 2)])
     with pytest.raises(UnaccountedReleaseError):
         training.batches(5)
 
@@ -158,7 +159,7 @@ def dp_sgd():
 
 def gradients_of(mechanism, records=10):
     for batch in mechanism.batches(records):
-        mechanism.private_gradient([torch.zeros(len(batch), 2)])
+        private_gradient(mechanism, [torch.zeros(len(batch), 2)])
 
 
 def histogram_cost(records):

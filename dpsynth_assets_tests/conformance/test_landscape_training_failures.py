@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpsynth_assets.attacks.audits.gradients import private_gradient
 from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -69,7 +70,10 @@ POISSON = {"sampling_probability": 0.1, "noise_multiplier": 0.35, "steps": 10}
 def mechanism(**changes):
     settings = {"sampling_probability": 0.1, "noise_multiplier": 1.0, "steps": 60, **changes}
     relation = settings.pop("relation", NeighboringRelation.ADD_REMOVE)
-    return DpSgdMechanism(l2_bound=1.0, expected_batch_size=1.0, relation=relation, **settings)
+    company = {"most_in_company": RECORDS, "gradient_slack": 0.0}
+    return DpSgdMechanism(
+        l2_bound=1.0, expected_batch_size=1.0, relation=relation, **company, **settings
+    )
 
 
 def worst_case_gradients(batch, target):
@@ -82,7 +86,7 @@ def poisson_score(target):
     """The least negative step of one epoch's worth of true Poisson batches."""
     tested = mechanism(relation=NeighboringRelation.ZERO_OUT, **POISSON)
     steps = [
-        float(tested.private_gradient([worst_case_gradients(batch, target)])[0])
+        float(private_gradient(tested, [worst_case_gradients(batch, target)])[0])
         for batch in tested.batches(RECORDS)
     ]
     return max(steps)
@@ -124,7 +128,7 @@ def test_our_batches_are_not_of_one_size():
 
 def run(tested, batches):
     for batch in batches:
-        tested.private_gradient([torch.zeros(len(batch), 3)])
+        private_gradient(tested, [torch.zeros(len(batch), 3)])
 
 
 def test_a_loop_that_brings_its_own_batches_is_refused():
@@ -150,7 +154,7 @@ def test_a_step_beyond_the_plan_is_refused_not_free():
     with pytest.raises(UnaccountedReleaseError, match="planned steps"):
         tested.batches(RECORDS)
     with pytest.raises(UnaccountedReleaseError, match="got one more"):
-        tested.private_gradient([torch.zeros(2, 3)])
+        private_gradient(tested, [torch.zeros(2, 3)])
 
 
 # Un-noised vectors kept on disk and noised at each start (EPSVec): every start is a new release.

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from dpsynth_assets.privacy.clipping import clip_logits
-from dpsynth_assets.privacy.median import MedianTokenMechanism, median_oracle
+from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.oracles import median_oracle
 
 BOUND, TEMPERATURE, VOCABULARY = 6.0, 1.5, 7
 RELATIONS = [str(relation) for relation in NeighboringRelation]

@@ -9,7 +9,7 @@ import types
 import polars as pl
 import pytest
 
-from dpsynth_assets.attacks.overlap import has_verbatim_private_span
+from dpsynth_assets.attacks.overlap import verbatim_share
 from dpsynth_assets.orchestration.checks import GATE, Candidate, evaluate_conditions
 from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.events import POST_PROCESSING
@@ -93,7 +93,7 @@ def gate(spec, rows, ledger):
 def comparing_gate(spec, rows, ledger):
     """The planted bug: it looks for copied spans in the records of this installation."""
     private = SensitiveStore().counted_internal(spec.name, purpose="a test").records["text"]
-    copies = has_verbatim_private_span(rows.texts, private.to_list(), PUBLIC)
+    copies = verbatim_share(rows.texts, private.to_list(), PUBLIC)
     return gate(spec, rows, ledger) | {"no_copied_span": not copies}
 
 

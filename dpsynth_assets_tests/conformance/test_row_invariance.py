@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
-from dpsynth_assets.privacy.per_example.shared_passes import GRADIENT_SLACK
+from dpsynth_assets.privacy.per_example.arithmetic import GRADIENT_SLACK
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,13 @@ import torch
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from dpsynth_assets.attacks.audits.thresholds import EqualBatches
+from dpsynth_assets.attacks.audits.token_choices import EqualBatches
 from dpsynth_assets.privacy import sparse_vector
-from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, distance_oracle
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import batched
+from dpsynth_assets_tests.privacy.oracles import distance_oracle
 
 FALSE_ALARM = 1e-6
 ROUNDING = 1 + 1e-7

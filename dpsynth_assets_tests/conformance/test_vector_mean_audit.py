@@ -13,11 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.privacy.vector_mean import (
-    VectorMean,
-    stacked_l2_sensitivity,
-    vector_mean_event,
-)
+from dpsynth_assets.privacy.vector_mean import VectorMean, stacked_l2_sensitivity, vector_mean_event
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 BOUNDS = np.array([2.0, 2.0, 2.0, 2.0])

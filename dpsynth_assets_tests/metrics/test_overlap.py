@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.attacks import word_spans
+from dpsynth_assets.attacks import overlap
 from dpsynth_assets.attacks.canaries import contains_canary, find_canaries
 from dpsynth_assets.attacks.overlap import (
-    has_verbatim_private_span,
     near_duplicate_share,
     verbatim_share,
 )
@@ -16,35 +15,35 @@ PRIVATE = [f"Case {n}. {FORM}. Thing {n} broke." for n in range(20)] + [f"Hello.
 
 def test_planted_private_span_is_found_whatever_its_case_and_punctuation():
     leak = f"Well, {SECRET.upper().replace(' ', ',  ')}"
-    assert has_verbatim_private_span(["harmless", leak], PRIVATE, [])
+    assert verbatim_share(["harmless", leak], PRIVATE, [])
 
 
 def test_boilerplate_of_many_units_is_not_a_leak_of_one():
-    assert not has_verbatim_private_span([FORM], PRIVATE, [])
-    assert has_verbatim_private_span([FORM], PRIVATE, [], most_units=20)
+    assert not verbatim_share([FORM], PRIVATE, [])
+    assert verbatim_share([FORM], PRIVATE, [], most_units=20)
 
 
 def test_span_repeated_within_one_unit_is_still_its_own():
     records = [f"{SECRET} {n}" for n in range(5)]
-    assert not has_verbatim_private_span([SECRET], records, [])
-    assert has_verbatim_private_span([SECRET], records, [], private_units=["one"] * 5)
+    assert not verbatim_share([SECRET], records, [])
+    assert verbatim_share([SECRET], records, [], private_units=["one"] * 5)
 
 
 def test_span_of_a_public_document_is_not_a_leak():
-    assert not has_verbatim_private_span([SECRET], PRIVATE, [f"As they say, {SECRET}."])
+    assert not verbatim_share([SECRET], PRIVATE, [f"As they say, {SECRET}."])
 
 
 def test_span_must_be_long_enough_and_within_one_text():
     first, second = SECRET.split()[:7], SECRET.split()[7:]
     texts = [" ".join(first), " ".join(second)]
-    assert not has_verbatim_private_span(texts, PRIVATE, [])
-    assert has_verbatim_private_span(texts, PRIVATE, [], words=7)
+    assert not verbatim_share(texts, PRIVATE, [])
+    assert verbatim_share(texts, PRIVATE, [], words=7)
 
 
 def test_answers_do_not_depend_on_block_size(monkeypatch):
-    monkeypatch.setattr(word_spans, "BLOCK_TEXTS", 3)
-    assert has_verbatim_private_span(["a b"] * 7 + [SECRET], PRIVATE, [])
-    assert not has_verbatim_private_span([FORM], PRIVATE, [])
+    monkeypatch.setattr(overlap, "BLOCK_TEXTS", 3)
+    assert verbatim_share(["a b"] * 7 + [SECRET], PRIVATE, [])
+    assert not verbatim_share([FORM], PRIVATE, [])
     assert verbatim_share(["none"] * 6 + [SECRET, SECRET], PRIVATE, []) == 0.25
 
 

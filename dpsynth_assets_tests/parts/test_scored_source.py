@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.attacks.near_copies import close_among
+from dpsynth_assets.attacks.overlap import close_among
 from dpsynth_assets.orchestration.assets import copied_spans
 from dpsynth_assets.orchestration.assets.parted_records import store_in_parts
 from dpsynth_assets.orchestration.assets.scoring import CorpusToScore, score_corpora
@@ -124,7 +124,7 @@ def test_another_record_is_another_version(stores):
 
 
 def test_copies_are_counted_alike_in_parts_and_whole(stores):
-    from dpsynth_assets.attacks.word_spans import word_blocks
+    from dpsynth_assets.attacks.overlap import word_blocks
 
     texts = stores[0].read_for_scoring("letters", "source")[0]["text"].to_list()
     (block,) = word_blocks([*texts[::5], LONG])

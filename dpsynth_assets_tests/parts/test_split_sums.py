@@ -27,10 +27,9 @@ from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.orchestration.assets.parted_records import given_parts, store_in_parts
 from dpsynth_assets.privacy import histogram, secret_clustering, vector_mean
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.secret_budgets import SecretBudget, SecretPromise
-from dpsynth_assets.privacy.secret_clustering import SampledStatistics
+from dpsynth_assets.privacy.secret_clustering import ClusterStatistics, SampledStatistics
+from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
-from dpsynth_assets.privacy.secret_statistics import ClusterStatistics
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.public_base.opening import OpensEngine
 from dpsynth_assets.sensitive.parted_source import StoredParts

@@ -1,6 +1,6 @@
 import pytest
 
-from dpsynth_assets.privacy.amin2025_table import AMIN_2025_TABLE_10
+from dpsynth_assets.cli.pricing.table10 import AMIN_2025_TABLE_10
 from dpsynth_assets.privacy.calibration import largest_token_count
 
 TIGHT = (416, 373, 393, 409, 366, 387, 835, 723, 776, 785, 680, 730)

@@ -10,6 +10,7 @@ from dpsynth_assets.privacy.calibration import (
     gaussian_noise_multiplier,
     largest_token_count,
     smallest_batch_size,
+    training_noise_multiplier,
 )
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
@@ -21,7 +22,6 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.monotone_search import TOLERANCE, smallest_multiplier
 from dpsynth_assets.privacy.renyi import least_sampled_epsilon, zcdp_rho
-from dpsynth_assets.privacy.share_calibration import training_noise_multiplier
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 OTHERS = [(), (DiscreteLaplaceEvent(scale=10.0),), (GaussianEvent(noise_multiplier=5.0),)]

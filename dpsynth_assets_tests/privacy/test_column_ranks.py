@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.privacy import clipping, order_statistics
+from dpsynth_assets.privacy import clipping, median_box
 from dpsynth_assets.privacy.cpu_rows import maxima
-from dpsynth_assets.privacy.order_statistics import ordered_keys
+from dpsynth_assets.privacy.median_box import ordered_keys
 from dpsynth_assets_tests.privacy.spread_logits import LATTICE, TOKENS, placed, spread_logits
 
 
@@ -27,8 +27,8 @@ def ranks_of(logits, first, count):
 def test_ordered_keys_are_the_sorted_clipped_logits(
     monkeypatch, block_entries, rows, wide, share, scale
 ):
-    monkeypatch.setattr(order_statistics, "_TURNED_ENTRIES", wide)
-    monkeypatch.setattr(order_statistics, "_WORTH_LEAVING_OUT", share)
+    monkeypatch.setattr(median_box, "_TURNED_ENTRIES", wide)
+    monkeypatch.setattr(median_box, "_WORTH_LEAVING_OUT", share)
     logits = spread_logits(rows, scale)
     for first, count in ((rows // 2, 2 if rows > 3 else 1), (0, 1), (rows - 2, 2)):
         expected = placed(logits).sort(dim=0).values[first : first + count]
@@ -38,9 +38,9 @@ def test_ordered_keys_are_the_sorted_clipped_logits(
 
 def test_columns_at_the_floor_in_most_rows_are_left_unsorted(monkeypatch):
     ranked = []
-    whole = order_statistics._rank_some
+    whole = median_box._rank_some
     monkeypatch.setattr(
-        order_statistics,
+        median_box,
         "_rank_some",
         lambda keys, own, *rest: ranked.append(len(own)) or whole(keys, own, *rest),
     )
@@ -56,7 +56,7 @@ def test_columns_at_the_floor_in_most_rows_are_left_unsorted(monkeypatch):
 @pytest.mark.parametrize("rows", range(1, 17))
 def test_a_sorting_network_sorts_all_zeros_and_ones_and_hence_all_numbers(rows):
     keys = np.array(np.meshgrid(*[[0, 1]] * rows)).reshape(rows, -1).astype(np.int8)
-    for low, high in order_statistics.sorting_network(rows):
+    for low, high in median_box.sorting_network(rows):
         assert low < high < rows
         keys[[low, high]] = np.minimum(keys[low], keys[high]), np.maximum(keys[low], keys[high])
     assert (keys[:-1] <= keys[1:]).all()
@@ -67,7 +67,7 @@ def test_counts_above_do_not_overflow_a_byte():
     keys[:, 1] += 1
     keys[:256, 2] += 1
     keys[:, 3] = -5
-    assert order_statistics._counts_above(keys, LATTICE.lowest_key).tolist() == [0, 700, 256, 0]
+    assert median_box._counts_above(keys, LATTICE.lowest_key).tolist() == [0, 700, 256, 0]
 
 
 def test_ranks_leave_the_logits_as_they_are():

@@ -7,16 +7,13 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from dpsynth_assets.privacy import clipping
-from dpsynth_assets.privacy.difference_clipping import (
-    DifferenceTokenMechanism,
-    difference_scores_oracle,
-    public_support,
-)
+from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism, public_support
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import batched
+from dpsynth_assets_tests.privacy.oracles import difference_scores_oracle
 
 VOCABULARY = 257
 EVERY = torch.arange(VOCABULARY)

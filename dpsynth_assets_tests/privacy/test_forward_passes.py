@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpsynth_assets.privacy.batch_terms import BatchTerms
-from dpsynth_assets.privacy.forward_passes import pass_rows, row_key
+from dpsynth_assets.privacy.batch_terms import BatchTerms, pass_rows, row_key
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 

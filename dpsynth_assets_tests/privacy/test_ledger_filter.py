@@ -13,7 +13,7 @@ from dpsynth_assets.privacy.events import (
     TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.privacy.ledger.charges import float_up
+from dpsynth_assets.privacy.renyi import float_up
 from dpsynth_assets_tests.privacy.ledger_cases import (
     HALF_RHO,
     make_request,

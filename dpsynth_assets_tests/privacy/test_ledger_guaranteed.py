@@ -127,7 +127,7 @@ def test_a_plan_dearer_than_every_budget_is_still_covered_after_a_switch(ledger,
     """Restated prices may pass the budget under which a plan was admitted."""
     charge(ledger, A, FIRST, make_terms(accountant="tight"))
     charge(ledger, B, SECOND, make_terms())
-    monkeypatch.setattr("dpsynth_assets.privacy.ledger.guaranteed.plan_epsilon", lambda *_: 1e3)
+    monkeypatch.setattr("dpsynth_assets.privacy.ledger.statement.plan_epsilon", lambda *_: 1e3)
     assert ledger.spend("tickets").guaranteed_epsilon == 1e3
 
 

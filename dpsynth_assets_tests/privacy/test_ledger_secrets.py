@@ -7,11 +7,7 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli.ledger import app
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.errors import (
-    BudgetExceededError,
-    PlanChangedError,
-    PrivacyError,
-)
+from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
 from dpsynth_assets.privacy.events import (
     POST_PROCESSING,
     ComposedEvent,
@@ -30,12 +26,7 @@ from dpsynth_assets.privacy.ledger.chain import sealed, verify_chain
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.statement import SECRET_TOTAL
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
-from dpsynth_assets_tests.privacy.ledger_cases import (
-    HALF_RHO,
-    make_request,
-    make_terms,
-    sqlite_url,
-)
+from dpsynth_assets_tests.privacy.ledger_cases import HALF_RHO, make_request, make_terms, sqlite_url
 
 DELTA = 1e-6
 PRIOR = 1e-4

@@ -14,7 +14,7 @@ from dpsynth_assets.cli.one_line import described
 from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger, Witness, chain
-from dpsynth_assets.privacy.ledger.triggers import widening
+from dpsynth_assets.privacy.ledger.database import widening
 from dpsynth_assets.privacy.ledger.witness import Seen
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release
 

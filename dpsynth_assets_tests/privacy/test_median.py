@@ -9,9 +9,11 @@ from dpsynth_assets.privacy import clipping
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.median import MedianTokenMechanism, median_oracle, rank_window
+from dpsynth_assets.privacy.median import MedianTokenMechanism
+from dpsynth_assets.privacy.median_box import rank_window
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.oracles import median_oracle
 
 BOUND, TEMPERATURE, VOCABULARY = 6.0, 1.5, 61
 

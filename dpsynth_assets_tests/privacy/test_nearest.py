@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from dpsynth_assets.privacy import mapped_rows, nearest
+from dpsynth_assets.privacy import nearest
+from dpsynth_assets.privacy.lattice import row_sums
 from dpsynth_assets.privacy.nearest import (
     LARGEST_NORM,
     NO_ROW,
@@ -14,7 +15,6 @@ from dpsynth_assets.privacy.nearest import (
     nearest_rows_of_labels,
     pair_scores,
 )
-from dpsynth_assets.privacy.row_sums import row_sums
 
 
 def unit(count, dimension, seed=0):
@@ -82,7 +82,7 @@ def test_groups_of_labels_windows_and_files_leave_no_trace(tmp_path, monkeypatch
     whole = nearest_rows_of_labels(rows, labels, public, groups)
     assert set(whole[labels >= 2]) == {NO_ROW}
     assert whole[labels == 1].max() < 5
-    monkeypatch.setattr(mapped_rows, "WINDOW_ROWS", 37)
+    monkeypatch.setattr(nearest, "WINDOW_ROWS", 37)
     monkeypatch.setattr(nearest, "SCORES_AT_A_TIME", 50)
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")

@@ -1,12 +1,7 @@
 import pytest
 import torch
 
-from dpsynth_assets.privacy.order_statistics import (
-    by_bisection,
-    order_statistics,
-    rows_above,
-    rows_where,
-)
+from dpsynth_assets.privacy.median_box import by_bisection, order_statistics, rows_above, rows_where
 
 LOWEST, SPAN = 0x41A00000, 6291456
 

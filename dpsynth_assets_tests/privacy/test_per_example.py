@@ -24,8 +24,8 @@ from dpsynth_assets.privacy.per_example import (
     most_in_company,
     norms,
 )
+from dpsynth_assets.privacy.per_example.arithmetic import SumLattice
 from dpsynth_assets.privacy.per_example.recording import recording
-from dpsynth_assets.privacy.per_example.sum_lattice import SumLattice
 from dpsynth_assets.privacy.per_example.uses import Factors, Product
 from dpsynth_assets.privacy.units import NeighboringRelation
 

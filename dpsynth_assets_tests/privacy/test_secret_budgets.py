@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.metrics.secret_comparison import compare_noise, simulated_incidence
-from dpsynth_assets.privacy.secret_budgets import (
+from dpsynth_assets.privacy.secret_noise import (
     SecretBudget,
     SecretPromise,
     largest_own_noise,
     posteriors_of_round,
+    secret_noise_std,
     shared_noise_std,
+    shift_event,
 )
-from dpsynth_assets.privacy.secret_noise import secret_noise_std, shift_event
 from dpsynth_assets.privacy.secret_protection import poisson_binomial, posterior_of_events
 from dpsynth_assets.privacy.secret_sampling import (
     dominating_distribution,

@@ -59,7 +59,7 @@ def test_a_broken_record_counts_as_the_zero_vector_and_spoils_nobody_else(broken
 def test_statistics_do_not_depend_on_how_records_are_blocked(monkeypatch):
     private = np.random.default_rng(1).normal(size=(50, 2))
     whole = clustering().private_statistics(private)
-    monkeypatch.setattr("dpsynth_assets.privacy.secret_statistics.BLOCK_ENTRIES", 7)
+    monkeypatch.setattr("dpsynth_assets.privacy.secret_clustering.BLOCK_ENTRIES", 7)
     assert (clustering().private_statistics(private) == whole).all()
 
 

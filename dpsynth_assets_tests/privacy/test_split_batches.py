@@ -11,7 +11,7 @@ from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
-from dpsynth_assets.privacy.per_example.sum_lattice import SumLattice
+from dpsynth_assets.privacy.per_example.arithmetic import SumLattice
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 RECORDS = 24

@@ -16,10 +16,10 @@ from dpsynth_assets.privacy.token_selection import (
     MeanTokenMechanism,
     allowed_tokens,
     draw_tokens,
-    mean_scores_oracle,
     rows_by_batch,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.oracles import mean_scores_oracle
 
 MECHANISM = MeanTokenMechanism(
     clip_bound=9.0,

@@ -3,8 +3,10 @@ import pytest
 from dpsynth_assets.privacy.accounting import (
     epsilon_of,
     epsilon_of_fixed,
+    epsilon_with_inputs,
     filter_epsilon,
     privacy_profile,
+    profile_with_inputs,
 )
 from dpsynth_assets.privacy.events import (
     POST_PROCESSING,
@@ -13,7 +15,6 @@ from dpsynth_assets.privacy.events import (
     DiscreteLaplaceEvent,
     PoissonGaussianEvent,
 )
-from dpsynth_assets.privacy.with_inputs import epsilon_with_inputs, profile_with_inputs
 
 DELTA, BUDGET = 1e-6, 4.0
 HISTOGRAM = DiscreteLaplaceEvent(scale=10.0)

@@ -13,8 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.attacks import leak_scan
-from dpsynth_assets.attacks.leak_needles import Needles
-from dpsynth_assets.attacks.leak_scan import scan_folders
+from dpsynth_assets.attacks.leak_scan import Needles, scan_folders
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets_tests.security.leak_planting import Planted, private_cohort, secret_cohort
@@ -111,9 +110,9 @@ def test_a_clean_folder_is_clean_and_its_bytes_are_counted(tmp_path):
 
 
 def test_a_canary_across_two_blocks_is_found(monkeypatch):
-    from dpsynth_assets.attacks import leak_needles
+    from dpsynth_assets.attacks import leak_scan
 
-    monkeypatch.setattr(leak_needles, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(leak_scan, "_BLOCK_BYTES", 64)
     needles = Needles([CANARY])
     for before in range(120):
         assert needles.find(b"." * before + RAW + b"." * 40) == {(0, "as it is")}

@@ -1,25 +1,44 @@
 """Audits that a privacy officer runs on his own installation: claims, tests and planted bugs.
 
-Read in this order: `statistics` (what refutes a claim), `attained` (attacks whose ε is exact),
-`audit` (claim, measurement, bugs), one module a family of mechanisms, `registry` (all of them)
-and `stored` (results on disk). An audit that passes has found no evidence against its claim; it
-proves nothing. An audit without a bug that it notices is worth nothing, so each has one.
+Read in this order: `statistics` (what refutes a claim), `audit` (claim, measurement, bugs), one
+module a family of mechanisms, and here: every audit there is, found by name and by the event type
+that a release rests on, and what this installation was last found to do, on disk for labels and
+cards. An audit that passes has found no evidence against its claim; it proves nothing. An audit
+without a bug that it notices is worth nothing, so each has one.
 """
 
-from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, AuditResult, Bug, event_types
-from dpsynth_assets.attacks.audits.registry import (
-    AUDITS,
-    audits_for,
-    find_audit,
-    planters,
-    run_audits,
+import importlib.metadata
+import json
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dpsynth_assets.attacks.audits import (
+    accountants,
+    entropy,
+    gradients,
+    ledger_rules,
+    logit_slack,
+    records,
+    secrets,
+    shared_passes,
+    sums,
+    token_choices,
+    token_draws,
 )
-from dpsynth_assets.attacks.audits.stored import (
-    latest_results,
-    results_for,
-    save_results,
-    still_valid,
+from dpsynth_assets.attacks.audits.audit import (
+    EVERY_RELEASE,
+    Audit,
+    AuditKind,
+    AuditResult,
+    Bug,
+    event_types,
 )
+from dpsynth_assets.attacks.circumstances import circumstances
+from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.privacy.events import Event
 
 __all__ = [
     "AUDITS",
@@ -37,3 +56,164 @@ __all__ = [
     "save_results",
     "still_valid",
 ]
+
+FORMAT = 1
+PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "opendp", "scipy", "torch")
+
+AUDITS: tuple[Audit, ...] = (
+    *sums.HISTOGRAM_AUDITS,
+    *token_draws.AUDITS,
+    *shared_passes.ROUNDING_AUDITS,
+    *logit_slack.AUDITS,
+    *token_choices.AUDITS,
+    *sums.AUDITS,
+    *gradients.AUDITS,
+    *shared_passes.AUDITS,
+    *token_choices.PROBABILITY_AUDITS,
+    *secrets.AUDITS,
+    *ledger_rules.PROMISE_AUDITS,
+    *records.REPLACED_AUDITS,
+    *accountants.AUDITS,
+    *ledger_rules.STATEMENT_AUDITS,
+    *entropy.AUDITS,
+    *ledger_rules.REUSE_AUDITS,
+    *records.ROW_AUDITS,
+)
+
+
+def find_audit(name: str) -> Audit:
+    """Returns the audit of this name.
+
+    Raises:
+        ValueError: There is none; the message lists the names.
+    """
+    for audit in AUDITS:
+        if audit.name == name:
+            return audit
+    names = ", ".join(audit.name for audit in AUDITS)
+    raise ValueError(f"Expected an audit among {names}, got {name!r}.")
+
+
+def audits_for(events: Iterable[Event | None]) -> tuple[Audit, ...]:
+    """Lists the audits that releases rest on.
+
+    Args:
+        events: Events of ledger entries or of a plan; None stands for a release without one, as
+            ex-post releases are. The audits of what all releases share are always among them.
+    """
+    wanted = {EVERY_RELEASE, *(kind for event in events for kind in event_types(event))}
+    return tuple(audit for audit in AUDITS if wanted & set(audit.events))
+
+
+def run_audits(
+    audits: Sequence[Audit],
+    report: Callable[[float, str], None] = lambda _share, _message: None,
+    *,
+    with_planted_bugs: bool = False,
+) -> list[AuditResult]:
+    """Runs audits one after another, each on the real code and then on its planted bugs.
+
+    Args:
+        audits: Which to run.
+        report: Called with the share done in [0, 1] and what runs next.
+        with_planted_bugs: Whether also to check that each audit notices its bugs.
+
+    Returns:
+        One result a run; a result with a `bug` is `good` where it did not pass.
+    """
+    runs: list[tuple[Audit, Bug | None]] = []
+    for audit in audits:
+        runs += [(audit, None), *((audit, bug) for bug in audit.planted if with_planted_bugs)]
+    results = []
+    for done, (audit, bug) in enumerate(runs):
+        report(done / len(runs), audit.name if bug is None else f"{audit.name}, planted: {bug}")
+        results.append(audit.run(bug))
+    report(1.0, f"{len(audits)} audits done")
+    return results
+
+
+def planters(bug: Bug) -> tuple[Audit, ...]:
+    """Lists the audits that plant a bug."""
+    return tuple(audit for audit in AUDITS if bug in audit.planted)
+
+
+def environment() -> dict[str, str]:
+    """Versions of what the audits of this process run on."""
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {**versions, "python": platform.python_version(), "machine": platform.machine()}
+
+
+def latest_results(path: Path, *, with_planted_bugs: bool = False) -> list[AuditResult]:
+    """Reads the last result of every audit; none where there is no file.
+
+    Args:
+        path: File that `save_results` wrote.
+        with_planted_bugs: Whether also to read the results of planted bugs, which are good where
+            they did not pass.
+
+    Raises:
+        ValueError: The file is not one that `save_results` wrote.
+    """
+    if not path.exists():
+        return []
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        results = [AuditResult(**result) for result in document["results"]]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"Expected audit results in {path}, got something else. Remove the file and run "
+            "`dpsynth audit run`."
+        ) from None
+    return [result for result in results if with_planted_bugs or result.bug is None]
+
+
+def save_results(path: Path, results: Sequence[AuditResult]) -> None:
+    """Puts results in the place of older ones of the same audit, settings and bug; keeps others."""
+    earlier = latest_results(path, with_planted_bugs=True)
+    latest = {(result.name, result.settings, result.bug): result for result in [*earlier, *results]}
+    document = {
+        "format": FORMAT,
+        "environment": environment(),
+        "results": [asdict(result) for result in latest.values()],
+    }
+    write_whole(path, json.dumps(document, indent=2) + "\n")
+
+
+def still_valid(path: Path, audits: Sequence[Audit]) -> list[AuditResult]:
+    """Reads the results of audits that would find the same again: equal code, libraries, machine.
+
+    A failed audit is none of them. It is always run again, as a statistical one may fail by chance.
+
+    Args:
+        path: File that `save_results` wrote, or none.
+        audits: Whose results are asked for.
+    """
+    names = {audit.name for audit in audits}
+    return [
+        result
+        for result in latest_results(path)
+        if result.name in names and result.passed and result.circumstances == circumstances()
+    ]
+
+
+def results_for(path: Path, events: Iterable[Event | None]) -> list[dict[str, Any]]:
+    """Picks the last results that releases of these events rest on, as a label prints them.
+
+    Args:
+        path: File that `save_results` wrote, or none.
+        events: As `audits_for` takes them.
+
+    Returns:
+        One mapping an audit that was run here, with its result, mechanism, claim and measure.
+    """
+    latest = {result.name: result for result in latest_results(path)}
+    return [
+        {
+            **latest[audit.name].printed(),
+            "mechanism": audit.mechanism,
+            "claim": audit.claim,
+            "measure": audit.measure,
+        }
+        for audit in audits_for(events)
+        if audit.name in latest
+    ]

@@ -8,15 +8,25 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from dpsynth_assets.attacks.audits.statistics import FALSE_ALARM, Separation
+import numpy as np
+
+from dpsynth_assets.attacks.audits.statistics import (
+    FALSE_ALARM,
+    Separation,
+    audit_scores,
+    event_curve,
+)
 from dpsynth_assets.attacks.circumstances import circumstances
 from dpsynth_assets.privacy.events import Event, event_to_json, flatten
+from dpsynth_assets.privacy.units import NeighboringRelation
 
 EX_POST = "ex_post"
 """Stands for releases without an accounting event."""
 
 EVERY_RELEASE = "every_release"
 """Stands for what all releases share: noise source, accountant, ledger."""
+
+ADD_REMOVE, REPLACE_ONE = NeighboringRelation.ADD_REMOVE, NeighboringRelation.REPLACE_ONE
 
 ROUNDING = 1e-9
 """Exact audits compare float64 results; a claim may be exceeded by this share."""
@@ -92,6 +102,11 @@ class Finding:
             observed=separation.true_positive_rate,
             note=f"at a false-positive rate of at most {separation.false_positive_rate:.3f}",
         )
+
+    @classmethod
+    def of_scores(cls, present: np.ndarray, absent: np.ndarray, claimed: Event) -> "Finding":
+        """Tests an event on scores with a record and without it (`audit_scores`)."""
+        return cls.of(audit_scores(present, absent, event_curve([claimed])))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,17 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits import probabilities
-from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, AuditKind, Bug, Finding
-from dpsynth_assets.attacks.audits.token_draws import mean_mechanism
+from dpsynth_assets.attacks.audits import token_choices
+from dpsynth_assets.attacks.audits.audit import (
+    ADD_REMOVE,
+    EVERY_RELEASE,
+    Audit,
+    AuditKind,
+    Bug,
+    Finding,
+)
+from dpsynth_assets.attacks.audits.gradients import private_gradient
+from dpsynth_assets.attacks.audits.token_draws import MEAN
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.histogram import NoiseKind, release_histogram
@@ -22,12 +30,10 @@ from dpsynth_assets.privacy.secret_clustering import SecretClustering
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import release_vector_mean
 
 SEED = 42
 SIZE = 128
-RELATION = NeighboringRelation.ADD_REMOVE
 
 Draw = Callable[[], np.ndarray]
 
@@ -50,7 +56,7 @@ def seeded_everywhere(seed: int = SEED) -> Iterator[None]:
 
 
 def _histogram(noise: NoiseKind) -> np.ndarray:
-    return release_histogram([0] * SIZE, noise=noise, scale=10.0, relation=RELATION).value
+    return release_histogram([0] * SIZE, noise=noise, scale=10.0, relation=ADD_REMOVE).value
 
 
 def _tokens() -> np.ndarray:
@@ -58,14 +64,14 @@ def _tokens() -> np.ndarray:
 
     nobody = torch.empty(0, 1000), torch.empty(0, dtype=torch.int64)
     meter = PrivateTokenMeter(1, SIZE)
-    return mean_mechanism(RELATION).select(*nobody, np.arange(SIZE), meter)
+    return MEAN.select(*nobody, np.arange(SIZE), meter)
 
 
 def _answers() -> np.ndarray:
     """Empty batches at distance 1 of the threshold's 1: each answer is a fair coin."""
     import torch
 
-    batch = BatchTerms(expected_batch_size=1, relation=RELATION)
+    batch = BatchTerms(expected_batch_size=1, relation=ADD_REMOVE)
     test = PublicTokenTest(batch=batch, noise_scale=1.0, threshold=1.0)
     opened = test.open(PrivateTokenMeter(1, SIZE))
     nobody = torch.empty(0, dtype=torch.int64)
@@ -75,7 +81,7 @@ def _answers() -> np.ndarray:
 
 def _vector() -> np.ndarray:
     released = release_vector_mean(
-        np.zeros((1, 1, SIZE)), l2_bounds=[1.0], noise_std=1.0, records=1, relation=RELATION
+        np.zeros((1, 1, SIZE)), l2_bounds=[1.0], noise_std=1.0, records=1, relation=ADD_REMOVE
     )
     return released.value
 
@@ -89,10 +95,10 @@ def _gradient() -> np.ndarray:
         sampling_probability=1.0,
         steps=1,
         expected_batch_size=1.0,
-        relation=RELATION,
+        relation=ADD_REMOVE,
     )
     (batch,) = mechanism.batches(1)
-    return mechanism.private_gradient([torch.zeros(len(batch), SIZE)])[0].numpy()
+    return private_gradient(mechanism, [torch.zeros(len(batch), SIZE)])[0].numpy()
 
 
 def _sample() -> np.ndarray:
@@ -120,7 +126,7 @@ REAL: Mapping[str, Draw] = {
     "dp_sgd": _gradient,
     "poisson_sampling": _sample,
     "secret_clustering": _clusters,
-    "noisy_probabilities": lambda: probabilities.tokens(probabilities.mechanism(50.0, SIZE), 1),
+    "noisy_probabilities": lambda: token_choices.tokens(token_choices.mechanism(50.0, SIZE), 1),
 }
 """A release of every module of the kernel that draws noise, by the module's name."""
 

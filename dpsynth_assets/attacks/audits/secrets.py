@@ -8,16 +8,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits.attained import THRESHOLDS, Mixture, point
+from dpsynth_assets.attacks.audits.accountants import THRESHOLDS, Mixture, point
 from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.audits.statistics import audit_event_counts
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
-from dpsynth_assets.privacy.secret_clustering import SecretClustering
+from dpsynth_assets.privacy.secret_clustering import NoisyClusters, SecretClustering
 from dpsynth_assets.privacy.secret_noise import secret_noise_std
 from dpsynth_assets.privacy.secret_protection import gaussian_posterior, posterior_of_events
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
-from dpsynth_assets.privacy.secret_statistics import NoisyClusters
 
 PRIOR = 1e-2
 ROUNDS = MixtureGaussianEvent(

@@ -8,7 +8,6 @@ not refuted is not proven.
 Shape letters: N scores of each side, M false-positive rates, E values of ε.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -135,30 +134,6 @@ def mu_lower_bound(true_positive_rate: float, false_positive_rate: float) -> flo
     if not (true_positive_rate > 0 and false_positive_rate < 1):
         return 0.0
     return max(0.0, float(stats.norm.ppf(true_positive_rate) - stats.norm.ppf(false_positive_rate)))
-
-
-def epsilon_lower_bound(
-    true_positive_rate: float, false_positive_rate: float, delta: float = 0.0
-) -> float:
-    """Finds the ε below which no (ε, δ)-DP mechanism allows these proven rates; at least 0.
-
-    Both readings of the rates count: outcomes above the threshold, and outcomes below it.
-    """
-    bounds = [0.0]
-    for likely, rare in (
-        (true_positive_rate, false_positive_rate),
-        (1.0 - false_positive_rate, 1.0 - true_positive_rate),
-    ):
-        if likely > delta and rare > 0:
-            bounds.append(math.log((likely - delta) / rare))
-    return max(bounds)
-
-
-def gaussian_curve(mu: float) -> Curve:
-    """The trade-off of μ-GDP: Φ(Φ⁻¹(rate) + μ)."""
-    from scipy import stats
-
-    return lambda rates: stats.norm.cdf(stats.norm.ppf(rates) + mu)
 
 
 def pure_curve(epsilon: float) -> Curve:

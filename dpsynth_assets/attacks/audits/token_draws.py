@@ -1,21 +1,31 @@
-"""Audits of token sampling by the softmax of mean clipped logits.
+"""Audits of token sampling by the softmax of mean clipped logits, or of clipped differences.
 
 The range of the log-likelihood ratio is computed exactly from the scores, over batches and
 records made to be hard; the draw itself is tested from samples. Wrong aggregations are written
-out here, since the real mechanism cannot be configured into them.
+out here, since the real mechanisms cannot be configured into them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits.audit import EX_POST, Audit, AuditKind, Bug, Finding
+from dpsynth_assets.attacks.audits.audit import (
+    ADD_REMOVE,
+    EX_POST,
+    REPLACE_ONE,
+    Audit,
+    AuditKind,
+    Bug,
+    Finding,
+)
 from dpsynth_assets.attacks.audits.statistics import audit_event_counts, event_curve
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits
+from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.softmax_draws import tokens_from_words
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
@@ -32,7 +42,6 @@ RARE_SUMS, RARE_DIVISOR = (99.0, -99.0, 0.0, 95.0), Fraction(4)
 """Sums of 11 rows with c = 9, and s τ = 8 · 0.5: the rarest token has probability 2e-22."""
 
 UNIFORM_BITS = 128
-ADD_REMOVE, REPLACE_ONE = NeighboringRelation.ADD_REMOVE, NeighboringRelation.REPLACE_ONE
 
 Draw = Callable[["torch.Tensor", Fraction, Callable[[int], np.ndarray]], np.ndarray]
 """Undivided scores (1, V), their divisor and a source of uint64 words to (1,) tokens."""
@@ -48,9 +57,7 @@ def extreme_row(positions: Any, vocabulary: int = VOCABULARY) -> np.ndarray:
     return row
 
 
-def hard_neighbours(
-    relation: NeighboringRelation, vocabulary: int = VOCABULARY
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def hard_neighbours(relation: NeighboringRelation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields batches (n, V) and (n', V) that differ in one record of the relation.
 
     Public inputs, hence a seed: ordinary and adversarial batches of several sizes, with a record
@@ -58,15 +65,15 @@ def hard_neighbours(
     """
     generator = np.random.default_rng(7)
     for size in BATCH_SIZES:
-        topic = generator.normal(0, 5, vocabulary)
-        ordinary = topic + generator.normal(0, 3, (size, vocabulary))
-        for rows in (ordinary, np.tile(extreme_row([1], vocabulary), (size, 1))):
-            half = generator.random(vocabulary) < 0.5
-            pushed = (np.array([3]), np.arange(1, vocabulary), half)
+        topic = generator.normal(0, 5, VOCABULARY)
+        ordinary = topic + generator.normal(0, 3, (size, VOCABULARY))
+        for rows in (ordinary, np.tile(extreme_row([1]), (size, 1))):
+            half = generator.random(VOCABULARY) < 0.5
+            pushed = (np.array([3]), np.arange(1, VOCABULARY), half)
             for positions in pushed:
-                added = np.vstack([rows, extreme_row(positions, vocabulary)])
+                added = np.vstack([rows, extreme_row(positions)])
                 if relation is REPLACE_ONE:
-                    yield added, np.vstack([rows, extreme_row([8], vocabulary)])
+                    yield added, np.vstack([rows, extreme_row([8])])
                 else:
                     yield added, rows
 
@@ -77,33 +84,19 @@ def largest_range(scores: Scores, relation: NeighboringRelation) -> float:
     return float(max(ranges))
 
 
-def mean_mechanism(relation: NeighboringRelation) -> MeanTokenMechanism:
-    """The setting of Table 10 of Amin et al. 2025: η = 0.1875 under add/remove."""
-    batch = BatchTerms(expected_batch_size=64, relation=relation)
-    return MeanTokenMechanism(batch=batch, clip_bound=9.0, temperature=1.5)
+MEAN = MeanTokenMechanism(
+    batch=BatchTerms(expected_batch_size=64, relation=ADD_REMOVE), clip_bound=9.0, temperature=1.5
+)
+"""The setting of Table 10 of Amin et al. 2025: η = 0.1875."""
 
 
-def _kernel_scores(mechanism: MeanTokenMechanism) -> Scores:
+def _mean_scores(rows: np.ndarray) -> np.ndarray:
     """Runs the tensor code of the kernel on one batch, in the logits' usual float32."""
     import torch
 
-    def scores(rows: np.ndarray) -> np.ndarray:
-        logits = torch.as_tensor(rows, dtype=torch.float32).reshape(-1, VOCABULARY)
-        batch_of_row = torch.zeros(len(logits), dtype=torch.int64)
-        return mechanism.private_scores(logits, batch_of_row, np.array([0]))[0].numpy()
-
-    return scores
-
-
-def _range(claimed: NeighboringRelation, actual: NeighboringRelation) -> Finding:
-    mechanism = mean_mechanism(claimed)
-    observed = largest_range(_kernel_scores(mechanism), actual)
-    return Finding(claimed=mechanism.eta, observed=observed)
-
-
-def _wrong_range(scores: Scores) -> Finding:
-    claimed = mean_mechanism(ADD_REMOVE).eta
-    return Finding(claimed=claimed, observed=largest_range(scores, ADD_REMOVE))
+    logits = torch.as_tensor(rows, dtype=torch.float32).reshape(-1, VOCABULARY)
+    batch_of_row = torch.zeros(len(logits), dtype=torch.int64)
+    return MEAN.private_scores(logits, batch_of_row, np.array([0]))[0].numpy()
 
 
 def _over_private_rows(rows: np.ndarray) -> np.ndarray:
@@ -190,6 +183,62 @@ def _by_one_uniform(
     return np.array([np.searchsorted(row, target, side="right") for row, target in pairs])
 
 
+CLIP_BOUND, TEMPERATURE, BATCH_SIZE = 1.0, 1.0, 8
+PUBLIC_LOGITS = np.random.default_rng(3).normal(0.0, 2.0, VOCABULARY)
+"""A public prompt's logits: an invented input, hence a seed."""
+
+DIFFERENCE = DifferenceTokenMechanism(
+    batch=BatchTerms(expected_batch_size=BATCH_SIZE, relation=ADD_REMOVE),
+    clip_bound=CLIP_BOUND,
+    temperature=TEMPERATURE,
+)
+
+
+def _difference_scores(rows: np.ndarray) -> np.ndarray:
+    """Runs the tensor code of the kernel on one batch, in the logits' usual float32."""
+    import torch
+
+    logits = torch.as_tensor(rows, dtype=torch.float32).reshape(-1, VOCABULARY)
+    public = torch.as_tensor(PUBLIC_LOGITS, dtype=torch.float32)
+    support = torch.arange(VOCABULARY)
+    return DIFFERENCE.private_scores(logits, public, torch.arange(len(logits)), support).numpy()
+
+
+def _wrong_differences(
+    rows: np.ndarray, *, clip_bound: float = CLIP_BOUND, private_denominator: bool = False
+) -> np.ndarray:
+    """Planted: differences left as they are, or divided by the private number of rows."""
+
+    def log_softmax(logits: np.ndarray) -> np.ndarray:
+        return logits - np.logaddexp.reduce(logits, axis=-1)[..., None]
+
+    public = log_softmax(PUBLIC_LOGITS)
+    differences = np.clip(log_softmax(rows) - public, -clip_bound, clip_bound)
+    denominator = max(1, len(rows)) if private_denominator else BATCH_SIZE
+    return (public + differences.sum(axis=0) / denominator) / TEMPERATURE
+
+
+def _range_audit(
+    name: str, mechanism: str, eta: float, scores: Scores, planted: Mapping[Bug, Scores]
+) -> Audit:
+    def finding(tried: Scores, relation: NeighboringRelation = ADD_REMOVE) -> Finding:
+        return Finding(claimed=eta, observed=largest_range(tried, relation))
+
+    return Audit(
+        name=name,
+        mechanism=f"token drawn from {mechanism}",
+        events=("bounded_range",),
+        claim="Under add-remove the log-likelihood ratio of a token ranges over at most η.",
+        measure="range of the log-likelihood ratio",
+        kind=AuditKind.EXACT,
+        observe=lambda: finding(scores),
+        planted={
+            Bug.WRONG_RELATION: lambda: finding(scores, REPLACE_ONE),
+            **{bug: partial(finding, wrong) for bug, wrong in planted.items()},
+        },
+    )
+
+
 AUDITS = (
     Audit(
         name="rare-tokens",
@@ -201,19 +250,12 @@ AUDITS = (
         observe=lambda: _probabilities(tokens_from_words),
         planted={Bug.ONE_UNIFORM: lambda: _probabilities(_by_one_uniform)},
     ),
-    Audit(
-        name="mean-token-range",
-        mechanism="token drawn from the softmax of mean clipped logits",
-        events=("bounded_range",),
-        claim="Under add-remove the log-likelihood ratio of a token ranges over at most η.",
-        measure="range of the log-likelihood ratio",
-        kind=AuditKind.EXACT,
-        observe=lambda: _range(ADD_REMOVE, ADD_REMOVE),
-        planted={
-            Bug.WRONG_RELATION: lambda: _range(ADD_REMOVE, REPLACE_ONE),
-            Bug.PRIVATE_DENOMINATOR: lambda: _wrong_range(_over_private_rows),
-            Bug.UNCLIPPED: lambda: _wrong_range(_unclipped),
-        },
+    _range_audit(
+        "mean-token-range",
+        "the softmax of mean clipped logits",
+        MEAN.eta,
+        _mean_scores,
+        {Bug.PRIVATE_DENOMINATOR: _over_private_rows, Bug.UNCLIPPED: _unclipped},
     ),
     Audit(
         name="token-draws",
@@ -227,6 +269,16 @@ AUDITS = (
             # A softmax has its noise in the temperature.
             Bug.HALVED_NOISE: lambda: _draws(temperature=0.5),
             Bug.GREEDY: lambda: _draws(greedy=True),
+        },
+    ),
+    _range_audit(
+        "difference-token-range",
+        "public logits moved by clipped differences",
+        DIFFERENCE.eta,
+        _difference_scores,
+        {
+            Bug.PRIVATE_DENOMINATOR: partial(_wrong_differences, private_denominator=True),
+            Bug.UNCLIPPED: partial(_wrong_differences, clip_bound=np.inf),
         },
     ),
 )

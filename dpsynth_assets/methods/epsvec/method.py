@@ -39,10 +39,9 @@ from dpsynth_assets.methods.stages import (
 )
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.engines.local_engine import LocalEngine
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import STATES, GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.release import Release
-from dpsynth_assets.privacy.rests_on import STATES
 
 _WRITING = frozenset(
     {"rows", "temperature", "top_p", "max_new_tokens", "steering_layers", "strengths"}

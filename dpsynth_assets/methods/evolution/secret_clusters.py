@@ -23,9 +23,13 @@ from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
-from dpsynth_assets.privacy.secret_budgets import SecretPromise, posteriors_of_round
 from dpsynth_assets.privacy.secret_clustering import SampledStatistics, SecretClustering
-from dpsynth_assets.privacy.secret_noise import joint_factor, shift_event
+from dpsynth_assets.privacy.secret_noise import (
+    SecretPromise,
+    joint_factor,
+    posteriors_of_round,
+    shift_event,
+)
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpsynth_assets.privacy.secret_budgets import SecretPromise
+from dpsynth_assets.privacy.secret_noise import SecretPromise
 from dpsynth_assets.privacy.secret_protection import gaussian_budget
 from dpsynth_assets.privacy.secret_sampling import (
     SecretSampling,

@@ -19,10 +19,9 @@ from dpsynth_assets.methods.evolution.secret_incidence import (
 )
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.privacy.blow_up import ROUND_UP
-from dpsynth_assets.privacy.secret_budgets import SecretPromise, shared_noise_std
-from dpsynth_assets.privacy.secret_noise import joint_factor
+from dpsynth_assets.privacy.calibration import training_noise_multiplier
+from dpsynth_assets.privacy.secret_noise import SecretPromise, joint_factor, shared_noise_std
 from dpsynth_assets.privacy.secret_protection import gaussian_budget, gaussian_posterior
-from dpsynth_assets.privacy.share_calibration import training_noise_multiplier
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 

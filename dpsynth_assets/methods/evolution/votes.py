@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpsynth_assets.privacy.mapped_rows import is_mapped
 from dpsynth_assets.privacy.nearest import (
     Group,
     PublicRows,
     ShareCallback,
+    is_mapped,
     nearest_rows_of_labels,
     row_norms,
 )

@@ -8,11 +8,11 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.fine_tuning.config import PrivateTrainingConfig
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.calibration import training_noise_multiplier
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, most_in_company
-from dpsynth_assets.privacy.share_calibration import training_noise_multiplier
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 

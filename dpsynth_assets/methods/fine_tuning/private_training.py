@@ -26,9 +26,9 @@ from dpsynth_assets.models.fine_tuning import (
 from dpsynth_assets.models.fine_tuning.learning_rate import MINIMUM_EXAMPLES, mean_loss
 from dpsynth_assets.privacy.cpu_threads import LARGE
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
+from dpsynth_assets.privacy.guarantees import GRADIENTS
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.privacy.rests_on import GRADIENTS
 
 TrainingConfigT = TypeVar("TrainingConfigT", bound=PrivateTrainingConfig)
 

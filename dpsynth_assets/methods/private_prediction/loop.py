@@ -21,8 +21,8 @@ from dpsynth_assets.models.decoding import (
     JsonConstraint,
     open_contexts,
 )
+from dpsynth_assets.privacy.batch_terms import pass_rows
 from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
-from dpsynth_assets.privacy.forward_passes import pass_rows
 
 if TYPE_CHECKING:
     import torch
@@ -94,7 +94,7 @@ class GenerationRules:
         prompt_columns: P, public pad length.
         max_tokens_per_batch: Tokens a batch may write in all, free public ones included: without
             private tokens to count, nothing else would end a batch. None: no such limit.
-        rows_per_pass: P, the most contexts of one forward pass (`forward_passes`). None: no limit,
+        rows_per_pass: P, the most contexts of one forward pass (`pass_rows`). None: no limit,
             where a row's logits do not depend on other rows, or nothing is private.
         constraint: The schema that every document follows; None: text is free. It needs
             `max_tokens_per_batch`: what a schema decides is not among the private tokens.
@@ -168,7 +168,7 @@ def generate_documents(
             method compares with nothing.
         public_prefixes: Public token sequences that private prompts may begin with
             (`models.decoding.public_prefix`); read once instead of once a context.
-        row_keys: For each context, batch after batch, what names it (`forward_passes.row_key`);
+        row_keys: For each context, batch after batch, what names it (`batch_terms.row_key`);
             needed where `rules.rows_per_pass` is set.
 
     Returns:

@@ -26,7 +26,7 @@ from dpsynth_assets.methods.private_prediction.batching import (
     generating_batches,
     proportional_shares,
 )
-from dpsynth_assets.privacy.forward_passes import row_key
+from dpsynth_assets.privacy.batch_terms import row_key
 
 if TYPE_CHECKING:
     import polars as pl

@@ -29,7 +29,7 @@ from dpsynth_assets.models.decoding import (
     require_room,
     sample_documents,
 )
-from dpsynth_assets.privacy.rests_on import SELF_TEST
+from dpsynth_assets.privacy.guarantees import SELF_TEST
 
 _TRIAL_TEXTS = 16
 """Texts that are tried before a charge: none of them is a record only where few would be."""

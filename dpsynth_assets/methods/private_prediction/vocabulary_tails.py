@@ -2,9 +2,15 @@
 
 Letters: A tokens among which one is drawn, c clip bound, C bound of differences, τ temperature, f
 share of the expected contexts that a batch holds, m mean score of the leading token.
+
+A private draw leaves every token a chance, for that is what makes it private. Tokens that no
+context holds likely are alike in score, and there are as many of them as the vocabulary is large:
+one of them is rarely drawn, all of them together may be drawn more often than text.
 """
 
 import math
+
+import numpy as np
 
 from dpsynth_assets.methods.private_prediction.config import (
     PRETRAINED_TOP_K,
@@ -15,7 +21,6 @@ from dpsynth_assets.methods.private_prediction.config import (
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.tails import LARGEST_TAIL, TYPICAL_AGREEMENT, Tail
 from dpsynth_assets.privacy.directed_rounding import rounded_up
-from dpsynth_assets.privacy.unproposed_tokens import share_at_floor, share_of_noise
 
 PUBLIC_DEPTH = 12.0
 """How far below the likeliest token those lie that a prompt does not propose, in natural-log units.
@@ -25,6 +30,10 @@ Measured as in `methods.tails`: three quarters of the vocabulary lie deeper in e
 
 TYPICAL_LEAD = 0.25
 """Mean probability of the leading token over contexts: the median of the same draws."""
+
+_STEPS = 4001
+_WIDEST = 9.0
+"""Standard deviations of the leading token's own noise that the integral covers."""
 
 
 def clipped_tail(declared: DeclaredBatches, vocabulary: int | None) -> Tail:
@@ -153,3 +162,61 @@ def _clip_remedy(config: PrivatePredictionConfig, tokens: int, filled: float) ->
 def _needed(tokens: int) -> float:
     """The gap at which so many tokens have the largest tail that is allowed."""
     return math.log(max(1, tokens - 1) * (1 / LARGEST_TAIL - 1))
+
+
+def share_at_floor(tokens: int, gap: float) -> float:
+    """Computes the share of softmax draws that fall on tokens at the floor of the scores.
+
+    One token leads, the others lie `gap` below it: w = (A − 1)·e^(−gap), share w / (1 + w). Where
+    several tokens lead, or some lie between, the floor's share is smaller.
+
+    For the mean of logits that are clipped to [−c, c], a token outside of every context's reach
+    has the score −c/τ and the leading one m/τ, m <= c: gap = (c + m)/τ. The median has the same
+    bounds.
+
+    Args:
+        tokens: A >= 1, tokens among which one is drawn.
+        gap: >= 0, distance of the leading score from the floor, in units of the temperature.
+
+    Returns:
+        A share in [0, 1).
+
+    **Source** The softmax of Amin et al. 2024, Algorithm 1, line 15. They restrict draws to the
+    1,024 publicly likeliest tokens at τ = 2.25 for this reason.
+    """
+    if tokens < 1 or not gap >= 0:
+        raise ValueError(f"Expected tokens >= 1 and gap >= 0, got {tokens} and {gap}.")
+    weight = (tokens - 1) * math.exp(-gap)
+    return weight / (1.0 + weight)
+
+
+def share_of_noise(tokens: int, lead: float, noise_std: float) -> float:
+    """Computes how often the largest noise among unlikely tokens beats the leading token.
+
+    One token has mean probability `lead`, the others about 0, and each gets its own Gaussian noise:
+    1 − E[Φ(lead/σ + N)^(A−1)] over standard normal N, by the trapezoidal rule.
+
+    Args:
+        tokens: A >= 1, tokens among which the largest is chosen.
+        lead: Mean probability of the leading token, in [0, 1].
+        noise_std: σ > 0 of the noise on each mean probability.
+
+    Returns:
+        A share in [0, 1].
+
+    **Source** Report-noisy-argmax of Tang et al. 2024, Algorithm 1.
+    """
+    if tokens < 1 or not 0 <= lead <= 1 or not noise_std > 0:
+        raise ValueError(
+            "Expected tokens >= 1, lead in [0, 1] and noise_std > 0, got "
+            f"{tokens}, {lead} and {noise_std}."
+        )
+    own = np.linspace(-_WIDEST, _WIDEST, _STEPS)
+    density = np.exp(-(own**2) / 2) / math.sqrt(2 * math.pi)
+    below = np.array([_normal_cdf(lead / noise_std + each) for each in own]) ** (tokens - 1)
+    leads = float(np.trapezoid(density * below, own))
+    return min(1.0, max(0.0, 1.0 - leads))
+
+
+def _normal_cdf(value: float) -> float:
+    return 0.5 * math.erfc(-value / math.sqrt(2.0))

@@ -32,7 +32,7 @@ class PackedContexts:
     in a pass of its own; whether a row takes it depends on that row. Decoding passes have the rows
     at hand, in multiples of 16, and kernels may round by the number of rows and by a row's place.
     So one row more or less may move all rows of these contexts in the last bits: callers charge a
-    stated `logit_slack` for as many rows as they ever put here (`privacy.forward_passes`). On the
+    stated `logit_slack` for as many rows as they ever put here (`privacy.batch_terms`). On the
     CPU the weights must be float32: padding to a longer neighbour moves bfloat16 logits by up to
     0.25.
 

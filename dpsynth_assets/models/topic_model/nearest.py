@@ -5,8 +5,7 @@ Shapes: N documents, K topics, d dimensions; all rows of unit length.
 
 import numpy as np
 
-from dpsynth_assets.privacy.mapped_rows import windows
-from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows, pair_scores
+from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows, pair_scores, windows
 
 
 def nearest_topics(

@@ -24,7 +24,7 @@ samples at the end of each.
 **Privacy** A step holds contexts of one pass. Blocks of keys and values are shared within a pass
 alone (its name salts their hashes), hold prompts alone, and no pass can take another one's memory:
 each has room for its greatest length from the start. So a record that comes or goes can move, by
-rounding, the logits of its own pass only, as `privacy.forward_passes` counts; a public pass follows
+rounding, the logits of its own pass only, as `privacy.batch_terms` counts; a public pass follows
 no private row, to the last bit. `logit_slack` has to be charged: 0 is refused.
 """
 

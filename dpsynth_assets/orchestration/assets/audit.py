@@ -72,7 +72,7 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         group_name=level_group(spec.name, PUBLIC),
         owners=spec.owners,
         tags={PRIVACY: PUBLIC},
-        metadata=code_references("dpsynth_assets.attacks.audits.registry.run_audits"),
+        metadata=code_references("dpsynth_assets.attacks.audits.audit.Audit"),
         kinds={"python"},
         code_version=version_of("audits", [str(event) for event in planned_events(plan)]),
         description=(

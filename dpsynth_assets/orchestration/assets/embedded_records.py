@@ -4,7 +4,7 @@ from typing import Any
 
 from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.rests_on import EMBEDDINGS
+from dpsynth_assets.privacy.guarantees import EMBEDDINGS
 
 
 def embeddings_rest_on(store: SensitiveStore, dataset: str) -> dict[str, Any]:

@@ -23,12 +23,7 @@ from dpsynth_assets.privacy.ledger.conditions import (
     check_unchanged,
     pinned_plan,
 )
-from dpsynth_assets.privacy.ledger.plans import (
-    Charges,
-    plan_epsilon,
-    plan_posteriors,
-    plan_rounds,
-)
+from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_posteriors, plan_rounds
 from dpsynth_assets.privacy.ledger.schema import ReleaseRequest
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms
 

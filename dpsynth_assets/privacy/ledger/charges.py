@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from dpsynth_assets.privacy import accounting, renyi
+from dpsynth_assets.privacy import accounting
 from dpsynth_assets.privacy.events import (
     Event,
     GaussianEvent,
@@ -27,6 +27,7 @@ from dpsynth_assets.privacy.events import (
     is_post_processing,
 )
 from dpsynth_assets.privacy.ledger.terms import ZCDP, canonical_json
+from dpsynth_assets.privacy.renyi import float_up, is_zcdp, zcdp_epsilon
 
 RHO_GRID_BITS = 2200
 """ρ is summed in whole units of 2⁻²²⁰⁰, each charge rounded up.
@@ -127,8 +128,8 @@ def rho_units(event: Event) -> int:
 def parts_of(event_json: str) -> Parts:
     """Takes one event apart into ρ and sampled events."""
     atoms = flatten(event_from_json(json.loads(event_json)))
-    sampled = [atom for atom in atoms if not renyi.is_zcdp(atom)]
-    units = sum(rho_units(atom) for atom in atoms if renyi.is_zcdp(atom))
+    sampled = [atom for atom in atoms if not is_zcdp(atom)]
+    units = sum(rho_units(atom) for atom in atoms if is_zcdp(atom))
     return Parts(units, tuple(canonical_json(event_to_json(atom)) for atom in sampled))
 
 
@@ -151,16 +152,7 @@ def zcdp_epsilon_of_units(units: int, delta: float) -> float:
     if units == 0:
         return 0.0
     rho = float_up(Fraction(units, 1 << RHO_GRID_BITS))
-    return math.inf if math.isinf(rho) else accounting.zcdp_epsilon(rho, delta)
-
-
-def float_up(value: Fraction) -> float:
-    """The smallest float that is at least `value`, so that rounding never loses a charge."""
-    try:
-        nearest = float(value)
-    except OverflowError:
-        return math.inf
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+    return math.inf if math.isinf(rho) else zcdp_epsilon(rho, delta)
 
 
 def _repeated(event_json: str, count: int) -> Event:

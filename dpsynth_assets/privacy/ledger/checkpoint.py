@@ -33,12 +33,7 @@ from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
 from dpsynth_assets.privacy.ledger.plans import Charges
 from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
-from dpsynth_assets.privacy.ledger.reservations import (
-    KeptReservations,
-    KindsOf,
-    Layered,
-    no_kinds,
-)
+from dpsynth_assets.privacy.ledger.reservations import KeptReservations, KindsOf, Layered, no_kinds
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
 

@@ -3,12 +3,14 @@
 SQLite keeps the rollback journal (no WAL): one file to copy and to restore, and `synchronous=EXTRA`
 also syncs the folder after each commit, so that a power cut cannot undo a charge whose data was
 read. Writers take the write lock at BEGIN IMMEDIATE, before they look at the budget; on PostgreSQL
-an advisory lock does the same without asking for more than SELECT and INSERT rights.
+an advisory lock does the same without asking for more than SELECT and INSERT rights. The database
+itself refuses to change, remove or skip an entry, or to take another kind.
 """
 
 import os
+import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -17,9 +19,84 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
-from dpsynth_assets.privacy.ledger import triggers
 from dpsynth_assets.privacy.ledger.replacing import owner_folder
 from dpsynth_assets.privacy.ledger.schema import KINDS, RESERVE, LedgerEntry
+
+TRIGGERS = ("privacy_ledger_no_update", "privacy_ledger_no_delete", "privacy_ledger_in_order")
+
+# INSERT OR REPLACE deletes without firing a delete trigger, hence the third one.
+SQLITE_TRIGGERS = (
+    """CREATE TRIGGER privacy_ledger_no_update BEFORE UPDATE ON privacy_ledger
+       BEGIN SELECT RAISE(ABORT, 'the privacy ledger is append-only'); END""",
+    """CREATE TRIGGER privacy_ledger_no_delete BEFORE DELETE ON privacy_ledger
+       BEGIN SELECT RAISE(ABORT, 'the privacy ledger is append-only'); END""",
+    """CREATE TRIGGER privacy_ledger_in_order BEFORE INSERT ON privacy_ledger
+       WHEN NEW.seq <> (SELECT COALESCE(MAX(seq), 0) + 1 FROM privacy_ledger)
+       BEGIN SELECT RAISE(ABORT, 'the privacy ledger is append-only'); END""",
+)
+POSTGRES_TRIGGERS = (
+    """CREATE OR REPLACE FUNCTION privacy_ledger_refuse() RETURNS trigger LANGUAGE plpgsql AS
+       $$ BEGIN RAISE EXCEPTION 'the privacy ledger is append-only'; END $$""",
+    """CREATE TRIGGER privacy_ledger_no_update BEFORE UPDATE ON privacy_ledger
+       FOR EACH STATEMENT EXECUTE FUNCTION privacy_ledger_refuse()""",
+    """CREATE TRIGGER privacy_ledger_no_delete BEFORE DELETE OR TRUNCATE ON privacy_ledger
+       FOR EACH STATEMENT EXECUTE FUNCTION privacy_ledger_refuse()""",
+    """CREATE OR REPLACE FUNCTION privacy_ledger_next() RETURNS trigger LANGUAGE plpgsql AS
+       $$ BEGIN
+         IF NEW.seq <> (SELECT COALESCE(MAX(seq), 0) + 1 FROM privacy_ledger) THEN
+           RAISE EXCEPTION 'the privacy ledger is append-only';
+         END IF;
+         RETURN NEW;
+       END $$""",
+    """CREATE TRIGGER privacy_ledger_in_order BEFORE INSERT ON privacy_ledger
+       FOR EACH ROW EXECUTE FUNCTION privacy_ledger_next()""",
+)
+
+
+def kinds_allowed(kinds: Sequence[str]) -> str:
+    """The condition that every entry is of a known kind."""
+    return f"kind IN ({', '.join(repr(kind) for kind in kinds)})"
+
+
+def widening(kinds: Sequence[str]) -> str:
+    """Statements that let an older PostgreSQL table take entries of these kinds."""
+    return (
+        "ALTER TABLE privacy_ledger DROP CONSTRAINT privacy_ledger_kind, "
+        f"ADD CONSTRAINT privacy_ledger_kind CHECK ({kinds_allowed(kinds)})"
+    )
+
+
+def widen_postgres(connection: Connection, kinds: Sequence[str]) -> None:
+    """Lets an older table take entries of these kinds; nothing where it does already."""
+    source = (
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'privacy_ledger_kind' "
+        "AND conrelid = 'privacy_ledger'::regclass"
+    )
+    known = connection.exec_driver_sql(source).scalar() or ""
+    if not all(f"'{kind}'" in known for kind in kinds):
+        connection.exec_driver_sql(widening(kinds))
+
+
+def widen_sqlite(connection: Connection, kinds: Sequence[str]) -> None:
+    """Lets an older table take entries of these kinds; nothing where it does already.
+
+    SQLite cannot alter a condition. Its manual (ALTER TABLE, "Making Other Kinds Of Table Schema
+    Changes") gives this way for changes that touch no row.
+    """
+    source = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = 'privacy_ledger'"
+    made = str(connection.exec_driver_sql(source).scalar_one())
+    if all(f"'{kind}'" in made for kind in kinds):
+        return
+    wider = re.sub(r"kind IN \([^)]*\)", kinds_allowed(kinds), made)
+    version = int(connection.exec_driver_sql("PRAGMA schema_version").scalar_one())
+    connection.exec_driver_sql("PRAGMA writable_schema = ON")
+    connection.exec_driver_sql(
+        "UPDATE sqlite_master SET sql = ? WHERE type = 'table' AND name = 'privacy_ledger'",
+        (wider,),
+    )
+    connection.exec_driver_sql(f"PRAGMA schema_version = {version + 1}")
+    connection.exec_driver_sql("PRAGMA writable_schema = OFF")
+
 
 LOCK_WAIT_SECONDS = 60
 _ADVISORY_LOCK = 0x6470_6C65_6467_6572  # "dpledger"
@@ -42,7 +119,7 @@ TABLE = sa.Table(
     sa.MetaData(),
     *(_column(name) for name in LedgerEntry._fields),
     sa.UniqueConstraint("reservation", "kind", name="privacy_ledger_once"),
-    sa.CheckConstraint(triggers.kinds_allowed(KINDS), name="privacy_ledger_kind"),
+    sa.CheckConstraint(kinds_allowed(KINDS), name="privacy_ledger_kind"),
     sa.Index("privacy_ledger_cohort", "cohort", "seq"),
 )
 
@@ -121,14 +198,14 @@ class Database:
         """
         with self._readable(), self._engine.connect() as connection, connection.begin():
             self._lock(connection)
-            widen = triggers.widen_sqlite if self._is_sqlite else triggers.widen_postgres
+            widen = widen_sqlite if self._is_sqlite else widen_postgres
             try:
                 widen(connection, KINDS)
             except sa.exc.ProgrammingError as error:
                 raise PrivacyError(
                     f"Expected a ledger table of the kinds {', '.join(KINDS)}, got one made before "
                     f"0.2.0 ({_reason(error)}). Let the table's owner run: "
-                    f"{triggers.widening(KINDS)}"
+                    f"{widening(KINDS)}"
                 ) from None
 
     @contextmanager
@@ -157,7 +234,7 @@ class Database:
             if sa.inspect(connection).has_table(TABLE.name):
                 return
             TABLE.create(connection)
-            for statement in triggers.SQLITE if self._is_sqlite else triggers.POSTGRES:
+            for statement in SQLITE_TRIGGERS if self._is_sqlite else POSTGRES_TRIGGERS:
                 connection.exec_driver_sql(statement)
 
     @contextmanager

@@ -56,11 +56,6 @@ def reserve_entry(
         terms_json=terms.to_json(),
         plan_digest=None if fixed is None else digest(older or fixed),
         plan_json=None if pinned else fixed,
-        artifact_digest=None,
-        artifact_uri=None,
-        ex_post_epsilon=None,
-        previous_hash="",
-        hash="",
     )
     return _next_entry(book, entry, now)
 
@@ -103,20 +98,7 @@ def recovery_entry(book: Book, parameters_json: str, now: datetime | None = None
         asset="",
         mechanism="",
         guarantee=str(GuaranteeType.NONE),
-        event_json=None,
         parameters_json=parameters_json,
-        code_version="",
-        data_version="",
-        release="",
-        run_id="",
-        terms_json=None,
-        plan_digest=None,
-        plan_json=None,
-        artifact_digest=None,
-        artifact_uri=None,
-        ex_post_epsilon=None,
-        previous_hash="",
-        hash="",
     )
     return _next_entry(book, entry, now)
 

@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from dpsynth_assets.privacy.events import Event, event_from_json, event_to_json
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import RESTS_ON, GuaranteeType
 from dpsynth_assets.privacy.ledger.older_prices import request_but_for_prices, restated_event
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, canonical_json, digest
-from dpsynth_assets.privacy.rests_on import RESTS_ON
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 RESERVE = "reserve"
@@ -169,20 +168,20 @@ class LedgerEntry(NamedTuple):
     asset: str
     mechanism: str
     guarantee: str
-    event_json: str | None
-    parameters_json: str | None
-    code_version: str
-    data_version: str
-    release: str
-    run_id: str
-    terms_json: str | None
-    plan_digest: str | None
-    plan_json: str | None
-    artifact_digest: str | None
-    artifact_uri: str | None
-    ex_post_epsilon: float | None
-    previous_hash: str
-    hash: str
+    event_json: str | None = None
+    parameters_json: str | None = None
+    code_version: str = ""
+    data_version: str = ""
+    release: str = ""
+    run_id: str = ""
+    terms_json: str | None = None
+    plan_digest: str | None = None
+    plan_json: str | None = None
+    artifact_digest: str | None = None
+    artifact_uri: str | None = None
+    ex_post_epsilon: float | None = None
+    previous_hash: str = ""
+    hash: str = ""
 
     @property
     def priced_json(self) -> str | None:

@@ -7,23 +7,13 @@ from dataclasses import replace
 from datetime import datetime
 from math import inf, isfinite
 
-from dpsynth_assets.privacy.errors import (
-    BudgetExceededError,
-    LedgerIntegrityError,
-    PrivacyError,
-)
+from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import triggers
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.admission import Admission, admit, find_released
-from dpsynth_assets.privacy.ledger.chain import (
-    ChainProblem,
-    VerifyReport,
-    entry_hash,
-    verify_chain,
-)
+from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, entry_hash, verify_chain
 from dpsynth_assets.privacy.ledger.checkpoint import ENTRIES_BETWEEN, Checkpoint
-from dpsynth_assets.privacy.ledger.database import Appender, Database, sqlite_path
+from dpsynth_assets.privacy.ledger.database import TRIGGERS, Appender, Database, sqlite_path
 from dpsynth_assets.privacy.ledger.entries import (
     commit_entry,
     recovery_entry,
@@ -256,7 +246,7 @@ class Ledger:
         """
         report = verify_chain(self._database.read(), witnessed_head)
         problems = list(report.problems)
-        if missing := sorted(set(triggers.NAMES) - self._database.triggers()):
+        if missing := sorted(set(TRIGGERS) - self._database.triggers()):
             problems.append(
                 ChainProblem(0, f"append-only triggers are missing: {', '.join(missing)}")
             )

@@ -1,13 +1,13 @@
 """Clipped sums of per-example gradients of a transformer, without those of its large matrices.
 
-One backward pass keeps every layer's inputs and output gradients (`recording`, `booking`), once it
-is known that their first axis counts examples (`descent`; `relative_bias` for T5), from which norms
+One backward pass keeps every layer's inputs and output gradients (`recording`, `uses`), once it
+is known that their first axis counts examples (`descent`; `support` for T5), from which norms
 (`norms`) and the clipped sum (`bookkeeper`) follow by matrix products. Matrices that are small
 beside their inputs have each example's gradient computed once, for both. CPU threads take parts of
 a batch side by side, each with modules of its own over the same weights.
 Layers of other kinds (`support`) have each example's gradient computed by Opacus (`opacus_layers`).
-Sums in float64 are exact (`sum_lattice`), so that workers may share a batch (`split_batches`).
-What records that share a pass may move one another is bounded and charged (`shared_passes`).
+Sums in float64 are exact (`SumLattice`), so that workers may share a batch (`split_batches`).
+What records that share a pass may move one another is bounded and charged (`arithmetic`).
 `PerExampleGradients` is the way in; it never hands out a sum of its own: `DpSgdMechanism` asks for
 it and adds noise.
 
@@ -15,13 +15,13 @@ it and adds noise.
 al. 2022 (arXiv:2110.05679), section 4, here with tied embeddings.
 """
 
-from dpsynth_assets.privacy.per_example.arithmetic import Products
-from dpsynth_assets.privacy.per_example.bookkeeper import LossOfPart, PerExampleGradients
-from dpsynth_assets.privacy.per_example.shared_passes import (
+from dpsynth_assets.privacy.per_example.arithmetic import (
     GRADIENT_SLACK,
+    Products,
     most_in_company,
     refuse_undeclared_slack,
 )
+from dpsynth_assets.privacy.per_example.bookkeeper import LossOfPart, PerExampleGradients
 from dpsynth_assets.privacy.per_example.support import opacus_layers, trainable_parameters
 
 __all__ = [

@@ -1,13 +1,20 @@
 """Floating point of clipped sums: which products are taken in which type, and what that costs.
 
-Shape letters: B examples, T tokens of one, m and n rows and columns of one parameter.
+Exact sums lie on a lattice, so that they do not depend on the order of adding. What records that
+share a pass may move one another's clipped gradients is bounded and charged.
+
+Shape letters: B examples, T tokens of one, m and n rows and columns of one parameter, P numbers of
+all parameters together, N records of a batch, M records that may share a pass.
 
 u is half a unit in the last place: 2^-53, 2^-24, or 2^-9 in bfloat16.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -136,3 +143,126 @@ def row_norms(rows: "torch.Tensor") -> "torch.Tensor":
 
     wide = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
     return torch.linalg.vector_norm(wide, dim=-1).double()
+
+
+BITS = 32
+"""A unit is 2^-32 of the first power of two that is not below the bound: sums of N <= 2^20 records
+of that bound are whole units below 2^53, which float64 adds without rounding."""
+
+
+@dataclass(frozen=True)
+class SumLattice:
+    """Whole multiples of a public unit, in float64.
+
+    Attributes:
+        unit: A power of two.
+
+    **Privacy** What is added of a record is rounded to the lattice first, each number by itself.
+    It is then a function of that record alone, and the sum of any records is exact: neither their
+    order, nor threads, nor processes that each add up some of them change a bit of it. Rounding
+    moves a record's own vector by at most unit/2 a number and use, which `Products.clip_margin`
+    keeps back.
+
+    **Source** Demmel and Nguyen 2013, "Fast reproducible floating-point summation" (ARITH 21), with
+    a lattice that the clip bound fixes beforehand.
+    """
+
+    unit: float
+    _adding: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, l2_bound: float) -> "SumLattice":
+        """The lattice of sums of vectors of at most this norm."""
+        mantissa, exponent = math.frexp(l2_bound)
+        return cls(math.ldexp(1.0, exponent - BITS - (mantissa == 0.5)))
+
+    def placed(self, values: "torch.Tensor") -> "torch.Tensor":
+        """Rounds float64 numbers below 2^19 bounds to the nearest multiples, in place.
+
+        Added to 1.5 · 2^52 units a number loses what is below one unit, whatever its sign.
+        """
+        shift = 1.5 * 2.0**52 * self.unit
+        return values.add_(shift).sub_(shift)
+
+    def add(self, add_to_sum: "Callable[[], object]") -> None:
+        """Adds to a sum that threads share: one of them at a time."""
+        with self._adding:
+            add_to_sum()
+
+    def units(self, sums: "torch.Tensor") -> "torch.Tensor":
+        """Counts the units of sums that lie on the lattice, int64; exact."""
+        import torch
+
+        return (sums / self.unit).to(torch.int64)
+
+    def sums(self, units: "torch.Tensor") -> "torch.Tensor":
+        """Turns int64 numbers of units back into float64."""
+        return units.double() * self.unit
+
+
+GRADIENT_SLACK = 2.0**-16
+"""Largest move of one record's clipped gradient, as a share of the clip bound, that is charged for
+float32 where nothing is declared: at least eight times the largest that
+`benchmarks/gradient_slack.py` found, over parts of 1 to 32 records of all lengths. Layers that
+Opacus works on are not among these: they are measured on public text before the charge."""
+
+MOST_KEPT_BACK = 0.25
+"""Largest M · slack: where more of the bound would be kept back, records pass alone instead."""
+
+
+def most_in_company(expected_batch_size: float, slack: float) -> int:
+    """Chooses M, the records of a batch up to which they may share passes; 0 for never.
+
+    Args:
+        expected_batch_size: Records a step is expected to draw; public.
+        slack: Largest move of a record's clipped gradient, as a share of the bound.
+
+    **Privacy** M is a public number and no estimate: a batch of more records is passed one record
+    at a time (`DpSgdMechanism`), however many there are. Six deviations above the expected size
+    make that rare.
+    """
+    most = math.ceil(expected_batch_size + 6.0 * math.sqrt(expected_batch_size)) + 8
+    return most if most * slack <= MOST_KEPT_BACK else 0
+
+
+def refuse_undeclared_slack(model: "torch.nn.Module", *, autocast: bool = False) -> None:
+    """Refuses passes of several records for which the slack of float32 is not known to hold.
+
+    Args:
+        model: As it will be trained.
+        autocast: Whether passes run in bfloat16.
+
+    Raises:
+        ValueError: If passes are less precise than float32, or positions follow the longest record.
+    """
+    kind = _less_precise(model, autocast)
+    if kind is not None:
+        raise ValueError(
+            f"Expected a declared gradient_slack for passes of several records in {kind}, got "
+            "none: that of float32 does not hold. Set exact_sums: true, which passes each record "
+            "alone, or declare what was measured."
+        )
+    config: Any = getattr(model, "config", None)
+    positions = str(getattr(config, "rope_parameters", None))
+    if "longrope" in positions or "dynamic" in positions:
+        raise ValueError(
+            "Expected positions that do not follow the longest record of a pass, got a model of "
+            "dynamic positions (rope_parameters). Set exact_sums: true, which passes each record "
+            "alone."
+        )
+
+
+def _less_precise(model: "torch.nn.Module", autocast: bool) -> str | None:
+    """The type that products of a pass are rounded to, where it is less precise than float32."""
+    import torch
+
+    if autocast:
+        return "bfloat16"
+    parameters = list(model.parameters())
+    small = {each.dtype for each in parameters if each.is_floating_point()}
+    small -= {torch.float32, torch.float64}
+    if small:
+        return str(small.pop()).removeprefix("torch.")
+    on_device = any(each.is_cuda for each in parameters)
+    coarse = torch.get_float32_matmul_precision() != "highest"
+    return "TF32" if on_device and coarse else None

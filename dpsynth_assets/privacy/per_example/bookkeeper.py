@@ -11,11 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dpsynth_assets.privacy.cpu_threads import one_thread_each, shares_weights, useful_threads
-from dpsynth_assets.privacy.per_example.arithmetic import Products, column_blocks, wide_product
+from dpsynth_assets.privacy.per_example.arithmetic import (
+    Products,
+    SumLattice,
+    column_blocks,
+    wide_product,
+)
 from dpsynth_assets.privacy.per_example.norms import norm_bounds
 from dpsynth_assets.privacy.per_example.opacus_layers import refuse_unfit
 from dpsynth_assets.privacy.per_example.recording import recording
-from dpsynth_assets.privacy.per_example.sum_lattice import SumLattice
 from dpsynth_assets.privacy.per_example.support import (
     ModuleKind,
     booked_modules,

@@ -21,14 +21,11 @@ from dpsynth_assets.privacy.per_example.uses import Factors, Lookup, Product
 if TYPE_CHECKING:
     import torch
 
-    from dpsynth_assets.privacy.per_example.uses import Product
-
-
 NORM_BLOCK = 1024
 """Entries of a kept product whose squares are added up in float32."""
 
 
-def kept_products(product: "Product") -> "torch.Tensor":
+def kept_products(product: Product) -> "torch.Tensor":
     """Computes the (B, m · n) gradients of each example from float32 or float64 factors."""
     return (product.left.mT @ product.right).flatten(1)
 
@@ -143,9 +140,8 @@ def _rounded_up(
     as factors are wide (four deviations of it), in float64 by all of them.
 
     **Privacy** Which way is cheapest follows from how far other records pad an example. What is
-    added does
-    not: it is the larger of both, from the example's own tokens, so that no other record moves its
-        scale.
+    added does not: it is the larger of both, from the example's own tokens, so that no other record
+    moves its scale.
     """
     import torch
 

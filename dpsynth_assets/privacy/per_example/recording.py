@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.privacy.per_example.arithmetic import Products
-from dpsynth_assets.privacy.per_example.booking import ModuleUse, book
 from dpsynth_assets.privacy.per_example.descent import Descent, following
 from dpsynth_assets.privacy.per_example.opacus_layers import call_of
-from dpsynth_assets.privacy.per_example.relative_bias import is_look_up, owners_of_tables
-from dpsynth_assets.privacy.per_example.support import ModuleKind
-from dpsynth_assets.privacy.per_example.uses import Factors
+from dpsynth_assets.privacy.per_example.support import ModuleKind, is_look_up, owners_of_tables
+from dpsynth_assets.privacy.per_example.uses import Factors, ModuleUse, book
 
 if TYPE_CHECKING:
     import torch

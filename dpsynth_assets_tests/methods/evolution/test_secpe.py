@@ -26,7 +26,7 @@ from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.secret_budgets import SecretBudget, SecretPromise
+from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.methods.evolution.conftest import (

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
-from dpsynth_assets.privacy import mapped_rows, nearest
+from dpsynth_assets.privacy import nearest
 from dpsynth_assets.privacy.voting import NO_VOTE
 
 
@@ -38,7 +38,7 @@ def test_blocks_and_windows_leave_no_trace(monkeypatch):
     vectors, candidates = unit_rows(500, 16, 0), unit_rows(40, 16, 1)
     own, theirs = np.arange(500) % 3, np.arange(40) % 3
     whole = nearest_candidates(vectors, own, candidates, theirs)
-    monkeypatch.setattr(mapped_rows, "WINDOW_ROWS", 37)
+    monkeypatch.setattr(nearest, "WINDOW_ROWS", 37)
     monkeypatch.setattr(nearest, "SCORES_AT_A_TIME", 50)
     monkeypatch.setattr(nearest, "_PAIRS_AT_A_TIME", 3)
     assert nearest_candidates(vectors, own, candidates, theirs).tolist() == whole.tolist()
@@ -143,7 +143,7 @@ def test_records_may_lie_in_a_file_whose_pages_are_given_back(tmp_path, monkeypa
     np.save(tmp_path / "records.npy", vectors)
     mapped = np.load(tmp_path / "records.npy", mmap_mode="r")
     labels, theirs = np.arange(5_000) % 2, np.arange(20) % 2
-    monkeypatch.setattr(mapped_rows, "WINDOW_ROWS", 1_000)
+    monkeypatch.setattr(nearest, "WINDOW_ROWS", 1_000)
     found = nearest_candidates(mapped, labels, candidates, theirs)
     assert found.tolist() == nearest_candidates(vectors, labels, candidates, theirs).tolist()
     lines = Path("/proc/self/smaps").read_text().split("records.npy", 1)[1].splitlines()

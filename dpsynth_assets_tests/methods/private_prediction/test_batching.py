@@ -22,8 +22,8 @@ from dpsynth_assets.methods.private_prediction.batching import (
     uniform_batch_counts,
 )
 from dpsynth_assets.methods.private_prediction.placing import assign_records
+from dpsynth_assets.privacy.batch_terms import pass_rows
 from dpsynth_assets.privacy.events import ComposedEvent
-from dpsynth_assets.privacy.forward_passes import pass_rows
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation
 

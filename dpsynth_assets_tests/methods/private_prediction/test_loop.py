@@ -14,8 +14,9 @@ from dpsynth_assets.methods.private_prediction.loop import (
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, mean_scores_oracle
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.oracles import mean_scores_oracle
 
 COLUMNS, END, PAD, VOCABULARY = 10, 1, 2, 31
 CLIP, SIZE = 6.0, 4

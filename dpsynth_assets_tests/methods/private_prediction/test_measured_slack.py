@@ -31,7 +31,7 @@ from dpsynth_assets.methods.private_prediction.measured_slack import (
 from dpsynth_assets.methods.private_prediction.preconditions import check_slack
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.vllm_decoder import opening
-from dpsynth_assets.privacy.rests_on import SELF_TEST
+from dpsynth_assets.privacy.guarantees import SELF_TEST
 
 SMALL = PassShape(rows=24, columns=48)
 BATCHES = {"expected_batch_size": 8, "clip_bound": 2.0, "max_example_tokens": 6}

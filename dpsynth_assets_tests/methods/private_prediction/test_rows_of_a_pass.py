@@ -14,7 +14,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
-from dpsynth_assets.privacy.forward_passes import row_key
+from dpsynth_assets.privacy.batch_terms import row_key
 
 END = 1
 

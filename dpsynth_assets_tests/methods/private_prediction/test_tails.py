@@ -10,10 +10,9 @@ from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.declared_terms import cohort_terms
 from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 from dpsynth_assets.methods.private_prediction.config import settings_for
-from dpsynth_assets.methods.private_prediction.vocabulary_tails import filled_share
+from dpsynth_assets.methods.private_prediction.vocabulary_tails import filled_share, share_at_floor
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.tails import LARGEST_TAIL, percent
-from dpsynth_assets.privacy.unproposed_tokens import share_at_floor
 
 SMOLLM2 = {"kind": "smollm2"}
 

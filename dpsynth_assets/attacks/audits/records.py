@@ -1,21 +1,35 @@
-"""Audits of what is computed of each record: other records must not move it, not by one bit.
+"""Audits of what is computed of each record: one record moves what is its own, and nothing else.
 
-They run on this machine's kernels. The planted bug rounds a row by its place on every machine: even
-and odd places add up the same products in opposite orders. (A plain matrix product, which is the
-mistake it stands for, shows on some processors only.)
+Rows: other records must not move it, not by one bit. These audits run on this machine's kernels.
+The planted bug rounds a row by its place on every machine: even and odd places add up the same
+products in opposite orders. (A plain matrix product, which is the mistake it stands for, shows on
+some processors only.)
+
+Replacements: a few invented records are judged by the rules that set records aside. One is
+replaced: by other content under its own id, or by content that brings an id which is in use. The
+second is no neighbour, and reading it is refused: otherwise two records would be set aside for one
+replacement.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.row_invariance import Moved, RowFunction, moved, near_ties
 from dpsynth_assets.clustering import nearest_center
+from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model.nearest import nearest_topics
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.histogram import l2_sensitivity
 from dpsynth_assets.privacy.lattice import Lattice
 from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows_of_labels
+from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.records.columns import IS_TEXT, READABLE
+from dpsynth_assets.records.record_filters import REASON, judge, refuse_repeated_ids
 
 DIMENSION = 96
 TEXTS = (
@@ -91,7 +105,7 @@ def _of_numbers(function: Callable[[np.ndarray], np.ndarray]) -> RowFunction:
     return lambda order: function(np.fromiter(order, dtype=np.int64))
 
 
-AUDITS = (
+ROW_AUDITS = (
     Audit(
         name="nearest-rows",
         mechanism="nearest centres, topics and candidates; clipping to the lattice",
@@ -111,5 +125,62 @@ AUDITS = (
         kind=AuditKind.EXACT,
         observe=_embeddings,
         planted={Bug.MIXED_WITH_OTHER_TEXTS: _padded_embeddings},
+    ),
+)
+
+
+LETTERS = 10
+SPEC = PrivateDatasetSpec.model_validate(
+    {
+        "name": "audit",
+        "source": {"path": "audit.csv"},
+        "columns": {"text": "text", "id": "id", "labels": ["label"]},
+        "public_facts": {"labels": {"label": ["x", "y"]}},
+        "neighboring_relation": "replace-one",
+        "budget": {"epsilon": 1.0, "delta": 1e-6},
+        "methods": [{"method": "mean_uniform"}],
+    }
+)
+
+Row = tuple[str, str, str]
+"""Id, text, label."""
+
+Refusal = Callable[[pl.DataFrame, PrivateDatasetSpec], None]
+
+
+def _counts(rows: list[Row], refuse: Refusal) -> Counter[str]:
+    """Counts usable records by label."""
+    columns = dict(zip(("id", "text", "label"), zip(*rows, strict=True), strict=True))
+    flags = pl.lit(True).alias(READABLE), pl.lit(True).alias(IS_TEXT)
+    judged = judge(pl.DataFrame(columns).with_columns(*flags), SPEC)
+    refuse(judged, SPEC)
+    return Counter(judged.filter(pl.col(REASON).is_null())["label"].to_list())
+
+
+def _counts_moved(refuse: Refusal) -> Finding:
+    rows: list[Row] = [(f"{i}", f"letter {i}", "x") for i in range(LETTERS)]
+    before = _counts(rows, refuse)
+    worst = 0.0
+    for replacement in (("0", "other", "y"), ("0", "", "x"), ("5", "other", "x")):
+        try:
+            after = _counts([replacement, *rows[1:]], refuse)
+        except PrivacyError:
+            continue
+        squares = ((before[label] - after[label]) ** 2 for label in ("x", "y"))
+        worst = max(worst, sum(squares) ** 0.5)
+    return Finding(claimed=l2_sensitivity(NeighboringRelation.REPLACE_ONE), observed=worst)
+
+
+REPLACED_AUDITS = (
+    Audit(
+        name="replaced-records",
+        mechanism="reading of records with declared ids under replace-one",
+        events=(EVERY_RELEASE,),
+        claim="What is replaced moves the counts of labels by at most the sensitivity that is "
+        "charged.",
+        measure="L2 distance of counts",
+        kind=AuditKind.EXACT,
+        observe=lambda: _counts_moved(refuse_repeated_ids),
+        planted={Bug.TAKEN_IDS: lambda: _counts_moved(lambda _judged, _spec: None)},
     ),
 )

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from dpsynth_assets.methods.private_prediction.vocabulary_tails import (
+    share_at_floor,
+    share_of_noise,
+)
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
-from dpsynth_assets.privacy.unproposed_tokens import share_at_floor, share_of_noise
 
 V, S, G, ROUNDS = 600, 4, 500, 8
 DRAWS = G * ROUNDS
