@@ -52,7 +52,7 @@ ENTRIES: dict[str, Entry] = {
     "benchmark": Entry("benchmark:app", "Run methods side by side on public corpora."),
     "purge": Entry("purge:purge", "Remove private intermediates from the store."),
     "leak-scan": Entry("leak_scan:leak_scan", "Search what was written for planted canaries."),
-    "ui": Entry("web.command:ui", "Serve the web UI and run the daemon, until interrupted."),
+    "ui": Entry("web:ui", "Serve the web UI and run the daemon, until interrupted."),
     "datasets": Entry("datasets:app", "Check and list dataset files."),
     "account": Entry("pricing:account", "Price mechanisms without any data."),
     "calibrate": Entry("pricing:calibrate", "Find the noise that a target needs."),
