@@ -202,7 +202,7 @@ def embedded():
 
 
 def picture(folder, exact, given, name):
-    from dpsynth_assets.report.secret_plots import vote_plot
+    from dpsynth_assets.report.plots import vote_plot
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(vote_plot(exact, given))

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.advice import minutes
 from dpsynth_assets.advice.advice import advise
-from dpsynth_assets.cli.column_profiles import profile_columns, suggest
-from dpsynth_assets.cli.column_roles import roles_by_name
+from dpsynth_assets.cli.column_profiles import profile_columns, roles_by_name, suggest
 from dpsynth_assets.cli.init_proposal import BESIDE, ROWS, proposed_methods
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import (
@@ -27,8 +26,8 @@ from dpsynth_assets.datasets import (
     load_dataset_files,
     parse_dataset_file,
 )
-from dpsynth_assets.datasets.codes import looks_like_code
-from dpsynth_assets.datasets.declared_bases import declared_base
+from dpsynth_assets.datasets.prompt_words import looks_like_code
+from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.datasets.template import Choices, ProposedCohort, ProposedMethods, scalar
 from dpsynth_assets.defs import resources
 from dpsynth_assets.methods.planning import plan_dataset

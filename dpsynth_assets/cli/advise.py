@@ -40,7 +40,7 @@ def advise(
     """
     from dpsynth_assets.advice.advice import advise as weighed
     from dpsynth_assets.cli.cohorts import find_cohort
-    from dpsynth_assets.datasets.declared_bases import declared_base
+    from dpsynth_assets.datasets.standing import declared_base
 
     spec = _made_up(records, epsilon, delta, labels) if cohort is None else find_cohort(cohort)
     base = declared_base(spec.public_data)

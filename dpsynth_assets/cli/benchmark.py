@@ -115,7 +115,7 @@ def import_(
 
 
 def _spec(name: str) -> Any:
-    from dpsynth_assets.datasets.benchmark_files import found_benchmark
+    from dpsynth_assets.datasets.benchmark_spec import found_benchmark
     from dpsynth_assets.datasets.problems import DatasetFileError
 
     try:

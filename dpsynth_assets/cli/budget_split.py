@@ -47,7 +47,7 @@ def optimise(
 def _stand_ins(name: str, texts: Path | None) -> Any:
     """Public texts of a file, or documents of a base that has some of its own."""
     from dpsynth_assets.advice.budget_split import StandIns
-    from dpsynth_assets.datasets.declared_bases import declared_base
+    from dpsynth_assets.datasets.standing import declared_base
     from dpsynth_assets.public_base import PublicBase
     from dpsynth_assets.public_base.documents import read_documents
 

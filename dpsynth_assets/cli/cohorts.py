@@ -18,7 +18,7 @@ from dpsynth_assets.datasets import (
     dataset_folders,
     standing,
 )
-from dpsynth_assets.datasets.shared_records import shared_record_problems
+from dpsynth_assets.datasets.standing import shared_record_problems
 
 
 def cohort_names(incomplete: str) -> list[str]:

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.prompt_words import prompt_problems
+from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry, PlannedRelease

@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dpsynth_assets.cli.base_problems import base_problems
-from dpsynth_assets.cli.method_problems import method_problems
+from dpsynth_assets.cli.declaration_problems import base_problems, method_problems
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     Problem,
@@ -26,7 +25,7 @@ from dpsynth_assets.datasets import (
     unknown_bases,
 )
 from dpsynth_assets.datasets.reference import field_reference, settings_reference
-from dpsynth_assets.datasets.shared_records import shared_record_problems
+from dpsynth_assets.datasets.standing import shared_record_problems
 from dpsynth_assets.privacy.directed_rounding import declared
 
 app = typer.Typer(no_args_is_help=True)

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from dpsynth_assets.attacks.overlap import verbatim_share
 from dpsynth_assets.cli.column_profiles import is_csv
-from dpsynth_assets.cli.init_source import recognised_source
+from dpsynth_assets.cli.init_decisions import recognised_source
 from dpsynth_assets.cli.one_line import refuse
 from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
@@ -36,7 +36,7 @@ from dpsynth_assets.metrics.evaluation import (
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
 from dpsynth_assets.metrics.sampling import stratified_rows
 from dpsynth_assets.records.columns import SourceError
-from dpsynth_assets.records.csv_dialects import is_utf_8
+from dpsynth_assets.records.csv_files import is_utf_8
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
 from dpsynth_assets.records.reading import read_public_source
 from dpsynth_assets.records.sources import source_columns, source_files

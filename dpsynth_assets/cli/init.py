@@ -23,22 +23,27 @@ from dpsynth_assets.cli.column_profiles import (
     ColumnProfile,
     Suggestion,
     profile_columns,
+    roles_by_name,
     suggest,
 )
-from dpsynth_assets.cli.column_roles import roles_by_name
-from dpsynth_assets.cli.init_decisions import Draft, decisions, facts_of, show
+from dpsynth_assets.cli.init_decisions import (
+    Draft,
+    decisions,
+    facts_of,
+    label_words,
+    named_part,
+    recognised_source,
+    show,
+)
 from dpsynth_assets.cli.init_proposal import proposed_methods
-from dpsynth_assets.cli.init_source import recognised_source
-from dpsynth_assets.cli.label_words import label_words, named_part
 from dpsynth_assets.datasets import (
     PublicDataSpec,
     dataset_folders,
     dataset_template,
     parse_dataset_file,
 )
-from dpsynth_assets.datasets.base_template import base_name
-from dpsynth_assets.datasets.declared_bases import declared_base
-from dpsynth_assets.datasets.template import Choices, ProposedMethods
+from dpsynth_assets.datasets.standing import declared_base
+from dpsynth_assets.datasets.template import Choices, ProposedMethods, base_name
 from dpsynth_assets.records.columns import SourceError
 
 ENGLISH = "english"

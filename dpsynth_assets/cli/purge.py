@@ -65,12 +65,7 @@ def _require_known(cohort: str) -> None:
     """
     import difflib
 
-    from dpsynth_assets.datasets import (
-        PrivateDatasetSpec,
-        cohorts_of,
-        dataset_folders,
-        standing,
-    )
+    from dpsynth_assets.datasets import PrivateDatasetSpec, cohorts_of, dataset_folders, standing
     from dpsynth_assets.orchestration.resources.purging import kept_datasets
     from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases, show_pending
 from dpsynth_assets.cli.progress_display import progress_display
-from dpsynth_assets.cli.summary import print_summary, summarise
+from dpsynth_assets.cli.report import print_summary, summarise
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.orchestration.asset_selection import name_in_ledger, selected_assets
 from dpsynth_assets.orchestration.run_events import follow_run
@@ -197,9 +197,9 @@ def _expect_fit(spec: PrivateDatasetSpec, console: Console) -> None:
     Raises:
         DatasetFileError: They are not as the dataset file says; nothing is started.
     """
-    from dpsynth_assets.cli.base_problems import base_problems
     from dpsynth_assets.cli.cohorts import find_file
     from dpsynth_assets.cli.datasets import print_problems
+    from dpsynth_assets.cli.declaration_problems import base_problems
     from dpsynth_assets.datasets import DatasetFileError, parse_dataset_file
     from dpsynth_assets.records.checking import check_records
 

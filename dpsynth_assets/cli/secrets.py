@@ -7,9 +7,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dpsynth_assets.cli.pricing.commands import OneLineCommand
-from dpsynth_assets.cli.pricing.options import AsJson, numbers
-from dpsynth_assets.cli.pricing.printing import refusals, show, up_significant
+from dpsynth_assets.cli.pricing.commands import (
+    AsJson,
+    OneLineCommand,
+    numbers,
+    refusals,
+    show,
+    up_significant,
+)
 from dpsynth_assets.metrics.secret_comparison import (
     NoiseComparison,
     compare_noise,
@@ -66,7 +71,7 @@ def noise_ratio(
 
 
 def _write_plot(rows: list[NoiseComparison], place: Path) -> None:
-    from dpsynth_assets.report.secret_plots import noise_ratio_plot
+    from dpsynth_assets.report.plots import noise_ratio_plot
 
     varies = "ratio" if len({row.ratio for row in rows}) > 1 else "secrets"
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from dpsynth_assets.datasets.dataset_sections import (
     MethodSpec,
     PrivacyUnitSpec,
     PublicFactsSpec,
+    ScheduleSpec,
     TopicHistogramSpec,
 )
 from dpsynth_assets.datasets.files import (
@@ -44,7 +45,6 @@ from dpsynth_assets.datasets.public_spec import (
     PublicSource,
     TextEmbedderSpec,
 )
-from dpsynth_assets.datasets.schedule import ScheduleSpec
 from dpsynth_assets.datasets.source_section import SourceSpec
 from dpsynth_assets.datasets.standing import Standing, standing, unknown_bases
 from dpsynth_assets.datasets.template import dataset_template

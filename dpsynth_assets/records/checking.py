@@ -19,21 +19,27 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.datasets.source_section import UTF_8
 from dpsynth_assets.json_records import record_check
-from dpsynth_assets.records.admission import Tally, unfit
 from dpsynth_assets.records.columns import SourceError
-from dpsynth_assets.records.reading import public_column_names, refuse_private, tally_of
+from dpsynth_assets.records.reading import (
+    Tally,
+    public_column_names,
+    refuse_private,
+    tally_of,
+    unfit,
+)
 from dpsynth_assets.records.record_filters import (
     CONTROL,
     REASON,
     ROW,
     Rule,
     column_names,
+    date_of,
+    in_window,
     judge,
     kept_id_columns,
     repeated_ids,
 )
 from dpsynth_assets.records.sources import read_source, stray_encodings
-from dpsynth_assets.records.windows import date_of, in_window
 
 MethodChecker = Callable[[PrivateDatasetSpec], Sequence[Problem]]
 """Checks what only methods know: settings, and public facts a method needs."""

@@ -21,10 +21,10 @@ from dpsynth_assets.records.columns import (
     ColumnNames,
     SourceError,
     check_columns,
+    compose_record,
     float_text,
     guarded,
 )
-from dpsynth_assets.records.objects import compose_record
 
 _JSON_FILE = "a JSON Lines file, one object a line"
 

@@ -22,8 +22,12 @@ from dpsynth_assets.records.columns import (
     empty_rows,
     guarded,
 )
-from dpsynth_assets.records.csv_dialects import is_utf_8, refuse_stray_dialect
-from dpsynth_assets.records.csv_rows import csv_batches, csv_columns
+from dpsynth_assets.records.csv_files import (
+    csv_batches,
+    csv_columns,
+    is_utf_8,
+    refuse_stray_dialect,
+)
 from dpsynth_assets.records.file_formats import (
     arrow_batches,
     arrow_columns,

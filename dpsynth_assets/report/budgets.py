@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
-from dpsynth_assets.datasets.schedule import ScheduleSpec
+from dpsynth_assets.datasets.dataset_sections import ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
@@ -21,12 +21,7 @@ from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
 from dpsynth_assets.privacy.ledger.conditions import check_unchanged, keeps_to_plan
 from dpsynth_assets.privacy.ledger.plans import is_secret, plan_copies, plan_rounds
-from dpsynth_assets.privacy.ledger.schema import (
-    RESERVE,
-    LedgerEntry,
-    PlannedRelease,
-    plan_to_json,
-)
+from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry, PlannedRelease, plan_to_json
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, canonical_json
 from dpsynth_assets.report.cells import left_in_words
