@@ -1,14 +1,18 @@
 """`dpsynth advise`: which method, for whose data, at what price, from public facts alone."""
 
-import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from dpsynth_assets.cli.budget_options import delta_option, epsilon_option
 from dpsynth_assets.cli.cohorts import cohort_names
+from dpsynth_assets.cli.terminal import (
+    AsJson,
+    delta_option,
+    epsilon_option,
+    say,
+    show_json,
+    show_table,
+)
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 
 Cohort = Annotated[
@@ -31,7 +35,7 @@ def advise(
         str | None,
         typer.Option(help="What the texts are; none: as the public base says."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which methods fit, best first, and why the others do not.
 
@@ -48,7 +52,7 @@ def advise(
         base = base.model_copy(update={"domain": domain})
     found = weighed(spec, base, rows=rows, timed=True)
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+        show_json(found.to_json())
     else:
         _print(_title(spec, rows), found)
     if not found.offers:
@@ -81,25 +85,20 @@ def _title(spec: Any, rows: int | None) -> str:
 
 
 def _print(title: str, found: Any) -> None:
-    console = Console(highlight=False, markup=False)
-    table = Table(title=title, title_justify="left")
-    table.add_column("method")
-    for name in ("expected share of the gap", "rows", "ε", "minutes here"):
-        table.add_column(name, justify="right")
-    for offer in found.offers:
-        share = "not measured" if offer.expectation is None else offer.expectation.share_in_words()
-        minutes = "—" if offer.minutes is None else f"{max(offer.minutes, 1):.0f}"
-        epsilon = "(p, r)" if offer.epsilon is None else epsilon_up(offer.epsilon)
-        table.add_row(offer.title, share, f"{offer.rows:,}", epsilon, minutes)
+    columns = ("method", "expected share of the gap", "rows", "ε", "minutes here")
     if found.offers:
-        console.print(table)
+        show_table(columns, map(_row, found.offers), title=title, numeric=columns[1:])
     else:
-        console.print("No method fits.")
+        say("No method fits.")
     for offer in found.offers:
         distance = "" if offer.expectation is None else f"; {offer.expectation.distance_in_words()}"
-        console.print(f"  {offer.title}: declare {offer.asks}{distance}")
-    console.print("\nWhat does not fit:")
-    for name, why in found.others:
-        console.print(f"  {name}: {why}")
-    for note in found.notes:
-        console.print(f"\n{note}")
+        say(f"  {offer.title}: declare {offer.asks}{distance}")
+    say("\nWhat does not fit:", *(f"  {name}: {why}" for name, why in found.others))
+    say(*(f"\n{note}" for note in found.notes))
+
+
+def _row(offer: Any) -> tuple[str, ...]:
+    share = "not measured" if offer.expectation is None else offer.expectation.share_in_words()
+    epsilon = "(p, r)" if offer.epsilon is None else epsilon_up(offer.epsilon)
+    minutes = "—" if offer.minutes is None else f"{max(offer.minutes, 1):.0f}"
+    return offer.title, share, f"{offer.rows:,}", epsilon, minutes

@@ -3,7 +3,6 @@
 `audit run COHORT` measures how far rounding moves logits of the cohort's own model, here.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -11,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from dpsynth_assets.cli import audit_trail
 from dpsynth_assets.cli.cohorts import cohort_names, find_cohort
-from dpsynth_assets.cli.one_line import refuse
+from dpsynth_assets.cli.terminal import AsJson, refuse, say, show_json, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.paths import home
@@ -35,8 +34,6 @@ app = typer.Typer(
 )
 app.command("cohort")(audit_trail.cohort)
 app.command("used-by")(audit_trail.used_by)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
@@ -101,15 +98,13 @@ def list_audits(
     """List what is audited, and which bugs each audit notices."""
     audits = _chosen(None)
     if as_json:
-        typer.echo(json.dumps([_facts(audit) for audit in audits], indent=2, ensure_ascii=False))
+        show_json([_facts(audit) for audit in audits])
         return
     if markdown:
         typer.echo(markdown_tables(audits))
         return
-    table = Table("audit", "claim", "kind", "bugs it notices")
-    for audit in audits:
-        table.add_row(audit.name, audit.claim, str(audit.kind), ", ".join(audit.planted))
-    _console().print(table)
+    rows = ((each.name, each.claim, str(each.kind), ", ".join(each.planted)) for each in audits)
+    show_table(("audit", "claim", "kind", "bugs it notices"), rows, width=120)
 
 
 def markdown_tables(audits: Sequence["Audit"]) -> str:
@@ -166,36 +161,29 @@ def _facts(audit: "Audit") -> dict[str, object]:
 
 def _show(results: Sequence["AuditResult"], *, as_json: bool) -> None:
     if as_json:
-        document = {
-            "ok": all(result.good for result in results),
-            "results": [asdict(result) for result in results],
-        }
-        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        found = [asdict(result) for result in results]
+        show_json({"ok": all(result.good for result in results), "results": found})
         return
-    _console().print(_table(results), _verdict(results))
+    columns = ("audit", "measure", "claimed", "observed", "result", "s")
+    numeric = ("claimed", "observed", "s")
+    show_table(columns, map(_row, results), title="Audits", numeric=numeric, width=120)
+    say(_verdict(results))
 
 
-def _table(results: Sequence["AuditResult"]) -> Table:
+def _row(result: "AuditResult") -> tuple[str | Text, ...]:
     from dpsynth_assets.attacks.audits import find_audit
 
-    table = Table("audit", "measure", title="Audits", title_justify="left")
-    for name in ("claimed", "observed"):
-        table.add_column(name, justify="right")
-    table.add_column("result")
-    table.add_column("s", justify="right")
-    for result in results:
-        numbers = rounded_up(result.claimed, ".4g"), rounded_down(result.observed, ".4g")
-        name = result.name if result.bug is None else f"  planted: {result.bug}"
-        audit = find_audit(result.name.rpartition("/")[2])
-        measure = audit.measure if result.bug is None else ""
-        table.add_row(name, measure, *numbers, _outcome(result), f"{result.seconds:.1f}")
-    return table
+    name = result.name if result.bug is None else f"  planted: {result.bug}"
+    audit = find_audit(result.name.rpartition("/")[2])
+    measure = audit.measure if result.bug is None else ""
+    numbers = rounded_up(result.claimed, ".4g"), rounded_down(result.observed, ".4g")
+    return name, measure, *numbers, _outcome(result), f"{result.seconds:.1f}"
 
 
-def _outcome(result: "AuditResult") -> str:
+def _outcome(result: "AuditResult") -> Text:
     if result.bug is None:
-        return "[green]passed" if result.passed else "[bold red]FAILED"
-    return "[red]MISSED" if result.passed else "[green]noticed"
+        return Text("passed", "green") if result.passed else Text("FAILED", "bold red")
+    return Text("MISSED", "red") if result.passed else Text("noticed", "green")
 
 
 def _verdict(results: Sequence["AuditResult"]) -> str:
@@ -207,10 +195,6 @@ def _verdict(results: Sequence["AuditResult"]) -> str:
         sentence += f", {noticed} of {len(bugs)} planted bugs noticed"
     times = sorted(result.finished_at for result in results)
     return f"{sentence}; {times[0]} to {times[-1]}, version {results[-1].version}."
-
-
-def _console() -> Console:
-    return Console(width=max(120, Console().width), highlight=False)
 
 
 @contextmanager

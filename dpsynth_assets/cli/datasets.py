@@ -1,7 +1,6 @@
 """`dpsynth datasets`: check dataset files before anything is spent, and list what is declared."""
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +8,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from dpsynth_assets.cli.declaration_problems import base_problems, method_problems
+from dpsynth_assets.cli.terminal import AsJson, say, show_json, show_table
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     Problem,
@@ -43,8 +42,6 @@ _COLUMNS = {
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.command()
 def check(
@@ -52,7 +49,7 @@ def check(
         list[Path] | None,
         typer.Argument(help="Dataset files; none: all of defs and DPSYNTH_DATASETS."),
     ] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check dataset files and the records they name; exit code 2 where one cannot be used.
 
@@ -77,33 +74,29 @@ def check(
                 for name, tally in tallies.items()
             ],
         }
-        typer.echo(json.dumps(told, indent=2))
+        show_json(told)
     else:
-        console = Console(soft_wrap=True, highlight=False, markup=False)
-        print_problems(problems, console)
+        print_problems(problems, Console())
         counts = Counter(problem.severity for problem in problems)
-        console.print(f"{len(paths)} files, {counts['error']} errors, {counts['warning']} warnings")
+        say(f"{len(paths)} files, {counts['error']} errors, {counts['warning']} warnings")
     if any(problem.severity == "error" for problem in problems):
         raise typer.Exit(2)
 
 
 @app.command("list")
-def list_datasets(as_json: Json = False) -> None:
+def list_datasets(as_json: AsJson = False) -> None:
     """List the declared datasets and public bases; exit code 2 where a file cannot be used."""
     declared = standing(dataset_folders())
     rows = [_summary(file.spec, file.path) for file in declared.usable]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        show_json(rows)
     else:
-        table = Table(*_COLUMNS.values())
-        for row in rows:
-            table.add_row(*(_cell(value) for value in row.values()))
-        Console().print(table)
+        show_table([*_COLUMNS.values()], (map(_cell, row.values()) for row in rows))
     _tell_refused(declared)
 
 
 @app.command()
-def cohorts(as_json: Json = False) -> None:
+def cohorts(as_json: AsJson = False) -> None:
     """Register files and windows that are complete, and list the cohorts of partitioned datasets.
 
     Each becomes a partition in the web UI, at once: what the sensor `register_cohorts` does. Reads
@@ -121,7 +114,7 @@ def cohorts(as_json: Json = False) -> None:
                 register_partitions(instance, spec)
                 known[spec.name] = [cohort.name for cohort in cohorts_of(spec)]
     if as_json:
-        typer.echo(json.dumps(known, indent=2))
+        show_json(known)
     else:
         _print_cohorts(known)
     _tell_refused(declared)
@@ -161,13 +154,7 @@ def _across(paths: Sequence[Path]) -> list[Problem]:
 def print_problems(problems: Sequence[Problem], console: Console) -> None:
     """Prints a line a problem, in the colour of its severity."""
     for problem in problems:
-        console.print(
-            str(problem),
-            style=_COLOURS[problem.severity],
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+        say(str(problem), style=_COLOURS[problem.severity], to=console)
 
 
 def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str, object]:

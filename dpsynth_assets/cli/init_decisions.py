@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from dpsynth_assets.cli.column_profiles import (
     LEAST_RECORDS_PER_LABEL,
@@ -22,6 +20,7 @@ from dpsynth_assets.cli.column_profiles import (
     is_csv,
     kept_share,
 )
+from dpsynth_assets.cli.terminal import say, show_table
 from dpsynth_assets.datasets import SourceSpec
 from dpsynth_assets.datasets.prompt_words import looks_like_code
 from dpsynth_assets.datasets.source_section import UTF_8
@@ -95,27 +94,22 @@ def facts_of(name: str, draft: Draft) -> dict[str, Any]:
 
 def show(name: str, draft: Draft) -> None:
     """Prints the columns, the decisions, and what comes next."""
-    console = Console(width=max(100, Console().width), markup=False, highlight=False)
-    table = Table(
-        "column",
-        "filled",
-        "distinct",
-        "words",
-        "suggestion",
-        title=f"Columns of {draft.choices.path} (first {MOST_ROWS:,} rows; shown to you alone)",
-    )
-    for profile in draft.profiles:
-        numbers = f"{profile.filled:.0%}", f"{profile.distinct:,}", f"{profile.words:.1f}"
-        shown = ("", "", "") if profile.nested else numbers
-        table.add_row(_printable(profile.name), *shown, _role(profile, draft))
-    console.print(table)
-    console.print("\nDecide, in the file:", style="bold")
-    for about, now in draft.decisions:
-        console.print(_printable(f"- {about}. {now}"))
-    console.print(f"\nWritten: {draft.path}", soft_wrap=True)
+    columns = ("column", "filled", "distinct", "words", "suggestion")
+    title = f"Columns of {draft.choices.path} (first {MOST_ROWS:,} rows; shown to you alone)"
+    show_table(columns, (_row(each, draft) for each in draft.profiles), title=title)
+    say("\nDecide, in the file:", style="bold")
     first = "list the public label values in the file, then " if draft.choices.unconfirmed else ""
-    then = f"dpsynth datasets check {draft.path}, then dpsynth plan {name}"
-    console.print(f"Next: {first}{then}", soft_wrap=True)
+    say(
+        *(_printable(f"- {about}. {now}") for about, now in draft.decisions),
+        f"\nWritten: {draft.path}",
+        f"Next: {first}dpsynth datasets check {draft.path}, then dpsynth plan {name}",
+    )
+
+
+def _row(profile: ColumnProfile, draft: Draft) -> tuple[str, ...]:
+    numbers = f"{profile.filled:.0%}", f"{profile.distinct:,}", f"{profile.words:.1f}"
+    shown = ("", "", "") if profile.nested else numbers
+    return _printable(profile.name), *shown, _role(profile, draft)
 
 
 def _printable(text: str) -> str:

@@ -1,8 +1,6 @@
 """`dpsynth ledger`: show what was spent, verify that nobody edited it, hand it on, recover it."""
 
-import json
 import re
-from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from math import inf
@@ -10,9 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from dpsynth_assets.cli.terminal import AsJson, complain, say, show_json, show_table
 from dpsynth_assets.files.whole_files import owner_folder, replaced
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
@@ -37,7 +34,6 @@ LedgerUrl = Annotated[
     str | None,
     typer.Option("--ledger", help="SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class ExportFormat(StrEnum):
@@ -113,12 +109,11 @@ def verify(
         head or (None if seen is None else seen.hash)
     )
     if as_json:
-        typer.echo(json.dumps(asdict(report), indent=2))
+        show_json(asdict(report))
     elif report.ok:
         typer.echo(f"The ledger verifies: {report.entries} entries, head {report.head}")
     else:
-        for problem in report.problems:
-            Console(stderr=True).print(str(problem), style="red", highlight=False, soft_wrap=True)
+        complain(*map(str, report.problems))
     if not report.ok:
         raise typer.Exit(1)
 
@@ -144,7 +139,7 @@ def head(
         raise PrivacyError(f"--entries: expected at most {len(found)}, got {entries}.")
     seen = tree_head(found[:entries])
     if as_json:
-        typer.echo(json.dumps(asdict(seen), indent=2))
+        show_json(asdict(seen))
     else:
         typer.echo(f"{seen.root} over {seen.entries} entries")
 
@@ -171,50 +166,51 @@ def _print_json(told: History) -> None:
         "cohorts": [spend.to_json() for spend in told.cohorts],
         "datasets": [_dataset_facts(spend) for spend in told.datasets],
     }
-    typer.echo(json.dumps(document, indent=2))
+    show_json(document)
 
 
 def _print_tables(told: History) -> None:
-    console = Console(width=max(160, Console().width))
-    columns = "when", "cohort", "asset", "mechanism", "guarantee"
-    charges = Table(*columns, title="Charges", caption=_caption(told), title_justify="left")
-    for name in ("ε alone", "ε so far", "ε left", "ex-post ε (not summed)"):
-        charges.add_column(name, justify="right")
-    charges.add_column("run")
-    for line in told.lines:
-        charges.add_row(*_charge_row(line))
-    totals = Table("cohort", "total guarantee", title="Totals", title_justify="left")
-    for name in ("ε guaranteed", "ε spent (reading)", "of", "ε left", "δ"):
-        totals.add_column(name, justify="right")
-    for name in ("guaranteed by", "accountant", "released", "not summed"):
-        totals.add_column(name)
-    for spend in told.cohorts:
-        totals.add_row(*_total_row(spend))
-    console.print(charges, totals)
-    for spend in told.cohorts:
-        if spend.restated:
-            console.print(f"Cohort {spend.cohort}: {spend.restated}.", highlight=False)
+    of_charge = ("ε alone", "ε so far", "ε left", "ex-post ε (not summed)")
+    show_table(
+        ("when", "cohort", "asset", "mechanism", "guarantee", *of_charge, "run"),
+        map(_charge_row, told.lines),
+        title="Charges",
+        caption=_caption(told),
+        numeric=of_charge,
+        width=160,
+    )
+    of_cohort = ("ε guaranteed", "ε spent (reading)", "of", "ε left", "δ")
+    words = ("guaranteed by", "accountant", "released", "not summed")
+    show_table(
+        ("cohort", "total guarantee", *of_cohort, *words),
+        map(_total_row, told.cohorts),
+        title="Totals",
+        numeric=of_cohort,
+        width=160,
+    )
+    say(*(f"Cohort {each.cohort}: {each.restated}." for each in told.cohorts if each.restated))
+    of_dataset = ("ε guaranteed", "ε spent (reading)", "δ", "cohorts")
     if told.datasets:
-        console.print(_datasets(told.datasets))
-
-
-def _datasets(datasets: Sequence[DatasetSpend]) -> Table:
-    table = Table("dataset", "total guarantee", title="Datasets", title_justify="left")
-    for name in ("ε guaranteed", "ε spent (reading)", "δ", "cohorts"):
-        table.add_column(name, justify="right")
-    table.add_column("composed")
-    for spend in datasets:
-        parallel = spend.composition == "parallel"
-        table.add_row(
-            spend.dataset,
-            spend.total_guarantee,
-            epsilon_up(spend.guaranteed_epsilon),
-            epsilon_up(spend.epsilon),
-            rounded_up(spend.delta),
-            str(len(spend.cohorts)),
-            "in parallel: the largest cohort" if parallel else "one after the other: the sum",
+        show_table(
+            ("dataset", "total guarantee", *of_dataset, "composed"),
+            map(_dataset_row, told.datasets),
+            title="Datasets",
+            numeric=of_dataset,
+            width=160,
         )
-    return table
+
+
+def _dataset_row(spend: DatasetSpend) -> tuple[str, ...]:
+    parallel = spend.composition == "parallel"
+    return (
+        spend.dataset,
+        spend.total_guarantee,
+        epsilon_up(spend.guaranteed_epsilon),
+        epsilon_up(spend.epsilon),
+        rounded_up(spend.delta),
+        str(len(spend.cohorts)),
+        "in parallel: the largest cohort" if parallel else "one after the other: the sum",
+    )
 
 
 def _dataset_facts(spend: DatasetSpend) -> dict[str, object]:

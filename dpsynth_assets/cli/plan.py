@@ -3,7 +3,6 @@
 `--prompts` shows what the language model is asked, in the words that it reads.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,16 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
+from dpsynth_assets.cli.terminal import AsJson, say, show_json, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.prompt_templates import PromptTemplates
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_COLUMNS = (
+    "release", "guarantee", "share", "ε alone", "tokens a batch", "rows", "tail", "minutes",
+)  # fmt: skip
+
 All = Annotated[
     bool, typer.Option("--all", help="Price the methods that the file does not name, too.")
 ]
@@ -29,7 +31,7 @@ All = Annotated[
 def plan(  # noqa: PLR0913 - options are arguments
     cohort: CohortName,
     everything: All = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
     prompts: Annotated[
         bool, typer.Option("--prompts", help="Print what the language model is asked, by label.")
     ] = False,
@@ -69,7 +71,7 @@ def plan(  # noqa: PLR0913 - options are arguments
     facts["undeclared"] = [_row(entry) for entry in price_undeclared(spec, planned)]
     facts["advice"] = _advice(spec)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        show_json(facts)
     else:
         _print(facts, everything=everything)
     if facts["refusals"] or any(row["refusal"] for row in facts["releases"]):
@@ -202,77 +204,59 @@ def _noise(parameters: Any) -> str:
 def _print(facts: dict[str, Any], *, everything: bool) -> None:
     from dpsynth_assets.advice.minutes import whole_in_words
 
-    console = Console(width=max(100, Console().width))
     title = f"Plan of cohort {facts['cohort']} (nothing private was read)"
-    _print_releases(console, title, facts["releases"], with_share=True)
-    console.print(
+    _print_releases(title, facts["releases"], with_share=True)
+    say(
         f"One round of every DP release: ε = {epsilon_up(facts['total_epsilon'])} of "
         f"{declared(facts['budget_epsilon'])} for {facts['rounds']} round(s) at δ = "
         f"{declared(facts['delta'])} "
-        f"({facts['accountant']}), {facts['neighboring_relation']}, unit: {facts['privacy_unit']}."
-    )
-    told = whole_in_words(facts["minutes"], facts["minutes_unknown"])
-    console.print(told, highlight=False, markup=False, soft_wrap=True)
-    for promise in facts["secrets"]:
-        console.print(
+        f"({facts['accountant']}), {facts['neighboring_relation']}, unit: {facts['privacy_unit']}.",
+        whole_in_words(facts["minutes"], facts["minutes_unknown"]),
+        *(
             f"Secrets: prior {declared(promise['prior'])}, posterior "
             f"{epsilon_up(promise['reached'])} after all rounds, of "
             f"{declared(promise['promised'])} promised."
-        )
+            for promise in facts["secrets"]
+        ),
+    )
     if facts["advice"]:
         told = ", ".join(f"{name} {share}" for name, share in facts["advice"].items())
-        console.print(
+        say(
             f"Advice from public corpora, share of the gap to expect: {told}. "
-            f"dpsynth advise {facts['cohort']} says more.",
-            highlight=False,
-            markup=False,
+            f"dpsynth advise {facts['cohort']} says more."
         )
-    for refusal in facts["refusals"]:
-        console.print(refusal, style="red", markup=False, soft_wrap=True)
+    say(*facts["refusals"], style="red")
     if everything and facts["undeclared"]:
         title = "Methods that the file does not name, each as if it were the only one"
-        _print_releases(console, title, facts["undeclared"], with_share=False)
-    elif facts["undeclared"]:
-        _print_others(console, facts)
+        _print_releases(title, facts["undeclared"], with_share=False)
+    elif facts["undeclared"]:  # What they would cost is for those who ask.
+        able = [row["method"] for row in facts["undeclared"] if row["refusal"] is None]
+        refused = len(facts["undeclared"]) - len(able)
+        say(
+            f"Not in the file: {', '.join(able) or 'none that could run'}; {refused} refused. "
+            f"dpsynth plan {facts['cohort']} --all prices them."
+        )
 
 
-def _print_others(console: Console, facts: dict[str, Any]) -> None:
-    """Names the methods that the file does not: those that the budget would do for, and how many.
-
-    What they would cost, and why the others are refused, is for those who ask.
-    """
-    able = [row["method"] for row in facts["undeclared"] if row["refusal"] is None]
-    refused = len(facts["undeclared"]) - len(able)
-    console.print(
-        f"Not in the file: {', '.join(able) or 'none that could run'}; {refused} refused. "
-        f"dpsynth plan {facts['cohort']} --all prices them.",
-        highlight=False,
-    )
-
-
-def _print_releases(
-    console: Console, title: str, rows: list[dict[str, Any]], *, with_share: bool
-) -> None:
+def _print_releases(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> None:
     """Prints a table of what can run, then a line on the noise of each, or on why it is refused."""
     planned = [row for row in rows if row["refusal"] is None]
+    columns = [name for name in _COLUMNS if with_share or name not in ("share", "minutes")]
     if planned:
-        console.print(_table(title, planned, with_share=with_share))
+        cells = ([row[name] for name in columns] for row in map(_cells, planned))
+        show_table(columns, cells, title=title, wraps=columns[1:])
     else:
-        console.print(f"{title}: none can run.", highlight=False, markup=False)
+        say(f"{title}: none can run.")
     for noise in dict.fromkeys(row["noise"] for row in planned if row["noise"]):
         names = ", ".join(_name(row) for row in planned if row["noise"] == noise)
-        console.print(f"{names}: {noise}.", highlight=False, markup=False, soft_wrap=True)
+        say(f"{names}: {noise}.")
     if any(row.get("tail") for row in planned):
-        console.print(
+        say(
             "Tail: private draws on tokens that no context proposes (where all contexts agree). "
-            "Without a number: no file here states the model's vocabulary.",
-            highlight=False,
-            soft_wrap=True,
+            "Without a number: no file here states the model's vocabulary."
         )
-    for row in rows:
-        if row["refusal"] is not None:
-            line = f"{_name(row)} refused: {row['refusal']}"
-            console.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
+    refused = (row for row in rows if row["refusal"] is not None)
+    say(*(f"{_name(row)} refused: {row['refusal']}" for row in refused), style="red")
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -281,26 +265,19 @@ def _name(row: dict[str, Any]) -> str:
     return stages if folder == "shared" else folder
 
 
-def _table(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> Table:
-    table = Table(title=title, title_justify="left")
-    share = ("share",) if with_share else ()
-    table.add_column("release", no_wrap=True)
-    minutes = ("minutes",) if with_share else ()
-    for name in ("guarantee", *share, "ε alone", "tokens a batch", "rows", "tail", *minutes):
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        tokens, estimate, tail = row["tokens_per_batch"], row["rows_estimate"], row.get("tail")
-        cells = [
-            "—" if row["epsilon"] is None else epsilon_up(row["epsilon"]),
-            "—" if tokens is None else str(tokens),
-            _rows(row["release"], estimate),
-            "—" if tail is None else tail["described"],
-        ]
-        shown = (f"{row['budget_share']:.2g}",) if with_share else ()
-        taken = row.get("minutes")
-        own = ("—" if taken is None else f"{taken:.1f}",) if with_share else ()
-        table.add_row(_name(row), row["guarantee"], *shown, *cells, *own)
-    return table
+def _cells(row: dict[str, Any]) -> dict[str, str]:
+    """Cells of a planned release by the titles of their columns; a dash where there is nothing."""
+    tail, share, minutes = row.get("tail"), row["budget_share"], row.get("minutes")
+    return {
+        "release": _name(row),
+        "guarantee": row["guarantee"],
+        "share": "—" if share is None else f"{share:.2g}",
+        "ε alone": "—" if row["epsilon"] is None else epsilon_up(row["epsilon"]),
+        "tokens a batch": str(row["tokens_per_batch"] or "—"),
+        "rows": _rows(row["release"], row["rows_estimate"]),
+        "tail": "—" if tail is None else tail["described"],
+        "minutes": "—" if minutes is None else f"{minutes:.1f}",
+    }
 
 
 def _rows(release: str, estimate: int | None) -> str:
@@ -330,16 +307,15 @@ def show_prompts(spec: PrivateDatasetSpec, *, as_json: bool) -> None:
         return
     rows = [_of_label(own, *each) for each in zip(terms.labels, terms.label_texts, strict=True)]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        show_json(rows)
         return
-    console = Console(highlight=False, markup=False, soft_wrap=True)
     for row in rows:
-        console.print(row["label"] or "(no labels)", style="bold")
+        say(row["label"] or "(no labels)", style="bold")
         for name in ("instruction", "public_prompt", "private_prompt"):
             if row[name]:
-                console.print(f"{name.replace('_', ' ')}:", style="dim")
-                console.print(row[name] + "\n")
-    console.print(
+                say(f"{name.replace('_', ' ')}:", style="dim")
+                say(row[name] + "\n")
+    say(
         "An instruction stands in a user's turn of the model's chat template, and the prompt "
         "begins the answer; a model without one reads the prompt alone."
     )

@@ -1,12 +1,12 @@
 """`dpsynth purge`: remove private intermediates, now or by age."""
 
-import json
 import re
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
+from dpsynth_assets.cli.terminal import AsJson, show_json
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger, sqlite_path
@@ -33,7 +33,7 @@ def purge(
         typer.Option(help="Also the table that tells which releases used which record."),
     ] = False,
     dry_run: Annotated[bool, typer.Option(help="Only list what would be removed.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove records, embeddings, internal tables and left-over checkpoints from the store."""
     from dpsynth_assets.orchestration.resources.purging import PurgeRule, purge as remove
@@ -49,7 +49,7 @@ def purge(
     )
     removed = [str(path) for path in remove(SensitiveStore(), rule, waiting(), dry_run=dry_run)]
     if as_json:
-        typer.echo(json.dumps({"dry_run": dry_run, "removed": removed}, indent=2))
+        show_json({"dry_run": dry_run, "removed": removed})
         return
     for path in removed:
         typer.echo(path)

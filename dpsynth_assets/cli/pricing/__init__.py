@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import typer
 
+from dpsynth_assets.cli.one_line import OneLineGroup
 from dpsynth_assets.cli.pricing import composition, counts, gaussian, secret, tokens, with_histogram
-from dpsynth_assets.cli.pricing.commands import OneLineCommand
 
 Command = Callable[..., None]
 
@@ -28,13 +28,17 @@ PRICE_LIST: dict[str, tuple[Command, Command | None]] = {
 
 account, calibrate = (
     typer.Typer(
-        no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, help=text
+        cls=OneLineGroup,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        help=text,
     )
     for text in ("Price mechanisms without any data.", "Find the noise that a target needs.")
 )
 for name, (price, search) in PRICE_LIST.items():
-    account.command(name, cls=OneLineCommand)(price)
+    account.command(name)(price)
     if search is not None:
-        calibrate.command(name, cls=OneLineCommand)(search)
-account.command("compose", cls=OneLineCommand)(composition.compose)
-account.command("table10", cls=OneLineCommand)(tokens.table10)
+        calibrate.command(name)(search)
+account.command("compose")(composition.compose)
+account.command("table10")(tokens.table10)

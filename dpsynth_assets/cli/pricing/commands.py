@@ -13,9 +13,8 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Literal, cast, get_type_hints
 
 import typer
-from rich.console import Console
-from typer.core import TyperCommand
 
+from dpsynth_assets.cli.terminal import refuse, say
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -81,21 +80,6 @@ Answer = tuple[dict[str, Any], str | list[str]]
 
 START = 1
 """Value of a required setting that a command does not ask for, because it searches for it."""
-
-_Misuse = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
-"""Every error of a command line (an unknown option, too); typer exports only this subclass."""
-
-
-class OneLineCommand(TyperCommand):
-    """A command whose misuse is one line on stderr and exit code 2, as a refusal is."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses as usual, without the usage lines before an error."""
-        try:
-            return super().parse_args(ctx, args)
-        except _Misuse as misuse:
-            typer.echo(" ".join(misuse.format_message().split()), err=True)
-            raise typer.Exit(2) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +194,7 @@ def refusals() -> Iterator[None]:
         yield
     except (ValueError, OverflowError, ZeroDivisionError, MemoryError) as refusal:
         said = str(refusal) or "Expected settings of a feasible size, got larger ones."
-        typer.echo(" ".join(said.split()), err=True)
-        raise typer.Exit(2) from None
+        refuse(" ".join(said.split()))
 
 
 def show(result: dict[str, Any], sentences: str | list[str], as_json: bool) -> None:
@@ -219,8 +202,7 @@ def show(result: dict[str, Any], sentences: str | list[str], as_json: bool) -> N
     if as_json:
         typer.echo(json.dumps(finite(result), allow_nan=False))
         return
-    for sentence in [sentences] if isinstance(sentences, str) else sentences:
-        Console().print(sentence, highlight=False, markup=False, soft_wrap=True)
+    say(*([sentences] if isinstance(sentences, str) else sentences))
 
 
 def finite(value: Any) -> Any:

@@ -5,14 +5,11 @@ the public-token test runs, one AboveThreshold instance. Both depend on the same
 that are decoded together. Table 10 of Amin et al. 2025 counts the tokens that an ε buys.
 """
 
-import json
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from dpsynth_assets.cli.pricing.commands import (
     BATCHES_PER_PASS,
@@ -45,6 +42,7 @@ from dpsynth_assets.cli.pricing.commands import (
     up,
     up_significant,
 )
+from dpsynth_assets.cli.terminal import say, show_json, show_table
 from dpsynth_assets.privacy.accounting import (
     epsilon_of,
     privacy_profile,
@@ -370,14 +368,11 @@ def table10(as_json: AsJson = False) -> None:
     """
     rows = [_table_row(setting) for setting in AMIN_2025_TABLE_10]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        show_json(rows)
         return
-    table = Table(title="Private tokens a batch may emit: Table 10 of Amin et al. 2025")
-    for name in ("corpus", "ε", "δ", "batch size", "printed", "zCDP", "tight", "more text"):
-        table.add_column(name, justify="left" if name == "corpus" else "right")
-    for row in rows:
-        gain = row["tokens_tight"] / row["tokens_printed"] - 1
-        table.add_row(
+    columns = ("corpus", "ε", "δ", "batch size", "printed", "zCDP", "tight", "more text")
+    cells = (
+        (
             row["dataset"],
             declared(row["target_epsilon"]),
             rounded_up(row["delta"], ".2e"),
@@ -385,13 +380,13 @@ def table10(as_json: AsJson = False) -> None:
             f"{row['tokens_printed']}",
             f"{row['tokens_zcdp']}",
             f"{row['tokens_tight']}",
-            f"+{gain:.0%}",
+            f"+{row['tokens_tight'] / row['tokens_printed'] - 1:.0%}",
         )
-    console = Console()
-    console.print(table)
-    console.print(
-        "Add/remove of one record, one record a prompt, clip bound 9, temperature 1.5, δ = n^-1.1."
+        for row in rows
     )
+    title = "Private tokens a batch may emit: Table 10 of Amin et al. 2025"
+    show_table(columns, cells, title=title, numeric=columns[1:])
+    say("Add/remove of one record, one record a prompt, clip bound 9, temperature 1.5, δ = n^-1.1.")
 
 
 def _table_row(setting: PublishedSetting) -> dict[str, Any]:
