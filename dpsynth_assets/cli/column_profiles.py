@@ -139,7 +139,6 @@ def profile_columns(source: SourceSpec) -> list[ColumnProfile]:
         _is_header(name) for name in names if name.strip()
     ):
         raise SourceError(  # Without a header the first line is a record, so it is not shown.
-            field="source.path",
             expected=f"a first line in {source.path} that names the columns",
             got="something else",
             remedy="Add a header line.",
@@ -147,7 +146,6 @@ def profile_columns(source: SourceSpec) -> list[ColumnProfile]:
     once = [name for name in names if name.strip() and names.count(name) == 1]
     if not once:
         raise SourceError(
-            field="source.path",
             expected="records with named columns",
             got=f"none in {source.path}",
             remedy="Is it the right file?",
@@ -174,7 +172,6 @@ def read_rows(source: SourceSpec, names: Sequence[str]) -> pl.DataFrame:
             break
     if (torn := read.height - read[READABLE].sum()) > MAX_SET_ASIDE * read.height:
         raise SourceError(
-            field="source.path",
             expected="as many fields on every line as the header has, or one JSON object a line",
             got=f"{torn} of {read.height} lines that are not so in {source.path}",
             remedy="Mend these lines: put a field with a separator or a quotation mark in quotes.",

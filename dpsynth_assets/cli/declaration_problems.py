@@ -69,11 +69,12 @@ def _language(base: PublicDataSpec, sample: pl.Series) -> Iterator[Problem]:
     elif words >= _LEAST_WORDS and common < LEAST_ENGLISH_WORDS * words:
         got = f"{common / words:.0%} of their words among the commonest of English"
     if english and got:
-        yield _warning(
+        yield Problem(
             "public_data",
             f"texts in English, which {' and '.join(english)} in base {base.name!r} were made for",
             got,
             "Declare a base with models of their language: rows will else be in English.",
+            "warning",
         )
 
 
@@ -86,21 +87,23 @@ def _lengths(
         return
     read, median = base.text_embedder.max_tokens, math.ceil(float(counts.median()))  # type: ignore[arg-type]
     if (longer := int((counts > read).sum()) / len(counts)) > 0.1:
-        yield _warning(
+        yield Problem(
             "public_data",
             f"texts of at most {read} tokens, which the text embedder of base {base.name!r} reads",
             f"{longer:.0%} with more; half of all have {median} or more",
             "Clusters, votes and scores see no more than their beginnings: raise "
             "text_embedder.max_tokens of the base, or split the texts.",
+            "warning",
         )
     for field, limit in _row_limits(spec):
         if median > 1.25 * limit:  # Other models count somewhat otherwise.
-            yield _warning(
+            yield Problem(
                 field,
                 f"rows as long as the texts, of which half have about {median} tokens or more",
                 f"rows that end after {limit}",
                 "Raise it if rows should be as long; they then cost more time, and private "
                 "prediction more budget.",
+                "warning",
             )
 
 
@@ -126,12 +129,6 @@ def _tokens(base: PublicDataSpec, sample: pl.Series) -> pl.Series | None:
 
     encoded = packaged_tokenizer().encode_batch_fast(sample.to_list())
     return pl.Series([len(each.ids) for each in encoded])
-
-
-def _warning(field: str, expected: str, got: str, remedy: str) -> Problem:
-    return Problem(
-        file="", field=field, expected=expected, got=got, remedy=remedy, severity="warning"
-    )
 
 
 _REFUSAL = re.compile(r"Expected (.+?), got (.+?)\.(?: (.+))?")
@@ -165,13 +162,8 @@ def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
 
 
 def _as_problem(problem: "InputProblem", index: int) -> Problem:
-    return Problem(
-        file="",
-        field=f"methods.{index}.{problem.field}" if problem.of_method else problem.field,
-        expected=problem.expected,
-        got=problem.got,
-        remedy=problem.remedy,
-    )
+    field = f"methods.{index}.{problem.field}" if problem.of_method else problem.field
+    return Problem(field, problem.expected, problem.got, problem.remedy)
 
 
 def _refused(planned: "PlannedMethod", index: int) -> Problem:
@@ -179,17 +171,10 @@ def _refused(planned: "PlannedMethod", index: int) -> Problem:
     refusal = str(planned.plan.refusal)
     parts = _REFUSAL.fullmatch(refusal)
     if parts is None:
-        expected, got, remedy = "a method that can run", f"a refusal of {planned.folder}", refusal
+        told = "a method that can run", f"a refusal of {planned.folder}", refusal
     else:
-        expected, got, remedy = parts[1], parts[2], parts[3] or "Change what it depends on."
-    return Problem(
-        file="",
-        field=f"methods.{index}",
-        expected=expected,
-        got=got,
-        remedy=remedy,
-        severity="warning",
-    )
+        told = parts[1], parts[2], parts[3] or "Change what it depends on."
+    return Problem(f"methods.{index}", *told, "warning")
 
 
 def _row_problems(spec: PrivateDatasetSpec) -> list[Problem]:
@@ -203,12 +188,6 @@ def _row_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     methods = [get_method(entry.method) for entry in chosen]
     if any(method.rows_are_free and method.writes_corpus for method in methods):
         return []
-    return [
-        Problem(
-            file="",
-            field="schedule.rows",
-            expected="a corpus whose rows cost nothing among those that are made",
-            got=", ".join(entry.key for entry in chosen),
-            remedy="Their rows follow from the budget: drop rows, or name another corpus.",
-        )
-    ]
+    expected = "a corpus whose rows cost nothing among those that are made"
+    remedy = "Their rows follow from the budget: drop rows, or name another corpus."
+    return [Problem("schedule.rows", expected, ", ".join(each.key for each in chosen), remedy)]

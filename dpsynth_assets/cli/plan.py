@@ -115,9 +115,7 @@ def _promises(spec: Any, planned: Any) -> dict[str, Any]:
 
 
 def _facts(planned: Any, rounds: int) -> dict[str, Any]:
-    rows = [] if planned.histogram is None else [_histogram_row(planned.histogram)]
-    if planned.topics is not None:
-        rows.append(_topics_row(planned.topics))
+    rows = [_shared_row(each) for each in (planned.histogram, planned.topics) if each is not None]
     rows.extend(_row(entry) for entry in planned.methods)
     return {
         "cohort": planned.terms.cohort,
@@ -132,35 +130,22 @@ def _facts(planned: Any, rounds: int) -> dict[str, Any]:
     }
 
 
-def _histogram_row(histogram: Any) -> dict[str, Any]:
-    noise = histogram.plan.stages[0].mechanism.histogram
+def _shared_row(shared: Any) -> dict[str, Any]:
+    """The row of a histogram that methods share; only that of clusters has a target."""
+    noise = shared.plan.stages[0].mechanism.histogram
+    scale = f"{rounded_down(noise.scale, '.3g')} records"
+    of_clusters = shared.target_epsilon is not None
     return {
-        "release": "shared/cluster_histogram",
-        "method": f"{noise.noise} histograms",
+        "release": f"shared/{'cluster' if of_clusters else 'topic'}_histogram",
+        "method": f"{noise.noise} histograms" if of_clusters else "gaussian histogram",
         "guarantee": "dp",
-        "budget_share": histogram.share,
-        "target_epsilon": histogram.target_epsilon,
-        "epsilon": histogram.epsilon,
+        "budget_share": shared.share,
+        "target_epsilon": shared.target_epsilon if of_clusters else shared.epsilon,
+        "epsilon": shared.epsilon,
         "noise": (
-            f"two histograms, {noise.noise} scale {rounded_down(noise.scale, '.3g')} records"
-        ),
-        "tokens_per_batch": None,
-        "rows_estimate": None,
-        "refusal": None,
-    }
-
-
-def _topics_row(topics: Any) -> dict[str, Any]:
-    noise = topics.plan.stages[0].mechanism.histogram
-    return {
-        "release": "shared/topic_histogram",
-        "method": "gaussian histogram",
-        "guarantee": "dp",
-        "budget_share": topics.share,
-        "target_epsilon": topics.epsilon,
-        "epsilon": topics.epsilon,
-        "noise": (
-            f"discrete Gaussian of standard deviation {rounded_down(noise.scale, '.3g')} records"
+            f"two histograms, {noise.noise} scale {scale}"
+            if of_clusters
+            else f"discrete Gaussian of standard deviation {scale}"
         ),
         "tokens_per_batch": None,
         "rows_estimate": None,

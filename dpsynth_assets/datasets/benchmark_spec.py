@@ -1,20 +1,19 @@
 """Declaration of a benchmark: datasets, methods, budgets and seeds whose corpora are compared."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
 from dpsynth_assets.datasets.files import (
     BENCHMARK,
-    SecretVariableError,
     dataset_folders,
     find_dataset_files,
     locate,
-    render_environment,
+    validated,
 )
 from dpsynth_assets.datasets.private_files import PrivateFiles
 from dpsynth_assets.datasets.problems import DatasetFileError, Problem
@@ -219,23 +218,13 @@ def read_benchmark(path: Path) -> BenchmarkSpec:
         DatasetFileError: There is none, or something is wrong with it.
     """
     parsed = _parsed(path)
-    problems = [each for each in parsed if isinstance(each, Problem)]
-    files = [each for each in parsed if isinstance(each, BenchmarkFile)]
-    if problems:
+    if problems := [each for each in parsed if isinstance(each, Problem)]:
         raise DatasetFileError(problems)
-    if len(files) != 1:
-        raise DatasetFileError(
-            [
-                Problem(
-                    file=str(path),
-                    field="type",
-                    expected=f"one document of the type {BENCHMARK}",
-                    got=str(len(files)),
-                    remedy="See docs/leaderboard.md for an example.",
-                )
-            ]
-        )
-    return files[0].spec
+    specs = [each.spec for each in parsed if isinstance(each, BenchmarkFile)]
+    if len(specs) != 1:
+        expected, remedy = f"one document of the type {BENCHMARK}", "See docs/leaderboard.md."
+        raise DatasetFileError([Problem("type", expected, str(len(specs)), remedy, file=str(path))])
+    return specs[0]
 
 
 def found_benchmark(name: str) -> BenchmarkSpec:
@@ -247,21 +236,12 @@ def found_benchmark(name: str) -> BenchmarkSpec:
     if Path(name).suffix in (".yaml", ".yml"):
         return read_benchmark(Path(name))
     found = benchmark_files(dataset_folders())
-    named = [each for each in found if isinstance(each, BenchmarkFile) and each.spec.name == name]
-    if named:
-        return read_benchmark(named[0].path)
-    known = sorted(each.spec.name for each in found if isinstance(each, BenchmarkFile))
-    raise DatasetFileError(
-        [
-            Problem(
-                file="",
-                field="benchmark",
-                expected="the name of a declared benchmark or a YAML file",
-                got=repr(name),
-                remedy=f"Declared are: {', '.join(known) or 'none'}.",
-            )
-        ]
-    )
+    known = {each.spec.name: each.path for each in found if isinstance(each, BenchmarkFile)}
+    if name in known:
+        return read_benchmark(known[name])
+    expected = "the name of a declared benchmark or a YAML file"
+    remedy = f"Declared are: {', '.join(sorted(known)) or 'none'}."
+    raise DatasetFileError([Problem("benchmark", expected, repr(name), remedy)])
 
 
 def private_sources(spec: BenchmarkSpec, file: Path) -> list[Problem]:
@@ -278,14 +258,9 @@ def private_sources(spec: BenchmarkSpec, file: Path) -> list[Problem]:
         if path is not None
     ]
     problems = [(field, private.problem(path)) for field, path in named]
+    expected = "records that anyone may read"
     return [
-        Problem(
-            file=str(file),
-            field=field,
-            expected="records that anyone may read",
-            got=problem[0],
-            remedy=problem[1],
-        )
+        Problem(field, expected, *problem, file=str(file))
         for field, problem in problems
         if problem is not None
     ]
@@ -315,22 +290,9 @@ def _parsed(path: Path) -> list[BenchmarkFile | Problem]:
 
 
 def _benchmark(document: Mapping[str, Any], path: Path) -> list[BenchmarkFile | Problem]:
-    try:
-        spec = BenchmarkSpec.model_validate(render_environment(document.get("attributes") or {}))
-    except KeyError as error:
-        return [_problem(path, "attributes", f"the environment variable {error.args[0]}", "none")]
-    except SecretVariableError as error:
-        return [_problem(path, "attributes", "variables that hold no secret", error.name)]
-    except ValidationError as error:
-        return [
-            _problem(
-                path,
-                ".".join(map(str, each["loc"])),
-                "a value that the benchmark can use",
-                each["msg"],
-            )
-            for each in error.errors()
-        ]
+    spec = validated(BenchmarkSpec, document, path)
+    if isinstance(spec, list):
+        return [*spec]
     file = located(spec, path)
     refused = [*private_sources(file, path), *_base_problems(file, path)]
     return [*refused] if refused else [BenchmarkFile(path=path, spec=file)]
@@ -339,24 +301,11 @@ def _benchmark(document: Mapping[str, Any], path: Path) -> list[BenchmarkFile | 
 def _base_problems(spec: BenchmarkSpec, path: Path) -> Iterator[Problem]:
     """Reports public bases that do not hold."""
     for name, each in spec.datasets.items():
-        labels = list(each.label_texts.values())
-        try:
-            base = PublicDataSpec.model_validate(
-                {"name": spec.name, **spec.public_fields(name, labels)}
-            )
-        except ValidationError as error:
-            for found in error.errors():
-                field = ".".join(["public", *map(str, found["loc"])])
-                yield _problem(path, field, "a field of a public base", found["msg"])
-            continue
-        if each.documents is None and not base.invents_documents:
-            yield _problem(
-                path,
-                f"datasets.{name}.documents",
-                "a file of public documents, or a language model that invents them",
-                "neither",
-            )
-
-
-def _problem(path: Path, field: str, expected: str, got: str) -> Problem:
-    return Problem(file=str(path), field=field, expected=expected, got=got, remedy="Mend the file.")
+        fields = spec.public_fields(name, list(each.label_texts.values()))
+        base = validated(PublicDataSpec, {"attributes": {"name": spec.name, **fields}}, path)
+        if isinstance(base, list):
+            yield from (replace(problem, field=f"public.{problem.field}") for problem in base)
+        elif each.documents is None and not base.invents_documents:
+            expected = "a file of public documents, or a language model that invents them"
+            field = f"datasets.{name}.documents"
+            yield Problem(field, expected, "neither", "Mend the file.", file=str(path))

@@ -33,11 +33,12 @@ def _codes(spec: PrivateDatasetSpec) -> list[Problem]:
         for column in spec.columns.labels
     }
     return [
-        _warning(
+        Problem(
             f"public_facts.labels.{column}",
             "labels that say in words what a text is",
             _listed(codes),
             f"Write {{{codes[0]}: <in words>, ...}}: prompts ask for a text by these words.",
+            "warning",
         )
         for column, codes in found.items()
         if codes
@@ -49,11 +50,12 @@ def _short_domain(spec: PrivateDatasetSpec, base: PublicDataSpec) -> list[Proble
     if spec.prompt is not None or not base.domain or len(base.domain.split()) > 1:
         return []
     return [
-        _warning(
+        Problem(
             "public_data",
             f"several words in the domain of the public base {base.name}",
             repr(base.domain),
             "Say what kind of texts they are, of what and for whom.",
+            "warning",
         )
     ]
 
@@ -61,12 +63,6 @@ def _short_domain(spec: PrivateDatasetSpec, base: PublicDataSpec) -> list[Proble
 def _listed(codes: Sequence[str], shown: int = 5) -> str:
     more = ", ..." if len(codes) > shown else ""
     return ", ".join(map(repr, codes[:shown])) + more
-
-
-def _warning(field: str, expected: str, got: str, remedy: str) -> Problem:
-    return Problem(
-        file="", field=field, expected=expected, got=got, remedy=remedy, severity="warning"
-    )
 
 
 _LEAST_LETTERS = 4

@@ -96,11 +96,11 @@ def unknown_bases(
     """
     return [
         Problem(
+            "public_data",
+            "the name of a declared public base",
+            repr(file.spec.public_data),
+            _remedy(file.spec.public_data, bases, refused),
             file=str(file.path),
-            field="public_data",
-            expected="the name of a declared public base",
-            got=repr(file.spec.public_data),
-            remedy=_remedy(file.spec.public_data, bases, refused),
         )
         for file in files
         if isinstance(file.spec, PrivateDatasetSpec) and file.spec.public_data not in bases

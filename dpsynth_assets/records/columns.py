@@ -46,7 +46,7 @@ class SourceError(ValueError):
     """
 
     def __init__(
-        self, *, field: str, expected: str, got: str, remedy: str, aside: str = ""
+        self, *, expected: str, got: str, remedy: str, field: str = "source.path", aside: str = ""
     ) -> None:
         self.field, self.expected, self.got, self.remedy = field, expected, got, remedy
         self.told = f"{got}{aside}"
@@ -131,7 +131,7 @@ def guarded(
     if kind:
         wrong = _FAILURES.get(kind, f" that fails with {kind}")
         got = f"{file}{wrong}"
-        raise SourceError(field="source.path", expected=expected, got=got, remedy=remedy)
+        raise SourceError(expected=expected, got=got, remedy=remedy)
     return results[0]
 
 

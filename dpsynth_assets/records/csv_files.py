@@ -111,7 +111,6 @@ def refuse_dialect(file: Path, declared: Dialect, columns: ColumnNames) -> None:
     names = _names(start, declared)
     if doubled := sorted(name for name in wanted if names.count(name) > 1):
         raise SourceError(
-            field="source.path",
             expected=f"columns whose names differ in {file}",
             got=f"{doubled[0]!r} more than once",
             remedy="Rename or drop one of them.",
@@ -296,7 +295,6 @@ def csv_batches(
         yield as_records(frame, columns, file, readable=[row is not None for row in chunk])
     if found.unclosed is not None:
         raise SourceError(
-            field="source.path",
             expected="quoted fields that end",
             got=f"{file}, which ends within one",
             remedy='Close the quotation mark, or write it twice ("") within a quoted field.',
@@ -322,7 +320,6 @@ def _refuse_preamble(lines: Iterator[str], dialect: Dialect, width: int, file: P
     below = islice(lines, _LINES_PEEKED)
     if any(_fields_alone(line, dialect) > max(width, 1) for line in below):
         raise SourceError(
-            field="source.path",
             expected=f"the names of the columns in the first line of {file}",
             got="a first line with fewer fields than lines below it have",
             remedy="Drop the lines above the header; or, if it is the header, put fields that hold "

@@ -90,7 +90,6 @@ def unfit(tally: Tally, spec: PrivateDatasetSpec) -> Iterator[SourceError]:
     lost, share = tally.records - tally.read, spec.source.max_set_aside
     if not tally.read and (tally.records or spec.window is None):
         yield SourceError(
-            field="source.path",
             expected="at least one usable record",
             got=f"{tally.records} rows, all set aside" if tally.records else "no rows",
             remedy="Fill the source, or point source.path at the right file.",
@@ -303,7 +302,6 @@ def refuse_private(source: SourceSpec) -> None:
     for file in [] if "://" in source.path else source_files(source):
         if (owner := private.owner_of(file)) is not None:
             raise SourceError(
-                field="source.path",
                 expected="text that anyone may read",
                 got=f"{file}, a file of the private dataset {owner!r}",
                 remedy="Name public text: a public base is released as it is.",

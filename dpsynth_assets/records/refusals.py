@@ -46,7 +46,6 @@ def refuse_traversal(path: str) -> None:
     """
     if "://" not in path and ".." in PurePath(path).parts:
         raise SourceError(
-            field="source.path",
             expected="a path without '..'",
             got=f"{path!r}",
             remedy="Write an absolute path, or move the files.",
@@ -69,7 +68,6 @@ def refuse_links_away(files: list[Path], below: Path) -> None:
     for file in files:
         if not any(file.resolve().is_relative_to(folder) for folder in allowed):
             raise SourceError(
-                field="source.path",
                 expected=f"files that lie in {below}",
                 got=f"{file}, a link out of it",
                 remedy="Copy the file there, or name it by its own path.",
@@ -86,7 +84,6 @@ def refuse_no_file(file: Path) -> None:
     if not stat.S_ISREG(mode):
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
         raise SourceError(
-            field="source.path",
             expected="an ordinary file",
             got=f"{file}, which is {kind}",
             remedy="Write the records to a file first.",
@@ -101,7 +98,6 @@ def refuse_unpacked_bytes(file: Path, size: int) -> None:
     """
     if size > max(UNSUSPICIOUS_BYTES, LARGEST_RATIO * file.stat().st_size):
         raise SourceError(
-            field="source.path",
             expected=f"a Parquet file that unpacks to at most {LARGEST_RATIO} times its size",
             got=f"{file}, which unpacks to more",
             remedy="Write the file again from the records themselves.",
@@ -120,7 +116,6 @@ def refuse_little_memory(file: Path) -> None:
     left = address_space_left()
     if left is not None and COPIES_WHILE_READING * file.stat().st_size > left:
         raise SourceError(
-            field="source.path",
             expected=f"room in memory for {COPIES_WHILE_READING} times the size of {file}",
             got="a lower limit of the process (ulimit -v)",
             remedy="Raise the limit, or split the source into cohorts.",
@@ -163,7 +158,6 @@ def refuse_bomb(file: Path) -> None:
         return  # Damaged: whoever reads it says so.
     if size > most:
         raise SourceError(
-            field="source.path",
             expected=f"a gzip file that unpacks to at most {LARGEST_RATIO} times its size",
             got=f"{file}, which unpacks to more",
             remedy="Unpack it yourself if it is what it should be.",
@@ -178,7 +172,6 @@ def refuse_many_rows(file: Path, rows: int) -> None:
     """
     if rows > max(UNSUSPICIOUS_ROWS, LARGEST_ROWS_PER_BYTE * file.stat().st_size):
         raise SourceError(
-            field="source.path",
             expected=f"a Parquet file of at most {LARGEST_ROWS_PER_BYTE} rows a byte",
             got=f"{file}, which declares more",
             remedy="Write the file again from the records themselves.",
@@ -195,7 +188,6 @@ def _unpacked_start(file: Path) -> bytes:
 
 def _foreign(file: Path, kind: str, name: str) -> SourceError:
     return SourceError(
-        field="source.path",
         expected=f"a {kind} file",
         got=f"{file}, which is {name}",
         remedy="Write the records as CSV, JSON Lines or Parquet.",
