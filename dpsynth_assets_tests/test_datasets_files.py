@@ -7,13 +7,12 @@ import yaml
 
 from dpsynth_assets import paths
 from dpsynth_assets.datasets import (
-    DatasetFileError,
     PrivateDatasetSpec,
     PublicDataSpec,
     dataset_folders,
     dataset_template,
-    load_dataset_files,
     parse_dataset_file,
+    standing,
 )
 
 PRIVATE = "dpsynth_assets.components.PrivateDataset"
@@ -155,7 +154,7 @@ def test_folders_are_loaded_whole_and_foreign_components_passed_over(tmp_path, m
     monkeypatch.setenv("DPSYNTH_DATASETS", f"{tmp_path / 'two'}{os.pathsep}")
     folders = dataset_folders(tmp_path / "one")
     assert folders == [tmp_path / "one", tmp_path / "two"]
-    kinds = {type(file.spec) for file in load_dataset_files(folders)}
+    kinds = {type(file.spec) for file in standing(folders).usable}
     assert kinds == {PrivateDatasetSpec, PublicDataSpec}
 
 
@@ -170,36 +169,39 @@ def test_folders_are_loaded_whole_and_foreign_components_passed_over(tmp_path, m
 )
 def test_a_misspelt_component_is_a_problem_of_its_folder_and_not_passed_over(tmp_path, kind):
     write(tmp_path / "a.yaml", ATTRIBUTES, kind)
-    with pytest.raises(DatasetFileError, match="a dataset component"):
-        load_dataset_files([tmp_path])
+    (problem,) = standing([tmp_path]).problems
+    assert problem.expected == "a dataset component"
 
 
 def test_attributes_without_a_type_are_a_problem_and_other_documents_are_passed_over(tmp_path):
     (tmp_path / "settings.yaml").write_text("replicas: 2\n", encoding="utf-8")
-    assert load_dataset_files([tmp_path]) == []
+    assert not standing([tmp_path]).problems
     (tmp_path / "a.yaml").write_text("attributes: {name: reviews}\n", encoding="utf-8")
-    with pytest.raises(DatasetFileError, match="a dataset component, got none"):
-        load_dataset_files([tmp_path])
+    (problem,) = standing([tmp_path]).problems
+    assert (problem.expected, problem.got) == ("a dataset component", "none")
 
 
 def test_two_datasets_may_not_share_a_name(tmp_path):
     write(tmp_path / "a.yaml", ATTRIBUTES)
     write(tmp_path / "b.yaml", ATTRIBUTES)
-    with pytest.raises(DatasetFileError, match="a name of its own"):
-        load_dataset_files([tmp_path])
+    found = standing([tmp_path])
+    assert not found.usable
+    assert {problem.expected for problem in found.problems} == {"a name of its own"}
 
 
 def test_every_problem_of_every_file_is_reported_at_once(tmp_path):
     write(tmp_path / "a.yaml", ATTRIBUTES | {"budget": {"epsilon": 0, "delta": 2}})
     write(tmp_path / "b.yaml", ATTRIBUTES | {"nome": "x"})
-    with pytest.raises(DatasetFileError) as caught:
-        load_dataset_files([tmp_path])
-    assert [p.field for p in caught.value.problems] == ["budget.epsilon", "budget.delta", "nome"]
+    assert [p.field for p in standing([tmp_path]).problems] == [
+        "budget.epsilon",
+        "budget.delta",
+        "nome",
+    ]
 
 
 def test_a_folder_that_is_not_there_is_a_problem(tmp_path):
-    with pytest.raises(DatasetFileError, match="DPSYNTH_DATASETS"):
-        load_dataset_files([tmp_path / "absent"])
+    (problem,) = standing([tmp_path / "absent"]).problems
+    assert "DPSYNTH_DATASETS" in problem.remedy
 
 
 def test_environment_is_rendered_and_paths_start_at_the_root_or_the_file(tmp_path, monkeypatch):
@@ -232,5 +234,5 @@ def test_settings_may_be_shared_by_a_merge_key(tmp_path):
         "    - {method: mean_clustered, budget_share: .5, settings: {<<: *shared, clip_bound: 4}}\n"
     )
     (tmp_path / "reviews.yaml").write_text(text)
-    (file,) = load_dataset_files([tmp_path])
+    ((file,), _) = parse_dataset_file(tmp_path / "reviews.yaml")
     assert file.spec.methods[1].settings == {"temperature": 1.5, "clip_bound": 4}

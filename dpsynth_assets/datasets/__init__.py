@@ -28,7 +28,6 @@ from dpsynth_assets.datasets.files import (
     DatasetFile,
     dataset_folders,
     find_dataset_files,
-    load_dataset_files,
     parse_dataset_file,
     render_environment,
     repeated_names,

@@ -83,24 +83,6 @@ def find_dataset_files(folders: Sequence[Path]) -> list[Path]:
     return sorted(found)
 
 
-def load_dataset_files(folders: Sequence[Path]) -> list[DatasetFile]:
-    """Loads every declaration below `folders`; files of other components are passed over.
-
-    Raises:
-        DatasetFileError: With every problem of every file, or where two files share a name.
-    """
-    loaded: list[DatasetFile] = []
-    problems: list[Problem] = []
-    for path in find_dataset_files(folders):
-        files, found = parse_dataset_file(path, foreign_ok=True)
-        loaded += files
-        problems += found
-    problems += repeated_names(loaded)
-    if problems:
-        raise DatasetFileError(problems)
-    return loaded
-
-
 def missing_folders(folders: Sequence[Path]) -> list[Problem]:
     """Reports folders that are not there."""
     expected, remedy = "a folder of dataset files", "Mend DPSYNTH_DATASETS, or make the folder."

@@ -7,12 +7,14 @@ through the object interface with the Agg canvas: no display, no global state, s
 import base64
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.metrics.secret_comparison import NoiseComparison
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
+
+if TYPE_CHECKING:
+    from dpsynth_assets.metrics.secret_comparison import NoiseComparison
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#444444")
 TITLES = {"mauve": "MAUVE", "accuracy": "Downstream accuracy"}
@@ -205,7 +207,7 @@ _LEVELS = (
 )
 
 
-def noise_ratio_plot(rows: Sequence[NoiseComparison], against: str) -> bytes:
+def noise_ratio_plot(rows: Sequence["NoiseComparison"], against: str) -> bytes:
     """σ_GDP / σ_secret of each level of noise.
 
     Args:
@@ -227,26 +229,4 @@ def noise_ratio_plot(rows: Sequence[NoiseComparison], against: str) -> bytes:
         ylabel="σ of GDP for one record / σ",
     )
     figure.legend(loc="outside upper left", ncols=1, fontsize=8, frameon=False)
-    return to_png(figure)
-
-
-def vote_plot(exact: np.ndarray, representative: np.ndarray, shown: int = 60) -> bytes:
-    """Votes of records above those of representatives, for the candidates with most of either.
-
-    Args:
-        exact: (C,) votes of records without noise.
-        representative: (C,) votes of representatives.
-        shown: Candidates shown, those with most exact votes first.
-    """
-    figure, axes = new_axes(width=6.4, height=3.2)
-    order = np.argsort(-exact, kind="stable")[:shown]
-    places = np.arange(len(order))
-    for sign, votes, name, color in (
-        (1, exact, "votes of records", COLORS[0]),
-        (-1, representative, "votes of representatives", COLORS[1]),
-    ):
-        axes.bar(places, sign * votes[order] / votes.sum(), width=0.9, color=color, label=name)
-    axes.axhline(0, color="#444444", linewidth=0.8)
-    axes.set(xlabel="candidates, most votes of records first", ylabel="share of all votes")
-    figure.legend(loc="outside upper left", ncols=2, fontsize=8, frameon=False)
     return to_png(figure)
