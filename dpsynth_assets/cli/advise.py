@@ -44,9 +44,16 @@ def advise(
     """
     from dpsynth_assets.advice.advice import advise as weighed
     from dpsynth_assets.cli.cohorts import find_cohort
+    from dpsynth_assets.cli.init_proposal import declaration_of
     from dpsynth_assets.datasets.standing import declared_base
+    from dpsynth_assets.datasets.template import Choices
 
-    spec = _made_up(records, epsilon, delta, labels) if cohort is None else find_cohort(cohort)
+    if cohort is not None:
+        spec = find_cohort(cohort)
+    else:
+        values = {"label": [f"label {number}" for number in range(1, labels + 1)]} if labels else {}
+        known = Choices(labels=values, epsilon=epsilon, delta=delta, records=records)
+        spec = declaration_of(known)
     base = declared_base(spec.public_data)
     if base is not None and domain is not None:
         base = base.model_copy(update={"domain": domain})
@@ -57,24 +64,6 @@ def advise(
         _print(_title(spec, rows), found)
     if not found.offers:
         raise typer.Exit(2)
-
-
-def _made_up(records: int | None, epsilon: float, delta: float, labels: int) -> Any:
-    """A declaration that says what the options say."""
-    from dpsynth_assets.datasets import PrivateDatasetSpec
-
-    values = {"label": [f"label {number}" for number in range(1, labels + 1)]} if labels else {}
-    return PrivateDatasetSpec.model_validate(
-        {
-            "name": "proposal",
-            "source": {"path": "records.csv"},
-            "columns": {"text": "text", "labels": list(values)},
-            "public_facts": {"labels": values, "records": records},
-            "budget": {"epsilon": epsilon, "delta": delta},
-            "public_data": "english",
-            "methods": [{"method": "aug_pe"}],
-        }
-    )
 
 
 def _title(spec: Any, rows: int | None) -> str:

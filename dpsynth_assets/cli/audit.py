@@ -3,18 +3,16 @@
 `audit run COHORT` measures how far rounding moves logits of the cohort's own model, here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from dpsynth_assets.cli import audit_trail
 from dpsynth_assets.cli.cohorts import cohort_names, find_cohort
-from dpsynth_assets.cli.terminal import AsJson, refuse, say, show_json, show_table
+from dpsynth_assets.cli.terminal import AsJson, progress_bar, refuse, say, show_json, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.paths import home
@@ -59,7 +57,7 @@ def run(
     from dpsynth_assets.attacks.audits import run_audits, save_results
 
     chosen = _chosen(only)
-    with _progress(quiet=as_json) as report:
+    with progress_bar(quiet=as_json) as report:
         if cohort is None:
             results = run_audits(chosen, report, with_planted_bugs=with_planted_bugs)
             save_results(home().audits, results)
@@ -195,17 +193,6 @@ def _verdict(results: Sequence["AuditResult"]) -> str:
         sentence += f", {noticed} of {len(bugs)} planted bugs noticed"
     times = sorted(result.finished_at for result in results)
     return f"{sentence}; {times[0]} to {times[-1]}, version {results[-1].version}."
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
-    """Shows a bar on stderr, so that stdout holds results alone."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
-    with Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        yield lambda share, message: bar.update(task, completed=share, description=message)
 
 
 @dataclass(frozen=True, kw_only=True)

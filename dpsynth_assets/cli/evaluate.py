@@ -5,20 +5,18 @@ The scores are computed from real text without noise: they are for whoever may r
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
 from dpsynth_assets.attacks.overlap import verbatim_share
 from dpsynth_assets.cli.column_profiles import is_csv
 from dpsynth_assets.cli.init_decisions import recognised_source
-from dpsynth_assets.cli.terminal import AsJson, refuse, say, show_json, show_table
+from dpsynth_assets.cli.terminal import AsJson, progress_bar, refuse, say, show_json, show_table
 from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
 from dpsynth_assets.files.whole_files import write_whole
@@ -108,7 +106,7 @@ def evaluate(  # noqa: PLR0913 - options are arguments
     if why_unlabelled:
         source, held_out, corpus = (side.unlabelled() for side in (source, held_out, corpus))
     settings = EvaluationSettings(max_rows=min(rows, len(corpus.texts)))
-    with _progress(quiet=as_json) as report:
+    with progress_bar(quiet=as_json) as report:
         table, context = _score(source, held_out, corpus, public_rows, settings, report)
     context = {**context, "verdicts": _verdicts(table, why_unlabelled, settings)}
     if output is not None:
@@ -291,11 +289,3 @@ def _print_table(table: list[CorpusScores], told: list[str], output: Path | None
         say(f"MAUVE: {NOT_COMPUTED}")
     if output is not None:
         say(f"report: {output / 'report.html'}")
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
-    """Shows a status line on stderr, so that stdout holds results alone."""
-    console = Console(stderr=True, quiet=quiet)
-    with console.status("starting") as status:
-        yield lambda _share, message: status.update(message)

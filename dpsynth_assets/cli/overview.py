@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dpsynth_assets.cli.terminal import say, show_table
-from dpsynth_assets.datasets import PrivateDatasetSpec, cohorts_of, dataset_folders, standing
+from dpsynth_assets.datasets import PrivateDatasetSpec, dataset_folders, standing
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
@@ -58,9 +58,8 @@ def overview() -> None:
 
     found = standing(dataset_folders())
     ledger = ledger_if_any()
-    specs = (file.spec for file in found.usable if isinstance(file.spec, PrivateDatasetSpec))
     states = sorted(
-        (_state(cohort, ledger) for spec in specs for cohort in cohorts_of(spec)),
+        (_state(spec, ledger) for spec, _ in found.cohorts.values()),
         key=lambda state: (-state.last_result, state.name),
     )
     say(*(f"{name:>8}: {value}" for name, value in _places()))

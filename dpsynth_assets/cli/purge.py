@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dpsynth_assets.cli.cohorts import close_name
 from dpsynth_assets.cli.terminal import AsJson, show_json
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -63,19 +64,15 @@ def _require_known(cohort: str) -> None:
     Raises:
         typer.BadParameter: It is unknown.
     """
-    import difflib
-
-    from dpsynth_assets.datasets import PrivateDatasetSpec, cohorts_of, dataset_folders, standing
+    from dpsynth_assets.datasets import dataset_folders, standing
     from dpsynth_assets.orchestration.resources.purging import kept_datasets
     from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 
-    known = set(kept_datasets(SensitiveStore()))
-    for file in () if cohort in known else standing(dataset_folders()).usable:
-        if isinstance(file.spec, PrivateDatasetSpec):
-            known |= {each.name for each in cohorts_of(file.spec)}
+    known = {*kept_datasets(SensitiveStore())}
     if cohort not in known:
-        close = difflib.get_close_matches(cohort, known, n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else "`--dry-run` without a name lists all."
+        known |= standing(dataset_folders()).cohorts.keys()
+    if cohort not in known:
+        hint = close_name(cohort, known) or "`--dry-run` without a name lists all."
         raise typer.BadParameter(
             f"Expected the name of a dataset in the sensitive store, got {cohort!r}. {hint}"
         )

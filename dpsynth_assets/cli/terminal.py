@@ -1,7 +1,8 @@
 """What commands share: options, lines as they are, tables, JSON, and refusals in one line."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -111,3 +112,14 @@ def show_table(  # noqa: PLR0913 - one argument a part of a table
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     console = to or Console(width=max(width, Console().width))
     console.print(table, highlight=False, markup=False)
+
+
+@contextmanager
+def progress_bar(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
+    """Shows a bar on stderr, so that stdout holds results alone."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
+    with Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda share, message: bar.update(task, completed=share, description=message)

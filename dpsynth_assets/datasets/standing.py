@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from dpsynth_assets.datasets.cohort_registry import cohorts_of
 from dpsynth_assets.datasets.files import (
     DatasetFile,
     dataset_folders,
@@ -45,6 +46,16 @@ class Standing:
     def problems(self) -> list[Problem]:
         """All problems of all files, in the order of the files."""
         return [problem for found in self.refused.values() for problem in found]
+
+    @property
+    def cohorts(self) -> dict[str, tuple[PrivateDatasetSpec, Path]]:
+        """The known cohorts by name, each with the file that declares it or its dataset."""
+        return {
+            cohort.name: (cohort, file.path)
+            for file in self.usable
+            if isinstance(file.spec, PrivateDatasetSpec)
+            for cohort in cohorts_of(file.spec)
+        }
 
     def require_usable(self, name: str) -> None:
         """Checks that a dataset of this name is not among the refused ones.
