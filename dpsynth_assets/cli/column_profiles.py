@@ -28,9 +28,11 @@ LEAST_RECORDS_PER_LABEL = 10
 """A value that fewer records share may say that somebody is there; it is not even suggested."""
 LONGEST_LABEL = 60
 
-_TEXT = re.compile(
-    r"text|body|message|content|comment|review|description|note|story|email", re.IGNORECASE
-)
+_TEXT_NAMES = (
+    "text", "body", "message", "content", "comment", "review", "description", "note", "story",
+)  # fmt: skip
+"""Last words of names of columns that hold text."""
+_TEXT = re.compile("|".join((*_TEXT_NAMES, "email")), re.IGNORECASE)
 _KEY = re.compile(r"id|key|number", re.IGNORECASE)
 _HEADER_CHARACTERS = 64
 _TEXT_WORDS = 3.0
@@ -225,11 +227,6 @@ def _words(texts: pl.Series) -> float:
     parted, joined = (texts.str.count_matches(pattern).mean() or 0.0 for pattern in _WORDS)
     return max(float(parted), float(joined) / 2)  # type: ignore[arg-type]
 
-
-_TEXT_NAMES = (
-    "text", "body", "message", "content", "comment", "review", "description", "note", "story",
-)  # fmt: skip
-"""Last words of names of columns that hold text."""
 
 _ID_WORDS = ("id", "key", "uuid", "guid")
 _PERSON = re.compile(
