@@ -28,7 +28,7 @@ COMPONENTS: dict[str, type[PrivateDatasetSpec] | type[PublicDataSpec]] = {
 }
 
 BENCHMARK = "dpsynth_assets.components.Benchmark"
-"""A component over public corpora: no dataset file (`datasets.benchmark_files`)."""
+"""A component over public corpora: no dataset file (`datasets.benchmark_spec`)."""
 
 _ENVIRONMENT = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}")
 _SHOWABLE = re.compile(r"DPSYNTH_(REAL_DATA|DATA_\w+)")

@@ -6,12 +6,12 @@ to a model) is dealt with record by record in `record_filters.py`.
 """
 
 import gzip
+import resource
 import stat
 import zlib
 from pathlib import Path, PurePath
 
 from dpsynth_assets.records.columns import SourceError
-from dpsynth_assets.records.memory import COPIES_WHILE_READING, address_space_left
 
 LONGEST_TEXT_CHARACTERS = 1_000_000
 """Longest text used where a declaration names no limit: a public constant."""
@@ -24,6 +24,9 @@ UNSUSPICIOUS_BYTES = 1 << 28
 
 LARGEST_ROWS_PER_BYTE = 100
 UNSUSPICIOUS_ROWS = 10_000_000
+
+COPIES_WHILE_READING = 6
+"""Room asked for, in sizes of the file: 480 MB of CSV did not fit 3 GB less the libraries."""
 
 _BLOCK_BYTES = 1 << 20
 _PICKLE = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
@@ -102,6 +105,15 @@ def refuse_unpacked_bytes(file: Path, size: int) -> None:
             got=f"{file}, which unpacks to more",
             remedy="Write the file again from the records themselves.",
         )
+
+
+def address_space_left() -> int | None:
+    """Bytes that this process may still map; None where no limit is set."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return limit - pages * resource.getpagesize()
 
 
 def refuse_little_memory(file: Path) -> None:
