@@ -204,10 +204,32 @@ def embedded():
 
 
 def picture(folder, exact, given, name):
-    from dpsynth_assets.report.secret_plots import vote_plot
-
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(vote_plot(exact, given))
+
+
+def vote_plot(exact, representative, shown=60):
+    """Votes of records above those of representatives, for the candidates with most of either.
+
+    Args:
+        exact: (C,) votes of records without noise.
+        representative: (C,) votes of representatives.
+        shown: Candidates shown, those with most exact votes first.
+    """
+    from dpsynth_assets.report.plots import COLORS, new_axes, to_png
+
+    figure, axes = new_axes(width=6.4, height=3.2)
+    order = np.argsort(-exact, kind="stable")[:shown]
+    places = np.arange(len(order))
+    for sign, votes, name, color in (
+        (1, exact, "votes of records", COLORS[0]),
+        (-1, representative, "votes of representatives", COLORS[1]),
+    ):
+        axes.bar(places, sign * votes[order] / votes.sum(), width=0.9, color=color, label=name)
+    axes.axhline(0, color="#444444", linewidth=0.8)
+    axes.set(xlabel="candidates, most votes of records first", ylabel="share of all votes")
+    figure.legend(loc="outside upper left", ncols=2, fontsize=8, frameon=False)
+    return to_png(figure)
 
 
 if __name__ == "__main__":

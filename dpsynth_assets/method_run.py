@@ -43,9 +43,8 @@ from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.public_base.inputs import load_public_inputs, model_files, public_versions
 from dpsynth_assets.records import canonical_frame
-from dpsynth_assets.records.admission import refuse_unfit
 from dpsynth_assets.records.columns import check_columns
-from dpsynth_assets.records.reading import frame_rows
+from dpsynth_assets.records.reading import frame_rows, refuse_unfit
 from dpsynth_assets.records.record_filters import column_names
 from dpsynth_assets.records.source_digest import declared_state, source_digest
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dpsynth_assets.datasets import parse_dataset_file
-from dpsynth_assets.datasets.structure import schema_outline
+from dpsynth_assets.datasets.prompting import schema_outline
 
 ATTRIBUTES = {
     "name": "movies",

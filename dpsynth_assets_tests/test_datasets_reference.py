@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dpsynth_assets.datasets.reference import field_reference
+from dpsynth_assets.cli.datasets import field_reference
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "datasets.md"
 

@@ -12,7 +12,7 @@ from dpsynth_assets.datasets import (
     PublicDataSpec,
     parse_dataset_file,
 )
-from dpsynth_assets.datasets.shared_records import shared_record_problems
+from dpsynth_assets.datasets.standing import shared_record_problems
 from dpsynth_assets.public_base.documents import read_documents
 from dpsynth_assets.records import SourceError
 

@@ -14,21 +14,18 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.advice import minutes
 from dpsynth_assets.advice.advice import advise
-from dpsynth_assets.cli.column_profiles import profile_columns, suggest
-from dpsynth_assets.cli.column_roles import roles_by_name
+from dpsynth_assets.cli.column_profiles import profile_columns, roles_by_name, suggest
 from dpsynth_assets.cli.init_proposal import BESIDE, ROWS, proposed_methods
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import (
-    DatasetFileError,
     PrivateDatasetSpec,
     PublicDataSpec,
     SourceSpec,
     dataset_template,
-    load_dataset_files,
     parse_dataset_file,
 )
-from dpsynth_assets.datasets.codes import looks_like_code
-from dpsynth_assets.datasets.declared_bases import declared_base
+from dpsynth_assets.datasets.prompt_words import looks_like_code
+from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.datasets.template import Choices, ProposedCohort, ProposedMethods, scalar
 from dpsynth_assets.defs import resources
 from dpsynth_assets.methods.planning import plan_dataset
@@ -147,12 +144,10 @@ def test_a_file_with_labels_to_list_does_not_run_and_says_so_in_a_line(folder, t
     assert files == []
     assert problem.field == "public_facts.labels.topic"
     assert "`dpsynth init` shows those it finds" in problem.remedy
-    with pytest.raises(DatasetFileError, match="List them"):
-        load_dataset_files([folder])
     text = defs(folder).read_text()
     listed = text.replace("labels: {}  ", "labels: {topic: [billing, delivery]}  ")
     defs(folder).write_text(listed)
-    (file,) = load_dataset_files([folder])
+    ((file,), _) = parse_dataset_file(defs(folder))
     assert file.spec.public_facts.labels == {"topic": ["billing", "delivery"]}
 
 
@@ -160,7 +155,7 @@ def test_labels_that_the_steward_names_are_public(folder, tmp_path):
     values = 'topic=delivery,billing,"lost, or late"'
     source = written(tmp_path, "csv")
     assert init("complaints", "--from", source, "--public-labels", values).exit_code == 0
-    (file,) = load_dataset_files([folder])
+    ((file,), _) = parse_dataset_file(defs(folder))
     assert file.spec.columns.labels == ["topic"]
     assert file.spec.public_facts.labels == {"topic": ["delivery", "billing", "lost, or late"]}
     assert "TO DECIDE" not in defs(folder).read_text()
@@ -174,7 +169,7 @@ def test_a_label_may_hold_a_sign_of_equality_and_no_line_break(folder, tmp_path,
     if "\n" in values:
         assert (told.exit_code, "Expected --public-labels" in told.output) == (2, True)
         return
-    (file,) = load_dataset_files([folder])
+    ((file,), _) = parse_dataset_file(defs(folder))
     assert file.spec.public_facts.labels == {"topic": {"a=b": "so called = b", "c": "c"}}
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
+from dpsynth_assets.datasets.files import dataset_folders, standing
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.models.text_embedder import Arithmetic
@@ -73,7 +73,7 @@ def test_charges_without_embeddings_and_free_rows_say_nothing_of_them(ledger):
 
 
 def test_every_charge_says_what_it_rests_on_be_it_nothing():
-    specs = [file.spec for file in load_dataset_files(dataset_folders())]
+    specs = [file.spec for file in standing(dataset_folders()).usable]
     private = [spec for spec in specs if isinstance(spec, PrivateDatasetSpec)]
     methods = [(spec, planned) for spec in private for planned in plan_dataset(spec).methods]
     assert {planned.method.name for _, planned in methods} >= {"mean_uniform", "ctcl", "aug_pe"}

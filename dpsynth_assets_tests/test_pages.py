@@ -5,10 +5,11 @@ import hashlib
 import re
 from html.parser import HTMLParser
 from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
 
-from dpsynth_assets.report.page_style import DARK, LIGHT
+from dpsynth_assets.report import pages
 from dpsynth_assets.report.pages import (
     Facts,
     Fold,
@@ -122,6 +123,18 @@ def test_long_names_may_break_and_dates_and_numbers_with_their_spread_may_not(pa
     assert "mean_<wbr>clustered" in page
     assert '<span class="whole">2026-11-23</span> 04:17' in page
     assert "0.61 ±\N{NO-BREAK SPACE}0.02" in page
+
+
+LIGHT, DARK, PRINTED = (
+    dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", colors))
+    for colors in re.findall(
+        r":root \{([^}]*)\}", Path(pages.__file__).with_name("page.css").read_text()
+    )
+)
+
+
+def test_paper_has_the_colours_of_a_light_page():
+    assert PRINTED == LIGHT
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])

@@ -12,7 +12,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec, SourceSp
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.records import SourceError, read_private_records, read_public_records
 from dpsynth_assets.records.columns import ColumnNames
-from dpsynth_assets.records.csv_dialects import Dialect, recognised_dialect
+from dpsynth_assets.records.csv_files import Dialect, recognised_dialect
 from dpsynth_assets.records.sources import read_source
 
 ROWS = ['b,"Grüße; aus Köln",5', 'c,"naïve | café\nnext line",1', "d,“quoted” €3,5"]

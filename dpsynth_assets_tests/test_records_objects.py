@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.records import SourceError, check_dataset_file, read_private_records
-from dpsynth_assets.records.objects import OBJECT, compose_column, compose_record
+from dpsynth_assets.records.columns import OBJECT, compose_column, compose_record
 
 NAMES = ["title", "year", "cast", "score", "seen"]
 TYPES = {

@@ -20,8 +20,7 @@ from dpsynth_assets.cli.evaluate import (
 from dpsynth_assets.metrics.sampling import stratified_rows
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import TableBlock
-from dpsynth_assets.report.render import BANNER, render_report
-from dpsynth_assets.report.samples import sample_blocks
+from dpsynth_assets.report.render import BANNER, render_report, sample_blocks
 
 TABLE = [
     {"name": "real data", "guarantee": "real data", "epsilon": "∞", "delta": None, "rows": 500,

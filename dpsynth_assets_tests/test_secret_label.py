@@ -11,8 +11,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease, SecretTerms
 from dpsynth_assets.privacy.ledger.chain import sealed
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
-from dpsynth_assets.report.cards import dataset_card
-from dpsynth_assets.report.guarantee_lines import guarantee_lines
+from dpsynth_assets.report.cards import dataset_card, guarantee_lines
 from dpsynth_assets.report.label import cohort_label, corpus_label
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 

@@ -12,8 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.cohorts import find_cohort
-from dpsynth_assets.cli.command_table import ENTRIES
-from dpsynth_assets.cli.examples import EXAMPLES
+from dpsynth_assets.cli.command_table import ENTRIES, EXAMPLES
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request

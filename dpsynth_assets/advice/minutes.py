@@ -14,8 +14,8 @@ from pathlib import Path
 from dpsynth_assets.advice.machine_speed import MachineSpeed, SpeedUnknownError, machine_speed
 from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.attack_runs import attacked
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.models_run import CONDITIONAL_GENERATOR, LANGUAGE_MODEL

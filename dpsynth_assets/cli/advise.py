@@ -1,14 +1,18 @@
 """`dpsynth advise`: which method, for whose data, at what price, from public facts alone."""
 
-import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from dpsynth_assets.cli.budget_options import delta_option, epsilon_option
 from dpsynth_assets.cli.cohorts import cohort_names
+from dpsynth_assets.cli.terminal import (
+    AsJson,
+    delta_option,
+    epsilon_option,
+    say,
+    show_json,
+    show_table,
+)
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 
 Cohort = Annotated[
@@ -31,7 +35,7 @@ def advise(
         str | None,
         typer.Option(help="What the texts are; none: as the public base says."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which methods fit, best first, and why the others do not.
 
@@ -40,37 +44,26 @@ def advise(
     """
     from dpsynth_assets.advice.advice import advise as weighed
     from dpsynth_assets.cli.cohorts import find_cohort
-    from dpsynth_assets.datasets.declared_bases import declared_base
+    from dpsynth_assets.cli.init_proposal import declaration_of
+    from dpsynth_assets.datasets.standing import declared_base
+    from dpsynth_assets.datasets.template import Choices
 
-    spec = _made_up(records, epsilon, delta, labels) if cohort is None else find_cohort(cohort)
+    if cohort is not None:
+        spec = find_cohort(cohort)
+    else:
+        values = {"label": [f"label {number}" for number in range(1, labels + 1)]} if labels else {}
+        known = Choices(labels=values, epsilon=epsilon, delta=delta, records=records)
+        spec = declaration_of(known)
     base = declared_base(spec.public_data)
     if base is not None and domain is not None:
         base = base.model_copy(update={"domain": domain})
     found = weighed(spec, base, rows=rows, timed=True)
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+        show_json(found.to_json())
     else:
         _print(_title(spec, rows), found)
     if not found.offers:
         raise typer.Exit(2)
-
-
-def _made_up(records: int | None, epsilon: float, delta: float, labels: int) -> Any:
-    """A declaration that says what the options say."""
-    from dpsynth_assets.datasets import PrivateDatasetSpec
-
-    values = {"label": [f"label {number}" for number in range(1, labels + 1)]} if labels else {}
-    return PrivateDatasetSpec.model_validate(
-        {
-            "name": "proposal",
-            "source": {"path": "records.csv"},
-            "columns": {"text": "text", "labels": list(values)},
-            "public_facts": {"labels": values, "records": records},
-            "budget": {"epsilon": epsilon, "delta": delta},
-            "public_data": "english",
-            "methods": [{"method": "aug_pe"}],
-        }
-    )
 
 
 def _title(spec: Any, rows: int | None) -> str:
@@ -81,25 +74,20 @@ def _title(spec: Any, rows: int | None) -> str:
 
 
 def _print(title: str, found: Any) -> None:
-    console = Console(highlight=False, markup=False)
-    table = Table(title=title, title_justify="left")
-    table.add_column("method")
-    for name in ("expected share of the gap", "rows", "ε", "minutes here"):
-        table.add_column(name, justify="right")
-    for offer in found.offers:
-        share = "not measured" if offer.expectation is None else offer.expectation.share_in_words()
-        minutes = "—" if offer.minutes is None else f"{max(offer.minutes, 1):.0f}"
-        epsilon = "(p, r)" if offer.epsilon is None else epsilon_up(offer.epsilon)
-        table.add_row(offer.title, share, f"{offer.rows:,}", epsilon, minutes)
+    columns = ("method", "expected share of the gap", "rows", "ε", "minutes here")
     if found.offers:
-        console.print(table)
+        show_table(columns, map(_row, found.offers), title=title, numeric=columns[1:])
     else:
-        console.print("No method fits.")
+        say("No method fits.")
     for offer in found.offers:
         distance = "" if offer.expectation is None else f"; {offer.expectation.distance_in_words()}"
-        console.print(f"  {offer.title}: declare {offer.asks}{distance}")
-    console.print("\nWhat does not fit:")
-    for name, why in found.others:
-        console.print(f"  {name}: {why}")
-    for note in found.notes:
-        console.print(f"\n{note}")
+        say(f"  {offer.title}: declare {offer.asks}{distance}")
+    say("\nWhat does not fit:", *(f"  {name}: {why}" for name, why in found.others))
+    say(*(f"\n{note}" for note in found.notes))
+
+
+def _row(offer: Any) -> tuple[str, ...]:
+    share = "not measured" if offer.expectation is None else offer.expectation.share_in_words()
+    epsilon = "(p, r)" if offer.epsilon is None else epsilon_up(offer.epsilon)
+    minutes = "—" if offer.minutes is None else f"{max(offer.minutes, 1):.0f}"
+    return offer.title, share, f"{offer.rows:,}", epsilon, minutes

@@ -1,25 +1,27 @@
-"""`dpsynth audit`: audit a cohort's spends, and test the mechanisms against their own claims."""
+"""`dpsynth audit`: audit a cohort's spends, and test the mechanisms against their own claims.
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+`audit run COHORT` measures how far rounding moves logits of the cohort's own model, here.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from dpsynth_assets.cli import audit_trail
-from dpsynth_assets.cli.cohorts import cohort_names
-from dpsynth_assets.cli.one_line import refuse
-from dpsynth_assets.cli.slack_audit import CohortAudit, cohort_audit
+from dpsynth_assets.cli.cohorts import cohort_names, find_cohort
+from dpsynth_assets.cli.terminal import AsJson, progress_bar, refuse, say, show_json, show_table
+from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import Audit, AuditResult
+    from dpsynth_assets.attacks.logit_moves import PassShape
+    from dpsynth_assets.methods.base import CohortTerms
 
 app = typer.Typer(
     cls=audit_trail.CohortOrCommand,
@@ -30,8 +32,6 @@ app = typer.Typer(
 )
 app.command("cohort")(audit_trail.cohort)
 app.command("used-by")(audit_trail.used_by)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
@@ -57,7 +57,7 @@ def run(
     from dpsynth_assets.attacks.audits import run_audits, save_results
 
     chosen = _chosen(only)
-    with _progress(quiet=as_json) as report:
+    with progress_bar(quiet=as_json) as report:
         if cohort is None:
             results = run_audits(chosen, report, with_planted_bugs=with_planted_bugs)
             save_results(home().audits, results)
@@ -96,15 +96,13 @@ def list_audits(
     """List what is audited, and which bugs each audit notices."""
     audits = _chosen(None)
     if as_json:
-        typer.echo(json.dumps([_facts(audit) for audit in audits], indent=2, ensure_ascii=False))
+        show_json([_facts(audit) for audit in audits])
         return
     if markdown:
         typer.echo(markdown_tables(audits))
         return
-    table = Table("audit", "claim", "kind", "bugs it notices")
-    for audit in audits:
-        table.add_row(audit.name, audit.claim, str(audit.kind), ", ".join(audit.planted))
-    _console().print(table)
+    rows = ((each.name, each.claim, str(each.kind), ", ".join(each.planted)) for each in audits)
+    show_table(("audit", "claim", "kind", "bugs it notices"), rows, width=120)
 
 
 def markdown_tables(audits: Sequence["Audit"]) -> str:
@@ -161,36 +159,29 @@ def _facts(audit: "Audit") -> dict[str, object]:
 
 def _show(results: Sequence["AuditResult"], *, as_json: bool) -> None:
     if as_json:
-        document = {
-            "ok": all(result.good for result in results),
-            "results": [asdict(result) for result in results],
-        }
-        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        found = [asdict(result) for result in results]
+        show_json({"ok": all(result.good for result in results), "results": found})
         return
-    _console().print(_table(results), _verdict(results))
+    columns = ("audit", "measure", "claimed", "observed", "result", "s")
+    numeric = ("claimed", "observed", "s")
+    show_table(columns, map(_row, results), title="Audits", numeric=numeric, width=120)
+    say(_verdict(results))
 
 
-def _table(results: Sequence["AuditResult"]) -> Table:
+def _row(result: "AuditResult") -> tuple[str | Text, ...]:
     from dpsynth_assets.attacks.audits import find_audit
 
-    table = Table("audit", "measure", title="Audits", title_justify="left")
-    for name in ("claimed", "observed"):
-        table.add_column(name, justify="right")
-    table.add_column("result")
-    table.add_column("s", justify="right")
-    for result in results:
-        numbers = rounded_up(result.claimed, ".4g"), rounded_down(result.observed, ".4g")
-        name = result.name if result.bug is None else f"  planted: {result.bug}"
-        audit = find_audit(result.name.rpartition("/")[2])
-        measure = audit.measure if result.bug is None else ""
-        table.add_row(name, measure, *numbers, _outcome(result), f"{result.seconds:.1f}")
-    return table
+    name = result.name if result.bug is None else f"  planted: {result.bug}"
+    audit = find_audit(result.name.rpartition("/")[2])
+    measure = audit.measure if result.bug is None else ""
+    numbers = rounded_up(result.claimed, ".4g"), rounded_down(result.observed, ".4g")
+    return name, measure, *numbers, _outcome(result), f"{result.seconds:.1f}"
 
 
-def _outcome(result: "AuditResult") -> str:
+def _outcome(result: "AuditResult") -> Text:
     if result.bug is None:
-        return "[green]passed" if result.passed else "[bold red]FAILED"
-    return "[red]MISSED" if result.passed else "[green]noticed"
+        return Text("passed", "green") if result.passed else Text("FAILED", "bold red")
+    return Text("MISSED", "red") if result.passed else Text("noticed", "green")
 
 
 def _verdict(results: Sequence["AuditResult"]) -> str:
@@ -204,16 +195,85 @@ def _verdict(results: Sequence["AuditResult"]) -> str:
     return f"{sentence}; {times[0]} to {times[-1]}, version {results[-1].version}."
 
 
-def _console() -> Console:
-    return Console(width=max(120, Console().width), highlight=False)
+@dataclass(frozen=True, kw_only=True)
+class CohortAudit:
+    """The audit of what decodes for a cohort.
+
+    Attributes:
+        audit: It.
+        terms: Of the cohort.
+    """
+
+    audit: "Audit"
+    terms: "CohortTerms"
+
+    def save(self, results: "list[AuditResult]") -> None:
+        """Keeps results where plans look for them; those of planted bugs are not kept."""
+        from dpsynth_assets.attacks.audits import save_results
+        from dpsynth_assets.methods.private_prediction.measured_slack import settings_of, slack_file
+
+        own = settings_of(self.terms)
+        save_results(
+            slack_file(), [replace(each, settings=own) for each in results if each.bug is None]
+        )
 
 
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
-    """Shows a bar on stderr, so that stdout holds results alone."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+def cohort_audit(name: str, report: Callable[[str], None]) -> CohortAudit:
+    """Opens the public model of a cohort, in what decodes for it; no private record is read.
 
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
-    with Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        yield lambda share, message: bar.update(task, completed=share, description=message)
+    Args:
+        name: The cohort.
+        report: Told what is being made or opened.
+
+    Raises:
+        ValueError: It is not declared, no method of it predicts privately, or its model cannot be
+            opened.
+    """
+    from dpsynth_assets.methods.planning import plan_dataset
+    from dpsynth_assets.methods.private_prediction.decoding import decoder_of
+    from dpsynth_assets.methods.private_prediction.measured_slack import cohort_audit as audit_of
+    from dpsynth_assets.methods.private_prediction.method import PrivatePrediction
+    from dpsynth_assets.models.prompt_templates import prompted
+
+    spec = find_cohort(name, to_spend=True)
+    plan = plan_dataset(spec)
+    methods = [each.method for each in plan.methods if isinstance(each.method, PrivatePrediction)]
+    if not methods:
+        raise ValueError(
+            f"{name}: expected a method of private prediction, whose logits rows of a pass may "
+            "move, got none. There is nothing to measure."
+        )
+    report("opening the public model")
+    model = prompted(_language_model(spec), plan.terms.prompts)
+    declared = min(method.config.logit_slack for method in methods)
+    decoder = decoder_of(plan.terms, model)
+    passes = _largest([method.pass_shape(model) for method in methods])
+    return CohortAudit(
+        audit=audit_of(plan.terms, declared, decoder, model, passes), terms=plan.terms
+    )
+
+
+def _largest(shapes: "list[PassShape]") -> "PassShape":
+    return replace(
+        shapes[0],
+        rows=max(shape.rows for shape in shapes),
+        columns=max(shape.columns for shape in shapes),
+        new_tokens=max(shape.new_tokens for shape in shapes),
+    )
+
+
+def _language_model(spec: PrivateDatasetSpec) -> Any:
+    """The language model of a cohort's base, which is made here if it has not been."""
+    from dpsynth_assets.datasets.standing import declared_base
+    from dpsynth_assets.public_base import PublicBase
+    from dpsynth_assets.public_base.documents import read_documents
+
+    base = declared_base(spec.public_data)
+    if base is None:
+        raise ValueError(f"Expected a declared public base, got {spec.public_data!r}. Declare it.")
+    fields = base.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+    documents = None if base.invents_documents else read_documents(base)
+    public = PublicBase(documents, name=base.name, **fields)
+    return public.models.language_model(
+        public.values(["public_language_model"])["public_language_model"]
+    )

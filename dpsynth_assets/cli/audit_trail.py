@@ -1,24 +1,20 @@
 """`dpsynth audit COHORT`: every spend, every released file, and whether all records agree."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from typer.core import TyperGroup
 
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.ledger import LedgerUrl, open_ledger
+from dpsynth_assets.cli.terminal import AsJson, complain, show_json, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_trail import AuditTrail, to_csv, to_json
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class TrailFormat(StrEnum):
@@ -96,7 +92,7 @@ def used_by(
         raise typer.BadParameter(str(problem)) from None
     uses = _uses(spec, {read.reservation: read.read_at for read in reads}, ledger)
     if as_json:
-        typer.echo(json.dumps({"in_source": bool(reads), "releases": uses}, indent=2))
+        show_json({"in_source": bool(reads), "releases": uses})
     else:
         _print_uses(uses)
 
@@ -147,33 +143,24 @@ def _write(text: str, output: Path | None) -> None:
 
 
 def _print(trail: AuditTrail) -> None:
-    console = Console(width=max(160, Console().width))
-    table = Table("entry", "when", "run", "asset", "release", "mechanism", "guarantee", "state")
-    table.title = f"Spends of {trail.cohort}"
-    for name in ("ε alone", "ε so far", "ε left"):
-        table.add_column(name, justify="right")
-    for spend in trail.spends:
-        numbers = (
+    columns = ("entry", "when", "run", "asset", "release", "mechanism", "guarantee", "state")
+    numeric = ("ε alone", "ε so far", "ε left")
+    rows = (
+        (
+            str(spend.seq),
+            spend.recorded_at[:19],
+            spend.run_id[:8],
+            *(spend.asset, spend.release, spend.mechanism, spend.guarantee, spend.state),
             epsilon_up(spend.epsilon_alone),
             epsilon_up(spend.epsilon_cumulative),
             epsilon_down(spend.epsilon_remaining),
         )
-        table.add_row(
-            str(spend.seq),
-            spend.recorded_at[:19],
-            spend.run_id[:8],
-            spend.asset,
-            spend.release,
-            spend.mechanism,
-            spend.guarantee,
-            spend.state,
-            *numbers,
-        )
-    console.print(table)
+        for spend in trail.spends
+    )
+    title = f"Spends of {trail.cohort}"
+    show_table((*columns, *numeric), rows, title=title, numeric=numeric, width=160)
     typer.echo(f"{len(trail.files)} released files; ledger head {trail.ledger_head}")
-    for finding in trail.findings:
-        line = f"{finding.kind}: {finding.subject}: {finding.message}"
-        Console(stderr=True).print(line, style="red", highlight=False, markup=False, soft_wrap=True)
+    complain(*(f"{each.kind}: {each.subject}: {each.message}" for each in trail.findings))
     if trail.agrees:
         typer.echo("Ledger, event log, stored releases and released files agree.")
 
@@ -183,7 +170,4 @@ def _print_uses(uses: list[dict[str, str]]) -> None:
         typer.echo("Not in the source of any release.")
         return
     names = ("asset", "release", "method", "data_version", "guarantee", "state", "read_at")
-    table = Table(*names)
-    for use in uses:
-        table.add_row(*(use[name] for name in names))
-    Console(width=max(140, Console().width), highlight=False).print(table)
+    show_table(names, ([use[name] for name in names] for use in uses), width=140)

@@ -1,6 +1,5 @@
 """`dpsynth benchmark`: methods side by side on public corpora, and their leaderboard."""
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ import typer
 from rich.console import Console
 
 from dpsynth_assets.cli.progress_display import progress_lines
+from dpsynth_assets.cli.terminal import AsJson, say, show_json
 from dpsynth_assets.methods.inputs import ProgressCallback
 
 app = typer.Typer(no_args_is_help=True)
@@ -68,7 +68,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option(help="Folder of leaderboard.md, .html and .json.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put the finished cells side by side; nothing is made."""
     from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
@@ -82,7 +82,7 @@ def report(
     page = LeaderboardPage(standing_leaderboard(spec))
     files = write_leaderboard(page, output or benchmark_folder(spec.name))
     if as_json:
-        typer.echo(json.dumps(page.board.to_json(), indent=1, ensure_ascii=False))
+        show_json(page.board.to_json())
     else:
         typer.echo(page.to_text())
     typer.echo(f"Page: {files['html']}", err=as_json)
@@ -115,15 +115,9 @@ def import_(
 
 
 def _spec(name: str) -> Any:
-    from dpsynth_assets.datasets.benchmark_files import found_benchmark
-    from dpsynth_assets.datasets.problems import DatasetFileError
+    from dpsynth_assets.datasets.benchmark_spec import found_benchmark
 
-    try:
-        return found_benchmark(name)
-    except DatasetFileError as error:
-        for problem in error.problems:
-            typer.echo(str(problem), err=True)
-        raise typer.Exit(2) from None
+    return found_benchmark(name)
 
 
 def _require(option: str, given: list[str], known: set[str]) -> None:
@@ -138,7 +132,7 @@ class _CellProgress:
     """Tells which cell runs, how far it is, and how long all cells that lack will take."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False, markup=False)
+        self._console = Console(stderr=True)
         self._report: ProgressCallback = lambda _share, _message: None
         self._started, self._begun = time.monotonic(), 0
 
@@ -149,7 +143,7 @@ class _CellProgress:
             minutes = left * (time.monotonic() - self._started) / self._begun / 60
             ahead = f", about {max(1, round(minutes))} min"
         self._begun += 1
-        self._console.print(f"{title}: begins; {left} cells to go{ahead}", soft_wrap=True)
+        say(f"{title}: begins; {left} cells to go{ahead}", to=self._console)
         self._report = progress_lines(title, self._console, seconds=60)
 
     def __call__(self, share: float, message: str) -> None:

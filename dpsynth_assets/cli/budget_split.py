@@ -3,11 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import typer
-from rich.console import Console
-from rich.table import Table
-
 from dpsynth_assets.cli.cohorts import find_cohort, find_file
+from dpsynth_assets.cli.terminal import refuse, say, show_table
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
 
 
@@ -20,34 +17,33 @@ def optimise(
     """
     from dpsynth_assets.advice.budget_split import choices_of, optimise_split
 
-    spec, console = find_cohort(cohort, to_spend=True), Console(highlight=False, markup=False)
+    spec = find_cohort(cohort, to_spend=True)
     try:
         entry = choices_of(spec, method)
         stand_ins = _stand_ins(spec.public_data, texts)
     except (ValueError, FileNotFoundError) as problem:
-        typer.echo(str(problem), err=True)
-        raise typer.Exit(2) from None
-    console.print(
+        refuse(str(problem))
+    say(
         f"{entry.key}: splits are tried on {stand_ins.records.height} texts in the place of the "
         "records. No declared private source is read and nothing is charged; that the texts are "
         "public is yours to know."
     )
-    found = optimise_split(spec, entry, stand_ins, rows=rows, told=lambda *t: _say(console, *t))
-    _print(console, found)
+    found = optimise_split(spec, entry, stand_ins, rows=rows, told=_say)
+    _print(found)
     if not found.advised:
         return
     changed = _changed(find_file(cohort), _dataset_name(spec), entry.key, found.advised)
     if output is None:
-        console.print("With --output FILE the dataset file is written with it.")
+        say("With --output FILE the dataset file is written with it.")
     else:
         output.write_text(changed, encoding="utf-8")
-        console.print(f"Written: {output}")
+        say(f"Written: {output}")
 
 
 def _stand_ins(name: str, texts: Path | None) -> Any:
     """Public texts of a file, or documents of a base that has some of its own."""
     from dpsynth_assets.advice.budget_split import StandIns
-    from dpsynth_assets.datasets.declared_bases import declared_base
+    from dpsynth_assets.datasets.standing import declared_base
     from dpsynth_assets.public_base import PublicBase
     from dpsynth_assets.public_base.documents import read_documents
 
@@ -88,35 +84,35 @@ def _read(file: Path) -> Any:
     return frame.select("text", label=label).drop_nulls()
 
 
-def _say(console: Console, trial: Any, left: int) -> None:
+def _say(trial: Any, left: int) -> None:
     """A line after each trial, with how long the others will take at this pace."""
     if trial.refusal:
-        console.print(f"  {trial.in_words()}: refused, {trial.refusal}")
+        say(f"  {trial.in_words()}: refused, {trial.refusal}")
         return
     ahead = f"; {left} left, about {max(1, round(left * trial.minutes))} min" if left else ""
-    console.print(
+    say(
         f"  {trial.in_words()}: energy distance {trial.score.value:.4f}, {trial.rows} rows, "
         f"{trial.minutes:.1f} min{ahead}"
     )
 
 
-def _print(console: Console, found: Any) -> None:
-    table = Table(
+def _print(found: Any) -> None:
+    numeric = ("energy distance", "±", "rows")
+    show_table(
+        ("split", *numeric),
+        map(_row, found.trials),
         title=f"Splits of {found.method} on {found.records} public texts at "
         f"ε = {epsilon_up(found.epsilon)}, {_weight(found)}",
-        title_justify="left",
+        numeric=numeric,
     )
-    table.add_column("split")
-    for name in ("energy distance", "±", "rows"):
-        table.add_column(name, justify="right")
-    for trial in found.trials:
-        score = ("refused", "", "")
-        if trial.score is not None:
-            spread = float(trial.score.draws.std())
-            score = (f"{trial.score.value:.4f}", f"{spread:.4f}", str(trial.rows))
-        table.add_row(trial.in_words(), *score)
-    console.print(table)
-    console.print(found.gain_in_words())
+    say(found.gain_in_words())
+
+
+def _row(trial: Any) -> tuple[str, ...]:
+    if trial.score is None:
+        return trial.in_words(), "refused", "", ""
+    spread = float(trial.score.draws.std())
+    return trial.in_words(), f"{trial.score.value:.4f}", f"{spread:.4f}", str(trial.rows)
 
 
 def _weight(found: Any) -> str:

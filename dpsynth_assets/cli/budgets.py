@@ -1,13 +1,9 @@
 """`dpsynth budgets`: the budget of every cohort on one page."""
 
-import json
-from typing import Annotated
-
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from dpsynth_assets.cli.ledger import ledger_if_any
+from dpsynth_assets.cli.terminal import AsJson, complain, say, show_json, show_table
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
 from dpsynth_assets.report.budget_page import bar_of, disagreements, rounds_in_words, until
 from dpsynth_assets.report.budgets import Budgets
@@ -17,9 +13,7 @@ _CAPTION = (
 )
 
 
-def budgets(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def budgets(as_json: AsJson = False) -> None:
     """Show ε spent and left of every cohort, and the rounds left.
 
     Writes the page `budgets.html` beside the audit pages. Exit code 1 if a cohort is overspent, the
@@ -34,27 +28,20 @@ def budgets(
         told = budgets_now(book, instance)
     write_page(told)
     if as_json:
-        typer.echo(json.dumps(told.to_json(), indent=2, ensure_ascii=False))
+        show_json(told.to_json())
     else:
         _print(told)
         typer.echo(f"Page: {home().reports / PAGE}")
-    problems = told.problems()
-    for line in () if as_json else problems:
-        Console(stderr=True).print(line, style="red", highlight=False, markup=False, soft_wrap=True)
-    if problems:
+        complain(*told.problems())
+    if told.problems():
         raise typer.Exit(1)
 
 
 def _print(told: Budgets) -> None:
-    table = Table(title="Privacy budgets", title_justify="left", caption=_CAPTION)
-    table.add_column("cohort", overflow="fold")
-    table.add_column("used", no_wrap=True)
-    for name in ("ε spent", "of", "ε left"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("rounds", "until", "audit", "last run"):
-        table.add_column(name, no_wrap=True)
-    for each in told.cohorts:
-        table.add_row(
+    numeric = ("ε spent", "of", "ε left")
+    columns = ("cohort", "used", *numeric, "rounds", "until", "audit", "last run")
+    rows = (
+        (
             each.cohort,
             bar_of(each).text(),
             epsilon_up(each.spent),
@@ -65,8 +52,9 @@ def _print(told: Budgets) -> None:
             "—" if each.findings is None else disagreements(each),
             each.last_run[:8] or "—",
         )
-    console = Console(width=max(100, Console().width), highlight=False)
-    console.print(table)
+        for each in told.cohorts
+    )
+    title = "Privacy budgets"
+    show_table(columns, rows, title=title, caption=_CAPTION, numeric=numeric, wraps=("cohort",))
     for each in told.cohorts:
-        unit = f"unit: {each.unit}" if each.unit else "unit: —"
-        console.print(f"{each.cohort}: {each.guarantee}; {unit}", markup=False, soft_wrap=True)
+        say(f"{each.cohort}: {each.guarantee}; unit: {each.unit or '—'}")

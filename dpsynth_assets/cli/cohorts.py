@@ -1,7 +1,7 @@
 """Finding a cohort's declaration by name."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,20 +13,17 @@ from dpsynth_assets.datasets import (
     DatasetFileError,
     PrivateDatasetSpec,
     PublicDataSpec,
-    cohorts_of,
     complete_cohort,
     dataset_folders,
     standing,
 )
-from dpsynth_assets.datasets.shared_records import shared_record_problems
+from dpsynth_assets.datasets.standing import shared_record_problems
 
 
 def cohort_names(incomplete: str) -> list[str]:
     """Names of declared cohorts that begin so, as a shell completes them; files are read alone."""
-    declared = standing(dataset_folders()).usable
-    specs = [file.spec for file in declared if isinstance(file.spec, PrivateDatasetSpec)]
-    names = {cohort.name for spec in specs for cohort in cohorts_of(spec)}
-    return sorted(name for name in names if name.startswith(incomplete))
+    known = standing(dataset_folders()).cohorts
+    return sorted(name for name in known if name.startswith(incomplete))
 
 
 CohortName = Annotated[
@@ -48,21 +45,24 @@ def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
         DatasetFileError: If its file cannot be used, or it is to spend and cannot be planned, or
             another file reads its records under an account of its own.
     """
+    return _found(name, to_spend=to_spend)[0]
+
+
+def find_file(name: str) -> Path:
+    """The file that declares a cohort, or its dataset; refusals as of `find_cohort`."""
+    return _found(name, to_spend=False)[1]
+
+
+def _found(name: str, *, to_spend: bool) -> tuple[PrivateDatasetSpec, Path]:
     declared = standing(dataset_folders())
-    cohorts, place = {}, {}
-    for file in declared.usable:
-        if isinstance(file.spec, PrivateDatasetSpec):
-            for cohort in cohorts_of(file.spec):
-                cohorts[cohort.name], place[cohort.name] = cohort, file.path
+    cohorts = declared.cohorts
     if name not in cohorts:
         declared.require_usable(name)
         for file in declared.usable:
-            found = _by_its_rule(name, file.spec)
-            if found is not None:
-                cohorts[name], place[name] = found, file.path
+            if (made := _by_its_rule(name, file.spec)) is not None:
+                cohorts[name] = made, file.path
     if name not in cohorts:
-        close = difflib.get_close_matches(name, cohorts, n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else "Add its folder to DPSYNTH_DATASETS."
+        hint = close_name(name, cohorts) or "Add its folder to DPSYNTH_DATASETS."
         if declared.refused:
             count = len(declared.refused)
             files = "1 file here cannot" if count == 1 else f"{count} files here cannot"
@@ -71,12 +71,19 @@ def find_cohort(name: str, *, to_spend: bool = False) -> PrivateDatasetSpec:
             f"Expected one of the declared cohorts ({', '.join(sorted(cohorts)) or 'none'}), "
             f"got {name!r}. {hint}"
         )
+    spec, path = cohorts[name]
     if to_spend:
         from dpsynth_assets.orchestration.components.planning_problems import require_plan
 
-        require_plan(cohorts[name], place[name])
-        _refuse_shared_records(cohorts[name], declared.usable)
-    return cohorts[name]
+        require_plan(spec, path)
+        _refuse_shared_records(spec, declared.usable)
+    return spec, path
+
+
+def close_name(name: str, known: Collection[str]) -> str:
+    """Asks whether a known name was meant; empty where none is like it."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {close[0]!r}?" if close else ""
 
 
 def _by_its_rule(name: str, spec: PrivateDatasetSpec | PublicDataSpec) -> PrivateDatasetSpec | None:
@@ -94,16 +101,6 @@ def _by_its_rule(name: str, spec: PrivateDatasetSpec | PublicDataSpec) -> Privat
         return complete_cohort(spec, key)
     except ValueError as problem:
         raise typer.BadParameter(f"{problem}") from None
-
-
-def find_file(name: str) -> Path:
-    """The file that declares a cohort which `find_cohort` has found."""
-    for file in standing(dataset_folders()).usable:
-        if isinstance(file.spec, PrivateDatasetSpec) and any(
-            cohort.name == name for cohort in cohorts_of(file.spec)
-        ):
-            return file.path
-    raise typer.BadParameter(f"Expected a declared cohort, got {name!r}.")
 
 
 def _refuse_shared_records(spec: PrivateDatasetSpec, files: Sequence[DatasetFile]) -> None:

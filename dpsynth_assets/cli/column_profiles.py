@@ -1,9 +1,11 @@
 """Profiles of a file's columns, and what each of them may be: for the steward's own terminal.
 
-The suggestions come from private values, so they are shown to whoever holds the file and decide
-nothing: what a dataset file puts in force follows from names of columns (`column_roles.py`). No
-cell is shown, but for the values of columns with few distinct ones, which the steward is asked to
-confirm: labels are public.
+What `dpsynth init` puts in force is read off the schema, by names alone (`roles_by_name`): a
+dataset file is public, and a choice that followed from values would tell something of the records.
+Suggestions come from private values, so they are shown to whoever holds the file and decide
+nothing; they, and names that leave a choice, only make `init` stop and ask. No cell is shown, but
+for the values of columns with few distinct ones, which the steward is asked to confirm: labels are
+public.
 """
 
 import re
@@ -13,7 +15,6 @@ from pathlib import Path
 
 import polars as pl
 
-from dpsynth_assets.cli.column_roles import names_a_person
 from dpsynth_assets.datasets import SourceSpec
 from dpsynth_assets.datasets.fields import WHOLE_NUMBER
 from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
@@ -27,9 +28,11 @@ LEAST_RECORDS_PER_LABEL = 10
 """A value that fewer records share may say that somebody is there; it is not even suggested."""
 LONGEST_LABEL = 60
 
-_TEXT = re.compile(
-    r"text|body|message|content|comment|review|description|note|story|email", re.IGNORECASE
-)
+_TEXT_NAMES = (
+    "text", "body", "message", "content", "comment", "review", "description", "note", "story",
+)  # fmt: skip
+"""Last words of names of columns that hold text."""
+_TEXT = re.compile("|".join((*_TEXT_NAMES, "email")), re.IGNORECASE)
 _KEY = re.compile(r"id|key|number", re.IGNORECASE)
 _HEADER_CHARACTERS = 64
 _TEXT_WORDS = 3.0
@@ -138,7 +141,6 @@ def profile_columns(source: SourceSpec) -> list[ColumnProfile]:
         _is_header(name) for name in names if name.strip()
     ):
         raise SourceError(  # Without a header the first line is a record, so it is not shown.
-            field="source.path",
             expected=f"a first line in {source.path} that names the columns",
             got="something else",
             remedy="Add a header line.",
@@ -146,7 +148,6 @@ def profile_columns(source: SourceSpec) -> list[ColumnProfile]:
     once = [name for name in names if name.strip() and names.count(name) == 1]
     if not once:
         raise SourceError(
-            field="source.path",
             expected="records with named columns",
             got=f"none in {source.path}",
             remedy="Is it the right file?",
@@ -173,7 +174,6 @@ def read_rows(source: SourceSpec, names: Sequence[str]) -> pl.DataFrame:
             break
     if (torn := read.height - read[READABLE].sum()) > MAX_SET_ASIDE * read.height:
         raise SourceError(
-            field="source.path",
             expected="as many fields on every line as the header has, or one JSON object a line",
             got=f"{torn} of {read.height} lines that are not so in {source.path}",
             remedy="Mend these lines: put a field with a separator or a quotation mark in quotes.",
@@ -226,3 +226,53 @@ def _words(texts: pl.Series) -> float:
     """Mean number of words; two letters count as one where a script writes no blanks."""
     parted, joined = (texts.str.count_matches(pattern).mean() or 0.0 for pattern in _WORDS)
     return max(float(parted), float(joined) / 2)  # type: ignore[arg-type]
+
+
+_ID_WORDS = ("id", "key", "uuid", "guid")
+_PERSON = re.compile(
+    r"(^|_)(user|customer|client|patient|author|member|person|employee|account|owner|reviewer"
+    r"|subscriber|student|sender|speaker|household)(_?(id|name|key|number|no))?$"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedRoles:
+    """Columns that are named like a text, an id or a person, in their order in the source.
+
+    Where an id is called just that, it is the only one.
+    """
+
+    texts: tuple[str, ...]
+    ids: tuple[str, ...]
+    units: tuple[str, ...]
+
+
+def roles_by_name(names: Sequence[str]) -> NamedRoles:
+    """Reads roles off the names of columns: the schema, which a dataset file shows anyway."""
+    persons = [name for name in names if names_a_person(name)]
+    ids = [name for name in names if _last_word(name) in _ID_WORDS and name not in persons]
+    bare = [name for name in ids if _snake(name) in _ID_WORDS]
+    return NamedRoles(
+        texts=tuple(name for name in names if _last_word(name) in _TEXT_NAMES),
+        ids=tuple(bare[:1] or ids),
+        units=tuple(persons),
+    )
+
+
+def names_a_person(name: str) -> bool:
+    """Whether a column is named like those that people are known by."""
+    return _PERSON.search(_snake(name)) is not None
+
+
+def _snake(name: str) -> str:
+    """Writes `reviewText` and `Review text` as `review_text`."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())
+    return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")
+
+
+def _last_word(name: str) -> str:
+    """The last word of a name, in the singular: `customer_comments` is `comment`."""
+    word = _snake(name).rpartition("_")[2]
+    if word == "stories":
+        return "story"
+    return word[:-1] if word.endswith("s") and word[:-1] in _TEXT_NAMES else word

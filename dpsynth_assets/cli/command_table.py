@@ -1,18 +1,19 @@
-"""The commands of `dpsynth`, each imported when it is called.
+"""The commands of `dpsynth`, each imported when it is called, with the examples of its help.
 
 `dpsynth`, its help and the shell's completion list all commands; importing them for that would
-take seconds.
+take seconds. A test walks all commands: each has an example here, and each example parses.
 """
 
 import importlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
-from dpsynth_assets.cli.examples import with_examples
 from dpsynth_assets.cli.one_line import OneLineGroup
 
 _CLI = "dpsynth_assets.cli"
@@ -52,7 +53,7 @@ ENTRIES: dict[str, Entry] = {
     "benchmark": Entry("benchmark:app", "Run methods side by side on public corpora."),
     "purge": Entry("purge:purge", "Remove private intermediates from the store."),
     "leak-scan": Entry("leak_scan:leak_scan", "Search what was written for planted canaries."),
-    "ui": Entry("web.command:ui", "Serve the web UI and run the daemon, until interrupted."),
+    "ui": Entry("serve:ui", "Serve the web UI and run the daemon, until interrupted."),
     "datasets": Entry("datasets:app", "Check and list dataset files."),
     "account": Entry("pricing:account", "Price mechanisms without any data."),
     "calibrate": Entry("pricing:calibrate", "Find the noise that a target needs."),
@@ -86,3 +87,34 @@ def _alone(function: Callable[..., None]) -> typer.Typer:
     application = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     application.command()(function)
     return application
+
+
+def _examples() -> Iterator[tuple[str, tuple[str, ...]]]:
+    text = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8")
+    for block in re.split(r"\n(?! )", text.rstrip()):
+        path, *examples = block.splitlines()
+        yield path, tuple(map(str.strip, examples))
+
+
+EXAMPLES = dict(_examples())
+"""Path of each command below `dpsynth` -> examples."""
+
+
+def with_examples(command: Any, path: str) -> Any:
+    """Ends the help of a command, and of all commands below it, with their examples.
+
+    Args:
+        command: A command, or a group of commands.
+        path: Its names after `dpsynth`, separated by a space.
+    """
+    below = getattr(command, "commands", {})
+    for name, each in below.items():
+        with_examples(each, f"{path} {name}")
+    examples = EXAMPLES.get(path) or tuple(
+        EXAMPLES[f"{path} {name}"][0] for name in below if f"{path} {name}" in EXAMPLES
+    )
+    if examples:
+        command.epilog = "\n\n".join(
+            ("Examples:", *(each.replace("[", r"\[") for each in examples))
+        )
+    return command

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
+from dpsynth_assets.cli.terminal import say, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.prompt_words import prompt_problems
+from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry, PlannedRelease
@@ -83,30 +83,32 @@ def show_pending(
     from dpsynth_assets.methods.planning import plan_dataset
 
     spend = ledger.spend(spec.account)
-    table = Table(title=f"To be paid for by cohort {spec.name}", title_justify="left")
-    for name in ("release", "ε alone", "rows"):
-        table.add_column(name, overflow="fold")
-    for each in pending:
-        rows = "after the histogram" if each.rows is None else f"{each.rows} or more"
-        table.add_row(each.asset, epsilon_up(each.epsilon), rows)
-    console.print(table)
-    for problem in prompt_problems(spec, declared_base(spec.public_data)):
-        line = str(replace(problem, file=spec.name))
-        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    rows = (
+        (
+            each.asset,
+            epsilon_up(each.epsilon),
+            "after the histogram" if each.rows is None else f"{each.rows} or more",
+        )
+        for each in pending
+    )
+    title = f"To be paid for by cohort {spec.name}"
+    show_table(("release", "ε alone", "rows"), rows, title=title, to=console)
+    problems = prompt_problems(spec, declared_base(spec.public_data))
+    say(*(str(replace(each, file=spec.name)) for each in problems), style="yellow", to=console)
     with console.status(TRIAL):
         expected = expected_minutes(spec, plan_dataset(spec))
-    told = whole_in_words(expected.whole, expected.unknown)
-    console.print(told, highlight=False, markup=False, soft_wrap=True)
-    for each in pending:
-        if each.again:
-            console.print(
-                f"{each.asset}: this name was paid for before, from another declaration or other "
-                "inputs. It is paid again: restore the file to reuse what is there."
-            )
     left = spec.budget.epsilon if spend.remaining_epsilon is None else spend.remaining_epsilon
-    console.print(
+    say(
+        whole_in_words(expected.whole, expected.unknown),
+        *(
+            f"{each.asset}: this name was paid for before, from another declaration or other "
+            "inputs. It is paid again: restore the file to reuse what is there."
+            for each in pending
+            if each.again
+        ),
         f"Budget: ε = {declared(spec.budget.epsilon)} at δ = {declared(spec.budget.delta)}; "
-        f"{epsilon_down(left)} remains before this run. What is paid cannot be paid back."
+        f"{epsilon_down(left)} remains before this run. What is paid cannot be paid back.",
+        to=console,
     )
     return expected
 

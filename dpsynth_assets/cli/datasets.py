@@ -1,18 +1,19 @@
 """`dpsynth datasets`: check dataset files before anything is spent, and list what is declared."""
 
 import dataclasses
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from rich.console import Console
-from rich.table import Table
 
-from dpsynth_assets.cli.base_problems import base_problems
-from dpsynth_assets.cli.method_problems import method_problems
+from dpsynth_assets.cli.declaration_problems import base_problems, method_problems
+from dpsynth_assets.cli.terminal import AsJson, say, show_json, show_table
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     Problem,
@@ -25,8 +26,8 @@ from dpsynth_assets.datasets import (
     standing,
     unknown_bases,
 )
-from dpsynth_assets.datasets.reference import field_reference, settings_reference
-from dpsynth_assets.datasets.shared_records import shared_record_problems
+from dpsynth_assets.datasets.standing import shared_record_problems
+from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.privacy.directed_rounding import declared
 
 app = typer.Typer(no_args_is_help=True)
@@ -44,8 +45,6 @@ _COLUMNS = {
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.command()
 def check(
@@ -53,7 +52,7 @@ def check(
         list[Path] | None,
         typer.Argument(help="Dataset files; none: all of defs and DPSYNTH_DATASETS."),
     ] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check dataset files and the records they name; exit code 2 where one cannot be used.
 
@@ -78,33 +77,29 @@ def check(
                 for name, tally in tallies.items()
             ],
         }
-        typer.echo(json.dumps(told, indent=2))
+        show_json(told)
     else:
-        console = Console(soft_wrap=True, highlight=False, markup=False)
-        print_problems(problems, console)
+        print_problems(problems, Console())
         counts = Counter(problem.severity for problem in problems)
-        console.print(f"{len(paths)} files, {counts['error']} errors, {counts['warning']} warnings")
+        say(f"{len(paths)} files, {counts['error']} errors, {counts['warning']} warnings")
     if any(problem.severity == "error" for problem in problems):
         raise typer.Exit(2)
 
 
 @app.command("list")
-def list_datasets(as_json: Json = False) -> None:
+def list_datasets(as_json: AsJson = False) -> None:
     """List the declared datasets and public bases; exit code 2 where a file cannot be used."""
     declared = standing(dataset_folders())
     rows = [_summary(file.spec, file.path) for file in declared.usable]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        show_json(rows)
     else:
-        table = Table(*_COLUMNS.values())
-        for row in rows:
-            table.add_row(*(_cell(value) for value in row.values()))
-        Console().print(table)
+        show_table([*_COLUMNS.values()], (map(_cell, row.values()) for row in rows))
     _tell_refused(declared)
 
 
 @app.command()
-def cohorts(as_json: Json = False) -> None:
+def cohorts(as_json: AsJson = False) -> None:
     """Register files and windows that are complete, and list the cohorts of partitioned datasets.
 
     Each becomes a partition in the web UI, at once: what the sensor `register_cohorts` does. Reads
@@ -122,7 +117,7 @@ def cohorts(as_json: Json = False) -> None:
                 register_partitions(instance, spec)
                 known[spec.name] = [cohort.name for cohort in cohorts_of(spec)]
     if as_json:
-        typer.echo(json.dumps(known, indent=2))
+        show_json(known)
     else:
         _print_cohorts(known)
     _tell_refused(declared)
@@ -162,13 +157,7 @@ def _across(paths: Sequence[Path]) -> list[Problem]:
 def print_problems(problems: Sequence[Problem], console: Console) -> None:
     """Prints a line a problem, in the colour of its severity."""
     for problem in problems:
-        console.print(
-            str(problem),
-            style=_COLOURS[problem.severity],
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+        say(str(problem), style=_COLOURS[problem.severity], to=console)
 
 
 def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str, object]:
@@ -206,3 +195,68 @@ def methods() -> None:
     for method in REGISTRY.values():
         typer.echo(f"## `{method.name}`: {method.title}\n\n{method.paper}\n")
         typer.echo(settings_reference(method.config_type))
+
+
+_INTRODUCTION = """\
+# Fields of a dataset file
+
+Written by `dpsynth datasets fields`; a test keeps it equal to the models that validate the files.
+A key that is not listed is refused. Method settings are listed by `dpsynth datasets methods`.
+"""
+
+
+def field_reference() -> str:
+    """Markdown with one table for each part of the two kinds of file."""
+    parts = [_INTRODUCTION]
+    for title, model in (
+        ("A private dataset: `type: dpsynth_assets.components.PrivateDataset`", PrivateDatasetSpec),
+        ("A public base: `type: dpsynth_assets.components.PublicData`", PublicDataSpec),
+    ):
+        parts.append(f"\n## {title}\n")
+        parts.extend(_tables(model, ""))
+    return "\n".join(parts)
+
+
+def settings_reference(model: type[BaseModel]) -> str:
+    """Markdown table of a method's settings."""
+    return "\n".join(_tables(model, ""))
+
+
+def _tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    rows = []
+    nested: list[tuple[str, type[BaseModel]]] = []
+    for name, field in model.model_fields.items():
+        rows.append((f"`{prefix}{name}`", _default(field), _meaning(field)))
+        nested.extend((f"{prefix}{name}.", part) for part in _models(field.annotation))
+    yield markdown_table(("field", "default", "meaning"), rows) + "\n"
+    for inner, part in nested:
+        yield from _tables(part, inner)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "**required**"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return "see below"
+    return "none" if value is None else f"`{value}`"
+
+
+def _meaning(field: FieldInfo) -> str:
+    choices = _choices(field.annotation)
+    text = field.description or ""
+    return f"{text} One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else text
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Declarations inside an annotation, e.g. of `list[MethodSpec]` or `HistogramSpec | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) in (list, Union, UnionType, Annotated):
+        inner = (part for part in get_args(annotation) if part is not NoneType)
+        return [model for part in inner for model in _models(part)]
+    return []

@@ -5,21 +5,18 @@ The scores are computed from real text without noise: they are for whoever may r
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
 
 from dpsynth_assets.attacks.overlap import verbatim_share
 from dpsynth_assets.cli.column_profiles import is_csv
-from dpsynth_assets.cli.init_source import recognised_source
-from dpsynth_assets.cli.one_line import refuse
+from dpsynth_assets.cli.init_decisions import recognised_source
+from dpsynth_assets.cli.terminal import AsJson, progress_bar, refuse, say, show_json, show_table
 from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
 from dpsynth_assets.files.whole_files import write_whole
@@ -36,7 +33,7 @@ from dpsynth_assets.metrics.evaluation import (
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
 from dpsynth_assets.metrics.sampling import stratified_rows
 from dpsynth_assets.records.columns import SourceError
-from dpsynth_assets.records.csv_dialects import is_utf_8
+from dpsynth_assets.records.csv_files import is_utf_8
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
 from dpsynth_assets.records.reading import read_public_source
 from dpsynth_assets.records.sources import source_columns, source_files
@@ -58,7 +55,6 @@ Public = Annotated[Path | None, typer.Option(help="Public text, whose spans are 
 Rows = Annotated[
     int, typer.Option(min=20, help="Most rows scored a side; no more than the corpus has.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[
     Path | None, typer.Option(help="Folder for report.html, report.md and metrics.json.")
 ]
@@ -110,13 +106,13 @@ def evaluate(  # noqa: PLR0913 - options are arguments
     if why_unlabelled:
         source, held_out, corpus = (side.unlabelled() for side in (source, held_out, corpus))
     settings = EvaluationSettings(max_rows=min(rows, len(corpus.texts)))
-    with _progress(quiet=as_json) as report:
+    with progress_bar(quiet=as_json) as report:
         table, context = _score(source, held_out, corpus, public_rows, settings, report)
     context = {**context, "verdicts": _verdicts(table, why_unlabelled, settings)}
     if output is not None:
         _write_report(output, table, context, corpus, settings)
     if as_json:
-        typer.echo(json.dumps(_summary(table, context), indent=2))
+        show_json(_summary(table, context))
     else:
         _print_table(table, context["verdicts"], output)
 
@@ -279,25 +275,17 @@ def _write_report(
 def _print_table(table: list[CorpusScores], told: list[str], output: Path | None) -> None:
     from dpsynth_assets.report.cells import format_cell
 
-    console = Console()
-    shown = Table("score", "synthetic", "real data", title="Internal: scored against real text")
     real, corpus = (score.to_json() for score in table)
-    for name in corpus:
-        if name != "name" and not name.endswith("_std"):
-            cells = (format_cell(name, row[name], row) for row in (corpus, real))
-            shown.add_row(name.replace("_", " "), *cells)
-    console.print(shown)
-    for sentence in told:
-        console.print(sentence, highlight=False, markup=False)
+    rows = (
+        (name.replace("_", " "), *(format_cell(name, row[name], row) for row in (corpus, real)))
+        for name in corpus
+        if name != "name" and not name.endswith("_std")
+    )
+    show_table(
+        ("score", "synthetic", "real data"), rows, title="Internal: scored against real text"
+    )
+    say(*told)
     if not mauve_is_installed():
-        console.print(f"MAUVE: {NOT_COMPUTED}", highlight=False, markup=False, soft_wrap=True)
+        say(f"MAUVE: {NOT_COMPUTED}")
     if output is not None:
-        console.print(f"report: {output / 'report.html'}", highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
-    """Shows a status line on stderr, so that stdout holds results alone."""
-    console = Console(stderr=True, quiet=quiet)
-    with console.status("starting") as status:
-        yield lambda _share, message: status.update(message)
+        say(f"report: {output / 'report.html'}")

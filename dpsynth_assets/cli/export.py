@@ -1,14 +1,13 @@
 """`dpsynth export` and `dpsynth verify`: packages that leave, and checking one anywhere."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
+from dpsynth_assets.cli.terminal import AsJson, complain, say, show_json
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import epsilon_up, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -63,13 +62,11 @@ def export(
         head = export_corpus(packager, planned, target, hub)
     else:
         head = export_generator(packager, planned, target, hub, audit_results)
-    console = Console(width=max(100, Console().width))
-    for line in (
+    say(
         f"Wrote {target}: charged nothing, recorded in the ledger.",
         f"Ledger head over {head.entries} entries: {head.root}",
         f"Anyone can check it: dpsynth verify {target.name} --head {head.root}",
-    ):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    )
 
 
 def verify(
@@ -77,7 +74,7 @@ def verify(
     head: Annotated[
         str | None, typer.Option(help="Root of a ledger head that the owner has published.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say whether files, label, card and proof of a package agree; exit code 1 if not.
 
@@ -88,18 +85,14 @@ def verify(
     if not folder.is_dir():
         raise PrivacyError(f"Expected a folder of `dpsynth export`, got none at {folder}.")
     found = verify_package(folder, None if head is None else head.strip().lower())
-    console = Console(width=max(100, Console().width), stderr=bool(found.problems) and not as_json)
     if as_json:
         shown = None if found.head is None else vars(found.head)
-        document = {"ok": not found.problems, "problems": list(found.problems), "head": shown}
-        typer.echo(json.dumps(document, indent=2))
+        show_json({"ok": not found.problems, "problems": list(found.problems), "head": shown})
     elif found.problems:
-        for problem in map(_printable, found.problems):
-            console.print(problem, style="red", highlight=False, soft_wrap=True, markup=False)
+        complain(*map(_printable, found.problems))
     elif found.label is not None and found.head is not None:
         lines = _agreement(found.label, found.head.entries, found.head.root, head)
-        for line in map(_printable, lines):
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+        say(*map(_printable, lines))
     if found.problems:
         raise typer.Exit(1)
 

@@ -6,39 +6,42 @@ alone.
 """
 
 import csv
-import json
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
-from dpsynth_assets.cli.budget_options import delta_option, epsilon_option
 from dpsynth_assets.cli.column_profiles import (
     ColumnProfile,
     Suggestion,
     profile_columns,
+    roles_by_name,
     suggest,
 )
-from dpsynth_assets.cli.column_roles import roles_by_name
-from dpsynth_assets.cli.init_decisions import Draft, decisions, facts_of, show
+from dpsynth_assets.cli.init_decisions import (
+    Draft,
+    decisions,
+    facts_of,
+    label_words,
+    named_part,
+    recognised_source,
+    show,
+)
 from dpsynth_assets.cli.init_proposal import proposed_methods
-from dpsynth_assets.cli.init_source import recognised_source
-from dpsynth_assets.cli.label_words import label_words, named_part
+from dpsynth_assets.cli.terminal import AsJson, delta_option, epsilon_option, refuse, show_json
 from dpsynth_assets.datasets import (
     PublicDataSpec,
     dataset_folders,
     dataset_template,
     parse_dataset_file,
 )
-from dpsynth_assets.datasets.base_template import base_name
-from dpsynth_assets.datasets.declared_bases import declared_base
-from dpsynth_assets.datasets.template import Choices, ProposedMethods
+from dpsynth_assets.datasets.standing import declared_base
+from dpsynth_assets.datasets.template import Choices, ProposedMethods, base_name
 from dpsynth_assets.records.columns import SourceError
 
 ENGLISH = "english"
@@ -120,7 +123,7 @@ def init(  # noqa: PLR0913 - options are arguments
         ),
     ] = None,
     force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a dataset file for your own data: columns by their names, and what you must decide.
 
@@ -129,7 +132,7 @@ def init(  # noqa: PLR0913 - options are arguments
     method is proposed by the numbers that you declare, not by those that are counted.
     """
     if domain and public_data:
-        _refuse(
+        refuse(
             f"Expected --domain or --public-data, got both. With --domain the file declares the "
             f"base {base_name(name)!r} itself: drop one of the two."
         )
@@ -148,10 +151,10 @@ def init(  # noqa: PLR0913 - options are arguments
         _check_columns(profiles, [*given, *labels, *confirmed])
     except ValidationError as problem:
         first = problem.errors()[0]
-        _refuse(f"--{first['loc'][0]}: {first['msg']}")
+        refuse(f"--{first['loc'][0]}: {first['msg']}")
     except SourceError as problem:
         field = problem.field.replace("source.path", "--from").replace("source.", "--")
-        _refuse(f"{field}: expected {problem.expected}, got {problem.told}. {problem.remedy}")
+        refuse(f"{field}: expected {problem.expected}, got {problem.told}. {problem.remedy}")
     found = suggest(profiles)
     roles = roles_by_name([profile.name for profile in profiles])
     unconfirmed = _to_confirm(profiles, labels)
@@ -186,7 +189,7 @@ def init(  # noqa: PLR0913 - options are arguments
     )
     _write(draft, dataset_template(name, choices))
     if as_json:
-        typer.echo(json.dumps(facts_of(name, draft), indent=2))
+        show_json(facts_of(name, draft))
     else:
         show(name, draft)
 
@@ -201,27 +204,27 @@ def _proposed(name: str, choices: Choices, minutes: float | None) -> ProposedMet
         return proposed_methods(choices, base, minutes)
     except ValueError as problem:  # A declared number contradicts another one.
         first = problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else problem
-        return _refuse(str(first).removeprefix("Value error, "))
+        refuse(str(first).removeprefix("Value error, "))
 
 
 def _target(name: str, folder: Path | None, *, force: bool) -> Path:
     """Where the file goes: `<folder>/<name>/defs.yaml`."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name):
-        _refuse(
+        refuse(
             f"Expected a name of lower-case letters, digits and underscores, got {name!r}. It "
             "names assets, folders and the ledger account."
         )
     extra = dataset_folders()[1:] if os.environ.get("DPSYNTH_DATASETS", "").strip() else []
     target = (folder or (extra or dataset_folders())[0]) / name / "defs.yaml"
     if target.exists() and not force:
-        _refuse(f"Expected no file at {target}, got one. Choose another name, or use --force.")
+        refuse(f"Expected no file at {target}, got one. Choose another name, or use --force.")
     return target
 
 
 def _require_base(name: str) -> None:
     """Refuses a public base that no file declares."""
     if name and declared_base(name) is None:
-        _refuse(
+        refuse(
             f"--public-data: expected a declared public base, got {name!r}. `dpsynth datasets "
             f"list` names them; leave it out for {ENGLISH}."
         )
@@ -248,7 +251,7 @@ def _public_labels(given: Sequence[str], columns: Sequence[str]) -> dict[str, li
         row = next(csv.reader(lines, skipinitialspace=True), []) if len(lines) == 1 else []
         listed = list(dict.fromkeys(value.strip() for value in row if value.strip()))
         if not column or not listed:
-            _refuse(
+            refuse(
                 f"Expected --public-labels COLUMN=A,B,C, got {text!r}. Name a label column and "
                 "the values that anybody may know, on one line."
             )
@@ -261,7 +264,7 @@ def _to_confirm(profiles: Sequence[ColumnProfile], names: Sequence[str]) -> dict
     by_name = {profile.name: profile for profile in profiles}
     for name in names:
         if not by_name[name].label_values:
-            _refuse(
+            refuse(
                 f"Expected few values with many records each in label column {name!r}, got "
                 f"{by_name[name].distinct} distinct ones. Choose another column, or list the "
                 f"public ones with --public-labels {name}=A,B,C."
@@ -275,10 +278,10 @@ def _text(profiles: Sequence[ColumnProfile], named: Sequence[str], found: Sugges
         return named[0]
     one = f"{', '.join(named)}, which does not read like sentences"
     if len(named) == 1 and not _profile(profiles, named[0]).filled:
-        _refuse(f"Expected records with text in {named[0]!r}, got none. Is it the right file?")
+        refuse(f"Expected records with text in {named[0]!r}, got none. Is it the right file?")
     got = {0: "none named like one", 1: one}
     hint = "" if found.text is None else f" Column {found.text!r} reads like sentences."
-    return _refuse(
+    return refuse(
         f"Expected one column of text among {', '.join(profile.name for profile in profiles)}, got "
         f"{got.get(len(named), ', '.join(named))}.{hint} Name it with --text COLUMN; records "
         "without one become text with columns.object (docs/datasets.md)."
@@ -291,7 +294,7 @@ def _id(profiles: Sequence[ColumnProfile], named: Sequence[str], found: Suggesti
         return next(iter(named), None)
     got = "several" if len(named) > 1 else "values that repeat or are missing"
     hint = "" if found.id is None else f" The values of {found.id!r} differ."
-    return _refuse(
+    return refuse(
         f"Expected one column of ids that differ among {', '.join(named)}, got {got}.{hint} "
         "Decide: --id COLUMN, or --id none."
     )
@@ -302,7 +305,7 @@ def _unit(profiles: Sequence[ColumnProfile], named: Sequence[str]) -> str | None
     if not named or (len(named) == 1 and _profile(profiles, named[0]).filled == 1):
         return next(iter(named), None)
     got = "several" if len(named) > 1 else "records without a value"
-    return _refuse(
+    return refuse(
         f"Expected one column of persons among {', '.join(named)}, got {got}. Decide whose "
         "presence is hidden: --unit COLUMN, or --unit record."
     )
@@ -324,10 +327,4 @@ def _write(draft: Draft, content: str) -> None:
             draft.path.unlink()
         else:
             draft.path.write_bytes(before)
-        _refuse("\n".join(str(problem) for problem in problems))
-
-
-def _refuse(message: str) -> Any:
-    """Says why nothing is written, and ends."""
-    Console(stderr=True).print(message, style="red", highlight=False, markup=False, soft_wrap=True)
-    raise typer.Exit(2)
+        refuse("\n".join(str(problem) for problem in problems))

@@ -1,27 +1,34 @@
-"""Output of `dpsynth init` for the steward: suggested roles, and decisions that only they can make.
+"""What `dpsynth init` asks of the steward: how files are written, labels in words, and decisions.
 
-For the steward's own terminal: numbers here follow from private records and go into no file.
+For the steward's own terminal: numbers here follow from private records and go into no file. How a
+CSV file is written is read off its header alone, so that it may stand in one.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
 from dpsynth_assets.cli.column_profiles import (
     LEAST_RECORDS_PER_LABEL,
     MOST_ROWS,
     ColumnProfile,
     Suggestion,
+    is_csv,
     kept_share,
 )
-from dpsynth_assets.cli.init_source import describe_bytes, source_of
-from dpsynth_assets.cli.label_words import codes_of
+from dpsynth_assets.cli.terminal import say, show_table
+from dpsynth_assets.datasets import SourceSpec
+from dpsynth_assets.datasets.prompt_words import looks_like_code
+from dpsynth_assets.datasets.source_section import UTF_8
 from dpsynth_assets.datasets.template import Choices, label_line
 from dpsynth_assets.privacy.directed_rounding import declared
+from dpsynth_assets.records.columns import SourceError
+from dpsynth_assets.records.csv_files import dialect_of, recognised_dialect
+from dpsynth_assets.records.sources import source_files, stray_encodings
 
 LARGEST_DELTA_TIMES_RECORDS = 0.1
 
@@ -87,27 +94,22 @@ def facts_of(name: str, draft: Draft) -> dict[str, Any]:
 
 def show(name: str, draft: Draft) -> None:
     """Prints the columns, the decisions, and what comes next."""
-    console = Console(width=max(100, Console().width), markup=False, highlight=False)
-    table = Table(
-        "column",
-        "filled",
-        "distinct",
-        "words",
-        "suggestion",
-        title=f"Columns of {draft.choices.path} (first {MOST_ROWS:,} rows; shown to you alone)",
-    )
-    for profile in draft.profiles:
-        numbers = f"{profile.filled:.0%}", f"{profile.distinct:,}", f"{profile.words:.1f}"
-        shown = ("", "", "") if profile.nested else numbers
-        table.add_row(_printable(profile.name), *shown, _role(profile, draft))
-    console.print(table)
-    console.print("\nDecide, in the file:", style="bold")
-    for about, now in draft.decisions:
-        console.print(_printable(f"- {about}. {now}"))
-    console.print(f"\nWritten: {draft.path}", soft_wrap=True)
+    columns = ("column", "filled", "distinct", "words", "suggestion")
+    title = f"Columns of {draft.choices.path} (first {MOST_ROWS:,} rows; shown to you alone)"
+    show_table(columns, (_row(each, draft) for each in draft.profiles), title=title)
+    say("\nDecide, in the file:", style="bold")
     first = "list the public label values in the file, then " if draft.choices.unconfirmed else ""
-    then = f"dpsynth datasets check {draft.path}, then dpsynth plan {name}"
-    console.print(f"Next: {first}{then}", soft_wrap=True)
+    say(
+        *(_printable(f"- {about}. {now}") for about, now in draft.decisions),
+        f"\nWritten: {draft.path}",
+        f"Next: {first}dpsynth datasets check {draft.path}, then dpsynth plan {name}",
+    )
+
+
+def _row(profile: ColumnProfile, draft: Draft) -> tuple[str, ...]:
+    numbers = f"{profile.filled:.0%}", f"{profile.distinct:,}", f"{profile.words:.1f}"
+    shown = ("", "", "") if profile.nested else numbers
+    return _printable(profile.name), *shown, _role(profile, draft)
 
 
 def _printable(text: str) -> str:
@@ -211,3 +213,119 @@ def _role(profile: ColumnProfile, draft: Draft) -> str:
     if profile.name == choices.id:
         return "id"
     return "unit? decide" if profile.name in (found.unit, found.possible_unit) else "not read"
+
+
+def recognised_source(path: str, separator: str, encoding: str) -> SourceSpec:
+    """Completes a source by what the header of its first file shows.
+
+    **Privacy** Looks at no record: the result stands in a public file.
+
+    Args:
+        path: Where the records lie, on this machine.
+        separator: What separates fields; empty: recognised.
+        encoding: Name of the encoding; empty: recognised.
+
+    Raises:
+        SourceError: There is no such file, or it is not on this machine.
+        pydantic.ValidationError: The separator or the encoding cannot be one.
+    """
+    if "://" in path:
+        raise SourceError(
+            field="--from",
+            expected="a file on this machine",
+            got=path,
+            remedy="Download it first: suggestions need the records, and a dataset file may name "
+            "the address afterwards.",
+        )
+    named = {"separator": separator, "encoding": encoding}
+    place = str(Path(path).expanduser().absolute())
+    source = SourceSpec.model_validate(
+        {"path": place, **{name: value for name, value in named.items() if value}}
+    )
+    first = source_files(source)[0]
+    if not is_csv(first) or not first.is_file():
+        return source
+    declared = dialect_of(first, source)
+    found = recognised_dialect(first, declared)
+    changes: dict[str, str] = {}
+    if not separator and found.separator != declared.separator:
+        changes["separator"] = found.separator
+    if not encoding:
+        changes["encoding"] = found.encoding
+    return source.model_copy(update=changes)
+
+
+def source_of(choices: Choices) -> SourceSpec:
+    """The source that a new dataset file names."""
+    return SourceSpec(
+        path=str(choices.path), separator=choices.separator, encoding=choices.encoding
+    )
+
+
+def describe_bytes(source: SourceSpec, damaged: int) -> str:
+    """Says how a CSV file is read if not as usual, and what does not fit; for the terminal alone.
+
+    Args:
+        source: The source.
+        damaged: Values with bytes that its encoding does not know.
+    """
+    if not is_csv(Path(source.path)):
+        return ""
+    if source.separator is None and source.encoding == UTF_8 and not damaged:
+        return ""
+    stray = stray_encodings(source)
+    said = f"Encoding: {source.encoding}."
+    if source.separator is not None:
+        said = f"Fields separated by {source.separator!r}. {said}"
+    if stray is not None:
+        said += f" The files hold {stray[0]}. {stray[1]}"
+    elif damaged:
+        said += (
+            f" {damaged:,} values hold bytes that it does not know: their records would be set "
+            "aside. Name the encoding of the file, e.g. --encoding cp1252 --force."
+        )
+    return said
+
+
+Labels = Mapping[str, Sequence[str]]
+"""Label column -> its public values."""
+
+
+def label_words(labels: Labels, given: Sequence[str], *, asks: bool) -> dict[str, str]:
+    """Says how prompts write label values, where that is not the value itself.
+
+    Args:
+        labels: Public values.
+        given: `VALUE=WORDS` each.
+        asks: Whether somebody at a terminal is asked for the words of codes.
+
+    Raises:
+        BadParameter: A value is none of the labels, or has no words.
+    """
+    found: dict[str, str] = {}
+    known = [value for values in labels.values() for value in values]
+    for text in given:
+        value, words = named_part(text, known)
+        if value not in known or not words:
+            raise typer.BadParameter(
+                f"Expected --label-words VALUE=WORDS with a value of --public-labels, got {text!r}."
+            )
+        found[value] = words
+    if asks and sys.stdin.isatty():
+        for code in codes_of(labels, found):
+            words = typer.prompt(f"{code!r} in words (Enter: as it is)", default=code).strip()
+            found |= {} if words in ("", code) else {code: words}
+    return found
+
+
+def named_part(text: str, known: Sequence[str]) -> tuple[str, str]:
+    """Parts NAME=REST: a known name may hold a sign of equality itself; the longest is meant."""
+    ends = [place for place, sign in enumerate(text) if sign == "="] or [len(text)]
+    pairs = [(text[:end].strip(), text[end + 1 :].strip()) for end in ends]
+    return next((pair for pair in reversed(pairs) if pair[0] in known), pairs[0])
+
+
+def codes_of(labels: Labels, words: Mapping[str, str]) -> list[str]:
+    """Values that look like codes and have no words yet."""
+    values = [value for column in labels.values() for value in column]
+    return [value for value in values if value not in words and looks_like_code(value)]

@@ -3,9 +3,6 @@
 Nothing here is told what was counted in the records: a proposal stands in a public file.
 """
 
-from collections.abc import Iterator
-from typing import Any
-
 from dpsynth_assets.advice.advice import Advice, Offer, advise
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.template import Choices, ProposedCohort, ProposedMethods
@@ -34,8 +31,7 @@ def proposed_methods(
     Raises:
         ValueError: The declared numbers contradict one another, or no method fits.
     """
-    spec = PrivateDatasetSpec.model_validate(dict(_fields(choices)))
-    advice = advise(spec, base, rows=ROWS, timed=True)
+    advice = advise(declaration_of(choices), base, rows=ROWS, timed=True)
     able = [each for each in advice.offers if _has(base, each)]
     quick = [each for each in able if minutes is None or (each.minutes or 0) <= minutes]
     if not quick:
@@ -94,18 +90,25 @@ def _why_none(able: list[Offer], advice: Advice, minutes: float | None) -> str:
     return f"Expected a method that fits what is declared, got none ({why}). Raise --epsilon."
 
 
-def _fields(choices: Choices) -> Iterator[tuple[str, Any]]:
-    yield "name", "proposal"
-    yield "source", {"path": choices.path or "records.csv"}
-    yield "columns", {"text": choices.text, "labels": list(choices.labels)}
-    yield "privacy_unit", {"column": choices.unit, "max_records": choices.max_records}
-    yield (
-        "public_facts",
+def declaration_of(choices: Choices) -> PrivateDatasetSpec:
+    """A declaration of the numbers and labels that are known; its method stands for any.
+
+    Raises:
+        ValueError: The numbers contradict one another.
+    """
+    return PrivateDatasetSpec.model_validate(
         {
-            "labels": {name: list(values) for name, values in choices.labels.items()},
-            "records": choices.records,
-            "words": choices.words,
-        },
+            "name": "proposal",
+            "source": {"path": choices.path or "records.csv"},
+            "columns": {"text": choices.text, "labels": list(choices.labels)},
+            "privacy_unit": {"column": choices.unit, "max_records": choices.max_records},
+            "public_facts": {
+                "labels": {name: list(values) for name, values in choices.labels.items()},
+                "records": choices.records,
+                "words": choices.words,
+            },
+            "budget": {"epsilon": choices.epsilon, "delta": choices.delta},
+            "public_data": choices.public_data,
+            "methods": [{"method": "epsvec"}],
+        }
     )
-    yield "budget", {"epsilon": choices.epsilon, "delta": choices.delta}
-    yield "methods", [{"method": "epsvec"}]

@@ -1,15 +1,14 @@
 """`dpsynth leak-scan`: search this installation's files for canaries."""
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from dpsynth_assets.attacks.leak_scan import LeakReport, scan_folders
+from dpsynth_assets.cli.terminal import AsJson, complain, show_json
 from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 
 
@@ -21,7 +20,7 @@ def leak_scan(
         list[Path] | None,
         typer.Argument(help="Where to search; default: DPSYNTH_HOME and DAGSTER_HOME."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search every byte outside the sensitive store for canaries; exit code 1 if one is found."""
     elsewhere = bool(os.environ.get(SENSITIVE_VARIABLE))
@@ -53,13 +52,13 @@ def _listed(file: Path) -> list[str]:
 
 def _show(report: LeakReport, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"clean": report.clean, **asdict(report)}, indent=2))
+        show_json({"clean": report.clean, **asdict(report)})
         return
     typer.echo(
         f"{report.canaries} canaries as {report.patterns} patterns in {report.files} files, "
         f"{report.bytes_searched / 1e6:.1f} MB: {len(report.leaks)} leaks."
     )
-    console = Console(stderr=True)
-    lines = [f"{leak.path}: {leak.canaries} canaries ({leak.spelling})" for leak in report.leaks]
-    for line in [*lines, *(f"not read: {problem}" for problem in report.unread)]:
-        console.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
+    complain(
+        *(f"{leak.path}: {leak.canaries} canaries ({leak.spelling})" for leak in report.leaks),
+        *(f"not read: {problem}" for problem in report.unread),
+    )

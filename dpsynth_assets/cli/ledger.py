@@ -1,8 +1,6 @@
-"""`dpsynth ledger`: show what was spent, verify that nobody edited it, hand it on."""
+"""`dpsynth ledger`: show what was spent, verify that nobody edited it, hand it on, recover it."""
 
-import json
 import re
-from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from math import inf
@@ -10,10 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from dpsynth_assets.cli.ledger_recovery import accept, restore
+from dpsynth_assets.cli.terminal import AsJson, complain, say, show_json, show_table
+from dpsynth_assets.files.whole_files import owner_folder, replaced
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -22,20 +19,21 @@ from dpsynth_assets.privacy.ledger import (
     CohortSpend,
     DatasetSpend,
     Ledger,
+    LedgerEntry,
+    Seen,
     Witness,
     sqlite_path,
 )
+from dpsynth_assets.privacy.ledger.chain import is_linked
 from dpsynth_assets.privacy.ledger.export import History, HistoryLine, history, to_csv, to_json
+from dpsynth_assets.sensitive.opened_ledger import unknown_releases
 
 app = typer.Typer(no_args_is_help=True, help="Show, verify, export and recover the privacy ledger.")
-app.command()(restore)
-app.command()(accept)
 
 LedgerUrl = Annotated[
     str | None,
     typer.Option("--ledger", help="SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class ExportFormat(StrEnum):
@@ -111,12 +109,11 @@ def verify(
         head or (None if seen is None else seen.hash)
     )
     if as_json:
-        typer.echo(json.dumps(asdict(report), indent=2))
+        show_json(asdict(report))
     elif report.ok:
         typer.echo(f"The ledger verifies: {report.entries} entries, head {report.head}")
     else:
-        for problem in report.problems:
-            Console(stderr=True).print(str(problem), style="red", highlight=False, soft_wrap=True)
+        complain(*map(str, report.problems))
     if not report.ok:
         raise typer.Exit(1)
 
@@ -142,7 +139,7 @@ def head(
         raise PrivacyError(f"--entries: expected at most {len(found)}, got {entries}.")
     seen = tree_head(found[:entries])
     if as_json:
-        typer.echo(json.dumps(asdict(seen), indent=2))
+        show_json(asdict(seen))
     else:
         typer.echo(f"{seen.root} over {seen.entries} entries")
 
@@ -169,50 +166,51 @@ def _print_json(told: History) -> None:
         "cohorts": [spend.to_json() for spend in told.cohorts],
         "datasets": [_dataset_facts(spend) for spend in told.datasets],
     }
-    typer.echo(json.dumps(document, indent=2))
+    show_json(document)
 
 
 def _print_tables(told: History) -> None:
-    console = Console(width=max(160, Console().width))
-    columns = "when", "cohort", "asset", "mechanism", "guarantee"
-    charges = Table(*columns, title="Charges", caption=_caption(told), title_justify="left")
-    for name in ("ε alone", "ε so far", "ε left", "ex-post ε (not summed)"):
-        charges.add_column(name, justify="right")
-    charges.add_column("run")
-    for line in told.lines:
-        charges.add_row(*_charge_row(line))
-    totals = Table("cohort", "total guarantee", title="Totals", title_justify="left")
-    for name in ("ε guaranteed", "ε spent (reading)", "of", "ε left", "δ"):
-        totals.add_column(name, justify="right")
-    for name in ("guaranteed by", "accountant", "released", "not summed"):
-        totals.add_column(name)
-    for spend in told.cohorts:
-        totals.add_row(*_total_row(spend))
-    console.print(charges, totals)
-    for spend in told.cohorts:
-        if spend.restated:
-            console.print(f"Cohort {spend.cohort}: {spend.restated}.", highlight=False)
+    of_charge = ("ε alone", "ε so far", "ε left", "ex-post ε (not summed)")
+    show_table(
+        ("when", "cohort", "asset", "mechanism", "guarantee", *of_charge, "run"),
+        map(_charge_row, told.lines),
+        title="Charges",
+        caption=_caption(told),
+        numeric=of_charge,
+        width=160,
+    )
+    of_cohort = ("ε guaranteed", "ε spent (reading)", "of", "ε left", "δ")
+    words = ("guaranteed by", "accountant", "released", "not summed")
+    show_table(
+        ("cohort", "total guarantee", *of_cohort, *words),
+        map(_total_row, told.cohorts),
+        title="Totals",
+        numeric=of_cohort,
+        width=160,
+    )
+    say(*(f"Cohort {each.cohort}: {each.restated}." for each in told.cohorts if each.restated))
+    of_dataset = ("ε guaranteed", "ε spent (reading)", "δ", "cohorts")
     if told.datasets:
-        console.print(_datasets(told.datasets))
-
-
-def _datasets(datasets: Sequence[DatasetSpend]) -> Table:
-    table = Table("dataset", "total guarantee", title="Datasets", title_justify="left")
-    for name in ("ε guaranteed", "ε spent (reading)", "δ", "cohorts"):
-        table.add_column(name, justify="right")
-    table.add_column("composed")
-    for spend in datasets:
-        parallel = spend.composition == "parallel"
-        table.add_row(
-            spend.dataset,
-            spend.total_guarantee,
-            epsilon_up(spend.guaranteed_epsilon),
-            epsilon_up(spend.epsilon),
-            rounded_up(spend.delta),
-            str(len(spend.cohorts)),
-            "in parallel: the largest cohort" if parallel else "one after the other: the sum",
+        show_table(
+            ("dataset", "total guarantee", *of_dataset, "composed"),
+            map(_dataset_row, told.datasets),
+            title="Datasets",
+            numeric=of_dataset,
+            width=160,
         )
-    return table
+
+
+def _dataset_row(spend: DatasetSpend) -> tuple[str, ...]:
+    parallel = spend.composition == "parallel"
+    return (
+        spend.dataset,
+        spend.total_guarantee,
+        epsilon_up(spend.guaranteed_epsilon),
+        epsilon_up(spend.epsilon),
+        rounded_up(spend.delta),
+        str(len(spend.cohorts)),
+        "in parallel: the largest cohort" if parallel else "one after the other: the sum",
+    )
 
 
 def _dataset_facts(spend: DatasetSpend) -> dict[str, object]:
@@ -273,3 +271,137 @@ def _not_summed(spend: CohortSpend) -> str:
             f"{declared(spend.secret_prior)})"
         )
     return ", ".join(apart) or "nothing"
+
+
+Because = Annotated[str, typer.Option("--because", help="Why; kept in the ledger, so public.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@app.command()
+def restore(
+    backup: Annotated[Path, typer.Argument(help="A copy of the SQLite ledger.")],
+    because: Because,
+    yes: Yes = False,
+) -> None:
+    """Put a copy in the place of a lost ledger, if nothing is missing in it.
+
+    The copy must verify and hold the last entry that this installation saw. The restoration is an
+    entry of the ledger. A PostgreSQL ledger is restored with the tools of its server.
+    """
+    _require_reason(because)
+    url, witness = home().ledger_url, Witness(home().witness)
+    place, seen = sqlite_path(url), witness.load()
+    if place is None:
+        raise PrivacyError(
+            "Expected a SQLite ledger, got a database server. Restore it with pg_restore; the next "
+            "step compares it with what this installation has seen."
+        )
+    entries = _verified(backup)
+    held = {entry.seq: entry.hash for entry in entries}
+    if seen is not None and held.get(seen.seq) != seen.hash:
+        raise PrivacyError(
+            f"Expected a copy with entry {seen.seq}, which this installation has seen, got one of "
+            f"{len(entries)} entries without it. Find a newer copy, or put this one in place by "
+            "hand and record the loss with `dpsynth ledger accept`."
+        )
+    if seen is None and (unknown := unknown_releases(entries)):
+        raise PrivacyError(
+            f"Expected a copy with the charges of all stored releases, got one without those of "
+            f"{unknown}. Find a newer copy, or put this one in place by hand and record the loss "
+            "with `dpsynth ledger accept`."
+        )
+    _refuse_newer(place, url, held)
+    if not yes:
+        typer.confirm(f"Replace {place} by {backup}, {len(entries)} entries?", abort=True)
+    _replace(place, backup.read_bytes())
+    entry = _recorded(url, witness, seen, "restore", because)
+    typer.echo(f"Restored {entry.seq - 1} entries; entry {entry.seq} records it.")
+
+
+@app.command()
+def accept(because: Because, yes: Yes = False) -> None:
+    """Go on with a ledger in which entries are missing; the loss is recorded for good.
+
+    What the lost entries charged is then counted nowhere. Every label and statement of this
+    installation says so from now on.
+    """
+    _require_reason(because)
+    url, witness = home().ledger_url, Witness(home().witness)
+    seen = witness.load()
+    ledger = Ledger(url)
+    entries = ledger.entries()
+    unknown = unknown_releases(entries)
+    held = {entry.seq: entry.hash for entry in entries}
+    if seen is None and not unknown:
+        raise PrivacyError(
+            "Expected a ledger that this installation has seen before, got none: nothing is "
+            "missing, and nothing needs to be accepted."
+        )
+    if seen is not None and held.get(seen.seq) == seen.hash:
+        raise PrivacyError(
+            f"Expected a ledger without entry {seen.seq}, got one that holds it: nothing is "
+            "missing, and nothing needs to be accepted."
+        )
+    if seen is not None:
+        typer.echo(
+            f"This installation has seen entry {seen.seq}; the ledger holds {len(entries)} entries "
+            "without it."
+        )
+    typer.echo(f"{unknown} stored release(s) were paid for by charges that it does not hold.")
+    if not yes:
+        typer.confirm("Go on without them? What they charged is then counted nowhere.", abort=True)
+    entry = _recorded(url, witness, seen, "accept", because)
+    typer.echo(f"Accepted; entry {entry.seq} records it, and every label says so.")
+
+
+def _verified(backup: Path) -> list[LedgerEntry]:
+    if not backup.is_file():
+        raise PrivacyError(f"Expected a copy of the ledger, got no file at {backup}.")
+    copy = Ledger(f"sqlite:///{backup.resolve()}")
+    report = copy.verify()
+    if not report.ok:
+        raise PrivacyError(
+            f"Expected a copy that verifies, got {report.problems[0]}. Find another copy."
+        )
+    return copy.entries()
+
+
+def _require_reason(because: str) -> None:
+    if not because.strip():
+        raise PrivacyError("Expected a reason in --because, got a blank. Say why, in a sentence.")
+
+
+def _refuse_newer(place: Path, url: str, held: dict[int, str]) -> None:
+    """Refuses to put a copy in the place of a ledger that is whole and holds more.
+
+    Entries of another version are entries, too: those that this one cannot read are kept.
+    """
+    if not place.exists() or place.stat().st_size == 0:
+        return
+    try:
+        entries = Ledger(url).entries()
+    except PrivacyError:
+        return  # It cannot be read: that is why it is restored.
+    more = [entry.seq for entry in entries if held.get(entry.seq) != entry.hash]
+    if more and is_linked(entries):
+        raise PrivacyError(
+            f"Expected a copy with every entry of the present ledger, got one without "
+            f"{len(more)} of them, entry {more[0]} the first. The present ledger is whole: keep it."
+        )
+
+
+def _replace(place: Path, content: bytes) -> None:
+    """Puts the copy in place in one step, for the owner alone."""
+    with replaced(owner_folder(place.parent) / place.name) as new:
+        new.write_bytes(content)
+        place.with_name(f"{place.name}-journal").unlink(missing_ok=True)
+
+
+def _recorded(
+    url: str, witness: Witness, seen: Seen | None, action: str, because: str
+) -> LedgerEntry:
+    """Writes the entry and remembers the ledger from here on."""
+    entry = Ledger(url).record_recovery(action, because.strip(), seen)
+    Checkpoint(home().root / "ledger", url).remove()
+    witness.replace(Seen(entry.seq, entry.hash, entry.recorded_at))
+    return entry

@@ -51,7 +51,7 @@ def root(
 
         overview()
     else:
-        from dpsynth_assets.records.memory import keep_out_of_core_dumps
+        from dpsynth_assets.files.redaction import keep_out_of_core_dumps
 
         keep_out_of_core_dumps()
 

@@ -6,10 +6,9 @@ Exit code 2: the request is wrong, or is refused. 1: something else failed. 130:
 import os
 import sys
 from pathlib import PurePath
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from dpsynth_assets.files.redaction import may_be_shown, redacted
@@ -42,12 +41,6 @@ class OneLineGroup(TyperGroup):
             raise
         except BaseException as error:  # noqa: BLE001 - the last to catch any
             raise _ended(error) from None
-
-
-def refuse(message: str) -> NoReturn:
-    """Says why a request is not done, and ends."""
-    Console(stderr=True).print(message, style="red", highlight=False, markup=False, soft_wrap=True)
-    raise typer.Exit(WRONG_REQUEST)
 
 
 def _ended(error: BaseException) -> BaseException:

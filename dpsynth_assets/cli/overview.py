@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
-from dpsynth_assets.datasets import PrivateDatasetSpec, cohorts_of, dataset_folders, standing
+from dpsynth_assets.cli.terminal import say, show_table
+from dpsynth_assets.datasets import PrivateDatasetSpec, dataset_folders, standing
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
@@ -19,6 +17,9 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 12
 """Cohorts shown, those of the latest results first: the table is to fit a screen."""
+
+
+_NUMERIC = ("ε spent", "ε left", "of", "corpora")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,30 +56,25 @@ def overview() -> None:
     """
     from dpsynth_assets.cli.ledger import ledger_if_any
 
-    console = Console(width=max(100, Console().width))
     found = standing(dataset_folders())
     ledger = ledger_if_any()
-    specs = (file.spec for file in found.usable if isinstance(file.spec, PrivateDatasetSpec))
     states = sorted(
-        (_state(cohort, ledger) for spec in specs for cohort in cohorts_of(spec)),
+        (_state(spec, ledger) for spec, _ in found.cohorts.values()),
         key=lambda state: (-state.last_result, state.name),
     )
-    for name, value in _places():
-        console.print(f"{name:>8}: {value}", highlight=False, markup=False, soft_wrap=True)
+    say(*(f"{name:>8}: {value}" for name, value in _places()))
     if states:
-        console.print(_table(states[:MOST_ROWS]))
+        columns = ("cohort", *_NUMERIC, "last result", "next")
+        show_table(columns, map(_row, states[:MOST_ROWS]), numeric=_NUMERIC)
     if len(states) > MOST_ROWS:
-        console.print(f"{len(states) - MOST_ROWS} more: dpsynth datasets list.", highlight=False)
+        say(f"{len(states) - MOST_ROWS} more: dpsynth datasets list.")
     if found.refused:
         files = len(found.refused)
-        console.print(
-            f"{files} dataset file(s) cannot be used: dpsynth datasets check.", style="red"
-        )
-    for line in (
+        say(f"{files} dataset file(s) cannot be used: dpsynth datasets check.", style="red")
+    say(
         "Your own data: dpsynth init NAME --from FILE. Web UI: dpsynth ui.",
         "All commands: dpsynth --help.",
-    ):
-        console.print(line, highlight=False)
+    )
 
 
 def _places() -> Iterator[tuple[str, str]]:
@@ -114,22 +110,16 @@ def _spend(spec: PrivateDatasetSpec, ledger: "Ledger") -> "CohortSpend":
         return ledger.spend(spec.account)
 
 
-def _table(states: list[CohortState]) -> Table:
-    table = Table()
-    for name in ("cohort", "ε spent", "ε left", "of", "corpora", "last result", "next"):
-        right = name in ("ε spent", "ε left", "of", "corpora")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for state in states:
-        spent = 0.0 if state.spend is None else state.spend.epsilon
-        left = state.budget if state.spend is None else state.spend.remaining_epsilon
-        made = datetime.fromtimestamp(state.last_result, UTC) if state.last_result else None
-        table.add_row(
-            state.name,
-            epsilon_up(spent),
-            epsilon_down(state.budget if left is None else left),
-            declared(state.budget),
-            str(state.published),
-            "—" if made is None else f"{made:%Y-%m-%d %H:%M} UTC",
-            state.next_command,
-        )
-    return table
+def _row(state: CohortState) -> tuple[str, ...]:
+    spent = 0.0 if state.spend is None else state.spend.epsilon
+    left = state.budget if state.spend is None else state.spend.remaining_epsilon
+    made = datetime.fromtimestamp(state.last_result, UTC) if state.last_result else None
+    return (
+        state.name,
+        epsilon_up(spent),
+        epsilon_down(state.budget if left is None else left),
+        declared(state.budget),
+        str(state.published),
+        "—" if made is None else f"{made:%Y-%m-%d %H:%M} UTC",
+        state.next_command,
+    )

@@ -1,18 +1,28 @@
-"""`dpsynth plan`: what every declared release would cost, before private data is read."""
+"""`dpsynth plan`: what every declared release would cost, before private data is read.
 
-import json
+`--prompts` shows what the language model is asked, in the words that it reads.
+"""
+
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
+from dpsynth_assets.cli.terminal import AsJson, say, show_json, show_table
+from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+if TYPE_CHECKING:
+    from dpsynth_assets.models.prompt_templates import PromptTemplates
+
+_COLUMNS = (
+    "release", "guarantee", "share", "ε alone", "tokens a batch", "rows", "tail", "minutes",
+)  # fmt: skip
+
 All = Annotated[
     bool, typer.Option("--all", help="Price the methods that the file does not name, too.")
 ]
@@ -21,7 +31,7 @@ All = Annotated[
 def plan(  # noqa: PLR0913 - options are arguments
     cohort: CohortName,
     everything: All = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
     prompts: Annotated[
         bool, typer.Option("--prompts", help="Print what the language model is asked, by label.")
     ] = False,
@@ -50,7 +60,7 @@ def plan(  # noqa: PLR0913 - options are arguments
 
     spec = find_cohort(cohort, to_spend=True)
     if prompts:
-        from dpsynth_assets.cli.shown_prompts import show_prompts
+        from dpsynth_assets.cli.plan import show_prompts
 
         show_prompts(spec, as_json=as_json)
         return
@@ -61,7 +71,7 @@ def plan(  # noqa: PLR0913 - options are arguments
     facts["undeclared"] = [_row(entry) for entry in price_undeclared(spec, planned)]
     facts["advice"] = _advice(spec)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        show_json(facts)
     else:
         _print(facts, everything=everything)
     if facts["refusals"] or any(row["refusal"] for row in facts["releases"]):
@@ -71,7 +81,7 @@ def plan(  # noqa: PLR0913 - options are arguments
 def _advice(spec: Any) -> dict[str, str]:
     """Methods that fit -> the share of the gap that the leaderboard lets expect, best first."""
     from dpsynth_assets.advice.advice import advise
-    from dpsynth_assets.datasets.declared_bases import declared_base
+    from dpsynth_assets.datasets.standing import declared_base
 
     offers = advise(spec, declared_base(spec.public_data)).offers
     return {
@@ -105,9 +115,7 @@ def _promises(spec: Any, planned: Any) -> dict[str, Any]:
 
 
 def _facts(planned: Any, rounds: int) -> dict[str, Any]:
-    rows = [] if planned.histogram is None else [_histogram_row(planned.histogram)]
-    if planned.topics is not None:
-        rows.append(_topics_row(planned.topics))
+    rows = [_shared_row(each) for each in (planned.histogram, planned.topics) if each is not None]
     rows.extend(_row(entry) for entry in planned.methods)
     return {
         "cohort": planned.terms.cohort,
@@ -122,35 +130,22 @@ def _facts(planned: Any, rounds: int) -> dict[str, Any]:
     }
 
 
-def _histogram_row(histogram: Any) -> dict[str, Any]:
-    noise = histogram.plan.stages[0].mechanism.histogram
+def _shared_row(shared: Any) -> dict[str, Any]:
+    """The row of a histogram that methods share; only that of clusters has a target."""
+    noise = shared.plan.stages[0].mechanism.histogram
+    scale = f"{rounded_down(noise.scale, '.3g')} records"
+    of_clusters = shared.target_epsilon is not None
     return {
-        "release": "shared/cluster_histogram",
-        "method": f"{noise.noise} histograms",
+        "release": f"shared/{'cluster' if of_clusters else 'topic'}_histogram",
+        "method": f"{noise.noise} histograms" if of_clusters else "gaussian histogram",
         "guarantee": "dp",
-        "budget_share": histogram.share,
-        "target_epsilon": histogram.target_epsilon,
-        "epsilon": histogram.epsilon,
+        "budget_share": shared.share,
+        "target_epsilon": shared.target_epsilon if of_clusters else shared.epsilon,
+        "epsilon": shared.epsilon,
         "noise": (
-            f"two histograms, {noise.noise} scale {rounded_down(noise.scale, '.3g')} records"
-        ),
-        "tokens_per_batch": None,
-        "rows_estimate": None,
-        "refusal": None,
-    }
-
-
-def _topics_row(topics: Any) -> dict[str, Any]:
-    noise = topics.plan.stages[0].mechanism.histogram
-    return {
-        "release": "shared/topic_histogram",
-        "method": "gaussian histogram",
-        "guarantee": "dp",
-        "budget_share": topics.share,
-        "target_epsilon": topics.epsilon,
-        "epsilon": topics.epsilon,
-        "noise": (
-            f"discrete Gaussian of standard deviation {rounded_down(noise.scale, '.3g')} records"
+            f"two histograms, {noise.noise} scale {scale}"
+            if of_clusters
+            else f"discrete Gaussian of standard deviation {scale}"
         ),
         "tokens_per_batch": None,
         "rows_estimate": None,
@@ -194,77 +189,59 @@ def _noise(parameters: Any) -> str:
 def _print(facts: dict[str, Any], *, everything: bool) -> None:
     from dpsynth_assets.advice.minutes import whole_in_words
 
-    console = Console(width=max(100, Console().width))
     title = f"Plan of cohort {facts['cohort']} (nothing private was read)"
-    _print_releases(console, title, facts["releases"], with_share=True)
-    console.print(
+    _print_releases(title, facts["releases"], with_share=True)
+    say(
         f"One round of every DP release: ε = {epsilon_up(facts['total_epsilon'])} of "
         f"{declared(facts['budget_epsilon'])} for {facts['rounds']} round(s) at δ = "
         f"{declared(facts['delta'])} "
-        f"({facts['accountant']}), {facts['neighboring_relation']}, unit: {facts['privacy_unit']}."
-    )
-    told = whole_in_words(facts["minutes"], facts["minutes_unknown"])
-    console.print(told, highlight=False, markup=False, soft_wrap=True)
-    for promise in facts["secrets"]:
-        console.print(
+        f"({facts['accountant']}), {facts['neighboring_relation']}, unit: {facts['privacy_unit']}.",
+        whole_in_words(facts["minutes"], facts["minutes_unknown"]),
+        *(
             f"Secrets: prior {declared(promise['prior'])}, posterior "
             f"{epsilon_up(promise['reached'])} after all rounds, of "
             f"{declared(promise['promised'])} promised."
-        )
+            for promise in facts["secrets"]
+        ),
+    )
     if facts["advice"]:
         told = ", ".join(f"{name} {share}" for name, share in facts["advice"].items())
-        console.print(
+        say(
             f"Advice from public corpora, share of the gap to expect: {told}. "
-            f"dpsynth advise {facts['cohort']} says more.",
-            highlight=False,
-            markup=False,
+            f"dpsynth advise {facts['cohort']} says more."
         )
-    for refusal in facts["refusals"]:
-        console.print(refusal, style="red", markup=False, soft_wrap=True)
+    say(*facts["refusals"], style="red")
     if everything and facts["undeclared"]:
         title = "Methods that the file does not name, each as if it were the only one"
-        _print_releases(console, title, facts["undeclared"], with_share=False)
-    elif facts["undeclared"]:
-        _print_others(console, facts)
+        _print_releases(title, facts["undeclared"], with_share=False)
+    elif facts["undeclared"]:  # What they would cost is for those who ask.
+        able = [row["method"] for row in facts["undeclared"] if row["refusal"] is None]
+        refused = len(facts["undeclared"]) - len(able)
+        say(
+            f"Not in the file: {', '.join(able) or 'none that could run'}; {refused} refused. "
+            f"dpsynth plan {facts['cohort']} --all prices them."
+        )
 
 
-def _print_others(console: Console, facts: dict[str, Any]) -> None:
-    """Names the methods that the file does not: those that the budget would do for, and how many.
-
-    What they would cost, and why the others are refused, is for those who ask.
-    """
-    able = [row["method"] for row in facts["undeclared"] if row["refusal"] is None]
-    refused = len(facts["undeclared"]) - len(able)
-    console.print(
-        f"Not in the file: {', '.join(able) or 'none that could run'}; {refused} refused. "
-        f"dpsynth plan {facts['cohort']} --all prices them.",
-        highlight=False,
-    )
-
-
-def _print_releases(
-    console: Console, title: str, rows: list[dict[str, Any]], *, with_share: bool
-) -> None:
+def _print_releases(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> None:
     """Prints a table of what can run, then a line on the noise of each, or on why it is refused."""
     planned = [row for row in rows if row["refusal"] is None]
+    columns = [name for name in _COLUMNS if with_share or name not in ("share", "minutes")]
     if planned:
-        console.print(_table(title, planned, with_share=with_share))
+        cells = ([row[name] for name in columns] for row in map(_cells, planned))
+        show_table(columns, cells, title=title, wraps=columns[1:])
     else:
-        console.print(f"{title}: none can run.", highlight=False, markup=False)
+        say(f"{title}: none can run.")
     for noise in dict.fromkeys(row["noise"] for row in planned if row["noise"]):
         names = ", ".join(_name(row) for row in planned if row["noise"] == noise)
-        console.print(f"{names}: {noise}.", highlight=False, markup=False, soft_wrap=True)
+        say(f"{names}: {noise}.")
     if any(row.get("tail") for row in planned):
-        console.print(
+        say(
             "Tail: private draws on tokens that no context proposes (where all contexts agree). "
-            "Without a number: no file here states the model's vocabulary.",
-            highlight=False,
-            soft_wrap=True,
+            "Without a number: no file here states the model's vocabulary."
         )
-    for row in rows:
-        if row["refusal"] is not None:
-            line = f"{_name(row)} refused: {row['refusal']}"
-            console.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
+    refused = (row for row in rows if row["refusal"] is not None)
+    say(*(f"{_name(row)} refused: {row['refusal']}" for row in refused), style="red")
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -273,29 +250,69 @@ def _name(row: dict[str, Any]) -> str:
     return stages if folder == "shared" else folder
 
 
-def _table(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> Table:
-    table = Table(title=title, title_justify="left")
-    share = ("share",) if with_share else ()
-    table.add_column("release", no_wrap=True)
-    minutes = ("minutes",) if with_share else ()
-    for name in ("guarantee", *share, "ε alone", "tokens a batch", "rows", "tail", *minutes):
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        tokens, estimate, tail = row["tokens_per_batch"], row["rows_estimate"], row.get("tail")
-        cells = [
-            "—" if row["epsilon"] is None else epsilon_up(row["epsilon"]),
-            "—" if tokens is None else str(tokens),
-            _rows(row["release"], estimate),
-            "—" if tail is None else tail["described"],
-        ]
-        shown = (f"{row['budget_share']:.2g}",) if with_share else ()
-        taken = row.get("minutes")
-        own = ("—" if taken is None else f"{taken:.1f}",) if with_share else ()
-        table.add_row(_name(row), row["guarantee"], *shown, *cells, *own)
-    return table
+def _cells(row: dict[str, Any]) -> dict[str, str]:
+    """Cells of a planned release by the titles of their columns; a dash where there is nothing."""
+    tail, share, minutes = row.get("tail"), row["budget_share"], row.get("minutes")
+    return {
+        "release": _name(row),
+        "guarantee": row["guarantee"],
+        "share": "—" if share is None else f"{share:.2g}",
+        "ε alone": "—" if row["epsilon"] is None else epsilon_up(row["epsilon"]),
+        "tokens a batch": str(row["tokens_per_batch"] or "—"),
+        "rows": _rows(row["release"], row["rows_estimate"]),
+        "tail": "—" if tail is None else tail["described"],
+        "minutes": "—" if minutes is None else f"{minutes:.1f}",
+    }
 
 
 def _rows(release: str, estimate: int | None) -> str:
     if release.startswith("shared/"):
         return "—"
     return "by histogram" if estimate is None else f"{estimate} or more"
+
+
+PRIVATE_TEXT = "<a record>"
+"""Stands where a private text does."""
+
+
+def show_prompts(spec: PrivateDatasetSpec, *, as_json: bool) -> None:
+    """Prints the prompts of every label, with and without a private text.
+
+    **Privacy** Declarations alone: no record is read, and no model is opened.
+    """
+    from dpsynth_assets.methods.declared_terms import cohort_terms
+
+    terms = cohort_terms(spec)
+    own = terms.prompts
+    if own is None:
+        typer.echo(
+            f"Prompts of {spec.name} are the model's document format: the label on a line, then "
+            "the text. Say in the public base's domain what the texts are."
+        )
+        return
+    rows = [_of_label(own, *each) for each in zip(terms.labels, terms.label_texts, strict=True)]
+    if as_json:
+        show_json(rows)
+        return
+    for row in rows:
+        say(row["label"] or "(no labels)", style="bold")
+        for name in ("instruction", "public_prompt", "private_prompt"):
+            if row[name]:
+                say(f"{name.replace('_', ' ')}:", style="dim")
+                say(row[name] + "\n")
+    say(
+        "An instruction stands in a user's turn of the model's chat template, and the prompt "
+        "begins the answer; a model without one reads the prompt alone."
+    )
+
+
+def _of_label(own: "PromptTemplates", label: str, text: str) -> Mapping[str, str]:
+    from dpsynth_assets.models.prompt_templates import GAP
+
+    private = own.private_text(text, 1).replace(GAP, PRIVATE_TEXT) if own.private else ""
+    return {
+        "label": label,
+        "instruction": own.asked(text),
+        "public_prompt": own.public_frame(text),
+        "private_prompt": private and private + own.opening(text),
+    }

@@ -15,6 +15,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from dpsynth_assets.cli.terminal import say
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.orchestration.run_progress import RunProgress
 
@@ -83,7 +84,7 @@ class _RunLines:
     def say(self) -> None:
         """Prints the line."""
         self._last = time.monotonic()
-        self._console.print(self._run.line(), markup=False, highlight=False, soft_wrap=True)
+        say(self._run.line(), to=self._console)
 
     def after(self, report: ProgressCallback) -> ProgressCallback:
         """Adds the line to reports of work, once in `SECONDS_BETWEEN_RUN_LINES`."""
@@ -124,6 +125,6 @@ def progress_lines(
         if last is not None and now - last < seconds and share < 1:
             return
         last = now
-        console.print(f"{title}: {line}", markup=False, highlight=False, soft_wrap=True)
+        say(f"{title}: {line}", to=console)
 
     return report

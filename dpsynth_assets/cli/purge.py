@@ -1,12 +1,13 @@
 """`dpsynth purge`: remove private intermediates, now or by age."""
 
-import json
 import re
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
+from dpsynth_assets.cli.cohorts import close_name
+from dpsynth_assets.cli.terminal import AsJson, show_json
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger, sqlite_path
@@ -33,7 +34,7 @@ def purge(
         typer.Option(help="Also the table that tells which releases used which record."),
     ] = False,
     dry_run: Annotated[bool, typer.Option(help="Only list what would be removed.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove records, embeddings, internal tables and left-over checkpoints from the store."""
     from dpsynth_assets.orchestration.resources.purging import PurgeRule, purge as remove
@@ -49,7 +50,7 @@ def purge(
     )
     removed = [str(path) for path in remove(SensitiveStore(), rule, waiting(), dry_run=dry_run)]
     if as_json:
-        typer.echo(json.dumps({"dry_run": dry_run, "removed": removed}, indent=2))
+        show_json({"dry_run": dry_run, "removed": removed})
         return
     for path in removed:
         typer.echo(path)
@@ -63,24 +64,15 @@ def _require_known(cohort: str) -> None:
     Raises:
         typer.BadParameter: It is unknown.
     """
-    import difflib
-
-    from dpsynth_assets.datasets import (
-        PrivateDatasetSpec,
-        cohorts_of,
-        dataset_folders,
-        standing,
-    )
+    from dpsynth_assets.datasets import dataset_folders, standing
     from dpsynth_assets.orchestration.resources.purging import kept_datasets
     from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 
-    known = set(kept_datasets(SensitiveStore()))
-    for file in () if cohort in known else standing(dataset_folders()).usable:
-        if isinstance(file.spec, PrivateDatasetSpec):
-            known |= {each.name for each in cohorts_of(file.spec)}
+    known = {*kept_datasets(SensitiveStore())}
     if cohort not in known:
-        close = difflib.get_close_matches(cohort, known, n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else "`--dry-run` without a name lists all."
+        known |= standing(dataset_folders()).cohorts.keys()
+    if cohort not in known:
+        hint = close_name(cohort, known) or "`--dry-run` without a name lists all."
         raise typer.BadParameter(
             f"Expected the name of a dataset in the sensitive store, got {cohort!r}. {hint}"
         )

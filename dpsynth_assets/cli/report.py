@@ -3,18 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
-from dpsynth_assets.cli.summary import print_summary, summarise
+from dpsynth_assets.cli.terminal import AsJson, say, show_json, show_table
+from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.directed_rounding import epsilon_up, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 
 SAMPLE_CHARACTERS = 160
 CORPORA_BESIDE = 3
@@ -23,7 +20,7 @@ CORPORA_BESIDE = 3
 
 def report(
     cohort: CohortName,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the corpora of a cohort: guarantee, rows, samples, scores, spend, and where they lie.
 
@@ -35,7 +32,7 @@ def report(
     shown = {folder.name: _rows(folder, spec.columns.labels) for folder in folders}
     facts = {**summarise(spec), "published": corpora, "samples": _samples(shown)}
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        show_json(facts)
     else:
         _print(facts)
     if not corpora:
@@ -78,7 +75,7 @@ def _rows(folder: Path, labels: Sequence[str]) -> list[tuple[str, str]]:
 
 def _samples(corpora: Mapping[str, list[tuple[str, str]]]) -> list[dict[str, Any]]:
     """Ten rows of each corpus, with the same labels in the same order."""
-    from dpsynth_assets.report.samples import aligned_samples
+    from dpsynth_assets.report.render import aligned_samples
 
     return [
         {"label": label, "texts": dict(zip(corpora, texts, strict=True))}
@@ -87,27 +84,25 @@ def _samples(corpora: Mapping[str, list[tuple[str, str]]]) -> list[dict[str, Any
 
 
 def _print(facts: dict[str, Any]) -> None:
-    console = Console(width=max(100, Console().width))
     if not facts["published"]:
-        console.print(
+        say(
             f"Cohort {facts['cohort']} has published nothing yet. Run `dpsynth run "
-            f"{facts['cohort']}`; if it did run, its messages say which gate refused.",
-            highlight=False,
+            f"{facts['cohort']}`; if it did run, its messages say which gate refused."
         )
         return
-    for corpus in facts["published"]:
-        console.print(_heading(corpus), style="italic", highlight=False, soft_wrap=True)
+    say(*map(_heading, facts["published"]), style="italic")
     names = [corpus["name"] for corpus in facts["published"]]
     for start in range(0, len(names), CORPORA_BESIDE):
-        console.print(_sample_table(facts["samples"], names[start : start + CORPORA_BESIDE]))
-    print_summary(facts, console)
+        beside = names[start : start + CORPORA_BESIDE]
+        rows = (
+            (line["label"] or "—", *(line["texts"][name] for name in beside))
+            for line in facts["samples"]
+        )
+        show_table(("label", *beside), rows, lines=True)
+    print_summary(facts)
     first = facts["published"][0]
-    console.print("\nLoad a corpus:", style="bold")
-    console.print(
-        f"datasets.load_dataset({first['folder']!r}), or polars.read_parquet of its data folder",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say("\nLoad a corpus:", style="bold")
+    say(f"datasets.load_dataset({first['folder']!r}), or polars.read_parquet of its data folder")
 
 
 def _heading(corpus: dict[str, Any]) -> str:
@@ -121,10 +116,70 @@ def _heading(corpus: dict[str, Any]) -> str:
     return f"{corpus['name']}: {corpus['rows']} rows, {price}, unit: {corpus['privacy_unit']}"
 
 
-def _sample_table(samples: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Table:
-    """Rows of some corpora beside each other; text is printed as it is, never as markup."""
-    table = Table("label", *map(escape, names), show_lines=True)
-    for line in samples:
-        texts = [line["label"] or "—", *(line["texts"][name] for name in names)]
-        table.add_row(*map(Text, texts))
-    return table
+_SCORES = {"mauve": "MAUVE", "accuracy": "accuracy"}
+
+
+def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
+    """Collects scores, guarantees and paths of a cohort from its report and the ledger."""
+    from dpsynth_assets.methods.declared_terms import budget_terms
+    from dpsynth_assets.privacy.ledger import Ledger
+
+    stores = home()
+    reports = stores.reports / spec.name
+    scores = reports / "metrics.json"
+    measured = json.loads(scores.read_text()) if scores.exists() else {}
+    spend = Ledger(stores.ledger_url).spend(spec.account, budget_terms(spec))
+    return {
+        "cohort": spec.name,
+        "rows": measured.get("table", []),
+        "verdicts": measured.get("verdicts", []),
+        "epsilon": float(spend.epsilon),
+        "epsilon_guaranteed": float(spend.guaranteed_epsilon),
+        "budget_epsilon": spec.budget.epsilon,
+        "delta": spend.delta,
+        "cohort_guarantee": spend.total_guarantee,
+        "report": str(reports / "report.html"),
+        "corpora": str(stores.released / spec.name),
+        "ledger": stores.ledger_url,
+    }
+
+
+def print_summary(summary: dict[str, Any]) -> None:
+    """Prints the table of methods and references, the cohort's spend, and the paths."""
+    numeric = ("ε", "δ", "rows", *_SCORES.values(), "seconds")
+    if summary["rows"]:
+        show_table(
+            ("method", "guarantee", *numeric),
+            map(_row, summary["rows"]),
+            title=f"Synthetic corpora of {summary['cohort']} and their references",
+            numeric=numeric,
+            wraps=("method",),
+        )
+        say(*summary["verdicts"])
+    say(
+        f"Cohort {summary['cohort']}: ε = {epsilon_up(summary['epsilon'])} of "
+        f"{declared(summary['budget_epsilon'])} spent on DP releases (odometer reading); "
+        f"guaranteed: ε = {epsilon_up(summary['epsilon_guaranteed'])} at δ = "
+        f"{rounded_up(summary['delta'])}; guarantee as a whole: {summary['cohort_guarantee']}.",
+        *(f"{name:>8}: {summary[name]}" for name in ("report", "corpora", "ledger")),
+    )
+
+
+def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    from dpsynth_assets.report.cells import format_cell
+
+    return (
+        row["name"],
+        row["guarantee"],
+        format_cell("epsilon", row["epsilon"]),
+        format_cell("delta", row["delta"]),
+        _number(row["rows"], "{:d}"),
+        *(format_cell(name, row.get(name), row) for name in _SCORES),
+        _number(row["seconds"], "{:.0f}"),
+    )
+
+
+def _number(value: Any, form: str) -> str:
+    if value is None:
+        return "—"
+    return value if isinstance(value, str) else form.format(value)

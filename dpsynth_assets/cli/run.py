@@ -1,6 +1,5 @@
 """`dpsynth run`: materialise a cohort's graph in this process and print the scores."""
 
-import json
 import logging
 import os
 import sys
@@ -15,7 +14,8 @@ from rich.console import Console
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases, show_pending
 from dpsynth_assets.cli.progress_display import progress_display
-from dpsynth_assets.cli.summary import print_summary, summarise
+from dpsynth_assets.cli.report import print_summary, summarise
+from dpsynth_assets.cli.terminal import AsJson, say, show_json
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.orchestration.asset_selection import name_in_ledger, selected_assets
 from dpsynth_assets.orchestration.run_events import follow_run
@@ -36,7 +36,7 @@ def run(
         str,
         typer.Option(help="Name of a new release: draws afresh and pays. Default: reuse or first."),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Pay without asking, as scripts must.")
     ] = False,
@@ -56,9 +56,9 @@ def run(
     succeeded = _materialise(spec, select or "", release, console, yes=yes)
     summary = summarise(spec)
     if as_json:
-        typer.echo(json.dumps({"succeeded": succeeded, **summary}, indent=2))
+        show_json({"succeeded": succeeded, **summary})
     else:
-        print_summary(summary, Console(width=max(100, Console().width)))
+        print_summary(summary)
     if not succeeded:
         raise typer.Exit(1)
 
@@ -101,7 +101,7 @@ def _materialise(
         dagster_instance(console) as instance,
         alive(run_id),
         paying_only(agreed),
-        watched(instance, run_id, partial(console.print, highlight=False, soft_wrap=True)),
+        watched(instance, run_id, partial(say, to=console)),
         progress_display(console, progress),
         ended_by_signals(),
     ):
@@ -197,9 +197,9 @@ def _expect_fit(spec: PrivateDatasetSpec, console: Console) -> None:
     Raises:
         DatasetFileError: They are not as the dataset file says; nothing is started.
     """
-    from dpsynth_assets.cli.base_problems import base_problems
     from dpsynth_assets.cli.cohorts import find_file
     from dpsynth_assets.cli.datasets import print_problems
+    from dpsynth_assets.cli.declaration_problems import base_problems
     from dpsynth_assets.datasets import DatasetFileError, parse_dataset_file
     from dpsynth_assets.records.checking import check_records
 
@@ -250,4 +250,4 @@ def _print_failure(event: Any, console: Console) -> None:
     user = getattr(data, "user_failure_data", None)
     text = user.description if user is not None and user.description else data.error_display_string
     line = str(text).strip().splitlines()[-1] if user is None else str(text)
-    console.print(f"{event.step_key}: {line}", style="red", highlight=False, soft_wrap=True)
+    say(f"{event.step_key}: {line}", style="red", to=console)

@@ -4,19 +4,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from dpsynth_assets.cli.pricing.commands import OneLineCommand
-from dpsynth_assets.cli.pricing.options import AsJson, numbers
-from dpsynth_assets.cli.pricing.printing import refusals, show, up_significant
+from dpsynth_assets.cli.one_line import OneLineGroup
+from dpsynth_assets.cli.pricing.commands import AsJson, numbers, refusals, show, up_significant
+from dpsynth_assets.cli.terminal import show_table
 from dpsynth_assets.metrics.secret_comparison import (
     NoiseComparison,
     compare_noise,
     simulated_incidence,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Compare noise for secrets with Gaussian DP.")
+app = typer.Typer(
+    cls=OneLineGroup, no_args_is_help=True, help="Compare noise for secrets with Gaussian DP."
+)
 
 
 @app.callback()
@@ -24,7 +24,7 @@ def main() -> None:
     """Keeps the command a group of one."""
 
 
-@app.command("noise-ratio", cls=OneLineCommand)
+@app.command("noise-ratio")
 def noise_ratio(
     prior: Annotated[float, typer.Option(help="p of every secret.")] = 1e-4,
     ratios: Annotated[
@@ -66,7 +66,7 @@ def noise_ratio(
 
 
 def _write_plot(rows: list[NoiseComparison], place: Path) -> None:
-    from dpsynth_assets.report.secret_plots import noise_ratio_plot
+    from dpsynth_assets.report.plots import noise_ratio_plot
 
     varies = "ratio" if len({row.ratio for row in rows}) > 1 else "secrets"
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -74,10 +74,7 @@ def _write_plot(rows: list[NoiseComparison], place: Path) -> None:
 
 
 def _print(rows: list[NoiseComparison]) -> None:
-    table = Table(
-        title="Noise std of counts, one round, in records (σ of GDP / σ)", title_justify="left"
-    )
-    for name in (
+    columns = (
         "secrets",
         "r/p",
         "GDP, one record",
@@ -87,10 +84,9 @@ def _print(rows: list[NoiseComparison]) -> None:
         "its records a round",
         "using the data needs",
         "its records a round",
-    ):
-        table.add_column(name, justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(
+    )
+    cells = (
+        (
             str(row.secrets),
             f"{row.ratio:g}",
             up_significant(row.gaussian),
@@ -101,7 +97,10 @@ def _print(rows: list[NoiseComparison]) -> None:
             _noise(row, row.needed_if_used),
             f"{row.records_if_used:.0f}",
         )
-    Console(width=max(132, Console().width)).print(table)
+        for row in rows
+    )
+    title = "Noise std of counts, one round, in records (σ of GDP / σ)"
+    show_table(columns, cells, title=title, numeric=columns, width=132)
 
 
 def _noise(row: NoiseComparison, noise_std: float) -> str:

@@ -1,4 +1,4 @@
-"""`dpsynth serve`: released generators and dataset vectors behind an OpenAI-compatible endpoint."""
+"""`dpsynth serve`, rows of what was released behind an OpenAI-compatible API; `dpsynth ui`."""
 
 import importlib.util
 import ipaddress
@@ -49,7 +49,7 @@ def serve(  # noqa: PLR0913 - one option a setting
     A request names a label and a number of rows. It spends nothing; the ledger gets one line a day
     and artifact, without anything of a request. DPSYNTH_SERVE_TOKEN is asked of every client.
     """
-    from dpsynth_assets.cli.web import expect_free
+    from dpsynth_assets.cli.serve import expect_free
     from dpsynth_assets.models.engines import EngineError
     from dpsynth_assets.orchestration.web.guard import Guard, declared_hosts
     from dpsynth_assets.serving.app import Endpoint, Limits, Served
@@ -214,3 +214,48 @@ def _expect_private(host: str, token: str, certificate: Path | None, key: Path |
             "behind a proxy that has them.",
             err=True,
         )
+
+
+def ui(
+    host: Annotated[str, typer.Option("--host", "-h", help="Address to serve on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", help="Port.", min=1, max=65535)] = 3000,
+    workspace: Annotated[
+        Path | None,
+        typer.Option("--workspace", "-w", exists=True, dir_okay=False, help="Other locations."),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Show everything, change nothing; no daemon.")
+    ] = False,
+) -> None:
+    """Serve the web UI and run the daemon, until interrupted.
+
+    Refuses requests that pages of other sites make a browser send. A proxy that serves the UI under
+    another name puts that name in DPSYNTH_UI_HOSTS.
+    """
+    from dpsynth_assets.orchestration.instance import prepare_dagster_home
+    from dpsynth_assets.orchestration.web.services import serve
+
+    prepare_dagster_home()
+    expect_free(host, port)
+    typer.echo("Opening: reads the definitions, which may take half a minute.", err=True)
+    serve(host, port, workspace, read_only=read_only)
+
+
+def expect_free(host: str, port: int) -> None:
+    """Refuses an address that is taken before anything is started.
+
+    Raises:
+        typer.BadParameter: It cannot be bound.
+    """
+    import socket
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        raise typer.BadParameter(
+            f"Expected an address that is free, got {host}:{port} ({error.strerror}). Name another "
+            "with --host or --port."
+        ) from None

@@ -1,11 +1,24 @@
 """Declaration of a benchmark: datasets, methods, budgets and seeds whose corpora are compared."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
+from dpsynth_assets.datasets.files import (
+    BENCHMARK,
+    dataset_folders,
+    find_dataset_files,
+    locate,
+    validated,
+)
+from dpsynth_assets.datasets.private_files import PrivateFiles
+from dpsynth_assets.datasets.problems import DatasetFileError, Problem
+from dpsynth_assets.datasets.public_spec import PublicDataSpec
+from dpsynth_assets.datasets.yaml_documents import read_documents
 
 Reference = Literal["public_only", "one_real_example", "real_data"]
 REFERENCES: tuple[Reference, ...] = ("public_only", "one_real_example", "real_data")
@@ -180,3 +193,119 @@ class BenchmarkSpec(Declaration):
 
 def _pairs(grid: Sequence[Budgets]) -> Iterator[tuple[float, int]]:
     return ((e, n) for each in grid for n in each.records for e in each.epsilons)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkFile:
+    """One benchmark and the file it came from; its paths are resolved."""
+
+    path: Path
+    spec: BenchmarkSpec
+
+
+def benchmark_files(folders: Sequence[Path]) -> list[BenchmarkFile | Problem]:
+    """Reads every benchmark below `folders`, or what is wrong with it; no record is read."""
+    found: list[BenchmarkFile | Problem] = []
+    for path in find_dataset_files([folder for folder in folders if folder.is_dir()]):
+        found += _parsed(path)
+    return found
+
+
+def read_benchmark(path: Path) -> BenchmarkSpec:
+    """Reads the benchmark of one file.
+
+    Raises:
+        DatasetFileError: There is none, or something is wrong with it.
+    """
+    parsed = _parsed(path)
+    if problems := [each for each in parsed if isinstance(each, Problem)]:
+        raise DatasetFileError(problems)
+    specs = [each.spec for each in parsed if isinstance(each, BenchmarkFile)]
+    if len(specs) != 1:
+        expected, remedy = f"one document of the type {BENCHMARK}", "See docs/leaderboard.md."
+        raise DatasetFileError([Problem("type", expected, str(len(specs)), remedy, file=str(path))])
+    return specs[0]
+
+
+def found_benchmark(name: str) -> BenchmarkSpec:
+    """Finds a benchmark by its name in `defs` and the folders of DPSYNTH_DATASETS, or by a file.
+
+    Raises:
+        DatasetFileError: There is none, or something is wrong with it.
+    """
+    if Path(name).suffix in (".yaml", ".yml"):
+        return read_benchmark(Path(name))
+    found = benchmark_files(dataset_folders())
+    known = {each.spec.name: each.path for each in found if isinstance(each, BenchmarkFile)}
+    if name in known:
+        return read_benchmark(known[name])
+    expected = "the name of a declared benchmark or a YAML file"
+    remedy = f"Declared are: {', '.join(sorted(known)) or 'none'}."
+    raise DatasetFileError([Problem("benchmark", expected, repr(name), remedy)])
+
+
+def private_sources(spec: BenchmarkSpec, file: Path) -> list[Problem]:
+    """Reports files of a benchmark that a private declaration reads, or may read.
+
+    Scores of a benchmark are shown without noise: private records have no place in it. A copy of
+    such records under another name is found when it is read (`running.DatasetBench.cohort`).
+    """
+    private = PrivateFiles.of_installation()
+    named = [
+        (f"datasets.{name}.{field}", Path(path))
+        for name, each in spec.datasets.items()
+        for field, path in (("path", each.path), ("documents", each.documents))
+        if path is not None
+    ]
+    problems = [(field, private.problem(path)) for field, path in named]
+    expected = "records that anyone may read"
+    return [
+        Problem(field, expected, *problem, file=str(file))
+        for field, problem in problems
+        if problem is not None
+    ]
+
+
+def located(spec: BenchmarkSpec, file: Path) -> BenchmarkSpec:
+    """Makes relative paths absolute: project root first, then the folder of `file`."""
+    datasets = {
+        name: each.model_copy(
+            update={
+                "path": locate(each.path, file),
+                "documents": None if each.documents is None else locate(each.documents, file),
+            }
+        )
+        for name, each in spec.datasets.items()
+    }
+    return spec.model_copy(update={"datasets": datasets})
+
+
+def _parsed(path: Path) -> list[BenchmarkFile | Problem]:
+    documents, problems = read_documents(path)
+    found: list[BenchmarkFile | Problem] = []
+    for document in documents:
+        if isinstance(document, Mapping) and document.get("type") == BENCHMARK:
+            found += _benchmark(document, path)
+    return [*found, *(problems if found else [])]
+
+
+def _benchmark(document: Mapping[str, Any], path: Path) -> list[BenchmarkFile | Problem]:
+    spec = validated(BenchmarkSpec, document, path)
+    if isinstance(spec, list):
+        return [*spec]
+    file = located(spec, path)
+    refused = [*private_sources(file, path), *_base_problems(file, path)]
+    return [*refused] if refused else [BenchmarkFile(path=path, spec=file)]
+
+
+def _base_problems(spec: BenchmarkSpec, path: Path) -> Iterator[Problem]:
+    """Reports public bases that do not hold."""
+    for name, each in spec.datasets.items():
+        fields = spec.public_fields(name, list(each.label_texts.values()))
+        base = validated(PublicDataSpec, {"attributes": {"name": spec.name, **fields}}, path)
+        if isinstance(base, list):
+            yield from (replace(problem, field=f"public.{problem.field}") for problem in base)
+        elif each.documents is None and not base.invents_documents:
+            expected = "a file of public documents, or a language model that invents them"
+            field = f"datasets.{name}.documents"
+            yield Problem(field, expected, "neither", "Mend the file.", file=str(path))

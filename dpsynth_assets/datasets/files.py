@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from pydantic import ValidationError
 
 from dpsynth_assets import paths
+from dpsynth_assets.datasets.fields import Declaration
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.problems import DatasetFileError, Problem, problems_of, suggest
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
@@ -27,7 +28,7 @@ COMPONENTS: dict[str, type[PrivateDatasetSpec] | type[PublicDataSpec]] = {
 }
 
 BENCHMARK = "dpsynth_assets.components.Benchmark"
-"""A component over public corpora: no dataset file (`datasets.benchmark_files`)."""
+"""A component over public corpora: no dataset file (`datasets.benchmark_spec`)."""
 
 _ENVIRONMENT = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}\}")
 _SHOWABLE = re.compile(r"DPSYNTH_(REAL_DATA|DATA_\w+)")
@@ -35,6 +36,7 @@ _SHOWABLE = re.compile(r"DPSYNTH_(REAL_DATA|DATA_\w+)")
 _GLOB = re.compile(r"[*?\[]")
 
 SpecT = TypeVar("SpecT", bound=PrivateDatasetSpec | PublicDataSpec)
+ModelT = TypeVar("ModelT", bound=Declaration)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,27 +83,11 @@ def find_dataset_files(folders: Sequence[Path]) -> list[Path]:
     return sorted(found)
 
 
-def load_dataset_files(folders: Sequence[Path]) -> list[DatasetFile]:
-    """Loads every declaration below `folders`; files of other components are passed over.
-
-    Raises:
-        DatasetFileError: With every problem of every file, or where two files share a name.
-    """
-    loaded: list[DatasetFile] = []
-    problems: list[Problem] = []
-    for path in find_dataset_files(folders):
-        files, found = parse_dataset_file(path, foreign_ok=True)
-        loaded += files
-        problems += found
-    problems += repeated_names(loaded)
-    if problems:
-        raise DatasetFileError(problems)
-    return loaded
-
-
 def missing_folders(folders: Sequence[Path]) -> list[Problem]:
     """Reports folders that are not there."""
-    return [_missing_folder(folder) for folder in folders if not folder.is_dir()]
+    expected, remedy = "a folder of dataset files", "Mend DPSYNTH_DATASETS, or make the folder."
+    missing = [folder for folder in folders if not folder.is_dir()]
+    return [Problem("", expected, "none there", remedy, file=str(each)) for each in missing]
 
 
 def repeated_names(files: Sequence[DatasetFile]) -> list[Problem]:
@@ -113,7 +99,7 @@ def repeated_names(files: Sequence[DatasetFile]) -> list[Problem]:
     for file in files:
         holders.setdefault((type(file.spec), file.spec.name), []).append(file)
     shared = [
-        (file, _other(file, sharing))
+        (file, next(each for each in sharing if each is not file))
         for sharing in holders.values()
         if len(sharing) > 1
         for file in sharing
@@ -124,11 +110,11 @@ def repeated_names(files: Sequence[DatasetFile]) -> list[Problem]:
             shared += [(file, other), (other, file)]
     return [
         Problem(
+            "name",
+            "a name of its own",
+            f"{file.spec.name!r}, which {other.path} has",
+            "Rename one of the two: the name is the ledger account.",
             file=str(file.path),
-            field="name",
-            expected="a name of its own",
-            got=f"{file.spec.name!r}, which {other.path} has",
-            remedy="Rename one of the two: the name is the ledger account.",
         )
         for file, other in shared
     ]
@@ -140,10 +126,6 @@ def _is_cohort_of(file: DatasetFile, other: DatasetFile) -> bool:
     key = file.spec.name.removeprefix(f"{other.spec.name}_")
     private = isinstance(file.spec, type(other.spec))
     return rule is not None and private and key != file.spec.name and rule.has_key(key)
-
-
-def _other(file: DatasetFile, sharing: Sequence[DatasetFile]) -> DatasetFile:
-    return next(each for each in sharing if each is not file)
 
 
 def parse_dataset_file(
@@ -227,23 +209,38 @@ def _exists(path: Path) -> bool:
 
 
 def _parse_document(document: Any, path: Path, foreign_ok: bool) -> list[DatasetFile | Problem]:
-    known = list(COMPONENTS)
     kind = document.get("type") if isinstance(document, Mapping) else None
     if not isinstance(kind, str) or kind not in COMPONENTS:
-        passed_over = foreign_ok and _is_foreign(document, kind)
-        return [] if passed_over else [_wrong_type(path, kind, known)]
-    model = COMPONENTS[kind]
+        if foreign_ok and _is_foreign(document, kind):
+            return []
+        got = "none" if kind is None else repr(kind)[:80]
+        remedy = suggest(str(kind), list(COMPONENTS))
+        return [Problem("type", "a dataset component", got, remedy, file=str(path))]
+    found = validated(COMPONENTS[kind], document, path)
+    if isinstance(found, list):
+        return [*found]
+    return [DatasetFile(path=path, spec=resolve_paths(found, path))]
+
+
+def validated(
+    model: type[ModelT], document: Mapping[str, Any], path: Path
+) -> ModelT | list[Problem]:
+    """The declaration in a document of file `path`; or else what is wrong with it."""
     attributes = document.get("attributes") or {}
     try:
-        rendered = render_environment(attributes)
-        spec = model.model_validate(rendered)
+        attributes = render_environment(attributes)
+        return model.model_validate(attributes)
     except KeyError as error:
-        return [_unset_variable(path, str(error.args[0]))]
+        name = error.args[0]
+        expected = f"the environment variable {name}"
+        remedy = f"Export {name}, or write the value into the file."
+        return [Problem("attributes", expected, "none set", remedy, file=str(path))]
     except SecretVariableError as error:
-        return [_secret_variable(path, error.name)]
+        expected = "a variable named DPSYNTH_DATA_…"
+        remedy = "Declarations are shown, and others may hold a secret: set one of such a name."
+        return [Problem("attributes", expected, error.name, remedy, file=str(path))]
     except ValidationError as error:
-        return list(problems_of(error, path, model, rendered))
-    return [DatasetFile(path=path, spec=resolve_paths(spec, path))]
+        return problems_of(error, path, model, attributes)
 
 
 def _is_foreign(document: Any, kind: Any) -> bool:
@@ -255,43 +252,3 @@ def _is_foreign(document: Any, kind: Any) -> bool:
     package = __name__.partition(".")[0]
     ours = str(kind).partition(".")[0] == package
     return not ours and not difflib.get_close_matches(str(kind), COMPONENTS, n=1, cutoff=0.8)
-
-
-def _wrong_type(path: Path, kind: Any, known: list[str]) -> Problem:
-    return Problem(
-        file=str(path),
-        field="type",
-        expected="a dataset component",
-        got="none" if kind is None else repr(kind)[:80],
-        remedy=suggest(str(kind), known),
-    )
-
-
-def _unset_variable(path: Path, name: str) -> Problem:
-    return Problem(
-        file=str(path),
-        field="attributes",
-        expected=f"the environment variable {name}",
-        got="none set",
-        remedy=f"Export {name}, or write the value into the file.",
-    )
-
-
-def _secret_variable(path: Path, name: str) -> Problem:
-    return Problem(
-        file=str(path),
-        field="attributes",
-        expected="a variable named DPSYNTH_DATA_…",
-        got=name,
-        remedy="Declarations are shown, and others may hold a secret: set one of such a name.",
-    )
-
-
-def _missing_folder(folder: Path) -> Problem:
-    return Problem(
-        file=str(folder),
-        field="",
-        expected="a folder of dataset files",
-        got="none there",
-        remedy="Mend DPSYNTH_DATASETS, or make the folder.",
-    )

@@ -38,26 +38,26 @@ REMOVED: Mapping[str, str] = {
 its section where other sections have it, or a key with its value."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Problem:
     """One thing to mend. No part of it ever holds a private text or a value of a private column.
 
     Attributes:
-        file: The YAML file.
         field: Dotted path below `attributes`, e.g. `budget.epsilon`; "" for the file as a whole.
         expected: What should be there.
         got: What is there: public values, or counts and row numbers of the private source.
         remedy: What to do, a sentence.
         severity: `error`: the dataset cannot be used. `warning`: records will be set aside. `note`:
             nothing is wrong; what is stated follows from the declaration.
+        file: The YAML file; empty: the caller names it.
     """
 
-    file: str
     field: str
     expected: str
     got: str
     remedy: str
     severity: Literal["error", "warning", "note"] = "error"
+    file: str = ""
 
     def __str__(self) -> str:
         """Writes the line that the terminal shows."""
@@ -85,11 +85,7 @@ def problems_of(
     ]
     if (left := len(found) - _MOST_PROBLEMS) > 0:
         mend = "Mend those above, and ask again."
-        shown.append(
-            Problem(
-                file=str(file), field="", expected="fewer problems", got=f"{left} more", remedy=mend
-            )
-        )
+        shown.append(Problem("", "fewer problems", f"{left} more", mend, file=str(file)))
     return shown
 
 
@@ -114,18 +110,12 @@ def _problem(detail: Any, file: Path, model: type[Declaration], attributes: Any)
     if detail["type"] == REFUSAL:
         parts = dict(detail["ctx"])
         field = ".".join([*map(str, path), *filter(None, [parts.pop("field")])])
-        return Problem(file=str(file), field=field, **parts)
+        return Problem(field, **parts, file=str(file))
     owner = _model_at(model, path[:-1])
     key = str(path[-1]) if path else ""
     section = next((each for each in path[-2::-1] if isinstance(each, str)), "")
-    expected, got, remedy = _parts(detail, key, owner, section)
-    return Problem(
-        file=str(file),
-        field=".".join(map(str, path)),
-        expected=expected,
-        got=got,
-        remedy=remedy,
-    )
+    parts = _parts(detail, key, owner, section)
+    return Problem(".".join(map(str, path)), *parts, file=str(file))
 
 
 def _parts(

@@ -1,14 +1,19 @@
-"""Prompt templates that a dataset file declares, and the placeholders they take.
+"""Prompt templates that a dataset file declares, and the structure that texts should have.
 
 Only `{word}` of a known placeholder is filled in; all other braces stay as they are, so a template
-may hold JSON. A record's text is never a template: what stands in it is not looked at.
+may hold JSON. A record's text is never a template: what stands in it is not looked at. A structure
+is a JSON schema, checked when the file is read.
 """
 
+import json
 import re
-from typing import Self
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from dpsynth_assets import paths
 from dpsynth_assets.datasets.fields import Declaration, refuse
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -153,3 +158,160 @@ class PromptSpec(Declaration):
 
 def _listed(words: tuple[str, ...]) -> str:
     return ", ".join(f"{{{word}}}" for word in words)
+
+
+_SHOWN = 100
+_MOST_DEPTH = 8
+
+
+def _load_schema(value: Any) -> Any:
+    """Reads a schema from its file and checks it; an unset `{{ env.NAME }}` is left for later."""
+    if isinstance(value, str):
+        if "{{" in value:
+            return value
+        value = _read_json(value)
+    if isinstance(value, Mapping):
+        _check_schema(value)
+    return value
+
+
+class StructuredSpec(Declaration):
+    """Texts that are JSON records."""
+
+    json_schema: Annotated[dict[str, Any] | str, BeforeValidator(_load_schema)] = Field(
+        description="JSON schema of a text, or the path of a .json file that holds it (a relative "
+        "one starts at the project root). Public; references stay within it."
+    )
+    description: str | None = Field(
+        default=None,
+        min_length=1,
+        description="What `{schema}` stands for in prompts; none: an outline of the schema.",
+    )
+    constrained_decoding: bool = Field(
+        default=True,
+        description="Whether tokens are chosen among those only that continue a text of the "
+        "schema. In private prediction, what the schema decides alone costs nothing.",
+    )
+
+    @property
+    def prompt_text(self) -> str:
+        """The schema as a prompt words it."""
+        return self.description or schema_outline(self.schema_mapping)
+
+    @property
+    def schema_mapping(self) -> dict[str, Any]:
+        """The JSON schema.
+
+        Raises:
+            ValueError: It is still the unread path of a file.
+        """
+        if isinstance(self.json_schema, str):
+            raise ValueError(  # noqa: TRY004
+                f"Expected a JSON schema, got the path {self.json_schema!r}. "
+                "Load the dataset file with its environment set."
+            )
+        return self.json_schema
+
+
+def schema_outline(schema: Mapping[str, Any]) -> str:
+    """Outlines a JSON schema in one line, as a prompt shows it.
+
+    An object is written as its fields with their types, `{"title": string, "cast": [string]}`; the
+    description of a field follows it in brackets.
+
+    **Source** Amin et al. 2024, figure 12: the public prompt shows types where the private one
+    shows a record. Ours is derived from the declared schema.
+    """
+    return _outlined(schema, schema, 0)
+
+
+def _outlined(part: Any, schema: Mapping[str, Any], depth: int) -> str:
+    """Outlines one part of a schema, to a depth at which even a recursive one ends."""
+    if isinstance(part, Mapping) and isinstance(part.get("$ref"), str):
+        part = _part_at(schema, part["$ref"])
+    if not isinstance(part, Mapping) or depth > _MOST_DEPTH:
+        return "any"
+    if "enum" in part:
+        return " | ".join(json.dumps(value, ensure_ascii=False) for value in part["enum"])
+    if "properties" in part:
+        fields = (
+            f"{json.dumps(name, ensure_ascii=False)}: {_outlined(inner, schema, depth + 1)}"
+            f"{_note(inner)}"
+            for name, inner in part["properties"].items()
+        )
+        return f"{{{', '.join(fields)}}}"
+    if "items" in part:
+        return f"[{_outlined(part['items'], schema, depth + 1)}]"
+    kind = part.get("type", "any")
+    return kind if isinstance(kind, str) else " or ".join(kind)
+
+
+def _note(part: Any) -> str:
+    note = part.get("description") if isinstance(part, Mapping) else None
+    return f" ({note})" if note else ""
+
+
+def _read_json(path: str) -> Any:
+    file = Path(path).expanduser()
+    file = file if file.is_absolute() else paths.project_root() / file
+    expected, remedy = "a JSON schema, or the path of a .json file", "Mend the path, or the file."
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError:
+        refuse("", expected, f"nothing readable at {file}", remedy)
+    except (ValueError, RecursionError):
+        refuse("", expected, f"{file}, which is not JSON", remedy)
+
+
+def _check_schema(schema: Mapping[str, Any]) -> None:
+    """Refuses what the metaschema refuses, and references that lead out of the schema."""
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import Draft202012Validator, validator_for
+
+    problem = None
+    check = validator_for(schema, default=Draft202012Validator).check_schema
+    try:
+        check(schema)
+        for reference in _references(schema):  # The metaschema reads no keyword of one's own.
+            part = _part_at(schema, reference)
+            if isinstance(part, Mapping):
+                check(part)
+    except SchemaError as error:
+        place = ".".join(map(str, error.absolute_path))
+        problem = f"{error.message[:_SHOWN]}{f' at {place}' if place else ''}"
+    except RecursionError:
+        problem = "one that is nested too deeply"
+    if problem:
+        refuse("", "a valid JSON schema", problem, "Mend the schema.")
+    for reference in _references(schema):
+        if _part_at(schema, reference) is None:
+            refuse(
+                "",
+                "references to definitions in the schema itself",
+                repr(reference)[:_SHOWN],
+                'Define it under $defs and write "#/$defs/name".',
+            )
+
+
+def _references(part: Any) -> Iterator[str]:
+    """All values of `$ref`, however deep."""
+    if isinstance(part, Mapping):
+        for name, inner in part.items():
+            if name in ("$ref", "$dynamicRef") and isinstance(inner, str):
+                yield inner
+            else:
+                yield from _references(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            yield from _references(inner)
+
+
+def _part_at(schema: Mapping[str, Any], reference: str) -> Any:
+    """The part that a JSON pointer (`#`, `#/a/b`) leads to; None where it leads nowhere."""
+    if not f"{reference}/".startswith("#/"):
+        return None
+    here: Any = schema
+    for step in reference.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        here = here.get(name) if isinstance(here, Mapping) else None
+    return here

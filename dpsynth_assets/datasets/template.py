@@ -7,87 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import product
+from pathlib import Path
 from typing import Any
 
-from dpsynth_assets.datasets.base_template import base_name, base_template
-from dpsynth_assets.datasets.codes import looks_like_code
+from dpsynth_assets.datasets.prompt_words import looks_like_code
 from dpsynth_assets.datasets.source_section import UTF_8
-
-_TEMPLATE = """\
-# One private dataset. Everything written in this file is public. Names of columns come from the
-# schema of the source; confirm what each is used for.
-# Check it with `dpsynth datasets check`; see what it would cost with `dpsynth plan`.
-type: dpsynth_assets.components.PrivateDataset
-
-attributes:
-  name: {padded_name} # cohort and ledger account; lower case, digits, underscores
-  description: ""                  # what the records are, in a sentence
-  owners: []                       # e-mail addresses, or "team:name"
-
-  source:
-    path: {path} # file, glob, Hugging Face `save_to_disk` folder, or hf://
-                                   # address; "{{{{ env.DPSYNTH_DATA_… }}}}" reads the environment
-    format: auto                   # auto | csv | jsonl | parquet | huggingface
-{dialect}    version: "1"                   # a new version of the same records refunds no budget
-
-  columns:
-    text: {text}
-    labels: {labels} # e.g. [category]: every corpus row then has a label
-    {id} # none: a record is identified by its content
-    # max_text_characters: 20000   # longer records are set aside
-    # object: [title, year, cast]  # instead of text: each record as one JSON object
-
-  # structured:                    # texts that are JSON records: rows are valid ones, too
-  #   json_schema: schemas/{name}.json   # or the schema itself; a public fact
-
-  # Prompts, which `dpsynth plan {name} --prompts` prints. Without this block the base's domain
-  # makes them: the domain, the label, a text in quotation marks on one line, begun as the answer
-  # of an instruction-tuned model; a base without a domain has its model's own document format.
-  # For JSON records {{schema}} says publicly what the private prompt shows by example.
-  # prompt:
-  #   private: |
-  #     Here are reviews of category {{label}}.
-  #
-  #     {{examples}}
-  #
-  #     Please write one more.
-  #   example: "Review: {{example}}"
-  #   public_text: "<review of category {{label}}>"   # in an example's place; or a public: prompt
-  #   response_start: "Review:"
-  #   use_chat_template: true
-  #   end: "<end_of_turn>"         # token that ends the model's turn
-
-  # Whose presence is hidden. Default: one record. For people with several records:
-{unit}
-  neighboring_relation: add-remove # add-remove | zero-out | replace-one
-
-  public_facts:                    # what is absent here stays private
-    labels: {public_labels} # e.g. {{category: [Restaurants, Shopping]}}; a
-                                   # code in words: {{type: {{ABBR: what an abbreviation means}}}}
-{values}{records}
-{words}
-
-  budget:                          # all that may ever be spent on these records
-    epsilon: {epsilon}
-    delta: {delta} # public constant, at most 1 / (10 x number of records)
-    accountant: zcdp               # zcdp: methods may be added later | tight: plan fixed now
-    accepts_ex_post: false         # data-dependent bounds are not differential privacy
-
-  held_out_fraction: 0.1           # share of units kept for evaluation, read by no mechanism
-  public_data: {public_data} # public base: text, language model, clusters
-
-{sections}{methods_line}
-{why}    # `dpsynth datasets methods` lists methods and settings; `dpsynth plan` prices them.
-{methods}
-{beside}
-  evaluation:
-    rows: 300
-    references: true
-
-  # schedule:
-  #   cron: "0 3 1 * *"            # starts switched off
-"""
-
 
 _TO_LIST = (
     "    # TO DECIDE: list the public values of each column in columns.labels in place of `labels`",
@@ -212,7 +136,7 @@ def dataset_template(name: str, choices: Choices | None = None) -> str:
 
 def _dataset_document(name: str, known: Choices, labels: str) -> str:
     """Fills the document that declares the dataset itself."""
-    return _TEMPLATE.format(
+    return _text("dataset").format(
         name=name,
         padded_name=_padded(name, 26),
         path=_padded(scalar(known.path or f"data/{name}.parquet"), 24),
@@ -237,6 +161,11 @@ def _dataset_document(name: str, known: Choices, labels: str) -> str:
         methods="\n".join(_entries(known.method.chosen)),
         beside="".join(_commented_cohort(each) for each in known.method.beside),
     )
+
+
+def _text(name: str) -> str:
+    """A template beside this module."""
+    return Path(__file__).with_name(f"{name}.yaml.template").read_text(encoding="utf-8")
 
 
 def _dialect(known: Choices) -> str:
@@ -337,3 +266,30 @@ def _float(value: float) -> str:
 def _padded(text: str, width: int) -> str:
     """Fills up to where comments begin."""
     return text.ljust(width)
+
+
+_NO_LABELS = """\
+    # labels: [one-star review, five-star review]  # kinds of text, in public words"""
+
+
+def base_name(dataset: str) -> str:
+    """The name of a dataset's own public base."""
+    return f"{dataset}_public"
+
+
+def base_template(dataset: str, domain: str, labels: Sequence[str], documents: int) -> str:
+    """Fills the template of a dataset's own public base, a second YAML document.
+
+    Args:
+        dataset: Name of the dataset.
+        domain: What the texts are, in public words.
+        labels: Kinds of text in public words; none: a comment shows where they stand.
+        documents: How many public documents are written.
+    """
+    listed = ", ".join(json.dumps(label, ensure_ascii=False) for label in labels)
+    return _text("base").format(
+        name=base_name(dataset),
+        documents=documents,
+        domain=json.dumps(domain, ensure_ascii=False),
+        labels=f"    labels: [{listed}]" if labels else _NO_LABELS,
+    )

@@ -69,7 +69,6 @@ def _loaded(path: Path) -> list[Any]:
 
 def read_documents(path: Path) -> tuple[list[Any], list[Problem]]:
     """Reads the documents of one file that are not empty, or says what is wrong with it."""
-    expected = "a YAML file"
     try:
         documents = _loaded(path)
     except (FileNotFoundError, IsADirectoryError):
@@ -89,4 +88,4 @@ def read_documents(path: Path) -> tuple[list[Any], list[Problem]]:
         remedy = "Mend the line: indent with spaces, quote text with ':' or '#'."
     else:
         return [document for document in documents if document is not None], []
-    return [], [Problem(file=str(path), field="", expected=expected, got=got, remedy=remedy)]
+    return [], [Problem("", "a YAML file", got, remedy, file=str(path))]

@@ -13,7 +13,7 @@ def external() -> dg.Definitions:
     A file that cannot be used is an asset that says why.
     """
     from dpsynth_assets.datasets import dataset_folders, standing
-    from dpsynth_assets.datasets.benchmark_files import BenchmarkFile, benchmark_files
+    from dpsynth_assets.datasets.benchmark_spec import BenchmarkFile, benchmark_files
     from dpsynth_assets.orchestration.components.benchmark import benchmark_file_definitions
     from dpsynth_assets.orchestration.components.declared import file_definitions
     from dpsynth_assets.orchestration.components.refused import contained, refused_by_file

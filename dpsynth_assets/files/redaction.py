@@ -1,7 +1,13 @@
-"""The one line that may be said of an error whose own text may quote private data."""
+"""What a failure may show: one line of an error that may quote private data, and no memory."""
 
+import contextlib
+import ctypes
 import errno
 import os
+import resource
+import sys
+
+_PR_SET_DUMPABLE = 4
 
 SHOW = "DPSYNTH_SHOW_PRIVATE_ERRORS"
 """Environment variable: 1 shows such errors behind the line, where they may be logged."""
@@ -63,3 +69,19 @@ def is_out_of_memory(error: BaseException) -> bool:
 def may_be_shown() -> bool:
     """Says whether private text may be shown in errors."""
     return os.environ.get(SHOW) == "1"
+
+
+def keep_out_of_core_dumps() -> None:
+    """Forbids core dumps of this process, and other processes of the user to read its memory.
+
+    The limit alone is not enough where the kernel hands cores to a program; the flag is not
+    inherited by programs that this one starts, so each process that holds records calls this.
+    Does nothing where the system has no such switch.
+
+    **Source** prctl(2) and core(5) of the Linux manual.
+    """
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

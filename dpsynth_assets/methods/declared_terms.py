@@ -3,8 +3,8 @@
 import json
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.models.prompt_templates import (
     PromptTemplates,

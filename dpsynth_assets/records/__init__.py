@@ -10,16 +10,3 @@ from dpsynth_assets.records.reading import (
     read_public_records,
 )
 from dpsynth_assets.records.record_filters import CANONICAL, Rule
-
-__all__ = [
-    "CANONICAL",
-    "MethodChecker",
-    "PrivateRecords",
-    "Rule",
-    "SourceError",
-    "canonical_frame",
-    "canonical_record_id",
-    "check_dataset_file",
-    "read_private_records",
-    "read_public_records",
-]

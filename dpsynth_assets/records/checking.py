@@ -19,21 +19,27 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.datasets.source_section import UTF_8
 from dpsynth_assets.json_records import record_check
-from dpsynth_assets.records.admission import Tally, unfit
 from dpsynth_assets.records.columns import SourceError
-from dpsynth_assets.records.reading import public_column_names, refuse_private, tally_of
+from dpsynth_assets.records.reading import (
+    Tally,
+    public_column_names,
+    refuse_private,
+    tally_of,
+    unfit,
+)
 from dpsynth_assets.records.record_filters import (
     CONTROL,
     REASON,
     ROW,
     Rule,
     column_names,
+    date_of,
+    in_window,
     judge,
     kept_id_columns,
     repeated_ids,
 )
 from dpsynth_assets.records.sources import read_source, stray_encodings
-from dpsynth_assets.records.windows import date_of, in_window
 
 MethodChecker = Callable[[PrivateDatasetSpec], Sequence[Problem]]
 """Checks what only methods know: settings, and public facts a method needs."""
@@ -113,13 +119,13 @@ def check_dataset_file(
     tallies: dict[str, Tally] = {}
     for file in files:
         if isinstance(file.spec, PublicDataSpec):
-            problems += _check_public(file.spec, path)
-            continue
-        found = method_checker(file.spec) if method_checker else []
+            found = _check_public(file.spec)
+        else:
+            found = [*(method_checker(file.spec) if method_checker else ())]
+            checked = check_records(file.spec, path, base_checker)
+            found += checked.problems
+            tallies |= checked.tallies
         problems += [replace(problem, file=str(path)) for problem in found]
-        checked = check_records(file.spec, path, base_checker)
-        problems += checked.problems
-        tallies |= checked.tallies
     return Checked(problems=problems, tallies=tallies)
 
 
@@ -140,27 +146,27 @@ def check_records(
     try:
         source = read_source(spec.source, column_names(spec))
     except SourceError as error:
-        return Checked(problems=[_source_problem(error, path)], tallies={})
+        return Checked(problems=[replace(_source_problem(error), file=str(path))], tallies={})
     raw = in_window(source, spec)
     judged = judge(raw, spec)
     usable = judged.filter(pl.col(REASON).is_null())
-    problems = [problem for rule in Rule for problem in _set_aside(judged, rule, path)]
-    problems = _of_encodings(problems, spec, path)
-    problems = _of_kept_ids(judged, spec, path, problems)
-    problems += _cleaned(raw[column_names(spec).text], path)
-    problems += _no_records(usable, spec, path) + _in_no_cohort(source, whole or spec, path)
+    problems = [problem for rule in Rule for problem in _set_aside(judged, rule)]
+    problems = _of_encodings(problems, spec)
+    problems = _of_kept_ids(judged, spec, problems)
+    problems += _cleaned(raw[column_names(spec).text])
+    problems += _no_records(usable, spec) + _in_no_cohort(source, whole or spec)
     if spec.columns.object:
         problems = [_of_object(problem) for problem in problems]
     if base_checker is not None:
-        found = base_checker(spec, usable["text"])
-        problems += [replace(problem, file=str(path)) for problem in found]
+        problems += base_checker(spec, usable["text"])
     tally = tally_of(judged)
-    problems += [_source_problem(error, path) for error in unfit(tally, spec)]
-    problems += _check_canaries(spec, path)
-    return Checked(problems=problems, tallies={spec.name: tally})
+    problems += [_source_problem(error) for error in unfit(tally, spec)]
+    problems += _check_canaries(spec)
+    named = [replace(problem, file=str(path)) for problem in problems]
+    return Checked(problems=named, tallies={spec.name: tally})
 
 
-def _no_records(usable: pl.DataFrame, spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
+def _no_records(usable: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem]:
     """Says how many texts are no records of the declared schema."""
     if spec.structured is None:
         return []
@@ -171,10 +177,10 @@ def _no_records(usable: pl.DataFrame, spec: PrivateDatasetSpec, path: Path) -> l
     got = f"{others.height} of {usable.height} texts that are none"
     remedy = "Mend schema or records: rows follow the schema, whatever the records are."
     expected = "texts that are JSON records of the schema"
-    return [_warning(path, "structured.json_schema", expected, got, remedy)]
+    return [Problem("structured.json_schema", expected, got, remedy, "warning")]
 
 
-def _in_no_cohort(raw: pl.DataFrame, spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
+def _in_no_cohort(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem]:
     """Says how many records no cohort will hold, and which files."""
     if spec.cohorts is None:
         return []
@@ -195,20 +201,20 @@ def _in_no_cohort(raw: pl.DataFrame, spec: PrivateDatasetSpec, path: Path) -> li
         remedy = "Other files are in no cohort: rename them, or mend the pattern."
     if not strangers:
         return []
-    return [replace(_problem(path, field, expected, got, remedy), severity="warning")]
+    return [Problem(field, expected, got, remedy, "warning")]
 
 
-def _set_aside(judged: pl.DataFrame, rule: Rule, path: Path) -> list[Problem]:
+def _set_aside(judged: pl.DataFrame, rule: Rule) -> list[Problem]:
     rows = judged.filter(pl.col(REASON) == rule.value)[ROW].to_list()
     if not rows:
         return []
     field, expected, remedy = _ADVICE[rule]
     got = f"{_counted(rows)} set aside ({rule.value}; {_shown(rows)})"
-    return [_warning(path, field, expected, got, remedy)]
+    return [Problem(field, expected, got, remedy, "warning")]
 
 
 def _of_kept_ids(
-    judged: pl.DataFrame, spec: PrivateDatasetSpec, path: Path, problems: list[Problem]
+    judged: pl.DataFrame, spec: PrivateDatasetSpec, problems: list[Problem]
 ) -> list[Problem]:
     """Says what replace-one takes for kept; repeated ids are then an error, not a warning."""
     kept = kept_id_columns(spec)
@@ -220,28 +226,28 @@ def _of_kept_ids(
         got = f"{_counted(rows)} that share one ({_shown(rows)})"
         remedy = "Mend them, drop columns.id, or use neighboring_relation: add-remove."
         expected = "ids that differ, since replace-one neighbours keep them"
-        return [_problem(path, "columns.id", expected, got, remedy), *others]
-    note = _problem(
-        path,
+        return [Problem("columns.id", expected, got, remedy), *others]
+    note = Problem(
         "neighboring_relation",
         "ids that anybody may know: what is replaced keeps them, so they are not protected",
         f"replace-one with {', '.join(f'{field}: {name}' for field, name in kept.items())}",
         "Nothing has to be done if ids say nothing; else use neighboring_relation: add-remove.",
+        "note",
     )
-    return [replace(note, severity="note"), *others]
+    return [note, *others]
 
 
-def _cleaned(texts: pl.Series, path: Path) -> list[Problem]:
+def _cleaned(texts: pl.Series) -> list[Problem]:
     """Says which texts hold control characters, which are read as blanks."""
     rows = [int(index) + 1 for index in texts.str.contains(CONTROL).fill_null(False).arg_true()]
     if not rows:
         return []
     got = f"{_counted(rows)} with some, read as blanks ({_shown(rows)})"
     remedy = "Nothing has to be done; clean them at the source if they matter."
-    return [_warning(path, "columns.text", "text without control characters", got, remedy)]
+    return [Problem("columns.text", "text without control characters", got, remedy, "warning")]
 
 
-def _of_encodings(problems: list[Problem], spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
+def _of_encodings(problems: list[Problem], spec: PrivateDatasetSpec) -> list[Problem]:
     """Names the files, where no encoding fits all or another one than declared is misread."""
     found = stray_encodings(spec.source)
     if found is None:
@@ -249,7 +255,7 @@ def _of_encodings(problems: list[Problem], spec: PrivateDatasetSpec, path: Path)
     got, remedy = found
     if spec.source.encoding != UTF_8:  # Every byte has a meaning, so no record shows it.
         expected = f"{spec.source.encoding} text"
-        return [_problem(path, "source.encoding", expected, got, remedy), *problems]
+        return [Problem("source.encoding", expected, got, remedy), *problems]
     return [
         replace(problem, got=f"{problem.got}; {got}", remedy=remedy)
         if f"({Rule.DAMAGED_TEXT.value};" in problem.got
@@ -267,27 +273,22 @@ def _shown(rows: Sequence[int]) -> str:
     return f"{'row' if len(rows) == 1 else 'rows'} {shown}"
 
 
-def _warning(path: Path, field: str, expected: str, got: str, remedy: str) -> Problem:
-    problem = _problem(path, field, expected, got, remedy)
-    return replace(problem, severity="warning")
-
-
 def _of_object(problem: Problem) -> Problem:
     """Names the field that declares the text, where several columns make it up."""
     field = problem.field.replace("columns.text", "columns.object")
     return replace(problem, field=field)
 
 
-def _check_canaries(spec: PrivateDatasetSpec, path: Path) -> list[Problem]:
+def _check_canaries(spec: PrivateDatasetSpec) -> list[Problem]:
     canaries = spec.evaluation.canaries
     if canaries is None or Path(canaries).is_file():
         return []
     remedy = "Mend the path, or drop the key."
     got = f"nothing at {canaries}"
-    return [_problem(path, "evaluation.canaries", "a text or Parquet file", got, remedy)]
+    return [Problem("evaluation.canaries", "a text or Parquet file", got, remedy)]
 
 
-def _check_public(spec: PublicDataSpec, path: Path) -> list[Problem]:
+def _check_public(spec: PublicDataSpec) -> list[Problem]:
     problems = []
     for index, source in enumerate(spec.sources):
         prefix = f"source.{index}." if isinstance(spec.source, list) else ""
@@ -295,18 +296,14 @@ def _check_public(spec: PublicDataSpec, path: Path) -> list[Problem]:
             refuse_private(source.source)
             rows = read_source(source.source, public_column_names(source)).height
         except SourceError as error:
-            problems.append(_source_problem(error, path, prefix))
+            problems.append(_source_problem(error, prefix))
             continue
         if not rows:
             remedy = "Fill the source, or drop it."
             field = f"{prefix}source.path"
-            problems.append(_problem(path, field, "at least one document", "no rows", remedy))
+            problems.append(Problem(field, "at least one document", "no rows", remedy))
     return problems
 
 
-def _source_problem(error: SourceError, path: Path, prefix: str = "") -> Problem:
-    return _problem(path, f"{prefix}{error.field}", error.expected, error.told, error.remedy)
-
-
-def _problem(path: Path, field: str, expected: str, got: str, remedy: str) -> Problem:
-    return Problem(file=str(path), field=field, expected=expected, got=got, remedy=remedy)
+def _source_problem(error: SourceError, prefix: str = "") -> Problem:
+    return Problem(f"{prefix}{error.field}", error.expected, error.told, error.remedy)

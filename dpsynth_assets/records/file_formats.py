@@ -21,10 +21,10 @@ from dpsynth_assets.records.columns import (
     ColumnNames,
     SourceError,
     check_columns,
+    compose_record,
     float_text,
     guarded,
 )
-from dpsynth_assets.records.objects import compose_record
 
 _JSON_FILE = "a JSON Lines file, one object a line"
 
@@ -118,7 +118,6 @@ def _class_names(written: bytes | None, place: Sequence[str], file: Path) -> dic
         readable = False
     if not readable:
         raise SourceError(
-            field="source.path",
             expected=f"Hugging Face's metadata with the features of the columns in {file}",
             got="some that cannot be read",
             remedy="Save the dataset again with `datasets`, or write it without that metadata.",
@@ -162,7 +161,6 @@ def _refuse_array(lines: Sequence[str], records: Sequence[object], file: Path) -
     """Refuses one JSON array in place of lines."""
     if lines and lines[0].lstrip().startswith("[") and sum(map(bool, records)) < 2:
         raise SourceError(
-            field="source.path",
             expected=_JSON_FILE,
             got=f"{file}, which begins as a JSON array",
             remedy="Write its elements one a line, e.g. jq -c '.[]' FILE.",

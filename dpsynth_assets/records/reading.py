@@ -1,6 +1,18 @@
-"""From a declared source to canonical records: set aside, bound units, split off held-out ones."""
+"""From a declared source to canonical records: set aside, bound units, split off held-out ones.
 
-from collections.abc import Mapping
+Whether records are fit to be paid for is answered alike in a check and in a run.
+
+**Privacy** That answer follows from the records without noise: that a run was refused is outside
+(ε, δ), and numbers are for the steward's terminal alone. A run says one constant sentence.
+
+A source may lie in parts. A record's part follows from a keyed hash of its privacy unit: all
+records of a unit are in one part, and so are all that share an id. What the rules, the bound and
+the held-out split look at lies in one part, and each part becomes canonical by itself.
+
+**Privacy** The number of parts is declared and public. How many records a part has is private.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -14,7 +26,7 @@ from dpsynth_assets.datasets import (
 )
 from dpsynth_assets.datasets.fields import WHOLE_NUMBER
 from dpsynth_assets.datasets.private_files import PrivateFiles
-from dpsynth_assets.records.admission import Tally
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import (
     IS_TEXT,
     READABLE,
@@ -23,21 +35,93 @@ from dpsynth_assets.records.columns import (
     as_records,
     check_columns,
 )
-from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
+from dpsynth_assets.records.hashing import Purpose, hash_rows, keyed_hash, unit_interval
 from dpsynth_assets.records.record_filters import (
     CANONICAL,
     REASON,
     Rule,
+    canonical_id,
     canonical_id_of,
     column_names,
     identify,
+    in_window,
     judge,
     refuse_repeated_ids,
 )
-from dpsynth_assets.records.sources import read_source, source_files
-from dpsynth_assets.records.windows import in_window
+from dpsynth_assets.records.sources import read_source, source_batches, source_files
 
 _HASH = "__hash"
+
+MAY_DIFFER = 0.1
+"""Share by which the records may be more or fewer than declared. The declared number is what noise
+and sampling follow, so a few records more cost no privacy; refusing on one would tell of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """Numbers of records that rules look at. Private; its repr shows none of them.
+
+    Attributes:
+        records: Records of the source, in the cohort's window.
+        set_aside: Rule -> how many of them it set aside; the bound on a unit is no such rule.
+    """
+
+    records: int = field(repr=False)
+    set_aside: Mapping[str, int] = field(repr=False)
+
+    @property
+    def read(self) -> int:
+        """How many can be used."""
+        return self.records - sum(self.set_aside.values())
+
+    @classmethod
+    def of_all(cls, each: Iterable["Tally"]) -> "Tally":
+        """The numbers of a source that lies in parts."""
+        records, set_aside = 0, dict[str, int]()
+        for one in each:
+            records += one.records
+            for rule, count in one.set_aside.items():
+                set_aside[rule] = set_aside.get(rule, 0) + count
+        return cls(records=records, set_aside=set_aside)
+
+
+def unfit(tally: Tally, spec: PrivateDatasetSpec) -> Iterator[SourceError]:
+    """Why nothing may be charged for these records; for the steward's terminal."""
+    lost, share = tally.records - tally.read, spec.source.max_set_aside
+    if not tally.read and (tally.records or spec.window is None):
+        yield SourceError(
+            expected="at least one usable record",
+            got=f"{tally.records} rows, all set aside" if tally.records else "no rows",
+            remedy="Fill the source, or point source.path at the right file.",
+        )
+    elif lost > share * tally.records:
+        yield SourceError(
+            field="source.max_set_aside",
+            expected=f"at most {100 * share:g} % of the records set aside",
+            got=f"{lost} of {tally.records}",
+            remedy="Mend what sets them aside; or, if they are not meant, declare a larger share.",
+        )
+    declared = None if spec.cohorts else spec.public_facts.records  # Of each cohort, not of all.
+    if declared is not None and abs(tally.records - declared) > MAY_DIFFER * declared:
+        yield SourceError(
+            field="public_facts.records",
+            expected=f"about {declared} records (within a tenth), as public_facts.records says",
+            got=str(tally.records),
+            remedy="Correct public_facts.records, or name the version it counts.",
+        )
+
+
+def refuse_unfit(tally: Tally, spec: PrivateDatasetSpec) -> None:
+    """Refuses records before anything is charged for them.
+
+    Raises:
+        PrivacyError: With one constant sentence, whatever the reason.
+    """
+    if any(unfit(tally, spec)):
+        raise PrivacyError(
+            f"The records of {spec.name!r} are not as its dataset file says: nothing was charged. "
+            "`dpsynth datasets check` on the steward's terminal says why."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +302,6 @@ def refuse_private(source: SourceSpec) -> None:
     for file in [source.path] if "://" in source.path else source_files(source):
         if (owner := private.owner_of(file)) is not None:
             raise SourceError(
-                field="source.path",
                 expected="text that anyone may read",
                 got=f"{file}, a file of the private dataset {owner!r}",
                 remedy="Name public text: a public base is released as it is.",
@@ -252,3 +335,64 @@ def public_column_names(source: PublicSource) -> ColumnNames:
     """Lists the columns a public source names, each with its field."""
     others = {f"columns.labels.{i}": name for i, name in enumerate(source.columns.labels)}
     return ColumnNames(text=source.columns.text, others=others)
+
+
+PIECE_BYTES = 1 << 27
+"""Memory of the rows that wait to be written, about; a public constant."""
+
+_PART = "__part"
+
+Pieces = dict[int, pl.DataFrame]
+"""Rows of the source by the number of their part; parts without rows are missing."""
+
+
+def pieces_of_source(spec: PrivateDatasetSpec, piece_bytes: int = PIECE_BYTES) -> Iterator[Pieces]:
+    """Reads the source of a cohort once and sorts its rows into `spec.parts` parts.
+
+    Args:
+        spec: The declaration.
+        piece_bytes: Memory that rows may take before they are passed on.
+
+    Yields:
+        Rows as `read_source` returns them, in file order within a part.
+
+    Raises:
+        SourceError: The source is missing, broken, or lacks a declared column.
+    """
+    waiting: dict[int, list[pl.DataFrame]] = {}
+    held: int | float = 0
+    for batch in source_batches(spec.source, column_names(spec)):
+        rows = in_window(batch, spec)
+        for number, own in rows_of_parts(rows, spec).items():
+            waiting.setdefault(number, []).append(own)
+            held += own.estimated_size()
+        if held >= piece_bytes:
+            yield {number: pl.concat(frames) for number, frames in waiting.items()}
+            waiting, held = {}, 0
+    if waiting:
+        yield {number: pl.concat(frames) for number, frames in waiting.items()}
+
+
+def rows_of_parts(rows: pl.DataFrame, spec: PrivateDatasetSpec) -> Pieces:
+    """Sorts rows of a source into parts, by the unit of each row alone."""
+    if rows.is_empty():
+        return {}
+    numbers = [part_of(unit, spec) for unit in rows.select(_unit(spec)).to_series()]
+    numbered = rows.with_columns(pl.Series(_PART, numbers, dtype=pl.UInt32))
+    found = numbered.partition_by(_PART, include_key=False, as_dict=True)
+    return {int(number): own for (number,), own in found.items()}
+
+
+def part_of(unit: str, spec: PrivateDatasetSpec) -> int:
+    """The part of a unit, in [0, `spec.parts`): a keyed hash of it, from the unit alone."""
+    return int.from_bytes(keyed_hash(Purpose.PART, spec.name, unit)[:8], "big") % spec.parts
+
+
+def _unit(spec: PrivateDatasetSpec) -> pl.Expr:
+    """What tells units apart: the unit's id, else the record's, else its text.
+
+    In the form of canonical ids; a record without the id is set aside later, wherever it lies.
+    Without any id nothing looks at two records together.
+    """
+    name = spec.privacy_unit.column or spec.columns.id or column_names(spec).text
+    return canonical_id(pl.col(name)).fill_null("")

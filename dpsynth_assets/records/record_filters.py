@@ -34,7 +34,7 @@ Places follow the declared ids, so no text moves another record.
 
 A file whose structure is broken (CSV that ends within a quoted field, a torn Parquet footer) is
 refused whole: no rule could say which records it holds. So are records of which more than a
-declared share is set aside (`admission.py`).
+declared share is set aside (`reading.unfit`).
 
 Rule 9 has a limit of its own, a million characters, where the declaration names none.
 
@@ -53,9 +53,8 @@ from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.datasets.fields import INVISIBLE, WHOLE_NUMBER
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.records.columns import IS_TEXT, READABLE, ColumnNames
+from dpsynth_assets.records.columns import IS_TEXT, OBJECT, READABLE, ColumnNames
 from dpsynth_assets.records.hashing import Purpose, hash_rows
-from dpsynth_assets.records.objects import OBJECT
 from dpsynth_assets.records.refusals import LONGEST_TEXT_CHARACTERS
 
 ROW, REASON = "__row", "__reason"
@@ -262,3 +261,30 @@ def _canonical_columns(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFr
         READABLE,
         IS_TEXT,
     )
+
+
+_DATE_CHARACTERS = len("2026-11-30")
+
+
+def in_window(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
+    """Keeps the records that the cohort of `spec` consists of, before any rule sets one aside.
+
+    Privacy:
+        Whether a record stays is a function of its own date and of two public days, and what else
+        is read of a cohort (ids that repeat, bounds, held-out units) looks at its own records
+        only. One record that comes or goes changes one cohort at most.
+
+    Args:
+        raw: What `read_source` returned.
+        spec: The cohort; all records are kept where it has no window.
+    """
+    if spec.window is None:
+        return raw
+    day = date_of(spec.window.column)
+    return raw.filter((day >= spec.window.start) & (day < spec.window.end))
+
+
+def date_of(column: str) -> pl.Expr:
+    """The date that a text begins with, as it stands: no time zone is applied; null without one."""
+    start = pl.col(column).str.strip_chars().str.slice(0, _DATE_CHARACTERS)
+    return start.str.to_date("%Y-%m-%d", strict=False)

@@ -6,12 +6,12 @@ to a model) is dealt with record by record in `record_filters.py`.
 """
 
 import gzip
+import resource
 import stat
 import zlib
 from pathlib import Path, PurePath
 
 from dpsynth_assets.records.columns import SourceError
-from dpsynth_assets.records.memory import COPIES_WHILE_READING, address_space_left
 
 LONGEST_TEXT_CHARACTERS = 1_000_000
 """Longest text used where a declaration names no limit: a public constant."""
@@ -24,6 +24,9 @@ UNSUSPICIOUS_BYTES = 1 << 28
 
 LARGEST_ROWS_PER_BYTE = 100
 UNSUSPICIOUS_ROWS = 10_000_000
+
+COPIES_WHILE_READING = 6
+"""Room asked for, in sizes of the file: 480 MB of CSV did not fit 3 GB less the libraries."""
 
 _BLOCK_BYTES = 1 << 20
 _PICKLE = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
@@ -46,7 +49,6 @@ def refuse_traversal(path: str) -> None:
     """
     if "://" not in path and ".." in PurePath(path).parts:
         raise SourceError(
-            field="source.path",
             expected="a path without '..'",
             got=f"{path!r}",
             remedy="Write an absolute path, or move the files.",
@@ -69,7 +71,6 @@ def refuse_links_away(files: list[Path], below: Path) -> None:
     for file in files:
         if not any(file.resolve().is_relative_to(folder) for folder in allowed):
             raise SourceError(
-                field="source.path",
                 expected=f"files that lie in {below}",
                 got=f"{file}, a link out of it",
                 remedy="Copy the file there, or name it by its own path.",
@@ -86,7 +87,6 @@ def refuse_no_file(file: Path) -> None:
     if not stat.S_ISREG(mode):
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
         raise SourceError(
-            field="source.path",
             expected="an ordinary file",
             got=f"{file}, which is {kind}",
             remedy="Write the records to a file first.",
@@ -101,11 +101,19 @@ def refuse_unpacked_bytes(file: Path, size: int) -> None:
     """
     if size > max(UNSUSPICIOUS_BYTES, LARGEST_RATIO * file.stat().st_size):
         raise SourceError(
-            field="source.path",
             expected=f"a Parquet file that unpacks to at most {LARGEST_RATIO} times its size",
             got=f"{file}, which unpacks to more",
             remedy="Write the file again from the records themselves.",
         )
+
+
+def address_space_left() -> int | None:
+    """Bytes that this process may still map; None where no limit is set."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return limit - pages * resource.getpagesize()
 
 
 def refuse_little_memory(file: Path) -> None:
@@ -120,7 +128,6 @@ def refuse_little_memory(file: Path) -> None:
     left = address_space_left()
     if left is not None and COPIES_WHILE_READING * file.stat().st_size > left:
         raise SourceError(
-            field="source.path",
             expected=f"room in memory for {COPIES_WHILE_READING} times the size of {file}",
             got="a lower limit of the process (ulimit -v)",
             remedy="Raise the limit, or split the source into cohorts.",
@@ -163,7 +170,6 @@ def refuse_bomb(file: Path) -> None:
         return  # Damaged: whoever reads it says so.
     if size > most:
         raise SourceError(
-            field="source.path",
             expected=f"a gzip file that unpacks to at most {LARGEST_RATIO} times its size",
             got=f"{file}, which unpacks to more",
             remedy="Unpack it yourself if it is what it should be.",
@@ -178,7 +184,6 @@ def refuse_many_rows(file: Path, rows: int) -> None:
     """
     if rows > max(UNSUSPICIOUS_ROWS, LARGEST_ROWS_PER_BYTE * file.stat().st_size):
         raise SourceError(
-            field="source.path",
             expected=f"a Parquet file of at most {LARGEST_ROWS_PER_BYTE} rows a byte",
             got=f"{file}, which declares more",
             remedy="Write the file again from the records themselves.",
@@ -195,7 +200,6 @@ def _unpacked_start(file: Path) -> bytes:
 
 def _foreign(file: Path, kind: str, name: str) -> SourceError:
     return SourceError(
-        field="source.path",
         expected=f"a {kind} file",
         got=f"{file}, which is {name}",
         remedy="Write the records as CSV, JSON Lines or Parquet.",

@@ -9,7 +9,7 @@ import polars as pl
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import incidence_digest
 from dpsynth_assets.records.columns import IS_TEXT, READABLE
-from dpsynth_assets.records.windows import in_window
+from dpsynth_assets.records.record_filters import in_window
 
 _BYTES = 32
 _PERSON = b"source rows"

@@ -22,8 +22,12 @@ from dpsynth_assets.records.columns import (
     empty_rows,
     guarded,
 )
-from dpsynth_assets.records.csv_dialects import is_utf_8, refuse_stray_dialect
-from dpsynth_assets.records.csv_rows import csv_batches, csv_columns
+from dpsynth_assets.records.csv_files import (
+    csv_batches,
+    csv_columns,
+    is_utf_8,
+    refuse_stray_dialect,
+)
 from dpsynth_assets.records.file_formats import (
     arrow_batches,
     arrow_columns,
@@ -191,7 +195,6 @@ def source_files(source: SourceSpec) -> list[Path]:
     files = sorted(map(Path, found))
     if not files:
         raise SourceError(
-            field="source.path",
             expected="a file, glob, folder or hf:// address",
             got=f"nothing at {source.path}",
             remedy="Mend the path; a relative one starts at the project root.",
@@ -215,7 +218,6 @@ def _folder_files(folder: Path) -> list[Path]:
         splits = sorted(part for part in folder.iterdir() if part.is_dir())
         if len(splits) != 1:
             raise SourceError(
-                field="source.path",
                 expected="one split of the dataset",
                 got=f"a folder of splits ({', '.join(split.name for split in splits)})",
                 remedy=f"Point it at one of them, e.g. {folder / 'train'}.",
@@ -224,7 +226,6 @@ def _folder_files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.arrow"))
     if not files:
         raise SourceError(
-            field="source.path",
             expected="a folder written by save_to_disk",
             got=f"no .arrow file in {folder}",
             remedy=f"For other files use a glob, e.g. {folder}/{_glob_of(folder)}.",
@@ -338,7 +339,6 @@ def _remote_query(source: SourceSpec, columns: ColumnNames) -> pl.LazyFrame:
     """
     if _format_of(source.path, source) != "parquet":
         raise SourceError(
-            field="source.path",
             expected="Parquet files at an hf:// address",
             got=source.path,
             remedy="Use its *.parquet files, or download it and name the folder.",

@@ -3,10 +3,9 @@
 from urllib.parse import quote
 
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
-from dpsynth_assets.report.asset_links import asset_address
 from dpsynth_assets.report.audit_trail import RELEASED_STATE, AuditTrail, Spend
 from dpsynth_assets.report.cells import left_in_words
-from dpsynth_assets.report.pages import Cell, Link, TableBlock, to_markdown
+from dpsynth_assets.report.pages import Cell, Link, TableBlock, asset_address, to_markdown
 
 LEVELS = (
     "Levels: **public** holds nothing of any private record; **sensitive** is for the steward's "

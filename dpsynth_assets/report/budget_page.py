@@ -1,7 +1,6 @@
 """All budgets of an installation as one table: a page, Markdown for the web UI, lines of text."""
 
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
-from dpsynth_assets.report.asset_links import asset_address
 from dpsynth_assets.report.budgets import Budgets, CohortBudget, fewest_left_first
 from dpsynth_assets.report.pages import (
     Bar,
@@ -15,6 +14,7 @@ from dpsynth_assets.report.pages import (
     TableBlock,
     Tile,
     Tiles,
+    asset_address,
     to_html,
     to_markdown,
 )

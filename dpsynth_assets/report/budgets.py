@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
-from dpsynth_assets.datasets.schedule import ScheduleSpec
+from dpsynth_assets.datasets.dataset_sections import ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
@@ -21,14 +21,10 @@ from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
 from dpsynth_assets.privacy.ledger.conditions import check_unchanged, keeps_to_plan
 from dpsynth_assets.privacy.ledger.plans import is_secret, plan_copies, plan_rounds
-from dpsynth_assets.privacy.ledger.schema import (
-    RESERVE,
-    LedgerEntry,
-    PlannedRelease,
-    plan_to_json,
-)
+from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry, PlannedRelease, plan_to_json
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, canonical_json
+from dpsynth_assets.privacy.monotone_search import largest_count
 from dpsynth_assets.report.cells import left_in_words
 
 NOTHING_CHARGED = "nothing charged"
@@ -295,7 +291,7 @@ def rounds_left(
             total.add(event_json, times)
         return total.filter_epsilon(plan.budget.delta, plan.budget.epsilon) <= plan.budget.epsilon
 
-    return _largest(fits, rounds)
+    return largest_count(fits, rounds)
 
 
 def _keeps_terms(account: CohortAccount, terms: BudgetTerms) -> bool:
@@ -333,15 +329,6 @@ def _planned_rounds_left(
     charges = account.charges + account.secret_charges
     own = Counter({line: count for line, count in charges.items() if line[0] in assets})
     return max(0, rounds - plan_rounds(own, account.plan_json))
-
-
-def _largest(holds: Any, most: int) -> int:
-    """The largest number from 0 to `most` that holds, where smaller numbers hold with it."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
-    return low
 
 
 def fewest_left_first(cohorts: Iterable[CohortBudget]) -> list[CohortBudget]:

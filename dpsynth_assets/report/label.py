@@ -11,10 +11,7 @@ from typing import Any
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.events import (
-    event_to_json,
-    flatten,
-)
+from dpsynth_assets.privacy.events import event_to_json, flatten
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount

@@ -5,16 +5,33 @@ lets no other script run by its content policy, and follows the reader's choice 
 dark page. It is as wide as the screen; without scripts everything but sorting works.
 """
 
+import base64
+import hashlib
 import importlib.metadata
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from dpsynth_assets.datasets import registered_part
 from dpsynth_assets.files.tables import markdown_table
-from dpsynth_assets.report.page_style import POLICY, SCRIPT, STYLE
 from dpsynth_assets.report.plots import data_uri, to_markdown as picture_to_markdown
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
+
+_HERE: Final = Path(__file__).parent
+SCRIPT: Final = (_HERE / "page.js").read_text(encoding="utf-8")
+"""Sorts tables, and opens folds for the printer."""
+POLICY: Final = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-"
+    f"{base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}'"
+)
+"""Names the script's hash, so that a browser runs it and no other, whatever a page's texts hold."""
 
 _FULL, _EMPTY, _WIDTH = "█", "░", 12
 
@@ -99,20 +116,15 @@ class Bar:
     share: float
     words: str
 
+    @property
+    def bounded(self) -> float:
+        """The share, in [0, 1]."""
+        return min(1.0, max(0.0, self.share))
+
     def text(self) -> str:
         """The bar in characters, for terminals and Markdown; anything used at all is seen."""
-        bounded = min(1.0, max(0.0, self.share))
-        full = int(bounded * _WIDTH)
-        if bounded > 0.0:
-            full = max(1, full)
+        full = max(int(self.bounded * _WIDTH), int(self.bounded > 0.0))
         return _FULL * full + _EMPTY * (_WIDTH - full)
-
-    def html(self) -> str:
-        """The bar as an element of a page."""
-        bounded = min(1.0, max(0.0, self.share))
-        words = escape(self.words)
-        value = f'low="0.8" high="0.95" optimum="0" value="{bounded:.4f}"'
-        return f'<meter {value} title="{words}" aria-label="{words}">{words}</meter>'
 
 
 @dataclass(frozen=True)
@@ -160,7 +172,6 @@ class Fold:
 
 Block = Heading | Notice | Paragraph | Picture | Gallery | Tiles | Facts | TableBlock | Fold
 
-_VERSION = f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}"
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 _CODE = re.compile(r"`([^`]+)`")
 _DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b")
@@ -172,111 +183,56 @@ _MARKDOWN_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"} | {"\n": 
 def to_html(title: str, blocks: Sequence[Block]) -> str:
     """Writes a whole HTML document; every text is escaped."""
     sections = [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
-    places = iter(range(1, len(sections) + 1))
-    body = "\n".join(_html_block(block, places) for block in blocks)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f'{_contents(sections)}<main id="content">\n{body}\n</main>\n'
-        f"<footer>{_VERSION}</footer>\n"
-        f"<script>{SCRIPT}</script>\n</body>\n</html>\n"
-    )
+    return _template().render(title=title, blocks=blocks, sections=sections) + "\n"
 
 
-def _contents(sections: Sequence[str]) -> str:
-    links = "".join(
-        f'<li><a href="#part-{place}">{escape(text)}</a></li>'
-        for place, text in enumerate(sections, start=1)
-    )
-    skip = '<a class="skip" href="#content">Skip to the content</a>\n'
-    return f'{skip}<nav aria-label="Contents"><ul>{links}</ul></nav>\n' if links else ""
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    pages = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
+    pages.globals |= {
+        "kind": lambda value: type(value).__name__,
+        "data_uri": data_uri,
+        "with_code": _with_code,
+        "shown": _shown,
+        "style_of": _style_of,
+        "style": (_HERE / "page.css").read_text(encoding="utf-8"),
+        "script": SCRIPT,
+        "policy": POLICY,
+        "version": f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}",
+    }
+    return pages.get_template("page.html.j2")
 
 
-def _html_block(block: Block, places: Iterator[int]) -> str:
-    match block:
-        case Heading(text, level):
-            place = f' id="part-{next(places)}"' if level == 2 else ""
-            return f"<h{level}{place}>{escape(text)}</h{level}>"
-        case Notice(text):
-            return f'<p class="notice" role="note">{escape(text)}</p>'
-        case Paragraph(text):
-            shown = _CODE.sub(r"<code>\1</code>", escape(text))
-            return f"<p>{shown}</p>"
-        case Picture(title, png):
-            caption = escape(title)
-            image = f'<img src="{data_uri(png)}" alt="{caption}">'
-            return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
-        case Gallery(pictures):
-            shown = "\n".join(_html_block(picture, places) for picture in pictures)
-            return f'<div class="gallery">\n{shown}\n</div>'
-        case Tiles(items):
-            return f'<dl class="tiles">{"".join(map(_html_tile, items))}</dl>'
-        case TableBlock():
-            return _html_table(block)
-        case Facts(items):
-            return _html_facts(items)
-        case Fold(summary, blocks):
-            inside = "\n".join(_html_block(each, places) for each in blocks)
-            return f"<details><summary>{escape(summary)}</summary>\n{inside}\n</details>"
+def _with_code(text: str) -> "Markup":
+    from markupsafe import Markup, escape
+
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before
 
 
-def _html_tile(tile: Tile) -> str:
-    note = f"<dd>{escape(tile.note)}</dd>" if tile.note else ""
-    return f"<div><dt>{escape(tile.name)}</dt><dd>{escape(tile.value)}</dd>{note}</div>"
+def _shown(cell: str | Link, numeric: bool, of_texts: bool) -> "Markup":
+    """A cell's text: numbers stay together, long names may break, dates may not."""
+    from markupsafe import Markup, escape
+
+    text = cell.text if isinstance(cell, Link) else cell
+    if numeric:
+        return escape(_TOGETHER.sub("\N{NO-BREAK SPACE}", text))
+    escaped = str(escape(text))
+    if not of_texts:
+        parted = _BREAKS.sub(r"\1<wbr>", escaped)
+        escaped = _DATE.sub(r'<span class="whole">\g<0></span>', parted)
+    return Markup(escaped)  # noqa: S704 - escaped before
 
 
-def _html_facts(items: Sequence[tuple[str, str]]) -> str:
-    lines = (f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in items)
-    return f'<dl class="facts">{"".join(lines)}</dl>'
-
-
-def _html_table(table: TableBlock) -> str:
-    kind = ' class="texts"' if table.of_texts else ""
-    caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
-    name = escape(table.caption or table.header[0])
-    # A box that scrolls must be reachable by the keyboard, and then needs a name.
-    return (
-        f'<div class="wide" role="region" tabindex="0" aria-label="{name}">'
-        f"<table{kind}>{caption}{''.join(_html_rows(table))}</table></div>"
-    )
-
-
-def _html_rows(table: TableBlock) -> Iterator[str]:
-    titles = zip(table.numeric, table.header, strict=True)
-    cells = "".join(
-        f'<th scope="col"{_class(numeric)}>{escape(text)}</th>' for numeric, text in titles
-    )
-    yield f"<thead><tr>{cells}</tr></thead><tbody>"
-    for row in table.rows:
-        cells = "".join(
-            _html_cell(cell, numeric, place == 0, of_text=table.of_texts)
-            for place, (numeric, cell) in enumerate(zip(table.numeric, row, strict=True))
-        )
-        yield f"<tr>{cells}</tr>"
-    yield "</tbody>"
-
-
-def _html_cell(cell: Cell, numeric: bool, first: bool, *, of_text: bool) -> str:
-    tag = 'th scope="row"' if first else "td"
-    if isinstance(cell, FoldedFacts):
-        facts = _html_facts(cell.items)
-        shown = f"<details><summary>{escape(cell.summary)}</summary>{facts}</details>"
-        return f"<{tag}>{shown}</{tag[:2]}>"
-    if isinstance(cell, Bar):
-        return f"<{tag}>{cell.html()}</{tag[:2]}>"
-    cell = cell.text if isinstance(cell, Link) else cell
-    text = escape(_TOGETHER.sub("\N{NO-BREAK SPACE}", cell) if numeric else cell)
-    style = ' class="number whole"' if numeric and " " not in cell else _class(numeric)
-    if not (of_text or numeric):
-        style = ' class="digest"' if _DIGEST.fullmatch(cell) else style
-        text = _DATE.sub(r'<span class="whole">\g<0></span>', _BREAKS.sub(r"\1<wbr>", text))
-    return f"<{tag}{style}>{text}</{tag[:2]}>"
-
-
-def _class(numeric: bool) -> str:
-    return ' class="number"' if numeric else ""
+def _style_of(cell: Cell, numeric: bool, of_texts: bool) -> str:
+    """Classes of a cell, by which numbers are aligned and sorted and digests break anywhere."""
+    text = cell.text if isinstance(cell, Link) else cell
+    if not isinstance(text, str):
+        return ""
+    if numeric:
+        return "number" if " " in text else "number whole"
+    return "digest" if not of_texts and _DIGEST.fullmatch(text) else ""
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
@@ -322,3 +278,30 @@ def _markdown_cell(cell: Cell) -> str:
 
 def _plain(text: str) -> str:
     return text.translate(_MARKDOWN_SPECIAL)
+
+
+PAGES = "/pages"
+"""Below it the web server shows written pages."""
+
+
+def page_address(place: str, *names: str) -> str:
+    """Path of a written page.
+
+    Args:
+        place: `released` or `reports`.
+        names: Its folders and its file below that.
+    """
+    return "/".join((PAGES, place, *names))
+
+
+def asset_address(asset: str) -> str:
+    """Path of an asset's page, or of the folder of a cohort's assets.
+
+    Args:
+        asset: Parts joined by `/`, the cohort's name first, as in the ledger. Where the cohort is
+            one of a partitioned dataset, the page is the dataset's, at the cohort's partition.
+    """
+    cohort, slash, rest = asset.partition("/")
+    dataset, partition = registered_part(cohort)
+    chosen = f"?view=partitions&partition={partition}" if partition is not None and rest else ""
+    return f"/assets/{dataset}{slash}{rest}{chosen}"

@@ -5,8 +5,9 @@ corpus cannot put markup into the report. Samples come from corpora the caller h
 caller leaves out any that copies private text.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 from dpsynth_assets.metrics.evaluation import REAL_DATA
@@ -28,7 +29,6 @@ from dpsynth_assets.report.pages import (
     to_html,
     to_markdown,
 )
-from dpsynth_assets.report.samples import Samples, sample_blocks
 
 BANNER = (
     "INTERNAL: scored against private held-out text without noise. Not covered by any privacy "
@@ -88,6 +88,10 @@ READING = (
     "named `… model` is a model trained privately on the records themselves: it has no text."
 )
 _NUMBER_COLUMNS = {key for key, _ in (*COLUMNS, *TEXT_COLUMNS)} - {"name", "guarantee"}
+
+
+Samples = Mapping[str, Sequence[tuple[str, str]]]
+"""(label, text) rows of each corpus that may be shown, in the corpus's order."""
 
 
 @dataclass(frozen=True)
@@ -257,3 +261,78 @@ def _canary_sentence(own: Sequence[Row]) -> str:
     if not known:
         return ""
     return f"Canaries were found in {', '.join(found)}." if found else "No canary was found."
+
+
+SAMPLE_ROWS = 10
+"""Lines of a table; labels that have no line among them stand behind a fold."""
+CORPORA_BESIDE = 4
+"""Corpora in one table; further ones stand in a table below, with the same labels."""
+SAMPLE_CHARACTERS = 600
+
+
+def sample_blocks(samples: Samples) -> list[Block]:
+    """Writes tables with a column a corpus and a label a line, every label at least once."""
+    shown = {name: rows for name, rows in samples.items() if rows}
+    if not shown:
+        return []
+    names = list(shown)
+    labels = {label for rows in shown.values() for label, _ in rows}
+    lines = list(aligned_samples(shown, max(SAMPLE_ROWS, len(labels))))
+    blocks: list[Block] = [
+        Heading("Samples of synthetic text", 2),
+        Paragraph(
+            "The first rows of each corpus by label, every label at least once; a dash stands "
+            "where a corpus has no further row of that label. Texts that go on are cut."
+        ),
+    ]
+    for start in range(0, len(names), CORPORA_BESIDE):
+        beside = slice(start, start + CORPORA_BESIDE)
+        blocks += _sample_tables(names[beside], [(label, texts[beside]) for label, texts in lines])
+    return blocks
+
+
+def _sample_tables(
+    names: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]
+) -> Iterator[Block]:
+    """A table of `SAMPLE_ROWS` lines, and behind a fold one of the labels that are left."""
+    first, rest = lines[:SAMPLE_ROWS], lines[SAMPLE_ROWS:]
+    yield _sample_table(names, first, f"Samples of {', '.join(names)}")
+    if rest:
+        further = _sample_table(names, rest, f"Further samples of {', '.join(names)}")
+        yield Fold(f"Samples of {len(rest)} further labels", (further,))
+
+
+def _sample_table(
+    names: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]], caption: str
+) -> TableBlock:
+    header = ("label", *names)
+    rows = tuple((label or "—", *texts) for label, texts in lines)
+    return TableBlock(header, rows, (False,) * len(header), of_texts=True, caption=caption)
+
+
+def aligned_samples(
+    samples: Samples, rows: int = SAMPLE_ROWS, characters: int = SAMPLE_CHARACTERS
+) -> Iterator[tuple[str, list[str]]]:
+    """Takes labels in turn, and of every corpus its next row of that label.
+
+    Args:
+        samples: Rows of each corpus.
+        rows: Lines.
+        characters: Longest text that is shown whole.
+
+    Yields:
+        A label, and a text for each corpus; a dash where it has none left.
+    """
+    of_label = {
+        name: {label: iter([t for found, t in own if found == label]) for label, _ in own}
+        for name, own in samples.items()
+    }
+    labels = sorted({label for own in samples.values() for label, _ in own})
+    for label in islice(cycle(labels), rows if labels else 0):
+        texts = [next(own.get(label, iter(())), None) for own in of_label.values()]
+        yield label, ["—" if text is None else _shown(text, characters) for text in texts]
+
+
+def _shown(text: str, characters: int) -> str:
+    text = text.strip()
+    return text if len(text) <= characters else f"{text[: characters - 1].rstrip()}…"

@@ -14,11 +14,11 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of, version_of_texts
+from dpsynth_assets.files.redaction import keep_out_of_core_dumps
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.records.columns import empty_rows
-from dpsynth_assets.records.memory import keep_out_of_core_dumps
 from dpsynth_assets.records.reading import PrivateRecords, canonical_records
 from dpsynth_assets.records.record_filters import column_names
 from dpsynth_assets.records.source_digest import source_digest

@@ -19,8 +19,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, SortStep
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.records.admission import Tally
-from dpsynth_assets.records.parts import PIECE_BYTES, pieces_of_source
+from dpsynth_assets.records.reading import PIECE_BYTES, Tally, pieces_of_source
 from dpsynth_assets.records.source_digest import joined_digest
 from dpsynth_assets.sensitive.fingerprints import Prints, single_prints
 from dpsynth_assets.sensitive.part_tasks import (

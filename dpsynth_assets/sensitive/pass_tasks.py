@@ -18,9 +18,9 @@ from typing import Any
 
 import polars as pl
 
+from dpsynth_assets.files.redaction import keep_out_of_core_dumps
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder
-from dpsynth_assets.records.memory import keep_out_of_core_dumps
 from dpsynth_assets.records.record_filters import CANONICAL
 from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below
 from dpsynth_assets.sensitive.record_parts import EXCHANGE, read_part

@@ -14,8 +14,8 @@ from typing import Final
 import polars as pl
 
 from dpsynth_assets.datasets.secrets import SecretsSpec
+from dpsynth_assets.files.redaction import keep_out_of_core_dumps
 from dpsynth_assets.paths import Folder
-from dpsynth_assets.records.memory import keep_out_of_core_dumps
 from dpsynth_assets.secret_detection import (
     SecretIncidence,
     find_secrets,

@@ -43,7 +43,7 @@ from dpsynth_assets.orchestration.resources.models import Models
 from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.report import attack_record, kept_attacks
+from dpsynth_assets.report import attack_record
 from dpsynth_assets.tags import MECHANISM, PRIVACY, PUBLIC
 
 BASE = "tiny"
@@ -673,7 +673,7 @@ def test_a_refuted_claim_is_looked_at_each_time(own_home, monkeypatch):
             raise_on_error=False,
         )
     assert len(counted) == 2
-    assert not list(kept_attacks.kept_attacks_folder().glob("*"))
+    assert not list(attack_record.kept_attacks_folder().glob("*"))
 
 
 def test_an_unchanged_audit_of_the_median_is_not_run_again(own_home, runs, monkeypatch):

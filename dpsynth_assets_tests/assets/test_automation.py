@@ -11,7 +11,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 from dagster._core.events import DagsterEvent, DagsterEventType
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
+from dpsynth_assets.datasets.files import dataset_folders, standing
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
@@ -65,7 +65,7 @@ def free_descendants(graph, key: dg.AssetKey) -> set[dg.AssetKey]:
 
 
 def test_no_automated_asset_charges_the_ledger_or_holds_private_records(graph):
-    specs = [file.spec for file in load_dataset_files(dataset_folders())]
+    specs = [file.spec for file in standing(dataset_folders()).usable]
     paid = charged(spec for spec in specs if isinstance(spec, PrivateDatasetSpec))
     assert paid
     for key in automated(graph):

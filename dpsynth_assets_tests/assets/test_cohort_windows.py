@@ -35,7 +35,7 @@ from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.orchestration.schedules.new_cohorts import FIRST_RUNS_A_TICK
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import check_dataset_file, read_private_records
-from dpsynth_assets.report.asset_links import asset_address
+from dpsynth_assets.report.pages import asset_address
 from dpsynth_assets.tags import COHORT, RELEASE
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 

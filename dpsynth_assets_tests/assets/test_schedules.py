@@ -9,14 +9,14 @@ import pytest
 from dagster._utils.schedules import is_valid_cron_string
 from pydantic import ValidationError
 
-from dpsynth_assets.cli.method_problems import method_problems
+from dpsynth_assets.cli.declaration_problems import method_problems
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     dataset_folders,
     parse_dataset_file,
     standing,
 )
-from dpsynth_assets.datasets.schedule import cron_problem
+from dpsynth_assets.datasets.dataset_sections import cron_problem
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.audit import audit_definitions

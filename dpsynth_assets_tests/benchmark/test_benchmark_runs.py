@@ -14,7 +14,7 @@ from dpsynth_assets.benchmark.results import (
 )
 from dpsynth_assets.benchmark.running import DatasetBench, Place, places
 from dpsynth_assets.cli.benchmark import app
-from dpsynth_assets.datasets.benchmark_files import read_benchmark
+from dpsynth_assets.datasets.benchmark_spec import read_benchmark
 from dpsynth_assets.orchestration.assets.benchmark import (
     benchmark_definitions,
     budget_key,

@@ -11,8 +11,7 @@ from hypothesis import given, strategies as st
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import SourceError, read_private_records, sources as reader
-from dpsynth_assets.records.parts import pieces_of_source
-from dpsynth_assets.records.reading import canonical_records, read_rows
+from dpsynth_assets.records.reading import canonical_records, pieces_of_source, read_rows
 from dpsynth_assets.records.record_filters import CANONICAL, column_names
 from dpsynth_assets.records.source_digest import joined_digest, source_digest
 from dpsynth_assets.records.sources import source_batches

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.datasets.files import dataset_folders, load_dataset_files
+from dpsynth_assets.datasets.files import dataset_folders, standing
 from dpsynth_assets.methods.cluster_histogram import CellCounts, ClusterCounting
 from dpsynth_assets.methods.counted_labels import LabelCounts
 from dpsynth_assets.methods.evolution.aug_pe_votes import PrivateVotes, VoteCounts, VotingRounds
@@ -367,7 +367,7 @@ def test_records_that_lie_whole_are_refused_before_a_charge(tmp_path, store, pub
 def test_every_stage_that_may_be_given_parts_sums_or_draws_over_them(tmp_path, store):
     """A stage that is marked so and reads `records` would release on nothing: none does."""
     marked = set()
-    for file in load_dataset_files(dataset_folders()):
+    for file in standing(dataset_folders()).usable:
         if hasattr(file.spec, "methods"):
             plan = plan_dataset(file.spec)
             for part in plan.parts:

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app as main
 from dpsynth_assets.cli.pricing import account as app
-from dpsynth_assets.cli.pricing.printing import down_significant, finite, up, up_significant
+from dpsynth_assets.cli.pricing.commands import down_significant, finite, up, up_significant
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig

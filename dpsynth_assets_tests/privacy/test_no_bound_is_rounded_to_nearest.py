@@ -39,14 +39,14 @@ KEPT = {
     ("models/gguf_checkpoint.py", "fields['llama.attention.layer_norm_rms_epsilon']"),
     # Ratios, scores, seconds, clip bounds of public text: no bound is read off them.
     ("attacks/audits/gradients.py", "1 / setting.sampling_probability"),
-    ("cli/pricing/private_prediction.py", "result['svt_share']"),
+    ("cli/pricing/tokens.py", "result['svt_share']"),
     ("methods/epsvec/stages.py", "float(bound)"),
     ("orchestration/resources/progress.py", "left"),
     ("cli/secrets.py", "row.gaussian / noise_std"),
     ("orchestration/assets/scoring.py", "value"),
     ("report/render.py", "value"),
     ("report/render.py", "100 * value"),
-    ("cli/summary.py", "value"),
+    ("cli/report.py", "value"),
     ("datasets/private_spec.py", "float(total)"),
 }
 """(module, expression): every one read and found to be no bound, or bound by its text."""

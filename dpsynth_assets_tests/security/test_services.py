@@ -52,7 +52,7 @@ class Services:
                 command = (path.parent / "cmdline").read_text()
             except OSError:
                 continue
-            if parent == self.process.pid and "cli.web.services" in command:
+            if parent == self.process.pid and "orchestration.web.services" in command:
                 return int(path.parent.name)
         return None
 

@@ -6,10 +6,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from dpsynth_assets.cli.pricing.commands import Answer, Settings, command
+from dpsynth_assets.cli.pricing.commands import (
+    Accountant,
+    Answer,
+    Delta,
+    Settings,
+    TargetEpsilon,
+    command,
+    positive,
+    say_epsilon,
+    up,
+    up_significant,
+)
 from dpsynth_assets.cli.pricing.gaussian import classical_noise_std
-from dpsynth_assets.cli.pricing.options import Accountant, Delta, TargetEpsilon, positive
-from dpsynth_assets.cli.pricing.printing import say_epsilon, up, up_significant
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, gaussian_mu_of
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, Event

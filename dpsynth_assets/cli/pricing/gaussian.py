@@ -10,15 +10,21 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from dpsynth_assets.cli.pricing.commands import Answer, Settings, command
-from dpsynth_assets.cli.pricing.options import (
+from dpsynth_assets.cli.pricing.commands import (
+    Answer,
     AtEpsilon,
     Delta,
+    Settings,
     at_least_one,
+    command,
     exactly_one,
     positive,
+    say_delta,
+    say_epsilon,
+    unit,
+    up,
+    up_significant,
 )
-from dpsynth_assets.cli.pricing.printing import say_delta, say_epsilon, unit, up, up_significant
 from dpsynth_assets.privacy.accounting import zcdp_epsilon, zcdp_epsilon_closed_form
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu

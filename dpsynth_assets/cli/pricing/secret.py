@@ -10,10 +10,17 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dpsynth_assets.cli.pricing.commands import Answer, command
+from dpsynth_assets.cli.pricing.commands import (
+    Answer,
+    at_least_one,
+    command,
+    down_significant,
+    exactly_one,
+    numbers,
+    positive,
+    up_significant,
+)
 from dpsynth_assets.cli.pricing.gaussian import ROUNDING
-from dpsynth_assets.cli.pricing.options import at_least_one, exactly_one, numbers, positive
-from dpsynth_assets.cli.pricing.printing import down_significant, up_significant
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import compose_mu

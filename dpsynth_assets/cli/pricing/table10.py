@@ -1,18 +1,14 @@
 """Table 10 of Amin et al. 2025, reproduced, and what the same ε buys under optimal composition.
 
 The paper charges one record as one logit vector although its prompts hold two records (errata
-B-000.1); we reproduce its numbers under its own accounting: add/remove, fixed batch size.
+B-000.1); its numbers are reproduced under its own accounting: add/remove, fixed batch size.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import typer
-from rich.console import Console
-from rich.table import Table
-
-from dpsynth_assets.cli.pricing.options import AsJson
+from dpsynth_assets.cli.pricing.commands import AsJson
+from dpsynth_assets.cli.terminal import say, show_json, show_table
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
@@ -77,14 +73,11 @@ def table10(as_json: AsJson = False) -> None:
     """
     rows = [_table_row(setting) for setting in AMIN_2025_TABLE_10]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        show_json(rows)
         return
-    table = Table(title="Private tokens a batch may emit: Table 10 of Amin et al. 2025")
-    for name in ("corpus", "ε", "δ", "batch size", "printed", "zCDP", "tight", "more text"):
-        table.add_column(name, justify="left" if name == "corpus" else "right")
-    for row in rows:
-        gain = row["tokens_tight"] / row["tokens_printed"] - 1
-        table.add_row(
+    columns = ("corpus", "ε", "δ", "batch size", "printed", "zCDP", "tight", "more text")
+    cells = (
+        (
             row["dataset"],
             declared(row["target_epsilon"]),
             rounded_up(row["delta"], ".2e"),
@@ -92,13 +85,13 @@ def table10(as_json: AsJson = False) -> None:
             f"{row['tokens_printed']}",
             f"{row['tokens_zcdp']}",
             f"{row['tokens_tight']}",
-            f"+{gain:.0%}",
+            f"+{row['tokens_tight'] / row['tokens_printed'] - 1:.0%}",
         )
-    console = Console()
-    console.print(table)
-    console.print(
-        "Add/remove of one record, one record a prompt, clip bound 9, temperature 1.5, δ = n^-1.1."
+        for row in rows
     )
+    title = "Private tokens a batch may emit: Table 10 of Amin et al. 2025"
+    show_table(columns, cells, title=title, numeric=columns[1:])
+    say("Add/remove of one record, one record a prompt, clip bound 9, temperature 1.5, δ = n^-1.1.")
 
 
 def _table_row(setting: PublishedSetting) -> dict[str, Any]:

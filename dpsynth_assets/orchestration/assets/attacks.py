@@ -42,11 +42,13 @@ from dpsynth_assets.orchestration.resources.models import Models
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.report.attack_record import (
+    MedianAudits,
+    medians_kept,
     model_identity,
+    reconstructions_kept,
     save_attacks,
     settings_of_method,
 )
-from dpsynth_assets.report.kept_attacks import MedianAudits, medians_kept, reconstructions_kept
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoreUnavailableError
-from dpsynth_assets.report.asset_links import page_address
 from dpsynth_assets.report.audit_agreement import (
     CHAIN,
     FILE,
@@ -49,6 +48,7 @@ from dpsynth_assets.report.audit_trail import (
     to_csv,
     to_json,
 )
+from dpsynth_assets.report.pages import page_address
 from dpsynth_assets.tags import INTERNAL, LAUNCHED_BY, PRIVACY
 
 _EXPECTED = "ledger, event log, stored releases and released files say the same, both ways"

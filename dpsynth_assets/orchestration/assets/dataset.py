@@ -60,8 +60,7 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     )
     @private_section(f"Reading dataset {spec.name!r}")
     def private_records(sensitive_store: SensitiveStore) -> dg.MaterializeResult:
-        from dpsynth_assets.records.admission import refuse_unfit
-        from dpsynth_assets.records.reading import canonical_records, read_rows
+        from dpsynth_assets.records.reading import canonical_records, read_rows, refuse_unfit
         from dpsynth_assets.records.source_digest import source_digest
         from dpsynth_assets.sensitive.part_tasks import prints_of
 

@@ -8,8 +8,8 @@ waiting for a GPU, nor for a step that has one.
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.datasets.declared_bases import declared_base
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.base import Staged
 from dpsynth_assets.methods.models_run import (
     CONDITIONAL_GENERATOR,

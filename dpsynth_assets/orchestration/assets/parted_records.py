@@ -49,7 +49,7 @@ def store_in_parts(spec: PrivateDatasetSpec, store: SensitiveStore, workers: Wor
         SourceError: The source is missing, broken, or lacks a declared column.
     """
     from dpsynth_assets.orchestration.resources import parted_source
-    from dpsynth_assets.records.admission import refuse_unfit
+    from dpsynth_assets.records.reading import refuse_unfit
 
     parts = store.parts(spec.name)
     places = parts.begin(spec.parts)
@@ -100,7 +100,7 @@ def _common(spec: PrivateDatasetSpec, artifact: str) -> dict[str, Any]:
 def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     @dg.asset(
         **_common(spec, "private_records"),
-        metadata=code_references("dpsynth_assets.records.parts.pieces_of_source"),
+        metadata=code_references("dpsynth_assets.records.reading.pieces_of_source"),
         kinds={"polars"},
         code_version=version_of(
             spec.source, spec.columns, spec.privacy_unit, spec.public_facts, spec.parts

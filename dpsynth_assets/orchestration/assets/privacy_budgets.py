@@ -25,7 +25,6 @@ from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.asset_links import page_address
 from dpsynth_assets.report.audit_table import LEVELS
 from dpsynth_assets.report.budget_page import budget_lines, budget_page, budget_table
 from dpsynth_assets.report.budgets import (
@@ -35,6 +34,7 @@ from dpsynth_assets.report.budgets import (
     with_findings,
 )
 from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets.report.pages import page_address
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
 
 BUDGETS = dg.AssetKey("privacy_budgets")

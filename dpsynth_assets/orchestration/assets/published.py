@@ -27,11 +27,11 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.releases.store import StoreUnavailableError
-from dpsynth_assets.report.asset_links import asset_address
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.cards import dataset_card
 from dpsynth_assets.report.label import corpus_label
+from dpsynth_assets.report.pages import asset_address
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.declared_bases import declared_base
+from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram

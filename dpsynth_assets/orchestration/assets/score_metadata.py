@@ -12,8 +12,8 @@ import dagster as dg
 
 from dpsynth_assets.metrics.comparison import METRICS
 from dpsynth_assets.report import plots
-from dpsynth_assets.report.asset_links import page_address
 from dpsynth_assets.report.cells import format_cell
+from dpsynth_assets.report.pages import page_address
 
 
 def score_metadata(

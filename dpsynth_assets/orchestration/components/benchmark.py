@@ -6,8 +6,7 @@ from typing import Any, Self
 import dagster as dg
 from pydantic import BaseModel
 
-from dpsynth_assets.datasets.benchmark_files import located, private_sources
-from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
+from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec, located, private_sources
 from dpsynth_assets.datasets.files import render_environment
 from dpsynth_assets.datasets.problems import DatasetFileError
 from dpsynth_assets.orchestration.components.refused import contained

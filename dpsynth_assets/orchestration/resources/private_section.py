@@ -12,10 +12,14 @@ from typing import Any
 import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
 
-from dpsynth_assets.files.redaction import is_out_of_memory, may_be_shown, redacted
+from dpsynth_assets.files.redaction import (
+    is_out_of_memory,
+    keep_out_of_core_dumps,
+    may_be_shown,
+    redacted,
+)
 from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
 from dpsynth_assets.records.columns import SourceError
-from dpsynth_assets.records.memory import keep_out_of_core_dumps
 
 REFUSED = "dpsynth/refused"
 """Metadata of the failure of a step whose release was refused before a charge."""

@@ -22,7 +22,7 @@ import polars as pl
 from pydantic import PrivateAttr
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.shared_records import source_places
+from dpsynth_assets.datasets.standing import source_places
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder, absolute, home, located
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError

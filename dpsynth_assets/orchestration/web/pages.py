@@ -15,8 +15,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from dpsynth_assets.paths import home
-from dpsynth_assets.report.asset_links import PAGES
-from dpsynth_assets.report.page_style import POLICY
+from dpsynth_assets.report.pages import PAGES, POLICY
 
 AUDIT = frozenset(f"audit_trail.{suffix}" for suffix in ("html", "csv", "json")) | {"budgets.html"}
 REPORT = frozenset({"report.html"})

@@ -17,7 +17,7 @@ from dpsynth_assets.attacks.logit_moves import (
     companies,
     measured_moves,
 )
-from dpsynth_assets.cli import audit as cli, slack_audit
+from dpsynth_assets.cli import audit as cli
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.private_prediction import measured_slack
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
@@ -164,9 +164,9 @@ def test_a_record_that_cannot_be_read_refuses_the_plan_in_one_line(cases):
 def audited(monkeypatch, cases, model, slack, *words):
     method = bound_method("mean_uniform", BATCHES | {"logit_slack": slack}, terms_of(cases))
     plan = SimpleNamespace(terms=method.terms, methods=(SimpleNamespace(method=method),))
-    monkeypatch.setattr(slack_audit, "find_cohort", lambda *_, **__: None)
+    monkeypatch.setattr(cli, "find_cohort", lambda *_, **__: None)
     monkeypatch.setattr("dpsynth_assets.methods.planning.plan_dataset", lambda _: plan)
-    monkeypatch.setattr(slack_audit, "_language_model", lambda _: model)
+    monkeypatch.setattr(cli, "_language_model", lambda _: model)
     return CliRunner().invoke(cli.app, ["run", "letters", *words])
 
 

@@ -1,16 +1,25 @@
-"""What a public base cannot do with the records: another language, or texts longer than it reads.
+"""What else is wrong with a dataset file: with its methods, and with its public base.
 
-For the steward's terminal alone: languages and lengths follow from the records.
+Methods know their settings, inputs and plans. A public base cannot do with records of another
+language, or longer than it reads: that follows from the records, and is for the steward's terminal
+alone.
 """
 
 import math
+import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, Problem, PublicDataSpec
-from dpsynth_assets.datasets.declared_bases import declared_base
+from dpsynth_assets.datasets.prompt_words import prompt_problems
+from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.orchestration.components.planning_problems import planning_problems
+
+if TYPE_CHECKING:
+    from dpsynth_assets.methods.dataset_plan import PlannedMethod
+    from dpsynth_assets.methods.dependencies import InputProblem
 
 SAMPLE = 200
 """Texts that are looked at, evenly spaced."""
@@ -60,11 +69,12 @@ def _language(base: PublicDataSpec, sample: pl.Series) -> Iterator[Problem]:
     elif words >= _LEAST_WORDS and common < LEAST_ENGLISH_WORDS * words:
         got = f"{common / words:.0%} of their words among the commonest of English"
     if english and got:
-        yield _warning(
+        yield Problem(
             "public_data",
             f"texts in English, which {' and '.join(english)} in base {base.name!r} were made for",
             got,
             "Declare a base with models of their language: rows will else be in English.",
+            "warning",
         )
 
 
@@ -77,21 +87,23 @@ def _lengths(
         return
     read, median = base.text_embedder.max_tokens, math.ceil(float(counts.median()))  # type: ignore[arg-type]
     if (longer := int((counts > read).sum()) / len(counts)) > 0.1:
-        yield _warning(
+        yield Problem(
             "public_data",
             f"texts of at most {read} tokens, which the text embedder of base {base.name!r} reads",
             f"{longer:.0%} with more; half of all have {median} or more",
             "Clusters, votes and scores see no more than their beginnings: raise "
             "text_embedder.max_tokens of the base, or split the texts.",
+            "warning",
         )
     for field, limit in _row_limits(spec):
         if median > 1.25 * limit:  # Other models count somewhat otherwise.
-            yield _warning(
+            yield Problem(
                 field,
                 f"rows as long as the texts, of which half have about {median} tokens or more",
                 f"rows that end after {limit}",
                 "Raise it if rows should be as long; they then cost more time, and private "
                 "prediction more budget.",
+                "warning",
             )
 
 
@@ -119,7 +131,63 @@ def _tokens(base: PublicDataSpec, sample: pl.Series) -> pl.Series | None:
     return pl.Series([len(each.ids) for each in encoded])
 
 
-def _warning(field: str, expected: str, got: str, remedy: str) -> Problem:
-    return Problem(
-        file="", field=field, expected=expected, got=got, remedy=remedy, severity="warning"
-    )
+_REFUSAL = re.compile(r"Expected (.+?), got (.+?)\.(?: (.+))?")
+"""The three parts of a plan's refusal; the last one may be missing."""
+
+
+def method_problems(spec: PrivateDatasetSpec) -> list[Problem]:
+    """Asks methods about their names, settings, inputs and plans; the caller names the file."""
+    words = prompt_problems(spec, declared_base(spec.public_data))
+    return planning_problems(spec) or [*words, *_plan_problems(spec), *_row_problems(spec)]
+
+
+def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
+    """Says which methods lack an input and which promises to secrets break (errors).
+
+    And which methods the plan refuses else (warnings).
+    """
+    from dpsynth_assets.methods.dependencies import input_problems
+    from dpsynth_assets.methods.planning import plan_dataset
+    from dpsynth_assets.methods.promised_secrets import promise_problems
+
+    plan = plan_dataset(spec)
+    known = {planned.folder: planned for planned in plan.methods}
+    found = []
+    for index, planned in enumerate(plan.methods):
+        lacking = input_problems(planned, known, has_topics=plan.topics is not None)
+        found += [_as_problem(problem, index) for problem in lacking]
+        if planned.plan.refusal is not None and not lacking:
+            found.append(_refused(planned, index))
+    return found + promise_problems(spec, plan)
+
+
+def _as_problem(problem: "InputProblem", index: int) -> Problem:
+    field = f"methods.{index}.{problem.field}" if problem.of_method else problem.field
+    return Problem(field, problem.expected, problem.got, problem.remedy)
+
+
+def _refused(planned: "PlannedMethod", index: int) -> Problem:
+    """A method that will not run as declared; the others of the file will."""
+    refusal = str(planned.plan.refusal)
+    parts = _REFUSAL.fullmatch(refusal)
+    if parts is None:
+        told = "a method that can run", f"a refusal of {planned.folder}", refusal
+    else:
+        told = parts[1], parts[2], parts[3] or "Change what it depends on."
+    return Problem(f"methods.{index}", *told, "warning")
+
+
+def _row_problems(spec: PrivateDatasetSpec) -> list[Problem]:
+    """Checks that a schedule asks for rows of some corpus whose rows are free."""
+    from dpsynth_assets.methods.registry import get_method
+
+    schedule = spec.schedule
+    if schedule is None or schedule.rows is None:
+        return []
+    chosen = [m for m in spec.methods if not schedule.methods or m.key in schedule.methods]
+    methods = [get_method(entry.method) for entry in chosen]
+    if any(method.rows_are_free and method.writes_corpus for method in methods):
+        return []
+    expected = "a corpus whose rows cost nothing among those that are made"
+    remedy = "Their rows follow from the budget: drop rows, or name another corpus."
+    return [Problem("schedule.rows", expected, ", ".join(each.key for each in chosen), remedy)]

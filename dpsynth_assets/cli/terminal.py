@@ -1,0 +1,125 @@
+"""What commands share: options, lines as they are, tables, JSON, and refusals in one line."""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dpsynth_assets.cli.one_line import WRONG_REQUEST
+from dpsynth_assets.datasets.dataset_sections import LARGEST_DELTA
+from dpsynth_assets.privacy.directed_rounding import declared
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def epsilon_option(value: float) -> float:
+    """Refuses an ε that buys nothing.
+
+    Raises:
+        typer.BadParameter: It is not above 0.
+    """
+    if not value > 0:
+        raise typer.BadParameter(
+            f"Expected a number above 0, got {declared(value)}. Common are 1 to 10."
+        )
+    return value
+
+
+def delta_option(value: float) -> float:
+    """Refuses a δ that protects nobody.
+
+    Raises:
+        typer.BadParameter: It is not between 0 and `LARGEST_DELTA`.
+    """
+    if not 0 < value < LARGEST_DELTA:
+        most = declared(LARGEST_DELTA)
+        raise typer.BadParameter(
+            f"Expected a number above 0 and below {most}, got {declared(value)}. Choose a power of "
+            "ten well below one in the number of records."
+        )
+    return value
+
+
+def say(*lines: str, style: str = "", err: bool = False, to: Console | None = None) -> None:
+    """Prints lines as they are: nothing in them is markup, and nothing is wrapped.
+
+    Args:
+        lines: The lines.
+        style: Colour.
+        err: Whether they go to stderr.
+        to: Where they go instead.
+    """
+    console = to or Console(stderr=err)
+    for line in lines:
+        console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def complain(*lines: str) -> None:
+    """Says on stderr what is wrong."""
+    say(*lines, style="red", err=True)
+
+
+def refuse(message: str) -> NoReturn:
+    """Says why a request is not done, and ends."""
+    complain(message)
+    raise typer.Exit(WRONG_REQUEST)
+
+
+def show_json(value: Any) -> None:
+    """Prints a JSON value."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def show_table(  # noqa: PLR0913 - one argument a part of a table
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    title: str | None = None,
+    caption: str | None = None,
+    numeric: Collection[str] = (),
+    wraps: Collection[str] | None = None,
+    lines: bool = False,
+    width: int = 100,
+    to: Console | None = None,
+) -> None:
+    """Prints a table; nothing in a cell is markup, and none is cut.
+
+    Args:
+        columns: Titles of the columns.
+        rows: Cells.
+        title: Title of the table.
+        caption: What stands below it.
+        numeric: Columns that are aligned to the right.
+        wraps: Columns whose cells may take several lines; None: all.
+        lines: Whether a line is drawn between rows.
+        width: Columns of characters that it may take, in a narrower terminal too.
+        to: Where it goes; None: stdout.
+    """
+    table = Table(title=title, caption=caption, title_justify="left", show_lines=lines)
+    for name in columns:
+        table.add_column(
+            Text(name),
+            justify="right" if name in numeric else "left",
+            no_wrap=wraps is not None and name not in wraps,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    console = to or Console(width=max(width, Console().width))
+    console.print(table, highlight=False, markup=False)
+
+
+@contextmanager
+def progress_bar(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
+    """Shows a bar on stderr, so that stdout holds results alone."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
+    with Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda share, message: bar.update(task, completed=share, description=message)
