@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.files import dataset_folders, standing
+from dpsynth_assets.datasets.files import dataset_folders
+from dpsynth_assets.datasets.standing import standing
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.models.text_embedder import Arithmetic

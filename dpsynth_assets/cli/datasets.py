@@ -94,7 +94,7 @@ def list_datasets(as_json: AsJson = False) -> None:
     if as_json:
         show_json(rows)
     else:
-        show_table([*_COLUMNS.values()], (map(_cell, row.values()) for row in rows))
+        show_table([*_COLUMNS.values()], ([*map(_cell, row.values())] for row in rows))
     _tell_refused(declared)
 
 

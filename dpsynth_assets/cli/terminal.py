@@ -87,7 +87,7 @@ def show_table(  # noqa: PLR0913 - one argument a part of a table
     width: int = 100,
     to: Console | None = None,
 ) -> None:
-    """Prints a table; nothing in a cell is markup, and none is cut.
+    """Prints a table; nothing in it is markup, and no cell is cut that may wrap.
 
     Args:
         columns: Titles of the columns.
@@ -100,7 +100,12 @@ def show_table(  # noqa: PLR0913 - one argument a part of a table
         width: Columns of characters that it may take, in a narrower terminal too.
         to: Where it goes; None: stdout.
     """
-    table = Table(title=title, caption=caption, title_justify="left", show_lines=lines)
+    table = Table(
+        title=None if title is None else Text(title, "table.title"),
+        caption=None if caption is None else Text(caption, "table.caption"),
+        title_justify="left",
+        show_lines=lines,
+    )
     for name in columns:
         table.add_column(
             Text(name),

@@ -108,9 +108,9 @@ def _is_other_branch(detail: Any, found: Sequence[Any]) -> bool:
 def _problem(detail: Any, file: Path, model: type[Declaration], attributes: Any) -> Problem:
     path = _path(detail, attributes)
     if detail["type"] == REFUSAL:
-        parts = dict(detail["ctx"])
-        field = ".".join([*map(str, path), *filter(None, [parts.pop("field")])])
-        return Problem(field, **parts, file=str(file))
+        told = dict(detail["ctx"])
+        field = ".".join([*map(str, path), *filter(None, [told.pop("field")])])
+        return Problem(field, **told, file=str(file))
     owner = _model_at(model, path[:-1])
     key = str(path[-1]) if path else ""
     section = next((each for each in path[-2::-1] if isinstance(each, str)), "")

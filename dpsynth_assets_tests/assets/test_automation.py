@@ -11,7 +11,8 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 from dagster._core.events import DagsterEvent, DagsterEventType
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.files import dataset_folders, standing
+from dpsynth_assets.datasets.files import dataset_folders
+from dpsynth_assets.datasets.standing import standing
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES

@@ -7,7 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.datasets.files import dataset_folders, standing
+from dpsynth_assets.datasets.files import dataset_folders
+from dpsynth_assets.datasets.standing import standing
 from dpsynth_assets.methods.cluster_histogram import CellCounts, ClusterCounting
 from dpsynth_assets.methods.counted_labels import LabelCounts
 from dpsynth_assets.methods.evolution.aug_pe_votes import PrivateVotes, VoteCounts, VotingRounds

@@ -9,7 +9,6 @@ import typer
 from dpsynth_assets.cli import serve as command
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.models.engines import EngineError
-from dpsynth_assets.orchestration.web import command as web
 from dpsynth_assets.orchestration.web.guard import Guard
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.serving.server import RowServer
@@ -49,7 +48,7 @@ def artifacts(monkeypatch):
     monkeypatch.setattr(command, "find_cohort", lambda name: cohort())
     monkeypatch.setattr(command, "_cohort", lambda *_: None)
     monkeypatch.setattr(command, "_artifacts", lambda *_, accept: found)
-    monkeypatch.setattr(web, "expect_free", lambda *_: None)
+    monkeypatch.setattr(command, "expect_free", lambda *_: None)
     monkeypatch.delenv(command.TOKEN, raising=False)
     return found
 

@@ -48,8 +48,8 @@ def store_in_parts(spec: PrivateDatasetSpec, store: SensitiveStore, workers: Wor
             pays for them.
         SourceError: The source is missing, broken, or lacks a declared column.
     """
-    from dpsynth_assets.orchestration.resources import parted_source
     from dpsynth_assets.records.reading import refuse_unfit
+    from dpsynth_assets.sensitive import parted_source
 
     parts = store.parts(spec.name)
     places = parts.begin(spec.parts)
