@@ -161,7 +161,7 @@ def one_stage(options: argparse.Namespace) -> dict:
 
 def prepared(stage: str, folder: Path, parts: int, workers):
     """Opens what a stage needs; returns the call that is timed."""
-    from dpsynth_assets.orchestration.resources import part_tasks, parted_source
+    from dpsynth_assets.sensitive import part_tasks, parted_source
     from dpsynth_assets.sensitive.parted_source import StoredParts, embed_parts
     from dpsynth_assets.sensitive.record_parts import files_of
 

@@ -20,13 +20,13 @@ import pytest
 
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources import owner_only
 from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent
 from dpsynth_assets.releases import waiting
 from dpsynth_assets.releases.store import StoreUnavailableError
+from dpsynth_assets.sensitive import owner_only
 from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
 
 RECORDS = pl.DataFrame(

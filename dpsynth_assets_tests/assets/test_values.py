@@ -4,7 +4,7 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from dpsynth_assets import io_managers
+from dpsynth_assets.orchestration import io_managers
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
 
 FIRST, OTHER = pl.DataFrame({"text": ["first"]}), pl.DataFrame({"text": ["forged"]})

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dpsynth_assets.orchestration.resources import owner_only
 from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.releases import waiting
+from dpsynth_assets.sensitive import owner_only
 from dpsynth_assets.sensitive.sealing import KEY_VARIABLE
 from dpsynth_assets_tests.faults.cohort import BEFORE, DRAWN, MARKED, NOT_STORED, RESERVED, STORED
 from dpsynth_assets_tests.faults.conftest import House, until

@@ -18,10 +18,10 @@ from dpsynth_assets.methods.private_prediction import corpus, split_passes
 from dpsynth_assets.methods.private_prediction.passes import parts_of
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.methods.registry import get_method
-from dpsynth_assets.orchestration.resources import pass_tasks
 from dpsynth_assets.orchestration.resources.purging import PurgeRule, purge
 from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.sensitive import pass_tasks
 from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
 from dpsynth_assets.sensitive.parted_source import StoredParts
 from dpsynth_assets.sensitive.record_parts import read_whole, write_array, write_canonical

@@ -14,13 +14,13 @@ from dpsynth_assets.orchestration.assets.keys import public_key
 from dpsynth_assets.orchestration.assets.model_steps import stage_step
 from dpsynth_assets.orchestration.assets.release_asset import release_asset
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources import pass_tasks
 from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.orchestration.resources.models import Models
 from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.orchestration.resources.workers import PartWorkers
+from dpsynth_assets.sensitive import pass_tasks
 from dpsynth_assets.sensitive.parted_source import StoredParts
 from dpsynth_assets_tests.parts.conftest import MANIFEST, SECRET, declared, texts
 from dpsynth_assets_tests.tiny_models import write_language_model

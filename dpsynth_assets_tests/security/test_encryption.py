@@ -12,7 +12,7 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from dpsynth_assets.orchestration.resources import owner_only, sealing, unfinished
+from dpsynth_assets.sensitive import owner_only, sealing, unfinished
 from dpsynth_assets.sensitive.owner_only import (
     abandoned_plain_folders,
     forget_plain_folder,

@@ -15,7 +15,6 @@ from dpsynth_assets.cli.main import app
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.files.whole_folders import MARKER
 from dpsynth_assets.methods.inputs import PrivateInputs
-from dpsynth_assets.orchestration.resources import owner_only, part_tasks, sealed_objects
 from dpsynth_assets.orchestration.resources.purging import PurgeRule, kept_datasets, purge
 from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
@@ -23,6 +22,7 @@ from dpsynth_assets.paths import home, located
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.releases.waiting import StoreUnavailableError
+from dpsynth_assets.sensitive import owner_only, part_tasks, sealed_objects
 from dpsynth_assets.sensitive.fingerprints import Fingerprints, Prints, Reader, text_prints
 from dpsynth_assets.sensitive.pass_tasks import SortRecords, numbered_places, pass_inputs
 from dpsynth_assets.sensitive.private_files import files_below

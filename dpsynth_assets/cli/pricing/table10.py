@@ -1,7 +1,7 @@
 """Table 10 of Amin et al. 2025, reproduced, and what the same ε buys under optimal composition.
 
 The paper charges one record as one logit vector although its prompts hold two records (errata
-B-000.1); we reproduce its numbers under its own accounting: add/remove, fixed batch size.
+B-000.1); its numbers are reproduced under its own accounting: add/remove, fixed batch size.
 """
 
 from dataclasses import dataclass
