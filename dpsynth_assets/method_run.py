@@ -21,17 +21,12 @@ from dpsynth_assets.files.redaction import may_be_shown, redacted
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.declared_terms import cohort_terms
-from dpsynth_assets.methods.drawn_from import drawn_from
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs, Released
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.requests import corpus_request, stage_request
-from dpsynth_assets.methods.stages import (
-    CANDIDATE_CORPUS,
-    FINETUNED_GENERATOR,
-    Stage,
-    with_corpora_behind,
-)
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR, Stage
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.models.fine_tuning import CheckpointFolders
 from dpsynth_assets.paths import begin_home, home
@@ -292,7 +287,7 @@ class _Run:
         """Charges, draws and stores one stage; or finds what an earlier run has stored."""
         values = self.public.values(part.method.public_inputs)
         embedder = self._embedder() if stage.needs_embeddings else None
-        read = (*stage.after, *stage.shared)
+        node = self.plan.graph.nodes[f"{part.folder}/{stage.name}"]
         with tempfile.TemporaryDirectory(prefix="dpsynth-stage-") as scratch:
             stored = release_once(
                 ledger=self.ledger,
@@ -302,20 +297,14 @@ class _Run:
                     part,
                     stage,
                     release=self.release,
-                    inputs=with_corpora_behind(
-                        {
-                            **public_versions(values),
-                            **{name: self.released[name].reservation for name in read},
-                        },
-                        self._corpora_behind(part) if stage.reads_corpora else {},
-                    ),
+                    inputs=node.inputs(public_versions(values), self._charges),
                     rests_on=None if embedder is None else {EMBEDDINGS: embedder.made_by},
                 ),
                 terms=self.plan.budget,
                 plan=self.plan.releases,
                 draw=partial(self._drawn, part, stage, values, embedder, Path(scratch)),
                 passes=None if stage.public else partial(self._unfinished, stage),
-                drawn_from=partial(self._drawn_from, part, stage, values),
+                drawn_from=partial(self._drawn_from, node, stage, values),
                 prepare=partial(self._prepare, part, stage, values),
                 rests_on=lambda: part.method.rests_on(stage, self._inputs(part, values)),
             )
@@ -335,14 +324,12 @@ class _Run:
                     self._refuse_shared_records()
         return part.method.room(stage, public)
 
-    def _drawn_from(
-        self, part: PlannedMethod | PlannedShared, stage: Stage, values: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _drawn_from(self, node: Node, stage: Stage, values: Mapping[str, Any]) -> dict[str, Any]:
         """All that decides the draw beside its request; binds the charge to this frame."""
-        engine = self.plan.terms.engine if part.method.uses_engine else None
+        engine = self.plan.terms.engine if node.part.method.uses_engine else None
         embedder = self._embedder().made_by if stage.needs_embeddings else {}
         return {
-            **drawn_from(self.spec, self.public.spec, part),
+            **node.drawn_from,
             "files": model_files(values, engine),
             "embedded": embedder,
             "records": self._paid_for(),
@@ -474,8 +461,7 @@ class _Run:
         method = planned.method
         rows = method.default_rows if asked is None else asked
         values = self.public.values(method.public_inputs | method.writing_inputs)
-        names = [stage.name for stage in planned.plan.stages]
-        names += [TOPIC_HISTOGRAM] if planned.follows_topics else []
+        node = self.plan.graph.nodes[planned.corpus]
 
         def write(_: Reservation) -> Drawn:
             made = method.write(self._inputs(planned, values), rows, self.progress)
@@ -489,13 +475,7 @@ class _Run:
                 self.spec,
                 planned,
                 rows=rows,
-                inputs=with_corpora_behind(
-                    {
-                        **public_versions(values),
-                        **{name: self.released[name].reservation for name in names},
-                    },
-                    self._corpora_behind(planned),
-                ),
+                inputs=node.inputs(public_versions(values), self._charges),
                 release=self.release,
                 run_id="",
             ),
@@ -506,19 +486,10 @@ class _Run:
         self._remember(planned, CANDIDATE_CORPUS, stored)
         return stored
 
-    def _corpora_behind(self, part: PlannedMethod | PlannedShared) -> dict[str, str]:
-        """Charges of what a method builds on, by folder: of a corpus, or of the weights behind."""
-        if not isinstance(part, PlannedMethod):
-            return {}
-        charges = {name: self.corpora[name].reservation.id for name in part.builds_on}
-        if not part.method.reads_generator:
-            return charges
-        weights = {name: f"{name}/{FINETUNED_GENERATOR}" for name in charges}
-        return charges | {
-            name: self.everything[place].reservation
-            for name, place in weights.items()
-            if place in self.everything
-        }
+    @property
+    def _charges(self) -> dict[str, str]:
+        """Charge of all that was released, by its node."""
+        return {name: made.reservation for name, made in self.everything.items()}
 
     def _remember(
         self, part: PlannedMethod | PlannedShared, name: str, stored: StoredRelease

@@ -19,8 +19,8 @@ from dpsynth_assets.methods.cluster_histogram import (
     count_by_label_and_center,
     select_top_centers,
 )
-from dpsynth_assets.methods.dataset_plan import SHARED
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.stages import SHARED
 from dpsynth_assets.metrics.clusterings import agreement, score_clusterings
 from dpsynth_assets.orchestration.assets import prediction_plots as assets, stage_metadata
 from dpsynth_assets.orchestration.assets.keys import dataset_key, public_key

@@ -5,7 +5,7 @@ import pytest
 
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.releases.sealed import candidate_problem, releases_behind
+from dpsynth_assets.releases.sealed import candidate_problem
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
@@ -43,4 +43,4 @@ def test_an_unknown_release_behind_the_rows_is_refused(book):
 def test_a_release_of_the_ledger_is_followed_under_any_name(book, name):
     _, stage = released(book, "tickets/mean/gradients", public_corpus=FOLDER)
     _, corpus = released(book, ASSET, **{name: stage})
-    assert releases_behind(corpus, book[0].charges()) == [stage]
+    assert book[0].provenance().behind(corpus) == (stage,)

@@ -1,6 +1,6 @@
 """Asks before `dpsynth run` pays: what would be released, at which price, and what remains."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -55,24 +55,25 @@ def pending_releases(
     plan, name = plan_dataset(spec), release or DEFAULT_RELEASE
     entries = [e for e in ledger.entries(plan.terms.ledger_account) if e.kind == RESERVE]
     rows = _rows(plan)
-    made_by = {entry.reservation: entry.asset for entry in entries}
-    pending: list[PendingRelease] = []
+    named = [entry for entry in entries if entry.release == name]
+    paid = {entry.asset for entry in named if _is_paid(entry, spec, plan, ledger)}
+    chosen = [each for each in plan.releases if each.asset in selected]
+    anew = {each.asset for each in chosen} - paid
 
-    def is_paid(asset: str) -> bool:
-        found = [e for e in entries if e.asset == asset and e.release == name]
-        drawn_anew = {each.asset for each in pending}
-        return any(
-            _is_paid(entry, spec, plan, ledger)
-            and not any(made_by.get(value) in drawn_anew for value in _inputs(entry).values())
-            for entry in found
+    def is_drawn(asset: str) -> bool:
+        behind = plan.graph.behind(asset.removeprefix(f"{spec.name}/"))
+        return not anew.isdisjoint([asset, *(f"{spec.name}/{each}" for each in behind)])
+
+    return [
+        PendingRelease(
+            each.asset,
+            _price(each, plan.budget),
+            rows.get(each.asset),
+            again=any(entry.asset == each.asset for entry in named),
         )
-
-    for each in plan.releases:  # In the order in which they are made.
-        if each.asset in selected and not is_paid(each.asset):
-            price, expected = _price(each, plan.budget), rows.get(each.asset)
-            again = any(e.asset == each.asset and e.release == name for e in entries)
-            pending.append(PendingRelease(each.asset, price, expected, again))
-    return pending
+        for each in chosen
+        if is_drawn(each.asset)
+    ]
 
 
 def show_pending(
@@ -123,26 +124,16 @@ def _is_paid(
     """
     from dpsynth_assets.methods.requests import stage_request
 
-    for planned in (plan.histogram, plan.topics, *plan.methods):
-        if planned is None:
-            continue
-        for stage in planned.plan.stages:
-            asset = f"{spec.name}/{planned.folder}/{stage.name}"
-            if asset != entry.asset or stage.mechanism is None:
-                continue
-            request = stage_request(spec, planned, stage, release=entry.release)
-            # Under the names that the entry has: a method may record inputs under its own.
-            made_from = {"inputs", *planned.method.public_inputs}
-            recorded = {k: v for k, v in entry.parameters.items() if k in made_from}
-            request = replace(request, parameters={**request.parameters, **recorded})
-            released = ledger.preview(request, plan.budget, plan.releases).reused
-            return released or bool(ledger.pending(request))
-    return False
-
-
-def _inputs(entry: LedgerEntry) -> Mapping[str, str]:
-    """What a charged release was made from: public artifacts, reservations of earlier releases."""
-    return entry.parameters.get("inputs") or {}
+    node = plan.graph.nodes.get(entry.asset.removeprefix(f"{spec.name}/"))
+    if node is None or node.stage is None or node.stage.mechanism is None:
+        return False
+    request = stage_request(spec, node.part, node.stage, release=entry.release)
+    # Under the names that the entry has: a method may record inputs under its own.
+    made_from = {"inputs", *node.part.method.public_inputs}
+    recorded = {k: v for k, v in entry.parameters.items() if k in made_from}
+    request = replace(request, parameters={**request.parameters, **recorded})
+    released = ledger.preview(request, plan.budget, plan.releases).reused
+    return released or bool(ledger.pending(request))
 
 
 def _price(release: PlannedRelease, terms: BudgetTerms) -> float | None:

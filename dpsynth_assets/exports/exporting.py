@@ -1,7 +1,7 @@
 """What may leave: a corpus as it was published, or a generator as the ledger sealed it."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from dpsynth_assets.methods.fine_tuning.generation import GeneratorMethod
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
+from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
 from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.releases.sealed import problem_behind, sealed_release
@@ -22,7 +22,7 @@ from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.card_check import LABEL_FILE, corpus_problems, rows_problem
 from dpsynth_assets.report.hub import HubFacts
-from dpsynth_assets.report.label import GENERATOR, charges_behind, corpus_label
+from dpsynth_assets.report.label import GENERATOR, corpus_label
 
 FindAudits = Callable[[list[Any]], list[dict[str, Any]]]
 """Events of the releases behind -> stored results of the mechanism audits that concern them."""
@@ -79,7 +79,7 @@ def export_generator(
     charge = last_release(packager.ledger, packager.store, asset, packager.spec.account)
     entries = packager.ledger.entries()
     attacks = refuse_refuted(entries, charge.reservation)
-    behind = [each.event for each in charges_behind(entries, charge.reservation)]
+    behind = [each.event for each in ChargeGraph(entries).charges_behind(charge.reservation)]
     audits = [*find_audits(behind), *attacks]
     label = corpus_label(entries, charge.reservation, audits, kind=GENERATOR)
     weights = packager.store.files(charge.reservation)
@@ -118,17 +118,17 @@ def last_release(ledger: Ledger, store: StoredReleases, asset: str, account: str
     Raises:
         PrivacyError: It was never released, or the store holds other files.
     """
-    charges: Mapping[str, LedgerEntry] = ledger.charges()
+    graph = ledger.provenance()
     found = [
         each
-        for each in charges.values()
+        for each in graph.charges.values()
         if each.asset == asset and each.cohort == account and ledger.sealed_digest(each.reservation)
     ]
     if not found:
         raise PrivacyError(f"Expected a release of {asset}, got none. Materialise it first.")
     last = max(found, key=lambda each: each.seq)
     sealed_release(ledger, store, last.reservation, asset)
-    if (problem := problem_behind(last.reservation, charges, ledger, store)) is not None:
+    if (problem := problem_behind(last.reservation, graph, ledger, store)) is not None:
         raise PrivacyError(problem)
     return last
 

@@ -23,9 +23,9 @@ from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
 from dpsynth_assets.exports.strangers_files import LONGEST_FILE, digest_of, text_of
 from dpsynth_assets.files.whole_folders import file_digests, file_names
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger import LedgerEntry
+from dpsynth_assets.privacy.ledger import ChargeGraph, LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
-from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
+from dpsynth_assets.privacy.ledger.schema import COMMIT
 from dpsynth_assets.records.file_formats import declared_rows
 from dpsynth_assets.records.refusals import refuse_many_rows, refuse_unpacked_bytes
 from dpsynth_assets.records.sources import bytes_of_text
@@ -36,7 +36,6 @@ from dpsynth_assets.releases.published_rows import (
     files_digest,
     rows_digest,
 )
-from dpsynth_assets.releases.sealed import releases_behind
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts
 from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, LIBRARY, SCHEMA, corpus_label
@@ -259,8 +258,8 @@ def _expect_all_inputs(entries: Sequence[LedgerEntry], reservation: str) -> None
     Raises:
         PrivacyError: A charge is missing: the label would leave its cost out.
     """
-    charges = {each.reservation: each for each in entries if each.kind == RESERVE}
-    if lost := [name for name in releases_behind(reservation, charges) if name not in charges]:
+    graph = ChargeGraph(entries)
+    if lost := [name for name in graph.behind(reservation) if name not in graph.charges]:
         raise PrivacyError(f"expected the charge {lost[0]}, which the release names, got none.")
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import Provenance
 
 
 class Planned(Protocol):
@@ -73,13 +74,13 @@ class InputProblem:
 def input_problems(planned: Planned, known: Methods, *, has_topics: bool) -> list[InputProblem]:
     """Lists what a method builds on that is not there; empty if all of it is."""
     topics = [] if has_topics else _topic_problems(planned)
-    found = [_corpus_problem(planned, folder, known) for folder in _settings_name(planned)]
+    found = [_corpus_problem(planned, folder, known) for folder in planned.method.builds_on]
     return topics + [problem for problem in found if problem is not None]
 
 
 def readable_corpora(planned: Planned, known: Methods) -> tuple[str, ...]:
     """Folders that a method's settings name and whose corpora it can read, without a circle."""
-    named = _settings_name(planned)
+    named = planned.method.builds_on
     return tuple(folder for folder in named if _unreadable(planned, folder, known) is None)
 
 
@@ -87,7 +88,7 @@ def refusal_for_inputs(planned: Planned, known: Methods, *, has_topics: bool) ->
     """What is wrong with its own inputs, or else which method behind it is refused."""
     if problems := input_problems(planned, known, has_topics=has_topics):
         return str(problems[0])
-    for folder in _behind(planned.folder, known):
+    for folder in _Named(known).behind(planned.folder):
         other = known[folder]
         why = [other.plan.refusal, *input_problems(other, known, has_topics=has_topics)]
         if any(why):
@@ -117,7 +118,7 @@ def _corpus_problem(planned: Planned, folder: str, known: Methods) -> InputProbl
     """Why a method may not build on the corpus of one folder."""
     if (problem := _unreadable(planned, folder, known)) is not None:
         return problem
-    steps = [known[folder], *(known[name] for name in _behind(folder, known))]
+    steps = [known[folder], *(known[name] for name in _Named(known).behind(folder))]
     other = next((p for p in steps if p.plan.guarantee is not GuaranteeType.DP), None)
     if other is not None:
         return InputProblem(
@@ -148,7 +149,7 @@ def _unreadable(planned: Planned, folder: str, known: Methods) -> InputProblem |
     remedy = f"Corpora of this file: {', '.join(_readable(planned, known)) or 'none'}."
     if folder not in known:
         return InputProblem(field="settings", expected=name, got=repr(folder), remedy=remedy)
-    if planned.folder in {folder, *_behind(folder, known)}:
+    if planned.folder in {folder, *_Named(known).behind(folder)}:
         got = f"{folder!r}, which is built on {planned.folder} itself"
         return InputProblem(field="settings", expected=name, got=got, remedy=remedy)
     if not known[folder].writes_corpus:
@@ -179,22 +180,16 @@ def _readable(planned: Planned, known: Methods) -> list[str]:
     return [
         folder
         for folder, other in known.items()
-        if other.writes_corpus and planned.folder not in {folder, *_behind(folder, known)}
+        if other.writes_corpus and planned.folder not in {folder, *_Named(known).behind(folder)}
     ]
 
 
-def _behind(folder: str, known: Methods) -> list[str]:
-    """Folders whose corpora a method rests on, over all steps; itself too where in a circle."""
-    found: list[str] = []
-    rest = list(_settings_name(known[folder]))
-    while rest:
-        name = rest.pop()
-        if name in known and name not in found:
-            found.append(name)
-            rest += _settings_name(known[name])
-    return found
+class _Named(Provenance):
+    """Methods of a dataset file, with the others that their settings name: a circle, perhaps."""
 
+    def __init__(self, known: Methods) -> None:
+        self._known = known
 
-def _settings_name(planned: Planned) -> tuple[str, ...]:
-    """Folders that a method's settings name, there or not."""
-    return planned.method.builds_on
+    def reads(self, name: str) -> list[str]:
+        """Folders that a method's settings name and that are there."""
+        return [each for each in self._known[name].method.builds_on if each in self._known]

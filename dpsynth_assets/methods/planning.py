@@ -6,7 +6,7 @@ way and then scaled as a whole until the privacy-loss distribution of all releas
 the budget (`plan_scale`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
@@ -17,11 +17,12 @@ from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     PublicDataSpec,
 )
+from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogramRelease
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.declared_terms import budget_terms, cohort_terms, secret_terms
-from dpsynth_assets.methods.dependencies import readable_corpora, refusal_for_inputs
+from dpsynth_assets.methods.dependencies import refusal_for_inputs
 from dpsynth_assets.methods.plan_scale import fitted_scale, largest_scale
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.registry import REGISTRY, bound_method, get_method
@@ -50,19 +51,20 @@ def plan_dataset(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
     Raises:
         ValueError: If a method or its settings are unknown.
     """
+    base = base or declared_base(spec.public_data)
     terms = cohort_terms(spec, base)
     if terms.accountant == "zcdp":
-        return _plan_at(spec, terms, 1.0)
+        return _plan_at(spec, base, terms, 1.0)
     if not any(_spends(entry) for entry in spec.methods):
-        plan = _plan_at(spec, terms, 1.0)
+        plan = _plan_at(spec, base, terms, 1.0)
         if not plan.events:
             return plan  # Nothing costs ε, so nothing can be scaled to it.
 
     def events(scale: float) -> tuple[Event, ...]:
-        return _plan_at(spec, terms, scale).events * spec.budget.rounds
+        return _plan_at(spec, base, terms, scale).events * spec.budget.rounds
 
     largest = largest_scale(_topics_share(spec, terms))
-    return _plan_at(spec, terms, fitted_scale(events, terms.epsilon, terms.delta, largest))
+    return _plan_at(spec, base, terms, fitted_scale(events, terms.epsilon, terms.delta, largest))
 
 
 def price_undeclared(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[PlannedMethod, ...]:
@@ -81,7 +83,9 @@ def price_undeclared(spec: PrivateDatasetSpec, plan: DatasetPlan) -> tuple[Plann
     )
 
 
-def _plan_at(spec: PrivateDatasetSpec, terms: CohortTerms, scale: float) -> DatasetPlan:
+def _plan_at(
+    spec: PrivateDatasetSpec, base: PublicDataSpec | None, terms: CohortTerms, scale: float
+) -> DatasetPlan:
     """Plans one round with every share multiplied by `scale`."""
     scale /= spec.budget.rounds
     shares = _shares(spec, terms)
@@ -104,18 +108,20 @@ def _plan_at(spec: PrivateDatasetSpec, terms: CohortTerms, scale: float) -> Data
         for entry in spec.methods
     ]
     return DatasetPlan(
+        spec=spec,
+        base=base,
         terms=terms,
         budget=budget_terms(spec),
         histogram=None
         if spec.cluster_histogram is None
         else _plan_histogram(spec.cluster_histogram, terms, scale),
-        methods=_linked(methods, has_topics=spec.topic_histogram is not None),
+        methods=_with_inputs(methods, has_topics=spec.topic_histogram is not None),
         topics=_plan_topics(spec, terms),
     )
 
 
-def _linked(methods: Sequence[PlannedMethod], *, has_topics: bool) -> tuple[PlannedMethod, ...]:
-    """Connects each method with what it builds on; refuses those whose inputs are not there."""
+def _with_inputs(methods: list[PlannedMethod], *, has_topics: bool) -> tuple[PlannedMethod, ...]:
+    """Refuses the methods whose inputs are not there."""
     known = {planned.folder: planned for planned in methods}
 
     def plan(planned: PlannedMethod) -> MethodPlan:
@@ -124,15 +130,7 @@ def _linked(methods: Sequence[PlannedMethod], *, has_topics: bool) -> tuple[Plan
             return planned.plan
         return planned.method.refused(refusal)
 
-    return tuple(
-        replace(
-            planned,
-            plan=plan(planned),
-            builds_on=readable_corpora(planned, known),
-            follows_topics=has_topics and planned.method.uses_topics,
-        )
-        for planned in methods
-    )
+    return tuple(replace(planned, plan=plan(planned)) for planned in methods)
 
 
 def _shares(spec: PrivateDatasetSpec, terms: CohortTerms) -> dict[str, float]:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
+from dpsynth_assets.methods.provenance import Part
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.guarantees import RESTS_ON
@@ -13,7 +14,7 @@ from dpsynth_assets.privacy.ledger import ReleaseRequest
 
 def stage_request(
     spec: PrivateDatasetSpec,
-    planned: PlannedMethod | PlannedShared,
+    planned: Part,
     stage: Stage,
     *,
     release: str,

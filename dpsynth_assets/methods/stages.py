@@ -13,6 +13,9 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 if TYPE_CHECKING:
     import polars as pl
 
+SHARED = "shared"
+"""Folder of what all methods of a dataset share; the middle of its asset keys."""
+
 CANDIDATE_CORPUS = "candidate_corpus"
 """Name of the asset that holds a method's rows before the release gate."""
 

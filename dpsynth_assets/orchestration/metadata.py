@@ -201,11 +201,9 @@ def _self_test(ledger: Ledger, reservation: Reservation) -> dict[str, Any] | Non
 
 def _charged_behind(ledger: Ledger, reservation: Reservation) -> list[Event]:
     """Events of the charges that a release builds on, its own left out."""
-    from dpsynth_assets.report.label import charges_behind
-
-    charges = charges_behind(ledger.entries(reservation.request.cohort), reservation.id)
-    others = [entry.event for entry in charges if entry.reservation != reservation.id]
-    return [event for event in others if event is not None]
+    graph = ledger.provenance(reservation.request.cohort)
+    events = [entry.event for entry in graph.charges_behind(reservation.id)[:-1]]
+    return [event for event in events if event is not None]
 
 
 def _secret(guarantee: GuaranteeType, spend: CohortSpend) -> dict[str, Any]:

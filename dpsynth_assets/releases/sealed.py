@@ -7,29 +7,13 @@ candidate is published only if it equals the stored release, and if everything t
 from is in the ledger and in the store as it was sealed.
 """
 
-import re
-from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
-from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
+from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger
 from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
-
-_RESERVATION = re.compile(r"[0-9a-f]{32}")
-_PUBLIC = frozenset(
-    {
-        "public_language_model",
-        "language_model",  # of private prediction, as ledgers have held it from the first
-        "public_clusters",
-        "public_corpus",
-        "text_embedder",
-        "topic_model",
-        "conditional_generator",
-    }
-)
-"""Names of public inputs in a charge; the identity of one may be any folder's name."""
 
 
 def sealed_release(
@@ -96,38 +80,18 @@ def candidate_problem(
             f"Expected the rows of {asset} that the ledger sealed, got other rows. Materialise "
             f"{asset} again, which is free."
         )
-    charges = ledger.charges()
-    if charges[reservation].cohort != account:
-        return f"Expected a release charged to {account!r}, got {charges[reservation].cohort!r}."
-    return problem_behind(reservation, charges, ledger, store)
-
-
-def releases_behind(reservation: str, charges: Mapping[str, LedgerEntry]) -> list[str]:
-    """Reservations that a release names as what it was made from, and those that these name."""
-    found: dict[str, None] = {}
-    waiting = [reservation]
-    while waiting:
-        charge = charges.get(waiting.pop())
-        inputs = (charge.parameters.get("inputs") or {}) if charge is not None else {}
-        named = [v for k, v in inputs.items() if _is_release(k, v, charges)]
-        waiting += [name for name in named if name not in found]
-        found |= dict.fromkeys(named)
-    return list(found)
-
-
-def _is_release(name: str, identity: object, charges: Mapping[str, LedgerEntry]) -> bool:
-    """Says whether an input is a release; one that looks like a release and is unknown is one."""
-    if not isinstance(identity, str) or not _RESERVATION.fullmatch(identity):
-        return False
-    return name not in _PUBLIC or identity in charges
+    graph = ledger.provenance()
+    if (cohort := graph.charges[reservation].cohort) != account:
+        return f"Expected a release charged to {account!r}, got {cohort!r}."
+    return problem_behind(reservation, graph, ledger, store)
 
 
 def problem_behind(
-    reservation: str, charges: Mapping[str, LedgerEntry], ledger: Ledger, store: StoredReleases
+    reservation: str, graph: ChargeGraph, ledger: Ledger, store: StoredReleases
 ) -> str | None:
     """Says what is missing or altered of what a release was made from; None where nothing is."""
-    for name in releases_behind(reservation, charges):
-        charge, digest = charges.get(name), ledger.sealed_digest(name)
+    for name in graph.behind(reservation):
+        charge, digest = graph.charges.get(name), ledger.sealed_digest(name)
         if charge is None or digest is None:
             return (
                 f"Expected the release {name}, which the rows were made from, in the ledger, got "

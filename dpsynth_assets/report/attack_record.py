@@ -32,8 +32,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import RESTS_ON
-from dpsynth_assets.privacy.ledger import BudgetTerms, LedgerEntry
-from dpsynth_assets.report.label import charges_behind
+from dpsynth_assets.privacy.ledger import BudgetTerms, ChargeGraph, LedgerEntry
 from dpsynth_assets.report.label_texts import NOT_RUN
 
 if TYPE_CHECKING:
@@ -69,10 +68,10 @@ def settings_of_method(planned: PlannedMethod, terms: BudgetTerms, language_mode
 
 def settings_of_charge(entry: LedgerEntry) -> str:
     """Digest of what a release was made with, from its charge."""
-    parameters = entry.parameters
-    inputs = parameters.pop("inputs", None) or {}
-    model = str(inputs.get("language_model", ""))
-    return _digest(entry.mechanism, entry.code_version, entry.event, parameters, entry.terms, model)
+    model = str(entry.inputs.get("language_model", ""))
+    return _digest(
+        entry.mechanism, entry.code_version, entry.event, entry.parameters, entry.terms, model
+    )
 
 
 def _digest(
@@ -132,7 +131,7 @@ def attacks_on_release(entries: Sequence[LedgerEntry], reservation: str) -> list
     Raises:
         PrivacyError: The ledger holds no such charge.
     """
-    charged = charges_behind(entries, reservation)
+    charged = ChargeGraph(entries).charges_behind(reservation)
     return [attack for entry in charged for attack in attacks_on(entry)]
 
 

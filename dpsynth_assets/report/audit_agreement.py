@@ -12,8 +12,7 @@ from typing import Any
 
 from dpsynth_assets.files.whole_folders import digest_of
 from dpsynth_assets.methods.stages import left_by_command
-from dpsynth_assets.privacy.ledger import LedgerEntry
-from dpsynth_assets.privacy.ledger.schema import RESERVE
+from dpsynth_assets.privacy.ledger import ChargeGraph, LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import canonical_json
 from dpsynth_assets.report.audit_trail import RELEASED_STATE, FileLineage, Finding, Spend
 from dpsynth_assets.report.label import seals_private_value
@@ -85,7 +84,7 @@ def unaccounted(
     entries: Iterable[LedgerEntry], spends: Sequence[Spend], events: Sequence[Materialised]
 ) -> list[Finding]:
     """Event log -> ledger: materialisations whose claims the ledger does not bear out."""
-    charges = {entry.reservation: entry for entry in entries if entry.kind == RESERVE}
+    charges = ChargeGraph(entries).charges
     alone = {spend.reservation: spend.epsilon_alone for spend in spends}
     latest = {event.asset: event for event in sorted(events, key=lambda e: e.storage_id)}
     findings = []
@@ -154,14 +153,14 @@ def file_lineage(
         for event in sorted(events, key=lambda event: event.storage_id)
         for path, digest in event.files.items()
     }
-    charges = {entry.reservation: entry for entry in entries if entry.kind == RESERVE}
+    graph = ChargeGraph(entries)
     heads = {entry.hash: entry.seq for entry in entries}
     withheld = _entries_without_public_head(entries)
     digests: dict[str, str] = {}
     for cohort in cohorts:
         digests |= file_digests(released / cohort, released)
     return tuple(
-        _lineage(path, digest, known.get((path, digest)), charges, (heads, withheld))
+        _lineage(path, digest, known.get((path, digest)), graph, (heads, withheld))
         for path, digest in digests.items()
     )
 
@@ -180,7 +179,7 @@ def _lineage(
     path: str,
     digest: str,
     event: Materialised | None,
-    charges: Mapping[str, LedgerEntry],
+    graph: ChargeGraph,
     seals: tuple[Mapping[str, int], frozenset[int]],
 ) -> FileLineage:
     if event is None:
@@ -188,14 +187,15 @@ def _lineage(
             "unknown hash: no materialisation wrote this file as it is. Publish again, or remove it"
         )
         return FileLineage(path=path, sha256=digest, problem=problem)
-    behind = charges_behind(event.reservation, charges)
-    charge = charges.get(event.reservation or "")
+    charge = graph.charges.get(event.reservation or "")
     heads, withheld = seals
     covered = heads.get(event.ledger_head or "")
     if covered is None and event.ledger_entries in withheld:
         covered = event.ledger_entries
-    if charge is None and covered is not None:
-        behind = {entry.seq for entry in charges.values() if entry.seq <= covered}
+    if charge is not None:
+        behind = graph.charges_behind(charge.reservation)
+    else:
+        behind = [each for each in graph.charges.values() if each.seq <= (covered or 0)]
     return FileLineage(
         path=path,
         sha256=digest,
@@ -203,28 +203,11 @@ def _lineage(
         run_id=event.run_id,
         reservation=event.reservation or "",
         entry=charge.seq if charge is not None else covered,
-        entries=tuple(sorted(behind)),
+        entries=tuple(sorted(each.seq for each in behind)),
         problem=""
         if charge is not None or covered is not None
         else "no ledger entry stands for it",
     )
-
-
-def charges_behind(reservation: str | None, charges: Mapping[str, LedgerEntry]) -> set[int]:
-    """Numbers of every charge a release was made from, its own included.
-
-    A request names the releases it builds on among its `inputs`, by their reservations.
-    """
-    found: set[int] = set()
-    waiting = [reservation]
-    while waiting:
-        charge = charges.get(waiting.pop() or "")
-        if charge is None or charge.seq in found:
-            continue
-        found.add(charge.seq)
-        inputs = charge.parameters.get("inputs") or {}
-        waiting += [value for value in inputs.values() if isinstance(value, str)]
-    return found
 
 
 def file_findings(files: Iterable[FileLineage]) -> list[Finding]:

@@ -7,13 +7,13 @@ of its entries seal them, so a trail with such entries is internal, like its led
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 
-from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
+from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.admission import increase
 from dpsynth_assets.privacy.ledger.export import HistoryLine, history
-from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
+from dpsynth_assets.privacy.ledger.schema import COMMIT
 
 RELEASED_STATE, CHARGED_STATE = "released", "charged only"
 NOT_RECORDED = "not recorded"
@@ -165,17 +165,16 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
     Raises:
         LedgerIntegrityError: The chain is broken.
     """
-    charges = [entry for entry in entries if entry.kind == RESERVE]
+    graph = ChargeGraph(entries)
     stored = {e.reservation: e.artifact_digest or "" for e in entries if e.kind == COMMIT}
     lines: dict[int, HistoryLine] = {}
     added: dict[int, float] = {}
-    for cohort in sorted({entry.cohort for entry in charges}):
+    for cohort in sorted({entry.cohort for entry in graph.charges.values()}):
         before = 0.0
         for line in history(ledger, cohort).lines:
             lines[line.seq] = line
             added[line.seq] = increase(before, line.epsilon_cumulative)
             before = line.epsilon_cumulative
-    places = {entry.reservation: entry.seq for entry in charges}
     return tuple(
         Spend(
             seq=entry.seq,
@@ -200,16 +199,16 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
             state=RELEASED_STATE if entry.reservation in stored else CHARGED_STATE,
             artifact_digest=stored.get(entry.reservation, ""),
             entry_hash=entry.hash,
-            builds_on=_builds_on(entry, places),
+            builds_on=_builds_on(entry, graph),
         )
-        for entry in charges
+        for entry in graph.charges.values()
     )
 
 
-def _builds_on(entry: LedgerEntry, places: Mapping[str, int]) -> tuple[int, ...]:
+def _builds_on(entry: LedgerEntry, graph: ChargeGraph) -> tuple[int, ...]:
     """Entries of the charges that a request names among its inputs."""
-    inputs = (entry.parameters.get("inputs") or {}).values()
-    return tuple(sorted({places[value] for value in inputs if value in places}))
+    named = {name for name in graph.reads(entry.reservation) if name in graph.charges}
+    return tuple(sorted(graph.charges[name].seq for name in named))
 
 
 def to_csv(trail: AuditTrail) -> str:

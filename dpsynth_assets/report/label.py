@@ -13,7 +13,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import event_to_json, flatten
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry
+from dpsynth_assets.privacy.ledger import BudgetTerms, ChargeGraph, CohortSpend, LedgerEntry
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.schema import COMMIT, KEPT
 from dpsynth_assets.privacy.ledger.statement import SWITCHED, charged_copies, cohort_spend
@@ -78,7 +78,7 @@ def corpus_label(
     Raises:
         PrivacyError: The ledger holds no such charge.
     """
-    charged = charges_behind(entries, reservation)
+    charged = ChargeGraph(entries).charges_behind(reservation)
     paid = charged[-1]
     subject = {
         "kind": kind,
@@ -101,21 +101,6 @@ def corpus_label(
     commits = (e for e in entries if e.kind == COMMIT and e.reservation == reservation)
     told = next((commit.parameters for commit in commits), {})
     return label | {"method": described} | ({KEPT: told[KEPT]} if KEPT in told else {})
-
-
-def charges_behind(entries: Sequence[LedgerEntry], reservation: str) -> list[LedgerEntry]:
-    """Charges of all that a release builds on, earlier ones first, and its own as the last.
-
-    Raises:
-        PrivacyError: The ledger holds no such charge.
-    """
-    charges = {entry.reservation: entry for entry in entries if entry.kind == "reserve"}
-    if reservation not in charges:
-        raise PrivacyError(
-            f"Expected a charge of the ledger, got reservation {reservation!r}. A label is "
-            "written from the ledger that paid: name it with DPSYNTH_LEDGER_URL."
-        )
-    return [*_builds_on(charges[reservation], charges), charges[reservation]]
 
 
 def cohort_label(
@@ -267,18 +252,3 @@ def _cohort(spend: CohortSpend, entries: Sequence[LedgerEntry]) -> dict[str, Any
         "as_of_entry": entries[-1].seq,
         "ledger_head": public_head(entries),
     }
-
-
-def _builds_on(entry: LedgerEntry, charges: Mapping[str, LedgerEntry]) -> list[LedgerEntry]:
-    """Every charge that a release rests on, over all its steps, each once, earlier ones first."""
-    found: dict[str, LedgerEntry] = {}
-    for name in _inputs(entry):
-        if name in charges and charges[name].seq < entry.seq:
-            found |= {each.reservation: each for each in _builds_on(charges[name], charges)}
-            found[name] = charges[name]
-    return sorted(found.values(), key=lambda each: each.seq)
-
-
-def _inputs(entry: LedgerEntry) -> list[str]:
-    """Names of the releases that an entry's parameters say it builds on."""
-    return [str(value) for value in dict(entry.parameters.get("inputs") or {}).values() if value]

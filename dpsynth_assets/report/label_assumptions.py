@@ -143,8 +143,7 @@ def _may_rest_on_embeddings(entry: LedgerEntry) -> bool:
     """Judged by what older charges hold: their asset, and the inputs that they name."""
     if RESTS_ON in entry.parameters:
         return False
-    inputs = dict(entry.parameters.get("inputs") or {})
-    return entry.asset.endswith(_SHARED) or any(inputs.get(name) for name in _INPUTS)
+    return entry.asset.endswith(_SHARED) or any(entry.inputs.get(name) for name in _INPUTS)
 
 
 GRADIENT_SUMS = {

@@ -12,22 +12,23 @@ from dpsynth_assets.exports.exporting import (
     last_release,
     refuse_refuted,
 )
-from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs, Released
+from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.row_source import RowSource, ServesRows
-from dpsynth_assets.methods.stages import FINETUNED_GENERATOR, SERVED
+from dpsynth_assets.methods.stages import SERVED, SHARED
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, ReleaseRequest
+from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry, ReleaseRequest
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.releases.once import Drawn, release_once
-from dpsynth_assets.releases.sealed import releases_behind, sealed_release
+from dpsynth_assets.releases.sealed import sealed_release
 from dpsynth_assets.releases.store import StoredReleases
-from dpsynth_assets.report.label import ROWS, Label, charges_behind, corpus_label
+from dpsynth_assets.report.label import ROWS, Label, corpus_label
 
 CODE_VERSION = "1"
 
@@ -105,7 +106,7 @@ class Artifact:
         """Charge of every release that a row is written from, by name."""
         stage = self.charge.asset.rsplit("/", maxsplit=1)[-1]
         found = {stage: self.charge.reservation}
-        if self.planned.follows_topics:
+        if TOPIC_HISTOGRAM in self._node.reads:
             asset = f"{self.cohort.spec.name}/{SHARED}/{TOPIC_HISTOGRAM}"
             topics = last_release(
                 self.cohort.ledger, self.cohort.store, asset, self.cohort.spec.account
@@ -114,13 +115,17 @@ class Artifact:
         return found
 
     @property
+    def _node(self) -> Node:
+        return self.cohort.plan.graph.nodes[self.planned.corpus]
+
+    @property
     def guarantee(self) -> GuaranteeType:
         """What holds for everything behind a row together."""
-        entries = self.cohort.ledger.entries()
+        graph = self.cohort.ledger.provenance()
         kinds = {
             GuaranteeType(each.guarantee)
             for reservation in self.reads.values()
-            for each in charges_behind(entries, reservation)
+            for each in graph.charges_behind(reservation)
         }
         weaker = (each for each in (GuaranteeType.EX_POST, GuaranteeType.SECRET) if each in kinds)
         return next(weaker, GuaranteeType.DP)
@@ -156,7 +161,8 @@ class Artifact:
             ),
         )
         entries = cohort.ledger.entries()
-        events = [each.event for each in charges_behind(entries, stored.reservation.id)]
+        charged = ChargeGraph(entries).charges_behind(stored.reservation.id)
+        events = [each.event for each in charged]
         audits = cohort.find_audits(events)
         return corpus_label(entries, stored.reservation.id, audits, kind=ROWS)
 
@@ -193,30 +199,30 @@ class Artifact:
             topic_histogram=None if topics is None else topics.facts,
             generators={
                 folder: released[place].folder
-                for folder in planned.builds_on
-                if (place := f"{folder}/{FINETUNED_GENERATOR}") in released
+                for folder, place in self._node.corpora.items()
+                if place in released
             },
         )
 
     def _released(self) -> dict[str, Released]:
         """Everything that a row is written from, by folder and stage."""
         ledger, store = self.cohort.ledger, self.cohort.store
-        charges = ledger.charges()
+        graph = ledger.provenance()
         names = {
             each: None
             for reservation in self.reads.values()
-            for each in (reservation, *releases_behind(reservation, charges))
+            for each in (reservation, *graph.behind(reservation))
         }
         found = {}
         for name in names:
-            asset = charges[name].asset
+            asset = graph.charges[name].asset
             facts, _ = sealed_release(ledger, store, name, asset)
             place = asset.removeprefix(f"{self.cohort.spec.name}/")
             found[place] = Released(reservation=name, facts=facts, folder=store.files(name))
         return found
 
     def _refuse_other_public(self, values: Mapping[str, Any]) -> None:
-        made_with = self.charge.parameters.get("inputs") or {}
+        made_with = self.charge.inputs
         for name, version in public_versions(values).items():
             if made_with.get(name, version) != version:
                 raise PrivacyError(

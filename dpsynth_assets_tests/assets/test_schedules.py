@@ -100,7 +100,7 @@ def test_a_tick_goes_on_with_a_killed_draw_before_it_pays_for_another():
     assert request.run_key == "letters:2026-11-01T03:00Z"
     assert request.tags["dpsynth/release"] == "earlier"
     book = PrivacyLedger().open()
-    (lost,) = book.charges().values()
+    (lost,) = book.provenance().charges.values()
     book.commit(Reservation(lost.reservation, lost.request()), artifact_digest="", artifact_uri="")
     assert not tick(spec_with()).run_requests
 

@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.methods.drawn_from import drawn_from
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -125,6 +125,10 @@ class Written:
 
 
 PLAN = plan_dataset(PrivateDatasetSpec.model_validate(SPEC), PublicDataSpec(name="demo"))
+
+
+def drawn_from(spec, base, part):
+    return Node(spec, base, part, None, {}, {}).drawn_from
 
 
 def facts(dataset="", base=""):

@@ -116,7 +116,7 @@ def test_a_generator_takes_the_place_of_the_public_model(run, method, settings, 
     whole = made.label["guarantee"]["epsilon"]
     assert max(own.plan.epsilon, tuned.plan.epsilon) < whole <= EPSILON
     for stage in own.plan.stages:
-        behind = list(made.plan.events_behind_stage(own, stage))
+        behind = list(made.plan.graph.events_behind(f"{own.folder}/{stage.name}"))
         assert tuned.plan.charges["finetuned_generator"] in behind
     assert run(method, settings, behind=(TUNED,)).reused
 
@@ -142,7 +142,7 @@ def test_the_label_states_the_other_corpus_and_the_method_together(run):
     assert whole > max(own.plan.epsilon, first.plan.epsilon)
     assert whole <= EPSILON
     assert alone.label["guarantee"]["epsilon"] < EPSILON + 1e-9
-    behind = made.plan.events_behind_stage(own, own.plan.stages[-1])
+    behind = made.plan.graph.events_behind(f"{own.folder}/{own.plan.stages[-1].name}")
     assert list(behind) == [first.plan.charges["population"]]
     again = run(method, settings)
     assert again.reused

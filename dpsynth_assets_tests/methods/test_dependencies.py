@@ -55,17 +55,18 @@ def test_a_corpus_that_is_there_is_linked_with_all_it_cost(first):
     plan = plan_of(*(methods if first else reversed(methods)))
     assert refusals(plan) == {}
     chosen, ctcl = plan.method("resampled"), plan.method("ctcl")
-    assert (chosen.builds_on, chosen.follows_topics) == (("dp_fine_tuning",), True)
-    assert (ctcl.builds_on, ctcl.follows_topics) == ((), True)
-    assert not plan.method("dp_fine_tuning").follows_topics
+    topics = "shared/topic_histogram"
+    assert set(plan.graph.reads(chosen.corpus)) == {topics, "dp_fine_tuning/candidate_corpus"}
+    assert set(plan.graph.reads(ctcl.corpus)) == {topics, "ctcl/finetuned_generator"}
+    assert topics not in plan.graph.behind("dp_fine_tuning/candidate_corpus")
     training = plan.method("dp_fine_tuning").plan.event
-    assert list(plan.events_behind(chosen)) == [plan.topics.event, training]
+    assert list(plan.graph.events_behind(chosen.corpus)) == [plan.topics.event, training]
 
 
 def test_a_release_behind_two_paths_is_counted_once():
     ctcl = method("ctcl", **TRAINING)
     plan = plan_of(ctcl, resampled("ctcl"))
-    behind = plan.events_behind(plan.method("resampled"))
+    behind = plan.graph.events_behind("resampled/candidate_corpus")
     assert list(behind) == [plan.topics.event, plan.method("ctcl").plan.event]
 
 
@@ -74,7 +75,7 @@ def test_a_histogram_that_a_stage_reads_is_behind_its_corpus_needed_or_not():
     plan = plan_of(method("mean_uniform", **PREDICTION))
     planned = plan.method("mean_uniform")
     assert not planned.method.uses_histogram
-    assert list(plan.events_behind(planned)) == [plan.histogram.event]
+    assert list(plan.graph.events_behind(planned.corpus)) == [plan.histogram.event]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_who_follows_topics_that_are_not_released_is_refused_and_charges_nothing
     assert planned.plan.event is None
     assert planned.plan.epsilon is None
     assert not planned.plan.charges
-    assert not planned.follows_topics
+    assert "shared/topic_histogram" not in plan.graph.behind(planned.corpus)
     assert [line.asset for line in plan.releases] == ["letters/shared/cluster_histogram"]
 
 
@@ -128,7 +129,7 @@ def test_a_method_whose_corpus_it_may_not_have_is_refused_and_the_others_are_not
     assert line.startswith("Expected ")
     assert "\n" not in line
     for planned in plan.methods:  # Ends, and finds everything it is linked with.
-        plan.events_behind(planned)
+        plan.graph.events_behind(planned.corpus)
     assert plan.method("bystander").plan.event in plan.events
 
 

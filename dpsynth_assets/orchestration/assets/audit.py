@@ -12,8 +12,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.files.whole_files import write_whole
-from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan
-from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.orchestration.assets.audit_trail import audit_trail_definitions, written_files
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.orchestration.assets.groups import level_group
@@ -139,20 +138,12 @@ def _audits_pass(spec: PrivateDatasetSpec) -> dg.AssetChecksDefinition:
     return mechanisms_pass_their_audits
 
 
-def _releases_behind_no_corpus(plan: DatasetPlan) -> list[tuple[str, str]]:
-    """Folder and stage of paid releases that no corpus is made from: models, unread histograms."""
-    methods = {planned.folder for planned in plan.corpora}
-    histograms = {
-        name for planned in plan.corpora for stage in planned.plan.stages for name in stage.shared
-    }
-    if any(planned.follows_topics for planned in plan.corpora):
-        histograms.add(TOPIC_HISTOGRAM)
-    paid = [release.asset.split("/") for release in plan.releases]
-    return [
-        (folder, stage)
-        for _, folder, stage in paid
-        if folder not in methods and not (folder == SHARED and stage in histograms)
-    ]
+def _releases_behind_no_corpus(plan: DatasetPlan) -> list[dg.AssetKey]:
+    """Keys of paid releases that no corpus is made from: models, unread histograms."""
+    corpora = [planned.corpus for planned in plan.corpora]
+    behind = {*corpora, *(name for corpus in corpora for name in plan.graph.behind(corpus))}
+    keys = (dg.AssetKey(release.asset.split("/")) for release in plan.releases)
+    return [key for key in keys if "/".join(key.path[1:]) not in behind]
 
 
 def _all_that_charges(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[dg.AssetKey]:
@@ -160,7 +151,7 @@ def _all_that_charges(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[dg.As
     from dpsynth_assets.orchestration.assets.attacks import attack_definitions
 
     keys = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora]
-    keys += [dataset_key(spec.name, *each) for each in _releases_behind_no_corpus(plan)]
+    keys += _releases_behind_no_corpus(plan)
     attacks = attack_definitions(spec, plan).assets or ()
     return keys + [asset.key for asset in attacks if isinstance(asset, dg.AssetsDefinition)]
 

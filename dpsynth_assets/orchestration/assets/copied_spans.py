@@ -10,7 +10,8 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of
-from dpsynth_assets.methods.dataset_plan import SHARED, PlannedMethod
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
+from dpsynth_assets.methods.stages import SHARED
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.orchestration.assets.groups import steward_group
 from dpsynth_assets.orchestration.assets.keys import dataset_key, public_key

@@ -127,7 +127,7 @@ def corpus_asset(
                 spec.name,
                 AGREES,
             )
-        behind = plan.events_behind(planned)
+        behind = plan.graph.events_behind(planned.corpus)
         published = publish_corpus(spec, planned, candidate_corpus, book, behind)
         return dg.MaterializeResult(
             metadata=published.metadata, data_version=dg.DataVersion(published.data_version)

@@ -14,7 +14,7 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of
-from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL, TEXT_EMBEDDER
 from dpsynth_assets.methods.planning import (
@@ -22,7 +22,7 @@ from dpsynth_assets.methods.planning import (
     examples_shown,
     reference_settings,
 )
-from dpsynth_assets.methods.stages import SyntheticCorpus
+from dpsynth_assets.methods.stages import SHARED, SyntheticCorpus
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.orchestration.assets.corpora import public_corpus_key

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from dpsynth_assets.methods.dataset_plan import SHARED
+from dpsynth_assets.methods.stages import SHARED
 
 AUDIT = "audit"
 """Folder of the assets that audit a cohort."""

@@ -20,7 +20,8 @@ from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.whole_files import write_whole
-from dpsynth_assets.methods.dataset_plan import SHARED, DatasetPlan
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.methods.stages import SHARED
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.orchestration.assets.groups import level_group
 from dpsynth_assets.orchestration.assets.keys import (

@@ -19,22 +19,24 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
-from dpsynth_assets.methods.drawn_from import drawn_from
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
+from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     Stage,
     StageRelease,
-    with_corpora_behind,
 )
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.orchestration.assets.corpora_behind import charges_behind, with_corpora
+from dpsynth_assets.orchestration.assets.corpora_behind import (
+    corpora_read,
+    inputs_of,
+    with_corpora,
+)
 from dpsynth_assets.orchestration.assets.corpus_metadata import column_schema
 from dpsynth_assets.orchestration.assets.embedded_records import (
     embeddings_rest_on,
@@ -52,9 +54,8 @@ from dpsynth_assets.orchestration.assets.method_assets import described, part_as
 from dpsynth_assets.orchestration.assets.model_steps import stage_step
 from dpsynth_assets.orchestration.assets.parted_records import given_parts, require_parts
 from dpsynth_assets.orchestration.assets.released_values import (
-    public_ins,
+    node_ins,
     read_released_stage,
-    reservation_of,
 )
 from dpsynth_assets.orchestration.assets.stage_metadata import shown_facts, stage_pictures
 from dpsynth_assets.orchestration.metadata import spend_metadata
@@ -70,7 +71,7 @@ from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.public_base.inputs import load_public_inputs, model_files, public_versions
+from dpsynth_assets.public_base.inputs import load_public_inputs, model_files
 from dpsynth_assets.records.source_digest import reading_digest
 from dpsynth_assets.releases.once import Drawn, StoredRelease, plain_json, release_once
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
@@ -86,6 +87,7 @@ def release_asset(
     stage: Stage,
 ) -> dg.AssetsDefinition:
     """The asset of one stage of a method, or of a histogram that the methods share."""
+    node = plan.graph.nodes[f"{planned.folder}/{stage.name}"]
     resources = _PUBLIC_RESOURCES if stage.public else _PUBLIC_RESOURCES | {"sensitive_store"}
     section = public_section if stage.public else private_section
     step, gpus = stage_step(spec, planned.method, stage)
@@ -96,9 +98,9 @@ def release_asset(
         **part_asset(spec, planned, stage.name),
         deps=[
             *([] if stage.public else private_inputs(spec, stage)),
-            *_corpora(spec, planned, stage),
+            *corpora_read(node),
         ],
-        ins=_inputs(spec, planned, stage),
+        ins=node_ins(node, planned.method.public_inputs),
         tags={PRIVACY: RELEASED}
         | ({} if stage.public else {MECHANISM: f"{planned.method.name}.{stage.name}"}),
         kinds=set(stage.kinds),
@@ -126,6 +128,7 @@ def release_asset(
             spec=spec,
             plan=plan,
             planned=planned,
+            node=node,
             stage=stage,
             in_parts=in_parts,
             context=context,
@@ -150,24 +153,6 @@ def private_inputs(spec: PrivateDatasetSpec, stage: Stage) -> list[dg.AssetKey]:
     return [shared_key(spec.name, name) for name in names]
 
 
-def _corpora(
-    spec: PrivateDatasetSpec, planned: PlannedMethod | PlannedShared, stage: Stage
-) -> list[dg.AssetKey]:
-    """Keys of the published corpora that a stage reads."""
-    if not (stage.reads_corpora and isinstance(planned, PlannedMethod)):
-        return []
-    return [dataset_key(spec.name, folder, "corpus") for folder in planned.builds_on]
-
-
-def _inputs(
-    spec: PrivateDatasetSpec, planned: PlannedMethod | PlannedShared, stage: Stage
-) -> dict[str, dg.AssetIn]:
-    """Public artifacts, earlier stages, and histograms of the dataset."""
-    earlier = {s: dg.AssetIn(dataset_key(spec.name, planned.folder, s)) for s in stage.after}
-    shared = {s: dg.AssetIn(shared_key(spec.name, s)) for s in stage.shared}
-    return {**public_ins(spec, planned.method.public_inputs), **earlier, **shared}
-
-
 def _description(planned: PlannedMethod | PlannedShared, stage: Stage) -> str:
     if stage.public:
         return f"{stage.title} Reads nothing private and charges nothing."
@@ -183,6 +168,7 @@ class _StageRun:
     spec: PrivateDatasetSpec
     plan: DatasetPlan
     planned: PlannedMethod | PlannedShared
+    node: Node
     stage: Stage
     in_parts: bool
     context: dg.AssetExecutionContext
@@ -254,8 +240,7 @@ class _StageRun:
                 )
             ),
         )
-        if self.stage.reads_corpora and isinstance(self.planned, PlannedMethod):
-            inputs = with_corpora(inputs, self.spec, self.planned, self.ledger, self._store)
+        inputs = with_corpora(inputs, self.node, self.ledger, self._store)
         self.planned.method.check_public(self.stage, inputs)
         return inputs
 
@@ -312,22 +297,13 @@ class _StageRun:
         return replace(room, kept=room.kept * (1 + self.context.resources.workers.open().count))
 
     def _request(self) -> ReleaseRequest:
-        read = (*self.stage.after, *self.stage.shared)
         return stage_request(
             self.spec,
             self.planned,
             self.stage,
             release=self.release,
             run_id=self.context.run_id,
-            inputs=with_corpora_behind(
-                {
-                    **public_versions(self.public_values),
-                    **{name: reservation_of(self.upstream[name]) for name in read},
-                },
-                charges_behind(self.spec, self.planned, self.ledger)
-                if self.stage.reads_corpora
-                else {},
-            ),
+            inputs=inputs_of(self.node, self.public_values, self.upstream, self.ledger),
             rests_on=embeddings_rest_on(self._sensitive, self.spec.name)
             if self.stage.needs_embeddings
             else None,
@@ -338,7 +314,7 @@ class _StageRun:
         method = self.planned.method
         engine = method.terms.engine if method.uses_engine else None
         return {
-            **drawn_from(self.spec, declared_base(self.spec.public_data), self.planned),
+            **self.node.drawn_from,
             "files": model_files(self.public_values, engine),
             "records": self._sensitive.pay_for_records(
                 self.spec.name,
@@ -414,7 +390,7 @@ class _StageRun:
 
     def output(self, stored: StoredRelease) -> dg.Output[Any]:
         """The asset's value, with spend, facts and pictures as metadata."""
-        behind = self.plan.events_behind_stage(self.planned, self.stage)
+        behind = self.plan.graph.events_behind(self.node.name)
         metadata = {
             **spend_metadata(self.ledger, stored.reservation, self.plan.budget, inherited=behind),
             **shown_facts(stored),

@@ -7,6 +7,7 @@ import dagster as dg
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.inputs import Released
+from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.orchestration.assets.keys import public_key
 from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.privacy.ledger import Ledger
@@ -41,6 +42,14 @@ def read_released_stage(
     reservation = reservation_of(value)
     facts, _ = sealed_release(ledger, store, reservation, "/".join(asset.path))
     return Released(reservation=reservation, facts=facts, folder=store.files(reservation))
+
+
+def node_ins(node: Node, public: Iterable[str]) -> dict[str, dg.AssetIn]:
+    """Makes asset inputs of what a node reads: public artifacts, stages and shared histograms."""
+    read = {
+        name: dg.AssetIn([node.spec.name, *place.split("/")]) for name, place in node.reads.items()
+    }
+    return public_ins(node.spec, public) | read
 
 
 def public_ins(spec: PrivateDatasetSpec, names: Iterable[str]) -> dict[str, dg.AssetIn]:

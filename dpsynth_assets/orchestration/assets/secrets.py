@@ -11,7 +11,7 @@ from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.kept import JSON
 from dpsynth_assets.files.whole_files import write_whole
-from dpsynth_assets.methods.dataset_plan import SHARED
+from dpsynth_assets.methods.stages import SHARED
 from dpsynth_assets.orchestration.assets.groups import level_group
 from dpsynth_assets.orchestration.assets.keys import dataset_key, public_key
 from dpsynth_assets.orchestration.assets.parted_records import require_parts

@@ -11,20 +11,24 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, Released
+from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.requests import corpus_request
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, with_corpora_behind
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.orchestration.assets.corpora_behind import charges_behind, with_corpora
+from dpsynth_assets.orchestration.assets.corpora_behind import (
+    corpora_read,
+    inputs_of,
+    with_corpora,
+)
 from dpsynth_assets.orchestration.assets.corpus_metadata import column_schema
 from dpsynth_assets.orchestration.assets.keys import dataset_key, shared_key
 from dpsynth_assets.orchestration.assets.launch import CorpusConfig, release_name, release_seed
 from dpsynth_assets.orchestration.assets.method_assets import described, named, part_asset
 from dpsynth_assets.orchestration.assets.model_steps import model_step
 from dpsynth_assets.orchestration.assets.released_values import (
-    public_ins,
+    node_ins,
     read_released_stage,
-    reservation_of,
 )
 from dpsynth_assets.orchestration.assets.stage_metadata import shown_facts
 from dpsynth_assets.orchestration.metadata import spend_metadata
@@ -36,7 +40,7 @@ from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.release import Cost
-from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
+from dpsynth_assets.public_base.inputs import load_public_inputs
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.tags import PRIVACY, RELEASED
 
@@ -45,12 +49,12 @@ def written_corpus(
     spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
 ) -> dg.AssetsDefinition:
     """The candidate corpus of a method whose rows cost nothing."""
-    method = planned.method
+    method, node = planned.method, plan.graph.nodes[planned.corpus]
 
     @dg.asset(
         **part_asset(spec, planned, CANDIDATE_CORPUS),
-        deps=[dataset_key(spec.name, folder, "corpus") for folder in planned.builds_on],
-        ins=_inputs(spec, planned),
+        deps=corpora_read(node),
+        ins=node_ins(node, method.public_inputs | method.writing_inputs),
         tags={PRIVACY: RELEASED},
         kinds={"pytorch", "polars"},
         **model_step(spec.public_data, *method.models_run(CANDIDATE_CORPUS)),
@@ -80,6 +84,7 @@ def written_corpus(
             spec=spec,
             plan=plan,
             planned=planned,
+            node=node,
             release=release_name(context, config),
             rows=config.rows or method.default_rows,
             upstream=upstream,
@@ -91,9 +96,8 @@ def written_corpus(
         stored = run.stored(report, context.run_id)
         rows = stored.rows if stored.rows is not None else pl.DataFrame()
         rows = rows.with_columns(pl.lit(stored.reservation.id).alias("reservation"))
-        spend = spend_metadata(
-            book, stored.reservation, plan.budget, inherited=plan.events_behind(planned)
-        )
+        behind = plan.graph.events_behind(planned.corpus)
+        spend = spend_metadata(book, stored.reservation, plan.budget, inherited=behind)
         return dg.Output(
             rows,
             metadata={
@@ -108,17 +112,6 @@ def written_corpus(
     return candidate_corpus
 
 
-def _inputs(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dict[str, dg.AssetIn]:
-    """Public artifacts, the method's stages, and the topic histogram where rows follow it."""
-    method = planned.method
-    ins = public_ins(spec, method.public_inputs | method.writing_inputs)
-    for stage in planned.plan.stages:
-        ins[stage.name] = dg.AssetIn(dataset_key(spec.name, planned.folder, stage.name))
-    if planned.follows_topics:
-        ins[TOPIC_HISTOGRAM] = dg.AssetIn(shared_key(spec.name, TOPIC_HISTOGRAM))
-    return ins
-
-
 @dataclass(frozen=True, kw_only=True)
 class _CorpusRun:
     """One run that writes rows: what it reads, what it asks for, and how rows are written."""
@@ -126,6 +119,7 @@ class _CorpusRun:
     spec: PrivateDatasetSpec
     plan: DatasetPlan
     planned: PlannedMethod
+    node: Node
     release: str
     rows: int
     upstream: Mapping[str, Any]
@@ -152,7 +146,7 @@ class _CorpusRun:
                 self.spec,
                 self.planned,
                 rows=self.rows,
-                inputs=self._read(),
+                inputs=inputs_of(self.node, self._public_values, self.upstream, self.book),
                 release=self.release,
                 run_id=run_id,
             ),
@@ -176,7 +170,7 @@ class _CorpusRun:
             salt=f"{self.spec.name}/{self.planned.folder}/{self.release}",
             seed=release_seed(self.release),
         )
-        behind = with_corpora(opened, self.spec, self.planned, self.book, self.store)
+        behind = with_corpora(opened, self.node, self.book, self.store)
         return replace(
             behind,
             released={
@@ -192,18 +186,6 @@ class _CorpusRun:
 
     def _sealed(self, name: str, asset: dg.AssetKey) -> Released:
         return read_released_stage(self.upstream[name], asset, self.book, self.store)
-
-    def _read(self) -> dict[str, str]:
-        """Identity of what the rows are written from: public artifacts, charges of releases."""
-        names = [stage.name for stage in self.planned.plan.stages]
-        names += [TOPIC_HISTOGRAM] if self.planned.follows_topics else []
-        return with_corpora_behind(
-            {
-                **public_versions(self._public_values),
-                **{name: reservation_of(self.upstream[name]) for name in names},
-            },
-            charges_behind(self.spec, self.planned, self.book),
-        )
 
 
 def _description(planned: PlannedMethod) -> str:

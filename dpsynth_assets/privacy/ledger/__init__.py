@@ -5,13 +5,15 @@ be edited unseen), `charges` (cost of an event under the filter), `plans` (cost 
 `older_prices` (entries of older versions), `accounts` (entries become sums), `conditions` and
 `admission` (may this be charged?), `entries` (what is written then), `database` (the table and its
 lock), `checkpoint` and `reservations` (what a machine need not verify again), `witness` (how a lost
-ledger is noticed), `store` (the `Ledger` others call), `statement` and `export` (what is shown).
+ledger is noticed), `store` (the `Ledger` others call), `provenance` (what releases
+are made from), `statement` and `export` (what is shown).
 """
 
 from dpsynth_assets.privacy.ledger.admission import Admission
 from dpsynth_assets.privacy.ledger.chain import GENESIS, ChainProblem, VerifyReport
 from dpsynth_assets.privacy.ledger.checkpoint import Checkpoint
 from dpsynth_assets.privacy.ledger.database import sqlite_path
+from dpsynth_assets.privacy.ledger.provenance import ChargeGraph, Provenance
 from dpsynth_assets.privacy.ledger.schema import (
     LedgerEntry,
     PlannedRelease,
@@ -29,12 +31,14 @@ __all__ = [
     "Admission",
     "BudgetTerms",
     "ChainProblem",
+    "ChargeGraph",
     "Checkpoint",
     "CohortSpend",
     "DatasetSpend",
     "Ledger",
     "LedgerEntry",
     "PlannedRelease",
+    "Provenance",
     "ReleaseRequest",
     "Reservation",
     "SecretTerms",

@@ -202,6 +202,11 @@ class LedgerEntry(NamedTuple):
         return parameters
 
     @property
+    def inputs(self) -> dict[str, Any]:
+        """What a release was made from: public artifacts and reservations, by name."""
+        return dict(self.parameters.get("inputs") or {})
+
+    @property
     def terms(self) -> BudgetTerms | None:
         """Terms in force at the charge; None for a commit."""
         return None if self.terms_json is None else BudgetTerms.from_json(self.terms_json)

@@ -20,6 +20,7 @@ from dpsynth_assets.privacy.ledger.entries import (
     reserve_entry,
     utc_now,
 )
+from dpsynth_assets.privacy.ledger.provenance import ChargeGraph
 from dpsynth_assets.privacy.ledger.schema import (
     RESERVE,
     LedgerEntry,
@@ -172,9 +173,9 @@ class Ledger:
                 found = entry if same else found
         return found
 
-    def charges(self) -> dict[str, LedgerEntry]:
-        """Every charge by its reservation, in order."""
-        return {entry.reservation: entry for entry in self.stream() if entry.kind == RESERVE}
+    def provenance(self, cohort: str | None = None) -> ChargeGraph:
+        """What each charge was made from, of one cohort or of all."""
+        return ChargeGraph(self.stream(cohort))
 
     def sealed_digest(self, reservation_id: str) -> str | None:
         """SHA-256 of the stored release that was committed; None where none was."""

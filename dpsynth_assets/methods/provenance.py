@@ -1,0 +1,164 @@
+"""What a plan will release and from what: the graph that a ledger holds once it was charged.
+
+Nodes are the shared histograms, the stages of every method, and the corpora; an edge is what one
+reads of another. Definitions, requests, prices and audits read it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.methods.base import Staged
+from dpsynth_assets.methods.dependencies import Methods, Planned, readable_corpora
+from dpsynth_assets.methods.drawn_from import drawn_from
+from dpsynth_assets.methods.stages import (
+    CANDIDATE_CORPUS,
+    FINETUNED_GENERATOR,
+    SHARED,
+    MethodPlan,
+    Stage,
+    with_corpora_behind,
+)
+from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
+from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.ledger import Provenance
+
+
+class Part(Protocol):
+    """What releases in stages: a planned method, or a planned histogram."""
+
+    @property
+    def folder(self) -> str:
+        """Its name within the dataset."""
+
+    @property
+    def method(self) -> Staged[Any]:
+        """It, bound to its settings."""
+
+    @property
+    def plan(self) -> MethodPlan:
+        """What it will do and charge."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One value that a plan releases.
+
+    Attributes:
+        spec: The cohort.
+        base: Its public base; None where no file declares it.
+        part: The method, or the shared histogram.
+        stage: The stage that releases it; None for rows written from what all stages released.
+        reads: Names of the stages and histograms that it reads, by the last part of each.
+        corpora: Names of the corpora that it reads, or of the weights behind them, by folder.
+    """
+
+    spec: PrivateDatasetSpec = field(repr=False)
+    base: PublicDataSpec | None = field(repr=False)
+    part: Part
+    stage: Stage | None
+    reads: Mapping[str, str]
+    corpora: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """Folder and last part of its asset's key."""
+        return f"{self.part.folder}/{CANDIDATE_CORPUS if self.stage is None else self.stage.name}"
+
+    @property
+    def event(self) -> Event | None:
+        """What is charged for it alone; None where nothing is, or an ex-post bound alone."""
+        return None if self.stage is None else self.part.plan.charges.get(self.stage.name)
+
+    @property
+    def drawn_from(self) -> dict[str, Any]:
+        """What the declarations decide about its draw: JSON values, public."""
+        return drawn_from(self.spec, self.base, self.part.method)
+
+    def inputs(self, public: Mapping[str, str], charges: Mapping[str, str]) -> dict[str, str]:
+        """Identity of all that it is made from, as its request names it.
+
+        Args:
+            public: Identity of each public artifact that it reads, by name.
+            charges: Reservation of each node that it reads, by the node's name.
+        """
+        read = {name: charges[node] for name, node in self.reads.items()}
+        corpora = {folder: charges[node] for folder, node in self.corpora.items()}
+        return with_corpora_behind({**public, **read}, corpora)
+
+
+class PlanGraph(Provenance):
+    """The nodes of a plan by their names, shared histograms first.
+
+    Attributes:
+        nodes: Nodes by name, `folder/stage` or `folder/candidate_corpus`.
+    """
+
+    def __init__(
+        self,
+        spec: PrivateDatasetSpec,
+        base: PublicDataSpec | None,
+        shared: Iterable[Part],
+        methods: Iterable[Planned],
+    ) -> None:
+        """Links what is planned; a corpus that a method may not read is no edge."""
+        known = {planned.folder: planned for planned in methods}
+        found = [
+            Node(spec, base, part, stage, _read(part, stage), {})
+            for part in shared
+            for stage in part.plan.stages
+        ]
+        released = {node.name for node in found}
+        for planned in known.values():
+            corpora = _corpora(planned, known)
+            found += [
+                Node(
+                    spec,
+                    base,
+                    planned,
+                    stage,
+                    _read(planned, stage),
+                    corpora if stage.reads_corpora else {},
+                )
+                for stage in planned.plan.stages
+            ]
+            if planned.writes_corpus and planned.method.rows_are_free:
+                read = {
+                    stage.name: f"{planned.folder}/{stage.name}" for stage in planned.plan.stages
+                }
+                topics = f"{SHARED}/{TOPIC_HISTOGRAM}"
+                if planned.method.uses_topics and topics in released:
+                    read[TOPIC_HISTOGRAM] = topics
+                found.append(Node(spec, base, planned, None, read, corpora))
+        self.nodes = {node.name: node for node in found}
+
+    def reads(self, name: str) -> Collection[str]:
+        """Names of what a node reads."""
+        node = self.nodes.get(name)
+        return () if node is None else (*node.reads.values(), *node.corpora.values())
+
+    def events_behind(self, name: str) -> tuple[Event, ...]:
+        """Events of all paid releases behind a node, its own left out."""
+        behind = self.behind(name)
+        events = (node.event for other, node in self.nodes.items() if other in behind)
+        return tuple(event for event in events if event is not None)
+
+
+def _read(part: Part, stage: Stage) -> dict[str, str]:
+    """Stages and shared histograms that a stage reads."""
+    own = {name: f"{part.folder}/{name}" for name in stage.after}
+    return own | {name: f"{SHARED}/{name}" for name in stage.shared}
+
+
+def _corpora(planned: Planned, known: Methods) -> dict[str, str]:
+    """Corpora that a method reads, or the weights that wrote them, by folder."""
+    return {
+        folder: f"{folder}/{_made_by(known[folder], weights=planned.method.reads_generator)}"
+        for folder in readable_corpora(planned, known)
+    }
+
+
+def _made_by(planned: Planned, *, weights: bool) -> str:
+    stages = [stage.name for stage in planned.plan.stages]
+    return FINETUNED_GENERATOR if weights and FINETUNED_GENERATOR in stages else CANDIDATE_CORPUS
