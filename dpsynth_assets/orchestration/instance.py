@@ -61,18 +61,9 @@ def in_timeline(instance: "dg.DagsterInstance", job: str) -> "dg.DagsterInstance
         instance: Where the run is recorded.
         job: Name of the job that is run.
     """
-    from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
-    from dagster._core.remote_origin import (
-        ManagedGrpcPythonEnvCodeLocationOrigin,
-        RemoteJobOrigin,
-        RemoteRepositoryOrigin,
-    )
-    from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+    from dpsynth_assets.orchestration.dagster_internals import origin_of
 
-    location = ManagedGrpcPythonEnvCodeLocationOrigin(
-        LoadableTargetOrigin(module_name="dpsynth_assets.definitions"), LOCATION
-    )
-    origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME), job)
+    origin = origin_of("dpsynth_assets.definitions", LOCATION, job)
     create = partial(instance.create_run_for_job, remote_job_origin=origin)
     vars(instance)["create_run_for_job"] = create  # What `execute_in_process` calls.
     return instance

@@ -1,9 +1,9 @@
 """Automation of what follows new releases: post-processing, and nothing that spends."""
 
 import dagster as dg
-from dagster_shared.record import replace
 
 from dpsynth_assets.orchestration.assets.replaced_ops import with_attributes
+from dpsynth_assets.orchestration.dagster_internals import replaced_record
 
 FOLLOWS_RELEASES = (
     dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed()
@@ -25,7 +25,7 @@ def with_followed_checks(definitions: dg.Definitions) -> dg.Definitions:
     parts = [
         each for each in definitions.asset_checks or () if isinstance(each, dg.AssetsDefinition)
     ]
-    return replace(definitions, asset_checks=[_followed(each) for each in parts])
+    return replaced_record(definitions, asset_checks=[_followed(each) for each in parts])
 
 
 def _followed(part: dg.AssetsDefinition) -> dg.AssetsDefinition:
@@ -38,4 +38,4 @@ def _followed(part: dg.AssetsDefinition) -> dg.AssetsDefinition:
 def _follows(spec: dg.AssetCheckSpec) -> dg.AssetCheckSpec:
     # Attacks that a check waits for may never be made: it is taken without them.
     own = dg.AutomationCondition.eager().allow(dg.AssetSelection.assets(spec.asset_key))
-    return replace(spec, automation_condition=own.with_label("follows its asset"))
+    return replaced_record(spec, automation_condition=own.with_label("follows its asset"))

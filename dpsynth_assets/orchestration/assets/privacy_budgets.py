@@ -19,6 +19,7 @@ from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.orchestration.assets.keys import AGREES, AUDIT, AUDIT_TRAIL
 from dpsynth_assets.orchestration.assets.materialised import short_digest
 from dpsynth_assets.orchestration.assets.partitions import asset_of_cohort
+from dpsynth_assets.orchestration.dagster_internals import schedule_execution_time_iterator
 from dpsynth_assets.orchestration.metadata import code_references, compared
 from dpsynth_assets.orchestration.resources.check_results import last_result, report_check
 from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
@@ -120,8 +121,6 @@ def month_of_last_round(cohort: CohortBudget, now: float) -> str:
     Returns:
         The month; empty where no schedule comes to it, in this calendar or at all.
     """
-    from dagster._utils.schedules import schedule_execution_time_iterator
-
     if not cohort.schedule or not cohort.rounds_left:
         return ""
     ticks = schedule_execution_time_iterator(now, cohort.schedule, cohort.timezone)

@@ -5,6 +5,8 @@ from typing import Any
 
 import dagster as dg
 
+from dpsynth_assets.orchestration.dagster_internals import DecoratedOpFunction
+
 
 def replaced_op(
     op: dg.OpDefinition,
@@ -13,8 +15,6 @@ def replaced_op(
     tags: Mapping[str, str] | None = None,
 ) -> dg.OpDefinition:
     """The same op with another body or other tags; None keeps what it has."""
-    from dagster._core.definitions.decorators.op_decorator import DecoratedOpFunction
-
     return dg.OpDefinition(
         compute_fn=op.compute_fn if body is None else DecoratedOpFunction(body),
         name=op.name,

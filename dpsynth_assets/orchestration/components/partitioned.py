@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-from dagster_shared.record import replace
 
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, complete_cohort
 from dpsynth_assets.orchestration.assets.partitions import partitions_of, show_partitions
 from dpsynth_assets.orchestration.assets.replaced_ops import replaced_op, with_attributes
+from dpsynth_assets.orchestration.dagster_internals import decorated_function, replaced_record
 from dpsynth_assets.orchestration.resources.private_section import public_section
 
 Build = Callable[[PrivateDatasetSpec], dg.Definitions]
@@ -51,20 +51,13 @@ def _partitioned(
     step = _Step(spec, build, part.op.name)
     return with_attributes(
         part,
-        node_def=replaced_op(part.op, body=step.of(_body(part.op))),
+        node_def=replaced_op(part.op, body=step.of(decorated_function(part.op))),
         specs=[each.replace_attributes(partitions_def=partitions) for each in part.specs],
         check_specs_by_output_name={
-            output: replace(each, partitions_def=partitions) for output, each in checks.items()
+            output: replaced_record(each, partitions_def=partitions)
+            for output, each in checks.items()
         },
     )
-
-
-def _body(op: dg.OpDefinition) -> Callable[..., Any]:
-    """The function that was decorated as an asset or a check."""
-    from dagster._core.definitions.decorators.op_decorator import DecoratedOpFunction
-
-    made = op.compute_fn
-    return made.decorated_fn if isinstance(made, DecoratedOpFunction) else made
 
 
 @dataclass(frozen=True)
@@ -121,5 +114,5 @@ class _Step:
         built = self.build(cohort)
         for part in (*_definitions(built.assets), *_definitions(built.asset_checks)):
             if part.op.name == wanted:
-                return _body(part.op)
+                return decorated_function(part.op)
         raise ValueError(f"expected a step {wanted} of {cohort.name}, got none.")

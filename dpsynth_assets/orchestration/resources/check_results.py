@@ -8,17 +8,16 @@ that ends early would hide the results of what it never made anew.
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (
-    AssetCheckEvaluationTargetMaterializationData,
-)
-from dagster._core.event_api import PartitionKeyFilter
-from dagster._core.events import DagsterEvent, DagsterEventType
-from dagster._core.storage.asset_check_execution_record import (
-    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
-    AssetCheckExecutionRecordStatus,
-)
-from dagster_shared.record import replace
 
+from dpsynth_assets.orchestration.dagster_internals import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
+    AssetCheckEvaluationTargetMaterializationData,
+    AssetCheckExecutionRecordStatus,
+    DagsterEvent,
+    DagsterEventType,
+    PartitionKeyFilter,
+    replaced_record,
+)
 from dpsynth_assets.orchestration.resources.private_section import is_refused
 
 _RECENT = 20
@@ -54,7 +53,7 @@ def report_check(instance: dg.DagsterInstance, evaluation: dg.AssetCheckEvaluati
         target = AssetCheckEvaluationTargetMaterializationData(
             storage_id=last.storage_id, run_id=last.run_id, timestamp=last.timestamp
         )
-        evaluation = replace(evaluation, target_materialization_data=target)
+        evaluation = replaced_record(evaluation, target_materialization_data=target)
     if partition is None:
         instance.report_runless_asset_event(evaluation)
     elif last is not None and (run := instance.get_run_by_id(last.run_id)) is not None:

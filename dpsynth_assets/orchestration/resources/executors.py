@@ -13,9 +13,12 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import dagster as dg
-from dagster._core.errors import DagsterExecutionInterruptedError, DagsterUserCodeProcessError
-from dagster._utils.error import SerializableErrorInfo
 
+from dpsynth_assets.orchestration.dagster_internals import (
+    DagsterExecutionInterruptedError,
+    DagsterUserCodeProcessError,
+    SerializableErrorInfo,
+)
 from dpsynth_assets.orchestration.resources.check_results import keep_results
 from dpsynth_assets.orchestration.resources.live_runs import hold_until_exit
 from dpsynth_assets.orchestration.resources.model_pool import carry_over_limit, has_gpu

@@ -80,13 +80,13 @@ def was_interrupted(events: Iterable[Any]) -> bool:
 
 
 def _raise(*_: object) -> None:
-    from dagster._core.errors import DagsterExecutionInterruptedError
+    from dpsynth_assets.orchestration.dagster_internals import DagsterExecutionInterruptedError
 
     raise DagsterExecutionInterruptedError
 
 
 def _watch(over: threading.Event, dropped: threading.Event, main: int) -> None:
-    from dagster._utils.interrupts import check_captured_interrupt
+    from dpsynth_assets.orchestration.dagster_internals import check_captured_interrupt
 
     noted = 0.0
     while not over.wait(_POLL_SECONDS):

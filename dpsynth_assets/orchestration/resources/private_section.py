@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
-from dagster._core.errors import DagsterExecutionInterruptedError
 
 from dpsynth_assets.files.redaction import (
     is_out_of_memory,
@@ -18,6 +17,7 @@ from dpsynth_assets.files.redaction import (
     may_be_shown,
     redacted,
 )
+from dpsynth_assets.orchestration.dagster_internals import DagsterExecutionInterruptedError
 from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
 from dpsynth_assets.records.columns import SourceError
 

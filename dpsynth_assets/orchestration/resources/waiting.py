@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from dpsynth_assets.orchestration.resources.live_runs import describe, free_dead_runs
-from dpsynth_assets.orchestration.resources.pool_claims import rest_between_claims
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -31,6 +30,8 @@ def watched(
         run_id: The run that executes in this process.
         say: Takes a line for the log of the run or for the terminal; called from another thread.
     """
+    from dpsynth_assets.orchestration.dagster_internals import rest_between_claims
+
     rest_between_claims()
     over = threading.Event()
     _tell(instance, _Waits(instance, run_id), say)  # The dead of earlier are gone before it asks.

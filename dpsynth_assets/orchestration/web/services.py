@@ -55,14 +55,13 @@ def _written(workspace: dict[str, object]) -> Iterator[Path]:
 def _code_server(workspace: Path) -> Iterator[Path]:
     """Loads the definitions once, for web server and daemon; yields a workspace that asks it."""
     import dagster as dg
-    from dagster._cli.proxy_server_manager import ProxyServerManager
-    from dagster._core.workspace.load_target import WorkspaceFileTarget
 
-    target = WorkspaceFileTarget(paths=[str(workspace)])
+    from dpsynth_assets.orchestration.dagster_internals import code_servers
+
     with (
         dg.DagsterInstance.get() as instance,
-        ProxyServerManager(instance, target, code_server_log_level="WARNING") as servers,
-        _written({"load_from": list(servers.get_code_server_specs())}) as asking,
+        code_servers(instance, workspace) as servers,
+        _written({"load_from": servers}) as asking,
     ):
         yield asking
 
@@ -98,7 +97,7 @@ def _daemon(workspace: Path) -> Iterator[None]:
 
 def _run_daemon(lifeline: int, workspace: str) -> None:
     """Runs Dagster's daemon until the other end of a pipe is closed."""
-    from dagster._daemon.cli import cli
+    from dpsynth_assets.orchestration.dagster_internals import run_daemon
 
     def watch() -> None:
         os.read(lifeline, 1)  # Returns when whoever holds the other end closes it, or is gone.
@@ -106,7 +105,7 @@ def _run_daemon(lifeline: int, workspace: str) -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     levels = ["--log-level", "warning", "--code-server-log-level", "warning"]
-    cli(["run", "--workspace", workspace, *levels])
+    run_daemon(["--workspace", workspace, *levels])
 
 
 if __name__ == "__main__":

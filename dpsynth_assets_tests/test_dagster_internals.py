@@ -1,14 +1,17 @@
-"""A run that waits for a place in a pool rests between two questions, with either executor."""
+"""What Dagster does not promise stands in one module, and what it replaces there works."""
 
+import re
 import threading
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import dagster as dg
 import pytest
 from dagster._core.execution.plan import instance_concurrency_context as concurrency
 
-from dpsynth_assets.orchestration.resources import pool_claims, waiting
+from dpsynth_assets.orchestration import dagster_internals
+from dpsynth_assets.orchestration.resources import waiting
 from dpsynth_assets.orchestration.resources.executors import declared_executor
 
 POOL = "narrow"
@@ -38,7 +41,7 @@ def test_a_waiting_run_asks_a_few_times_a_second(tmp_path, monkeypatch, executor
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(waiting, "free_dead_runs", lambda _: [])  # "another" is no real run.
     asked, rested = [], []
-    pool_claims.rest_between_claims()
+    dagster_internals.rest_between_claims()
     ask = concurrency.InstanceConcurrencyContext.claim
 
     def counted(self, *arguments, **named):
@@ -47,7 +50,7 @@ def test_a_waiting_run_asks_a_few_times_a_second(tmp_path, monkeypatch, executor
 
     counted.rests = True
     monkeypatch.setattr(concurrency.InstanceConcurrencyContext, "claim", counted)
-    monkeypatch.setattr(pool_claims, "REST_SECONDS", 0.05)
+    monkeypatch.setattr(dagster_internals, "REST_SECONDS", 0.05)
     with dg.DagsterInstance.local_temp(str(tmp_path), overrides=PER_OP) as instance:
         storage = instance.event_log_storage
         storage.set_concurrency_slots(POOL, 1)
@@ -69,3 +72,11 @@ def test_a_waiting_run_asks_a_few_times_a_second(tmp_path, monkeypatch, executor
     assert len(rested) >= 12
     gaps = [after - before for before, after in pairwise(rested)]
     assert min(gaps) >= 0.05
+
+
+def test_one_module_alone_imports_what_dagster_does_not_promise():
+    inside = Path(dagster_internals.__file__)
+    others = [path for path in inside.parents[1].rglob("*.py") if path != inside]
+    private = re.compile(r"\b(from|import)\s+(dagster\._|dagster_shared)")
+    assert private.search(inside.read_text())
+    assert [path for path in others if private.search(path.read_text())] == []
