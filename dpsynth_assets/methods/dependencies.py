@@ -12,26 +12,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.base import Method, Staged
 from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Provenance
 
 
-class Planned(Protocol):
-    """A method of a dataset file with its settings and its plan (`dataset_plan.PlannedMethod`)."""
+class Part(Protocol):
+    """What releases in stages: a planned method, or a histogram that methods share."""
 
     @property
     def folder(self) -> str:
         """Its name within the dataset."""
 
     @property
-    def method(self) -> Method[Any]:
-        """The bound method."""
+    def method(self) -> Staged[Any]:
+        """It, bound to its settings."""
 
     @property
     def plan(self) -> MethodPlan:
         """What it will do and charge."""
+
+
+class Planned(Part, Protocol):
+    """A method of a dataset file with its settings and its plan (`dataset_plan.PlannedMethod`)."""
+
+    @property
+    def method(self) -> Method[Any]:
+        """The bound method."""
 
     @property
     def writes_corpus(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.methods.base import Staged
+from dpsynth_assets.methods.dependencies import Part
 
 _RUNNING = (
     "device",
@@ -50,21 +50,21 @@ NO_PART = frozenset(
 
 
 def drawn_from(
-    spec: PrivateDatasetSpec, base: PublicDataSpec | None, method: Staged[Any]
+    spec: PrivateDatasetSpec, base: PublicDataSpec | None, planned: Part
 ) -> dict[str, Any]:
     """Writes what the declarations decide about a method's draws: JSON values, public.
 
     Args:
         spec: The cohort.
         base: Its public base; None where no file declares it.
-        method: The method, or the histogram that methods share.
+        planned: The method, or the histogram that methods share.
     """
     declared = spec.model_dump(mode="json", exclude={"methods"})
     if base is not None:
         declared["public_data"] = base.model_dump(mode="json")
     facts: dict[str, Any] = _deciding(declared)
-    settings = method.config.model_dump(mode="json")
-    own = {name: it for name, it in settings.items() if name not in method.free_settings}
+    settings = planned.method.config.model_dump(mode="json")
+    own = {name: it for name, it in settings.items() if name not in planned.method.free_settings}
     return {**facts, "settings": own, "labels": list(spec.composite_labels[0])}
 
 

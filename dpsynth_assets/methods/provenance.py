@@ -6,39 +6,21 @@ reads of another. Definitions, requests, prices and audits read it.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.methods.base import Staged
-from dpsynth_assets.methods.dependencies import Methods, Planned, readable_corpora
+from dpsynth_assets.methods.dependencies import Methods, Part, Planned, readable_corpora
 from dpsynth_assets.methods.drawn_from import drawn_from
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     FINETUNED_GENERATOR,
     SHARED,
-    MethodPlan,
     Stage,
     with_corpora_behind,
 )
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import Provenance
-
-
-class Part(Protocol):
-    """What releases in stages: a planned method, or a planned histogram."""
-
-    @property
-    def folder(self) -> str:
-        """Its name within the dataset."""
-
-    @property
-    def method(self) -> Staged[Any]:
-        """It, bound to its settings."""
-
-    @property
-    def plan(self) -> MethodPlan:
-        """What it will do and charge."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +56,7 @@ class Node:
     @property
     def drawn_from(self) -> dict[str, Any]:
         """What the declarations decide about its draw: JSON values, public."""
-        return drawn_from(self.spec, self.base, self.part.method)
+        return drawn_from(self.spec, self.base, self.part)
 
     def inputs(self, public: Mapping[str, str], charges: Mapping[str, str]) -> dict[str, str]:
         """Identity of all that it is made from, as its request names it.

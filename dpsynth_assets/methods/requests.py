@@ -5,7 +5,7 @@ from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
-from dpsynth_assets.methods.provenance import Part
+from dpsynth_assets.methods.dependencies import Part
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.guarantees import RESTS_ON
