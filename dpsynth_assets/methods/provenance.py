@@ -91,28 +91,17 @@ class PlanGraph(Provenance):
             for part in shared
             for stage in part.plan.stages
         ]
-        released = {node.name for node in found}
+        follows = {TOPIC_HISTOGRAM} & {node.name.removeprefix(f"{SHARED}/") for node in found}
         for planned in known.values():
-            corpora = _corpora(planned, known)
-            found += [
-                Node(
-                    spec,
-                    base,
-                    planned,
-                    stage,
-                    _read(planned, stage),
-                    corpora if stage.reads_corpora else {},
-                )
-                for stage in planned.plan.stages
-            ]
+            own, corpora = f"{planned.folder}/", _corpora(planned, known)
+            for stage in planned.plan.stages:
+                read = corpora if stage.reads_corpora else {}
+                found.append(Node(spec, base, planned, stage, _read(planned, stage), read))
             if planned.writes_corpus and planned.method.rows_are_free:
-                read = {
-                    stage.name: f"{planned.folder}/{stage.name}" for stage in planned.plan.stages
-                }
-                topics = f"{SHARED}/{TOPIC_HISTOGRAM}"
-                if planned.method.uses_topics and topics in released:
-                    read[TOPIC_HISTOGRAM] = topics
-                found.append(Node(spec, base, planned, None, read, corpora))
+                topics = follows if planned.method.uses_topics else ()
+                rows = {each.name: own + each.name for each in planned.plan.stages}
+                rows |= {name: f"{SHARED}/{name}" for name in topics}
+                found.append(Node(spec, base, planned, None, rows, corpora))
         self.nodes = {node.name: node for node in found}
 
     def reads(self, name: str) -> Collection[str]:
@@ -135,12 +124,9 @@ def _read(part: Part, stage: Stage) -> dict[str, str]:
 
 def _corpora(planned: Planned, known: Methods) -> dict[str, str]:
     """Corpora that a method reads, or the weights that wrote them, by folder."""
-    return {
-        folder: f"{folder}/{_made_by(known[folder], weights=planned.method.reads_generator)}"
-        for folder in readable_corpora(planned, known)
-    }
-
-
-def _made_by(planned: Planned, *, weights: bool) -> str:
-    stages = [stage.name for stage in planned.plan.stages]
-    return FINETUNED_GENERATOR if weights and FINETUNED_GENERATOR in stages else CANDIDATE_CORPUS
+    found = {}
+    for folder in readable_corpora(planned, known):
+        stages = [stage.name for stage in known[folder].plan.stages]
+        weights = planned.method.reads_generator and FINETUNED_GENERATOR in stages
+        found[folder] = f"{folder}/{FINETUNED_GENERATOR if weights else CANDIDATE_CORPUS}"
+    return found

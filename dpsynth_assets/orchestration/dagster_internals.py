@@ -6,10 +6,11 @@ Tried with Dagster 1.13.27. After an upgrade the tests of what imports this modu
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData,
 )
@@ -17,6 +18,7 @@ from dagster._core.definitions.decorators.op_decorator import DecoratedOpFunctio
 from dagster._core.errors import DagsterExecutionInterruptedError, DagsterUserCodeProcessError
 from dagster._core.event_api import PartitionKeyFilter
 from dagster._core.events import DagsterEvent, DagsterEventType
+from dagster._core.execution.plan.instance_concurrency_context import InstanceConcurrencyContext
 from dagster._core.storage.asset_check_execution_record import (
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
     AssetCheckExecutionRecordStatus,
@@ -25,9 +27,6 @@ from dagster._utils.error import SerializableErrorInfo
 from dagster._utils.interrupts import check_captured_interrupt
 from dagster._utils.schedules import schedule_execution_time_iterator
 from dagster_shared.record import replace as replaced_record
-
-if TYPE_CHECKING:
-    import dagster as dg
 
 REST_SECONDS = 0.1
 
@@ -41,27 +40,23 @@ def rest_between_claims() -> None:
     executors of this machine make it themselves, within one function, and nothing that they call
     while a step waits can be given to them.
 
-    Called again it changes nothing. A version of Dagster without the class is left as it is.
+    Called again it changes nothing.
     """
-    with suppress(ImportError, AttributeError):
-        from dagster._core.execution.plan import instance_concurrency_context as module
+    ask = InstanceConcurrencyContext.claim
+    if getattr(ask, "rests", False):
+        return
 
-        owner = module.InstanceConcurrencyContext
-        ask = owner.claim
-        if getattr(ask, "rests", False):
-            return
+    def claim(self: Any, *arguments: Any, **named: Any) -> bool:
+        claimed = bool(ask(self, *arguments, **named))
+        if not claimed:
+            time.sleep(REST_SECONDS)
+        return claimed
 
-        def claim(self: Any, *arguments: Any, **named: Any) -> bool:
-            claimed = bool(ask(self, *arguments, **named))
-            if not claimed:
-                time.sleep(REST_SECONDS)
-            return claimed
-
-        claim.rests = True  # type: ignore[attr-defined]
-        owner.claim = claim  # type: ignore[method-assign]
+    claim.rests = True  # type: ignore[attr-defined]
+    InstanceConcurrencyContext.claim = claim  # type: ignore[method-assign]
 
 
-def decorated_function(op: "dg.OpDefinition") -> Callable[..., Any]:
+def decorated_function(op: dg.OpDefinition) -> Callable[..., Any]:
     """The function that was decorated as an asset or a check."""
     made = op.compute_fn
     return made.decorated_fn if isinstance(made, DecoratedOpFunction) else made
@@ -83,7 +78,7 @@ def origin_of(module: str, location: str, job: str) -> Any:
 
 
 @contextmanager
-def code_servers(instance: "dg.DagsterInstance", workspace: Path) -> Iterator[list[Any]]:
+def code_servers(instance: dg.DagsterInstance, workspace: Path) -> Iterator[list[Any]]:
     """Starts the code servers of a workspace file; yields what a workspace says of each."""
     from dagster._cli.proxy_server_manager import ProxyServerManager
     from dagster._core.workspace.load_target import WorkspaceFileTarget

@@ -166,6 +166,7 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
         LedgerIntegrityError: The chain is broken.
     """
     graph = ChargeGraph(entries)
+    places = {name: charge.seq for name, charge in graph.charges.items()}
     stored = {e.reservation: e.artifact_digest or "" for e in entries if e.kind == COMMIT}
     lines: dict[int, HistoryLine] = {}
     added: dict[int, float] = {}
@@ -199,16 +200,12 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
             state=RELEASED_STATE if entry.reservation in stored else CHARGED_STATE,
             artifact_digest=stored.get(entry.reservation, ""),
             entry_hash=entry.hash,
-            builds_on=_builds_on(entry, graph),
+            builds_on=tuple(
+                sorted(places[name] for name in places.keys() & graph.reads(entry.reservation))
+            ),
         )
         for entry in graph.charges.values()
     )
-
-
-def _builds_on(entry: LedgerEntry, graph: ChargeGraph) -> tuple[int, ...]:
-    """Entries of the charges that a request names among its inputs."""
-    named = {name for name in graph.reads(entry.reservation) if name in graph.charges}
-    return tuple(sorted(graph.charges[name].seq for name in named))
 
 
 def to_csv(trail: AuditTrail) -> str:

@@ -120,7 +120,7 @@ def cohort_label(
     return _label(entries, _account(entries, cohort), charges, subject, audits)
 
 
-def _weakest(charges: Sequence[LedgerEntry]) -> GuaranteeType:
+def weakest(charges: Sequence[LedgerEntry]) -> GuaranteeType:
     """States what holds for several releases seen together."""
     kinds = {GuaranteeType(entry.guarantee) for entry in charges}
     weaker = (kind for kind in (GuaranteeType.EX_POST, GuaranteeType.SECRET) if kind in kinds)
@@ -134,7 +134,7 @@ def _label(
     subject: Mapping[str, Any],
     audits: Sequence[Mapping[str, Any]],
 ) -> Label:
-    terms, guarantee = charges[-1].terms, _weakest(charges)
+    terms, guarantee = charges[-1].terms, weakest(charges)
     if terms is None:
         raise PrivacyError("Expected terms in a ledger charge, got none. Verify the ledger.")
     spend = cohort_spend(account.cohort, account)

@@ -28,7 +28,7 @@ from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.releases.once import Drawn, release_once
 from dpsynth_assets.releases.sealed import sealed_release
 from dpsynth_assets.releases.store import StoredReleases
-from dpsynth_assets.report.label import ROWS, Label, corpus_label
+from dpsynth_assets.report.label import ROWS, Label, corpus_label, weakest
 
 CODE_VERSION = "1"
 
@@ -122,13 +122,8 @@ class Artifact:
     def guarantee(self) -> GuaranteeType:
         """What holds for everything behind a row together."""
         graph = self.cohort.ledger.provenance()
-        kinds = {
-            GuaranteeType(each.guarantee)
-            for reservation in self.reads.values()
-            for each in graph.charges_behind(reservation)
-        }
-        weaker = (each for each in (GuaranteeType.EX_POST, GuaranteeType.SECRET) if each in kinds)
-        return next(weaker, GuaranteeType.DP)
+        charges = [each for name in self.reads.values() for each in graph.charges_behind(name)]
+        return weakest(charges)
 
     def line(self, day: str) -> Label:
         """Writes the ledger's line of a day, where there is none yet; returns the rows' label.
