@@ -20,7 +20,7 @@ from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import GaussianEvent
-from dpsynth_assets.privacy.histogram import release_histogram
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
@@ -163,7 +163,9 @@ def gradients_of(mechanism, records=10):
 
 
 def histogram_cost(records):
-    return release_histogram([records, 0], noise="laplace", scale=2.0, relation=ADD_REMOVE).cost
+    return (
+        NoisyHistogram(noise="laplace", scale=2.0, relation=ADD_REMOVE).release([records, 0]).cost
+    )
 
 
 def vector_cost(records):

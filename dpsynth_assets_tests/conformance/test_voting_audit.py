@@ -81,4 +81,4 @@ def test_group_privacy_forgotten_is_caught():
 @pytest.mark.statistical
 def test_rounds_charged_as_one_are_caught():
     mechanism = voting()
-    assert refutes(mechanism, mechanism.round_event)
+    assert refutes(mechanism, mechanism.histogram.event())

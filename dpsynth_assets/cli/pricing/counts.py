@@ -15,7 +15,7 @@ from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
 from dpsynth_assets.privacy.histogram import (
-    histogram_event,
+    NoisyHistogram,
     l1_sensitivity,
     l2_sensitivity,
     scale_for,
@@ -40,12 +40,12 @@ class Histogram(Settings):
 
     def event(self) -> Event:
         """Prices the histogram."""
-        return histogram_event(
+        return NoisyHistogram(
             noise=self.noise,
             scale=self.scale,
             relation=self.relation,
             max_records_per_unit=self.max_records_per_unit,
-        )
+        ).event()
 
     def epsilon(self, delta: float, accountant: str) -> float:
         """Computes ε of one release; integer Gaussian noise has an exact curve of its own."""
