@@ -19,6 +19,7 @@ from dpsynth_assets.privacy.bounded_range import (
     recursion_is_affordable,
 )
 from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.privacy.errors import check_positive
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     Event,
@@ -72,7 +73,7 @@ def largest_token_count(
     Returns:
         r >= 0; 0 when not even one token fits.
     """
-    _check_target(target_epsilon)
+    check_positive("target_epsilon", target_epsilon)
     if epsilon_of(other_events, delta, accountant) > target_epsilon:
         return 0
     if accountant == "tight" and recursion_is_affordable(
@@ -204,7 +205,7 @@ def integer_noise_std(
         as fits, under `tight` about 1 / (24σ²), relative. 1 where less would do, the least that
         integer noise allows.
     """
-    _check_target(target_epsilon)
+    check_positive("target_epsilon", target_epsilon)
     rho = float(sum(event.rho for event in events_at(1.0)))
     tight = accountant == "tight"
     worth = gaussian_mu(target_epsilon, delta) if tight else 0.0
@@ -290,7 +291,7 @@ def _spent(
     target_epsilon: float, delta: float, accountant: str, other_events: Sequence[Event]
 ) -> float:
     """Computes ε of the other events; refuses them where they alone exceed the target."""
-    _check_target(target_epsilon)
+    check_positive("target_epsilon", target_epsilon)
     spent = epsilon_of(other_events, delta, accountant)
     if spent > target_epsilon:
         raise ValueError(
@@ -312,11 +313,6 @@ def _smallest_multiplier(cost: Callable[..., float], guess: float, target_epsilo
             partial(cost, discretization=discretization), guess, target_epsilon
         )
     return guess
-
-
-def _check_target(target_epsilon: float) -> None:
-    if not (target_epsilon > 0 and math.isfinite(target_epsilon)):
-        raise ValueError(f"Expected 0 < target_epsilon < inf, got {target_epsilon}.")
 
 
 _BELOW = 1.0 - 1e-9

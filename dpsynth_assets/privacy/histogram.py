@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.errors import check_positive
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent, DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.noise import discrete_gaussian, discrete_laplace
@@ -129,8 +130,7 @@ def scale_for(
     Raises:
         ValueError: If ε is not positive and finite.
     """
-    if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise ValueError(f"Expected 0 < epsilon < inf, got {epsilon}.")
+    check_positive("epsilon", epsilon)
     if noise == "laplace":
         return math.nextafter(l1_sensitivity(relation, max_records_per_unit) / epsilon, math.inf)
 

@@ -18,7 +18,7 @@ from dpsynth_assets.privacy.voting import NO_VOTE, GaussianVoting, threshold_vot
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 
 
-def moved(mechanism):
+def largest_move(mechanism):
     """How far one unit moves a round's votes at most."""
     votes = mechanism.votes_per_record * mechanism.max_records_per_unit
     return l2_sensitivity(mechanism.relation, votes)
@@ -71,7 +71,7 @@ def test_votes_of_neighbours_differ_by_at_most_the_sensitivity(votes, records, r
     mechanism = voting(votes=votes, relation=relation, records=records)
     with_unit = mechanism.count(np.array(others + unit), 4)
     without = mechanism.count(np.array(others + instead), 4)
-    assert np.linalg.norm(with_unit - without) <= moved(mechanism)
+    assert np.linalg.norm(with_unit - without) <= largest_move(mechanism)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_the_sensitivity_is_attained_when_a_unit_votes_for_one_candidate(relatio
     moved = 1 if relation is REPLACE_ONE else NO_VOTE
     without = mechanism.count(np.full((2, 3), moved), 2)
     assert np.linalg.norm(with_unit - without) == pytest.approx(distance)
-    assert moved(mechanism) == pytest.approx(distance)
-    assert moved(mechanism) >= distance
+    assert largest_move(mechanism) == pytest.approx(distance)
+    assert largest_move(mechanism) >= distance
     counts = 2 if relation is REPLACE_ONE else 1
     assert mechanism.histogram.event() == DiscreteGaussianEvent(
         noise_std=8.0, shift=6, count=counts

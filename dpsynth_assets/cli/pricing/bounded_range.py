@@ -12,9 +12,9 @@ from dpsynth_assets.cli.pricing.printing import down_significant, say_delta, say
 from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
 from dpsynth_assets.privacy.batch_terms import context_changes
 from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon, recursion_is_affordable
+from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
-from dpsynth_assets.privacy.renyi import check_delta
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ from dpsynth_assets.cli.pricing.commands import Answer, Settings, command
 from dpsynth_assets.cli.pricing.options import Accountant, AtEpsilon, Delta, at_least_one
 from dpsynth_assets.cli.pricing.printing import say_delta, say_epsilon, up
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, privacy_profile
+from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.events import Event, event_from_json
-from dpsynth_assets.privacy.renyi import check_delta, float_up
+from dpsynth_assets.privacy.renyi import float_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 

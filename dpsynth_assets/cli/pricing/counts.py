@@ -12,6 +12,7 @@ from dpsynth_assets.cli.pricing.options import Accountant, Delta, TargetEpsilon,
 from dpsynth_assets.cli.pricing.printing import say_epsilon, up, up_significant
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, gaussian_mu_of
 from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
 from dpsynth_assets.privacy.histogram import (
@@ -20,7 +21,7 @@ from dpsynth_assets.privacy.histogram import (
     l2_sensitivity,
     scale_for,
 )
-from dpsynth_assets.privacy.renyi import check_delta, float_up, zcdp_rho
+from dpsynth_assets.privacy.renyi import float_up, zcdp_rho
 from dpsynth_assets.privacy.voting import GaussianVoting, voting_noise_std
 
 LARGEST_TABULATED = 100.0

@@ -21,8 +21,8 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
+from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.events import Event
-from dpsynth_assets.privacy.renyi import check_delta
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 

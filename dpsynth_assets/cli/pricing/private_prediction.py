@@ -19,17 +19,12 @@ from dpsynth_assets.cli.pricing.printing import (
     up_significant,
 )
 from dpsynth_assets.cli.pricing.tokens import SLACK, UNIT, Tokens, rho_of_one
-from dpsynth_assets.privacy.accounting import (
-    epsilon_of,
-    privacy_profile,
-    zcdp_epsilon_closed_form,
-    zcdp_rho,
-)
+from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
 from dpsynth_assets.privacy.calibration import largest_token_count, smallest_batch_size
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.events import BoundedRangeEvent, Event, PureEvent
 from dpsynth_assets.privacy.monotone_search import largest_count
-from dpsynth_assets.privacy.renyi import float_up
+from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon_closed_form, zcdp_rho
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,9 +28,9 @@ from dpsynth_assets.cli.pricing.options import (
 from dpsynth_assets.cli.pricing.printing import say_epsilon, terms, up_significant
 from dpsynth_assets.privacy.accounting import epsilon_of, gaussian_mu_of
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
+from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon, gaussian_mu
-from dpsynth_assets.privacy.renyi import check_delta
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
 
