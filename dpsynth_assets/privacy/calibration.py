@@ -6,6 +6,7 @@ most the target under the same accountant.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -258,15 +259,16 @@ def dp_sgd_noise_multiplier(
         )
     room = _gaussian_room(target_epsilon, delta, accountant, other_events)
 
+    training = PoissonGaussianEvent(
+        sampling_probability=sampling_probability,
+        noise_multiplier=1.0,
+        steps=steps,
+        max_records_per_unit=max_records_per_unit,
+        replaced=replaced,
+    )
+
     def cost(multiplier: float, discretization: float) -> float:
-        training = PoissonGaussianEvent(
-            sampling_probability=sampling_probability,
-            noise_multiplier=multiplier,
-            steps=steps,
-            max_records_per_unit=max_records_per_unit,
-            replaced=replaced,
-        )
-        events = [*other_events, training]
+        events = [*other_events, _with_noise(training, multiplier)]
         return epsilon_of(events, delta, accountant, discretization=discretization)
 
     # Many sampled steps are close to μ-GDP with μ² = q² T (e^(1/σ²) − 1) (Bu et al. 2020).
@@ -366,16 +368,15 @@ def training_noise_multiplier(
     order = filter_order(budget_epsilon, delta)
     room = order * zcdp_rho(target_epsilon, delta) * _BELOW
 
-    def event(multiplier: float) -> PoissonGaussianEvent:
-        return PoissonGaussianEvent(
-            sampling_probability=sampling_probability,
-            noise_multiplier=multiplier,
-            steps=steps,
-            max_records_per_unit=max_records_per_unit,
-            replaced=replaced,
-        )
-
-    unsampled = math.sqrt(float(event(1.0).rho) * order / room)
+    training = PoissonGaussianEvent(
+        sampling_probability=sampling_probability,
+        noise_multiplier=1.0,
+        steps=steps,
+        max_records_per_unit=max_records_per_unit,
+        replaced=replaced,
+    )
+    event = partial(_with_noise, training)
+    unsampled = math.sqrt(float(training.rho) * order / room)
     guess = max(unsampled * sampling_probability, min(unsampled, 0.5))
     found = smallest_multiplier(lambda z: renyi_divergence(event(z), order), guess, room)
     if epsilon_of([event(found)], delta, "zcdp") <= target_epsilon:
@@ -383,6 +384,10 @@ def training_noise_multiplier(
     return smallest_multiplier(
         lambda z: _alone(event(z), target_epsilon, delta), found, target_epsilon
     )
+
+
+def _with_noise(training: PoissonGaussianEvent, multiplier: float) -> PoissonGaussianEvent:
+    return replace(training, noise_multiplier=multiplier)
 
 
 def _alone(event: PoissonGaussianEvent, target_epsilon: float, delta: float) -> float:
