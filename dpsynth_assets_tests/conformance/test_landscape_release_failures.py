@@ -16,6 +16,7 @@ from dpsynth_assets import privacy
 from dpsynth_assets.attacks.audits import find_audit
 from dpsynth_assets.attacks.audits.entropy import REAL, seeded_everywhere
 from dpsynth_assets.attacks.audits.gradients import private_gradient
+from dpsynth_assets.attacks.audits.sums import release_vector_mean
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -25,7 +26,7 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.privacy.vector_mean import VectorMean, release_vector_mean
+from dpsynth_assets.privacy.vector_mean import VectorMean
 from dpsynth_assets.privacy.voting import GaussianVoting
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 

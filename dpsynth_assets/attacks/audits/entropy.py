@@ -21,6 +21,7 @@ from dpsynth_assets.attacks.audits.audit import (
     Finding,
 )
 from dpsynth_assets.attacks.audits.gradients import private_gradient
+from dpsynth_assets.attacks.audits.sums import release_vector_mean
 from dpsynth_assets.attacks.audits.token_draws import MEAN
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
@@ -30,7 +31,6 @@ from dpsynth_assets.privacy.secret_clustering import SecretClustering
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.vector_mean import release_vector_mean
 
 SEED = 42
 SIZE = 128

@@ -7,6 +7,7 @@ other settings, noise or neighbours against the claim.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,10 @@ from dpsynth_assets.attacks.audits.audit import (
 )
 from dpsynth_assets.privacy.events import Event, GaussianEvent
 from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
+from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import (
-    release_vector_mean,
+    VectorMean,
     stacked_l2_sensitivity,
     vector_mean_event,
 )
@@ -101,6 +103,13 @@ def _canaries(first: int, sign: float) -> np.ndarray:
     index = np.arange(CANARIES)
     vectors[index, :, first + index] = sign * np.array(L2_BOUNDS)
     return vectors
+
+
+def release_vector_mean(vectors: np.ndarray, **settings: Any) -> Release[np.ndarray]:
+    """Releases the means of (N, L, d) vectors; settings are those of `VectorMean`."""
+    mean = VectorMean(dimensions=vectors.shape[2], **settings)
+    mean.add(vectors)
+    return mean.release()
 
 
 def _correlations(noise_std: float, *, replaced: bool) -> np.ndarray:
