@@ -27,6 +27,7 @@ from dpsynth_assets.privacy.integer_gaussian import (
 )
 from dpsynth_assets.privacy.lattice import noise_for_gaussian
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.pairs import pairwise
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 DELTAS = (1e-3, 1e-6, 1e-10)
@@ -54,10 +55,10 @@ def delta(noise_std, shifts, epsilon):
     return float((law[kept] * -np.expm1(epsilon - loss[kept])).sum())
 
 
-@pytest.mark.parametrize("noise_std", [1.0, 1.3, 2.0, 3.7, 10.0])
-@pytest.mark.parametrize("rounds", [1, 2, 5, 10])
-@pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE_ONE])
-@pytest.mark.parametrize("records", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("noise_std", "rounds", "relation", "records"),
+    pairwise([1.0, 1.3, 2.0, 3.7, 10.0], [1, 2, 5, 10], [ADD_REMOVE, REPLACE_ONE], [1, 2, 3]),
+)
 def test_the_charged_profile_is_the_sum_over_all_integers(noise_std, rounds, relation, records):
     event = NoisyHistogram(
         noise="gaussian", scale=noise_std, relation=relation, max_records_per_unit=records

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from dpsynth_assets import privacy
-from dpsynth_assets.attacks.audits import find_audit
 from dpsynth_assets.attacks.audits.entropy import REAL, seeded_everywhere
 from dpsynth_assets.attacks.audits.gradients import private_gradient
 from dpsynth_assets.attacks.audits.sums import release_vector_mean
@@ -137,11 +136,6 @@ def test_a_restart_gets_the_stored_release_and_another_value_pays_again(tmp_path
     fresh = ledger.reserve(make_request(release="2"), make_terms())
     assert not fresh.reused
     assert ledger.spend("tickets").rho == 2 * spent
-
-
-def test_the_audit_of_restarts_counts_one_value_a_charge():
-    result = find_audit("one-draw-a-charge").run()
-    assert (result.claimed, result.observed) == (1.0, 1.0)
 
 
 # Settings read off private records (InvisibleInk: lengths, clip bound and number of texts).
