@@ -1,9 +1,8 @@
-"""Audits of the public-token test against ε = 2/(sσ): exact transcripts, then a statistical one.
+"""Audits of the public-token test against ε = 2/(sσ): exact transcripts.
 
 Exact: the likelihood of "near" k times and then "far" is a sum over the integer noise of the
 threshold, computed with the very scales that the running code asks its sampler for.
-Statistical: Clopper-Pearson intervals of one transcript's probability, from runs of the real
-sampler on neighbouring logits. False alarm: at most 1e-6 for each audit if the claim holds.
+Samples of one transcript are the audit `public-token-test`.
 """
 
 import math
