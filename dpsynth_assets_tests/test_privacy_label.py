@@ -17,7 +17,7 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import histogram_event
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.integer_gaussian import integer_gaussian_delta
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -142,7 +142,9 @@ def test_gaussian_releases_state_their_mu(ledger):
 
 
 def test_whole_counts_state_a_mu_that_dominates_them(ledger):
-    counts = histogram_event(noise="gaussian", scale=1.5, relation=NeighboringRelation.ADD_REMOVE)
+    counts = NoisyHistogram(
+        noise="gaussian", scale=1.5, relation=NeighboringRelation.ADD_REMOVE
+    ).event()
     reservation = release(ledger, event=counts)
     label = corpus_label(ledger.entries(), reservation)
     mu = label["guarantee"]["gaussian_dp_mu"]

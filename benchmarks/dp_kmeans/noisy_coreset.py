@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from dp_kmeans.noisy_tree import UP, Halving, NoisyTree
 
-from dpsynth_assets.privacy.accounting import zcdp_rho
 from dpsynth_assets.privacy.histogram import l2_sensitivity
+from dpsynth_assets.privacy.renyi import zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 HYPERPLANE_STEPS = 1 << 20

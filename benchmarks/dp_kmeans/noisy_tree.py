@@ -13,7 +13,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.events import ComposedEvent, Event, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice, noise_for_gaussian
 from dpsynth_assets.privacy.noise import discrete_gaussian
 from dpsynth_assets.privacy.release import Cost, Release
@@ -106,12 +106,12 @@ class NoisyTree(ABC):
     @property
     def event(self) -> ComposedEvent:
         """Prices one release."""
-        level = histogram_event(
+        level = NoisyHistogram(
             noise="gaussian",
             scale=self.count_noise_std,
             relation=self.relation,
             max_records_per_unit=self.max_records_per_unit,
-        )
+        ).event()
         sums = GaussianEvent(noise_multiplier=float(self.sum_noise_std) / self.moved)
         return ComposedEvent(events=(*[*self.cut_events, level] * self.levels, sums))
 
@@ -171,13 +171,12 @@ class NoisyTree(ABC):
 
     def _noisy_counts(self, private_nodes: np.ndarray, nodes: int) -> np.ndarray:
         counts = np.bincount(private_nodes[private_nodes >= 0], minlength=nodes)
-        released = release_histogram(
-            counts.tolist(),
+        released = NoisyHistogram(
             noise="gaussian",
             scale=self.count_noise_std,
             relation=self.relation,
             max_records_per_unit=self.max_records_per_unit,
-        )
+        ).release(counts.tolist())
         return released.value.astype(np.float64)
 
     def _noisy_sums(self, clipped: np.ndarray, leaves: np.ndarray, count: int) -> np.ndarray:

@@ -20,12 +20,12 @@ from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
-from dpsynth_assets.privacy.accounting import zcdp_epsilon
 from dpsynth_assets.privacy.events import ComposedEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram, scale_for
 from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows_of_labels
 from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.renyi import zcdp_epsilon
 
 CLUSTER_HISTOGRAM = "cluster_histogram"
 """Name of the stage, and of its asset."""

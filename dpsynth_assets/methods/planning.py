@@ -28,11 +28,11 @@ from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.registry import REGISTRY, bound_method, get_method
 from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.methods.topic_histogram import TopicHistogramRelease
-from dpsynth_assets.privacy.accounting import zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import SecretTerms
+from dpsynth_assets.privacy.renyi import zcdp_epsilon, zcdp_rho
 
 SPARE = 1.1
 """Documents that a reference samples for each row that is asked for: a few are blank."""

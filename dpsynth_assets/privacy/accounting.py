@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon, recursion_is_affordable
+from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     DiscreteGaussianEvent,
@@ -46,7 +47,6 @@ from dpsynth_assets.privacy.pld import (
 )
 from dpsynth_assets.privacy.renyi import (
     ORDERS,
-    check_delta,
     delta_at_order,
     epsilon_at_order,
     filter_order,
@@ -57,8 +57,6 @@ from dpsynth_assets.privacy.renyi import (
     renyi_epsilon,
     zcdp_delta,
     zcdp_epsilon,
-    zcdp_epsilon_closed_form,
-    zcdp_rho,
 )
 
 _REPEATS: dict[Any, str] = {
@@ -125,20 +123,6 @@ def _merged(atoms: Sequence[Any], repeats: str) -> list[Any]:
     merged = [replace(one, **{repeats: total}) for one, total in totals.items() if total]
     return sorted(merged, key=lambda event: tuple(vars(event).values()))
 
-
-__all__ = [
-    "ACCOUNTANTS",
-    "composed_pld",
-    "epsilon_of",
-    "epsilon_of_fixed",
-    "filter_epsilon",
-    "gaussian_mu_of",
-    "privacy_profile",
-    "zcdp_delta",
-    "zcdp_epsilon",
-    "zcdp_epsilon_closed_form",
-    "zcdp_rho",
-]
 
 ACCOUNTANTS = ("zcdp", "tight")
 

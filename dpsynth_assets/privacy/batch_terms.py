@@ -17,6 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from dpsynth_assets.privacy.errors import check_positive
 from dpsynth_assets.privacy.renyi import float_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -142,9 +143,8 @@ class BatchTerms:
         **Source** Amin et al. 2024, Lemma 3 and Lemma 4; factor 2 for replace-one from errata
         B-000.
         """
-        for name, value in (("clip_bound", clip_bound), ("temperature", temperature)):
-            if not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
+        check_positive("clip_bound", clip_bound)
+        check_positive("temperature", temperature)
         one_vector = Fraction(clip_bound) / self.expected_batch_size
         numerical = Fraction(self._slack(1, self.batches_per_pass))
         exact = 2 * self.changes * (one_vector + numerical) / Fraction(temperature)

@@ -6,6 +6,7 @@ most the target under the same accountant.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from dpsynth_assets.privacy.bounded_range import (
     recursion_is_affordable,
 )
 from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.privacy.errors import check_positive
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     Event,
@@ -72,7 +74,7 @@ def largest_token_count(
     Returns:
         r >= 0; 0 when not even one token fits.
     """
-    _check_target(target_epsilon)
+    check_positive("target_epsilon", target_epsilon)
     if epsilon_of(other_events, delta, accountant) > target_epsilon:
         return 0
     if accountant == "tight" and recursion_is_affordable(
@@ -204,7 +206,7 @@ def integer_noise_std(
         as fits, under `tight` about 1 / (24σ²), relative. 1 where less would do, the least that
         integer noise allows.
     """
-    _check_target(target_epsilon)
+    check_positive("target_epsilon", target_epsilon)
     rho = float(sum(event.rho for event in events_at(1.0)))
     tight = accountant == "tight"
     worth = gaussian_mu(target_epsilon, delta) if tight else 0.0
@@ -257,15 +259,16 @@ def dp_sgd_noise_multiplier(
         )
     room = _gaussian_room(target_epsilon, delta, accountant, other_events)
 
+    training = PoissonGaussianEvent(
+        sampling_probability=sampling_probability,
+        noise_multiplier=1.0,
+        steps=steps,
+        max_records_per_unit=max_records_per_unit,
+        replaced=replaced,
+    )
+
     def cost(multiplier: float, discretization: float) -> float:
-        training = PoissonGaussianEvent(
-            sampling_probability=sampling_probability,
-            noise_multiplier=multiplier,
-            steps=steps,
-            max_records_per_unit=max_records_per_unit,
-            replaced=replaced,
-        )
-        events = [*other_events, training]
+        events = [*other_events, _with_noise(training, multiplier)]
         return epsilon_of(events, delta, accountant, discretization=discretization)
 
     # Many sampled steps are close to μ-GDP with μ² = q² T (e^(1/σ²) − 1) (Bu et al. 2020).
@@ -290,7 +293,7 @@ def _spent(
     target_epsilon: float, delta: float, accountant: str, other_events: Sequence[Event]
 ) -> float:
     """Computes ε of the other events; refuses them where they alone exceed the target."""
-    _check_target(target_epsilon)
+    check_positive("target_epsilon", target_epsilon)
     spent = epsilon_of(other_events, delta, accountant)
     if spent > target_epsilon:
         raise ValueError(
@@ -312,11 +315,6 @@ def _smallest_multiplier(cost: Callable[..., float], guess: float, target_epsilo
             partial(cost, discretization=discretization), guess, target_epsilon
         )
     return guess
-
-
-def _check_target(target_epsilon: float) -> None:
-    if not (target_epsilon > 0 and math.isfinite(target_epsilon)):
-        raise ValueError(f"Expected 0 < target_epsilon < inf, got {target_epsilon}.")
 
 
 _BELOW = 1.0 - 1e-9
@@ -370,16 +368,15 @@ def training_noise_multiplier(
     order = filter_order(budget_epsilon, delta)
     room = order * zcdp_rho(target_epsilon, delta) * _BELOW
 
-    def event(multiplier: float) -> PoissonGaussianEvent:
-        return PoissonGaussianEvent(
-            sampling_probability=sampling_probability,
-            noise_multiplier=multiplier,
-            steps=steps,
-            max_records_per_unit=max_records_per_unit,
-            replaced=replaced,
-        )
-
-    unsampled = math.sqrt(float(event(1.0).rho) * order / room)
+    training = PoissonGaussianEvent(
+        sampling_probability=sampling_probability,
+        noise_multiplier=1.0,
+        steps=steps,
+        max_records_per_unit=max_records_per_unit,
+        replaced=replaced,
+    )
+    event = partial(_with_noise, training)
+    unsampled = math.sqrt(float(training.rho) * order / room)
     guess = max(unsampled * sampling_probability, min(unsampled, 0.5))
     found = smallest_multiplier(lambda z: renyi_divergence(event(z), order), guess, room)
     if epsilon_of([event(found)], delta, "zcdp") <= target_epsilon:
@@ -387,6 +384,10 @@ def training_noise_multiplier(
     return smallest_multiplier(
         lambda z: _alone(event(z), target_epsilon, delta), found, target_epsilon
     )
+
+
+def _with_noise(training: PoissonGaussianEvent, multiplier: float) -> PoissonGaussianEvent:
+    return replace(training, noise_multiplier=multiplier)
 
 
 def _alone(event: PoissonGaussianEvent, target_epsilon: float, delta: float) -> float:

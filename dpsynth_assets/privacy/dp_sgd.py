@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.privacy.cpu_threads import one_thread_each
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError, UndeclaredPublicFactError
+from dpsynth_assets.privacy.errors import (
+    UnaccountedReleaseError,
+    UndeclaredPublicFactError,
+    check_positive,
+)
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, TruncatedPoissonGaussianEvent
 from dpsynth_assets.privacy.noise import gaussian_like
 from dpsynth_assets.privacy.per_example.arithmetic import GRADIENT_SLACK
@@ -144,10 +148,8 @@ class DpSgdMechanism:
     def __post_init__(self) -> None:
         """Refuses settings without an event, and opens the meter."""
         self.event()
-        for name in ("l2_bound", "expected_batch_size"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
+        check_positive("l2_bound", self.l2_bound)
+        check_positive("expected_batch_size", self.expected_batch_size)
         if self.most_in_company < 0 or not (self.slack >= 0 and math.isfinite(self.slack)):
             raise ValueError(
                 "Expected most_in_company >= 0 and 0 <= gradient_slack < inf, got "

@@ -8,6 +8,8 @@ PrivacyError
 └── LedgerIntegrityError        the ledger's chain does not verify
 """
 
+import math
+
 
 class PrivacyError(Exception):
     """Base of every refusal made to protect a guarantee. Messages never contain private data."""
@@ -31,3 +33,15 @@ class UnaccountedReleaseError(PrivacyError):
 
 class LedgerIntegrityError(PrivacyError):
     """An entry was altered, removed or reordered."""
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raises ValueError unless 0 < value < inf."""
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
+
+
+def check_delta(delta: float) -> None:
+    """Raises ValueError unless 0 < δ < 1."""
+    if not 0 < delta < 1:
+        raise ValueError(f"Expected 0 < delta < 1, got {delta}.")

@@ -7,6 +7,7 @@ noise multiplier inside a composed event makes dp_accounting 0.6 under-report by
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -25,6 +26,14 @@ def _count(name: str, value: int) -> int:
     return int(value)
 
 
+def _cast(event: Any, positive: Sequence[str] = (), counts: Sequence[str] = ()) -> None:
+    """Casts and validates fields of a frozen event: floats > 0, and whole numbers >= 0."""
+    for name in positive:
+        object.__setattr__(event, name, _positive(name, getattr(event, name)))
+    for name in counts:
+        object.__setattr__(event, name, _count(name, getattr(event, name)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class GaussianEvent:
     """One Gaussian release; `noise_multiplier` = σ / L2 sensitivity.
@@ -38,9 +47,7 @@ class GaussianEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        object.__setattr__(
-            self, "noise_multiplier", _positive("noise_multiplier", self.noise_multiplier)
-        )
+        _cast(self, positive=["noise_multiplier"])
 
     @property
     def rho(self) -> Fraction:
@@ -68,9 +75,7 @@ class DiscreteGaussianEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        object.__setattr__(self, "noise_std", _positive("noise_std", self.noise_std))
-        for name in ("shift", "count"):
-            object.__setattr__(self, name, _count(name, getattr(self, name)))
+        _cast(self, positive=["noise_std"], counts=["shift", "count"])
         if self.shift < 1:
             raise ValueError("Expected shift >= 1, got 0.")
 
@@ -92,7 +97,7 @@ class DiscreteLaplaceEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        object.__setattr__(self, "scale", _positive("scale", self.scale))
+        _cast(self, positive=["scale"])
         if _count("sensitivity", self.sensitivity) < 1:
             raise ValueError("Expected sensitivity >= 1, got 0.")
 
@@ -116,8 +121,7 @@ class BoundedRangeEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        object.__setattr__(self, "eta", _positive("eta", self.eta))
-        object.__setattr__(self, "count", _count("count", self.count))
+        _cast(self, positive=["eta"], counts=["count"])
 
     @property
     def rho(self) -> Fraction:
@@ -134,8 +138,7 @@ class PureEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        object.__setattr__(self, "epsilon", _positive("epsilon", self.epsilon))
-        object.__setattr__(self, "count", _count("count", self.count))
+        _cast(self, positive=["epsilon"], counts=["count"])
 
     @property
     def rho(self) -> Fraction:
@@ -163,10 +166,7 @@ class PoissonGaussianEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        for name in ("sampling_probability", "noise_multiplier"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
-        for name in ("steps", "max_records_per_unit"):
-            object.__setattr__(self, name, _count(name, getattr(self, name)))
+        _cast(self, ["sampling_probability", "noise_multiplier"], ["steps", "max_records_per_unit"])
         if self.sampling_probability > 1:
             raise ValueError(
                 f"Expected sampling_probability <= 1, got {self.sampling_probability}."
@@ -201,10 +201,11 @@ class TruncatedPoissonGaussianEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        for name in ("sampling_probability", "noise_multiplier"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
-        for name in ("records", "max_batch_size", "steps"):
-            object.__setattr__(self, name, _count(name, getattr(self, name)))
+        _cast(
+            self,
+            positive=["sampling_probability", "noise_multiplier"],
+            counts=["records", "max_batch_size", "steps"],
+        )
         if self.sampling_probability > 1 or not 1 <= self.max_batch_size <= self.records:
             raise ValueError(
                 "Expected sampling_probability <= 1 and 1 <= max_batch_size <= records, got "
@@ -239,8 +240,7 @@ class MixtureGaussianEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        object.__setattr__(self, "noise_std", _positive("noise_std", self.noise_std))
-        object.__setattr__(self, "steps", _count("steps", self.steps))
+        _cast(self, positive=["noise_std"], counts=["steps"])
         for name in ("shifts", "probabilities"):
             object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
         finite = all(math.isfinite(value) and value >= 0 for value in self.shifts)

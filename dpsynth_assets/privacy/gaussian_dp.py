@@ -9,6 +9,8 @@ import math
 import sys
 from collections.abc import Callable, Iterable
 
+from dpsynth_assets.privacy.errors import check_delta
+
 _ULP = 2.0**-52
 
 _BISECTIONS = 100
@@ -52,7 +54,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Computes the smallest ε >= 0 with `gaussian_delta(mu, ε) <= delta`, rounded up."""
     mu = _finite("mu", mu)
-    _check_delta(delta)
+    check_delta(delta)
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
     # μ-GDP is μ²/2-zCDP, so the ceiling holds (Bun and Steinke 2016, Proposition 1.3).
@@ -69,7 +71,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         ValueError: If ε is negative or not finite, or δ is outside (0, 1).
     """
     epsilon = _finite("epsilon", epsilon)
-    _check_delta(delta)
+    check_delta(delta)
     ceiling = 1.0
     while gaussian_delta(ceiling, epsilon) <= delta:
         ceiling *= 2.0
@@ -100,8 +102,3 @@ def _finite(name: str, value: float) -> float:
     if not (value >= 0 and math.isfinite(value)):
         raise ValueError(f"Expected 0 <= {name} < inf, got {name}={value}.")
     return value
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise ValueError(f"Expected 0 < delta < 1, got {delta}.")

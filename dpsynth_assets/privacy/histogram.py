@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.errors import check_positive
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent, DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.noise import discrete_gaussian, discrete_laplace
@@ -36,16 +37,11 @@ def l2_sensitivity(relation: NeighboringRelation, max_records_per_unit: int = 1)
     return exact if changed == 1 else math.nextafter(exact, math.inf)
 
 
-def histogram_event(
-    *,
-    noise: NoiseKind,
-    scale: float,
-    relation: NeighboringRelation,
-    max_records_per_unit: int = 1,
-) -> Event:
-    """Prices one histogram release.
+@dataclass(frozen=True, kw_only=True)
+class NoisyHistogram:
+    """One histogram with noise, over bins that are public.
 
-    Args:
+    Attributes:
         noise: `laplace` (P(k) ∝ exp(−|k|/scale)) or `gaussian` (P(k) ∝ exp(−k²/(2 scale²))).
         scale: Noise scale in counts; at least 1 for gaussian.
         relation: Declared neighbouring relation.
@@ -68,70 +64,6 @@ def histogram_event(
     **Source** Amin et al. 2025, section 4.1, which leaves noise and relation open. Canonne, Kamath,
     Steinke 2020 for the noise, whose ρ is that of continuous noise and whose tails are heavier.
     """
-    if noise == "laplace":
-        sensitivity = l1_sensitivity(relation, max_records_per_unit)
-        return DiscreteLaplaceEvent(scale=scale, sensitivity=sensitivity)
-    if noise != "gaussian":
-        raise ValueError(f"Expected noise 'laplace' or 'gaussian', got {noise!r}.")
-    if not (scale >= 1 and math.isfinite(scale)):
-        raise ValueError(f"Expected 1 <= scale < inf for gaussian noise on counts, got {scale}.")
-    return DiscreteGaussianEvent(
-        noise_std=scale,
-        shift=max_records_per_unit,
-        count=l1_sensitivity(relation, max_records_per_unit) // max_records_per_unit,
-    )
-
-
-def release_histogram(
-    private_counts: Sequence[int] | np.ndarray,
-    *,
-    noise: NoiseKind,
-    scale: float,
-    relation: NeighboringRelation,
-    max_records_per_unit: int = 1,
-) -> Release[np.ndarray]:
-    """Releases every bin with integer noise; bins and their order must be public.
-
-    Args:
-        private_counts: (K,) whole numbers, one for each public bin, empty bins included.
-        noise: `laplace` or `gaussian`, as in `histogram_event`.
-        scale: Noise scale in counts.
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one unit may contribute.
-
-    Returns:
-        (K,) int64 noisy counts, negative ones included, with their cost.
-
-    Raises:
-        ValueError: If a count is not a whole number, or a setting is outside its domain.
-    """
-    event = histogram_event(
-        noise=noise, scale=scale, relation=relation, max_records_per_unit=max_records_per_unit
-    )
-    counts = np.asarray(private_counts)
-    if counts.ndim != 1 or not np.issubdtype(counts.dtype, np.integer):
-        raise ValueError(
-            f"Expected a one-dimensional list of whole counts, got shape {counts.shape} of "
-            f"{counts.dtype}. Count records before adding noise."
-        )
-    sampler = discrete_laplace if noise == "laplace" else discrete_gaussian
-    dp_counts = np.array(sampler([int(count) for count in counts], scale), dtype=np.int64)
-    return Release(value=dp_counts, cost=Cost(guarantee=GuaranteeType.DP, event=event))
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoisyHistogram:
-    """One histogram with noise, over bins that are public.
-
-    Attributes:
-        noise: `laplace` or `gaussian`, as in `histogram_event`.
-        scale: Noise scale in counts; at least 1 for gaussian.
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one unit may contribute.
-
-    Raises:
-        ValueError: If the noise is unknown or the scale is outside its domain.
-    """
 
     noise: NoiseKind
     scale: float
@@ -143,23 +75,43 @@ class NoisyHistogram:
         self.event()
 
     def event(self) -> Event:
-        """Prices one release; see `histogram_event`."""
-        return histogram_event(
-            noise=self.noise,
-            scale=self.scale,
-            relation=self.relation,
-            max_records_per_unit=self.max_records_per_unit,
+        """Prices one release."""
+        moved = l1_sensitivity(self.relation, self.max_records_per_unit)
+        if self.noise == "laplace":
+            return DiscreteLaplaceEvent(scale=self.scale, sensitivity=moved)
+        if self.noise != "gaussian":
+            raise ValueError(f"Expected noise 'laplace' or 'gaussian', got {self.noise!r}.")
+        if not (self.scale >= 1 and math.isfinite(self.scale)):
+            raise ValueError(
+                f"Expected 1 <= scale < inf for gaussian noise on counts, got {self.scale}."
+            )
+        return DiscreteGaussianEvent(
+            noise_std=self.scale,
+            shift=self.max_records_per_unit,
+            count=moved // self.max_records_per_unit,
         )
 
     def release(self, private_counts: Sequence[int] | np.ndarray) -> Release[np.ndarray]:
-        """Releases (K,) int64 noisy counts of (K,) whole counts; see `release_histogram`."""
-        return release_histogram(
-            private_counts,
-            noise=self.noise,
-            scale=self.scale,
-            relation=self.relation,
-            max_records_per_unit=self.max_records_per_unit,
-        )
+        """Releases every bin with integer noise; bins and their order must be public.
+
+        Args:
+            private_counts: (K,) whole numbers, one for each public bin, empty bins included.
+
+        Returns:
+            (K,) int64 noisy counts, negative ones included, with their cost.
+
+        Raises:
+            ValueError: If a count is not a whole number.
+        """
+        counts = np.asarray(private_counts)
+        if counts.ndim != 1 or not np.issubdtype(counts.dtype, np.integer):
+            raise ValueError(
+                f"Expected a one-dimensional list of whole counts, got shape {counts.shape} of "
+                f"{counts.dtype}. Count records before adding noise."
+            )
+        sampler = discrete_laplace if self.noise == "laplace" else discrete_gaussian
+        dp_counts = np.array(sampler([int(count) for count in counts], self.scale), dtype=np.int64)
+        return Release(value=dp_counts, cost=Cost(guarantee=GuaranteeType.DP, event=self.event()))
 
 
 def scale_for(
@@ -178,16 +130,15 @@ def scale_for(
     Raises:
         ValueError: If ε is not positive and finite.
     """
-    if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise ValueError(f"Expected 0 < epsilon < inf, got {epsilon}.")
+    check_positive("epsilon", epsilon)
     if noise == "laplace":
         return math.nextafter(l1_sensitivity(relation, max_records_per_unit) / epsilon, math.inf)
 
     def cost(scale: float) -> float:
-        event = histogram_event(
+        histogram = NoisyHistogram(
             noise=noise, scale=scale, relation=relation, max_records_per_unit=max_records_per_unit
         )
-        return epsilon_of([event], delta, accountant)
+        return epsilon_of([histogram.event()], delta, accountant)
 
     low, high = 1.0, 2.0
     if cost(low) <= epsilon:

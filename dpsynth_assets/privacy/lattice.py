@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpsynth_assets.privacy.errors import check_positive
+
 RESOLUTION_BITS = 28
 """The largest bound spans at least 2^27 lattice steps: rounding stays far below any noise."""
 
@@ -33,7 +35,7 @@ class Lattice:
     @classmethod
     def for_bound(cls, largest_bound: float) -> "Lattice":
         """Chooses the lattice from a public bound C: γ = 2^(⌊log₂ C⌋ + 1 − RESOLUTION_BITS)."""
-        _check_bound(largest_bound)
+        check_positive("l2_bound", largest_bound)
         return cls(math.ldexp(1.0, math.frexp(largest_bound)[1] - RESOLUTION_BITS))
 
     def steps(self, l2_bound: float) -> int:
@@ -42,7 +44,7 @@ class Lattice:
         Raises:
             ValueError: If C is below one step, or above 2^30 steps.
         """
-        _check_bound(l2_bound)
+        check_positive("l2_bound", l2_bound)
         steps = math.floor(l2_bound / self.spacing)
         if not 1 <= steps <= 1 << 30:
             raise ValueError(
@@ -116,11 +118,6 @@ def _shrink(steps: np.ndarray, bound: int) -> np.ndarray:
 
 def _squared_norms(steps: np.ndarray) -> np.ndarray:
     return np.einsum("nd,nd->n", steps, steps)
-
-
-def _check_bound(l2_bound: float) -> None:
-    if not (l2_bound > 0 and math.isfinite(l2_bound)):
-        raise ValueError(f"Expected 0 < l2_bound < inf, got {l2_bound}.")
 
 
 def row_sums(terms: np.ndarray) -> np.ndarray:

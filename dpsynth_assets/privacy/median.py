@@ -17,6 +17,7 @@ import numpy as np
 from dpsynth_assets.privacy.batch_terms import context_changes
 from dpsynth_assets.privacy.clipping import ClipLattice, block_entries
 from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
+from dpsynth_assets.privacy.errors import check_positive
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median_box import private_median_box
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
@@ -64,10 +65,8 @@ class MedianTokenMechanism:
 
     def __post_init__(self) -> None:
         """Refuses settings outside their domain."""
-        for name in ("clip_bound", "temperature"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
+        check_positive("clip_bound", self.clip_bound)
+        check_positive("temperature", self.temperature)
         if not (self.logit_slack >= 0 and math.isfinite(self.logit_slack)):
             raise ValueError(f"Expected 0 <= logit_slack < inf, got {self.logit_slack}.")
         _ = self.changes

@@ -66,44 +66,23 @@ secure_words = SecureWords()
 
 
 class SecureUniform:
-    """Uniforms in (0, 1) with 53 bits each from operating-system entropy, drawn in blocks.
-
-    A forked child drops its parent's buffer, so that two processes never share a uniform.
-    """
+    """Uniforms in (0, 1) with 53 bits each from operating-system entropy, fetched in blocks."""
 
     def __init__(self, block: int = 4096) -> None:
         """Sets how many uniforms one call to the operating system fetches."""
-        self._block = int(block)
-        self._buffer = np.empty(0)
-        self._lock = threading.Lock()
-        os.register_at_fork(after_in_child=self._forget)
-
-    def _forget(self) -> None:
-        self._buffer = np.empty(0)
-        self._lock = threading.Lock()
+        self._words = SecureWords(block)
 
     def random(self, size: int) -> np.ndarray:
         """Draws (size,) float64 uniforms at the centres of 2^53 equal cells of (0, 1).
 
         Long requests pass the buffer by, so that threads draw side by side.
         """
-        if size >= self._block:
-            return _fresh_uniforms(size)
-        with self._lock:
-            if size > self._buffer.size:
-                self._buffer = _fresh_uniforms(self._block)
-            drawn, self._buffer = self._buffer[:size], self._buffer[size:]
-        return drawn
-
-
-def _fresh_uniforms(count: int) -> np.ndarray:
-    """Draws (count,) uniforms from entropy that nothing else uses."""
-    words = _fresh_words(count)
-    words >>= np.uint64(11)  # in place: fresh memory costs as much as the arithmetic
-    uniforms = words.astype(np.float64)
-    uniforms += 0.5
-    uniforms *= 2.0**-53
-    return uniforms
+        words = self._words(size)
+        words >>= np.uint64(11)  # in place: fresh memory costs as much as the arithmetic
+        uniforms = words.astype(np.float64)
+        uniforms += 0.5
+        uniforms *= 2.0**-53
+        return uniforms
 
 
 def _entropy(count: int) -> bytearray:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
+from dpsynth_assets.privacy.errors import check_delta, check_positive
 from dpsynth_assets.privacy.events import Event, MixtureGaussianEvent, PoissonGaussianEvent, flatten
 from dpsynth_assets.privacy.sampled_gaussian import sampled_divergence, some_record
 
@@ -99,8 +100,7 @@ def filter_order(epsilon: float, delta: float) -> float:
     Raises:
         ValueError: If ε is not positive and finite, or δ outside (0, 1).
     """
-    if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise ValueError(f"Expected 0 < epsilon < inf, got {epsilon}.")
+    check_positive("epsilon", epsilon)
     return _best_order(zcdp_rho(epsilon, delta), epsilon)
 
 
@@ -201,9 +201,3 @@ def float_up(value: Fraction) -> float:
     except OverflowError:
         return math.inf
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
-
-
-def check_delta(delta: float) -> None:
-    """Raises ValueError unless 0 < δ < 1."""
-    if not 0 < delta < 1:
-        raise ValueError(f"Expected 0 < delta < 1, got {delta}.")

@@ -19,7 +19,7 @@ import numpy as np
 from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
 from dpsynth_assets.privacy.clipping import block_entries
 from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError, check_positive
 from dpsynth_assets.privacy.events import PureEvent
 from dpsynth_assets.privacy.next_token_distributions import (
     DISTRIBUTIONS_PER_SUM,
@@ -91,8 +91,7 @@ class PublicTokenTest:
 
         **Source** Amin et al. 2024, Lemma 3 and Lemma 5; replace-one is ours.
         """
-        if not (self.noise_scale > 0 and math.isfinite(self.noise_scale)):
-            raise ValueError(f"Expected 0 < noise_scale < inf, got {self.noise_scale}.")
+        check_positive("noise_scale", self.noise_scale)
         weight = _weight_of_change(self.batch) + _weight_elsewhere(self.batch)
         noise = self.batch.expected_batch_size * Fraction(float(self.noise_scale))
         return float_up(2 * weight * self.batch.changes / noise)
@@ -279,8 +278,7 @@ def draw_public_tokens(
 
     **Source** Amin et al. 2024, Algorithm 1, line 19.
     """
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise ValueError(f"Expected 0 < temperature < inf, got {temperature}.")
+    check_positive("temperature", temperature)
     columns = allowed_tokens(public_logits, allowed)
     scores = public_logits if columns is None else public_logits.index_select(1, columns)
     tokens = draw_tokens(scores, Fraction(temperature))

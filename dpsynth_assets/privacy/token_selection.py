@@ -266,9 +266,7 @@ def allowed_tokens(
     return torch.from_numpy(np.flatnonzero(allowed)).to(private_logits.device)
 
 
-def batch_slots(
-    batch_of_row: "torch.Tensor", active: np.ndarray, usable: "torch.Tensor | None" = None
-) -> "torch.Tensor":
+def batch_slots(batch_of_row: "torch.Tensor", active: np.ndarray) -> "torch.Tensor":
     """Maps each row to the position of its batch in `active`, or to G where it takes no part."""
     import torch
 
@@ -279,25 +277,20 @@ def batch_slots(
         return torch.zeros_like(batch_of_row)
     place = torch.searchsorted(batches[order], batch_of_row).clamp_(max=len(batches) - 1)
     slots = order[place]
-    taken = batches[slots] == batch_of_row
-    if usable is not None:
-        taken &= usable.to(device)
-    return torch.where(taken, slots, len(batches))
+    return torch.where(batches[slots] == batch_of_row, slots, len(batches))
 
 
-def rows_by_batch(
-    batch_of_row: "torch.Tensor", active: np.ndarray, usable: "torch.Tensor | None" = None
-) -> "list[torch.Tensor | slice]":
-    """Lists for each active batch its n >= 0 usable rows in ascending order; None: all are usable.
+def rows_by_batch(batch_of_row: "torch.Tensor", active: np.ndarray) -> "list[torch.Tensor | slice]":
+    """Lists for each active batch its n >= 0 rows in ascending order.
 
     Rows that stand side by side come as a slice, which is read without a copy; others as (n,)
     int64 indices.
     """
     owners = batch_of_row.cpu().numpy()
-    if usable is None and bool((owners[1:] >= owners[:-1]).all()):
+    if bool((owners[1:] >= owners[:-1]).all()):
         bounds = (np.searchsorted(owners, active, side=side).tolist() for side in ("left", "right"))
         return [slice(first, stop) for first, stop in zip(*bounds, strict=True)]
-    slots = batch_slots(batch_of_row, active, usable)
+    slots = batch_slots(batch_of_row, active)
     order = slots.argsort(stable=True)
     counts = slots.bincount(minlength=len(active) + 1).tolist()
     return [_sliced(rows) for rows in order.split(counts)[: len(active)]]

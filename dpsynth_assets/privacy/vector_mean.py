@@ -274,38 +274,6 @@ class VectorMean:
             )
 
 
-def release_vector_mean(
-    private_vectors: np.ndarray,
-    *,
-    l2_bounds: Sequence[float],
-    noise_std: float,
-    records: int,
-    relation: NeighboringRelation,
-    max_records_per_unit: int = 1,
-) -> Release[np.ndarray]:
-    """Releases the means of (N, L, d) vectors held in memory; see `VectorMean` for streams.
-
-    Returns:
-        (L, d) float64 noisy means with their cost.
-
-    Raises:
-        ValueError: If a shape disagrees or a setting is outside its domain.
-    """
-    vectors = np.asarray(private_vectors)
-    if vectors.ndim != 3:
-        raise ValueError(f"Expected vectors of shape (N, L, d), got shape {vectors.shape}.")
-    mean = VectorMean(
-        l2_bounds=l2_bounds,
-        dimensions=vectors.shape[2],
-        noise_std=noise_std,
-        records=records,
-        relation=relation,
-        max_records_per_unit=max_records_per_unit,
-    )
-    mean.add(vectors)
-    return mean.release()
-
-
 def unit_directions(dp_vectors: np.ndarray) -> np.ndarray:
     """Scales each of (L, d) released vectors to norm one; a zero vector stays zero."""
     norms = np.linalg.norm(dp_vectors, axis=1, keepdims=True)

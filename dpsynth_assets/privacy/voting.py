@@ -7,8 +7,8 @@ import numpy as np
 
 from dpsynth_assets.privacy.calibration import integer_noise_std
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.events import ComposedEvent, DiscreteGaussianEvent
-from dpsynth_assets.privacy.histogram import l2_sensitivity, release_histogram
+from dpsynth_assets.privacy.events import ComposedEvent
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.nearest import NO_ROW
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -33,7 +33,7 @@ class GaussianVoting:
     **Privacy** DP, whatever the secrets are. The m records of a unit give at most v·m votes,
     possibly all to one candidate: the histogram moves by at most v·m in L2 when they come or go,
     and by √2·v·m when they move to another candidate. One round is one histogram of v·m votes, or
-    two counts that move (`histogram_event`); T rounds are T of them, whatever is generated between
+    two counts that move (`NoisyHistogram`); T rounds are T of them, whatever is generated between
     them: about √T·v·m/σ-GDP, and a little more, as the noise is on whole votes
     (`integer_gaussian.dominating_mu`). Candidates must be public or come from earlier releases.
     Thresholding is post-processing.
@@ -71,27 +71,19 @@ class GaussianVoting:
         raise TypeError("Expected one GaussianVoting for T rounds, got a request to copy it.")
 
     @property
-    def l2_sensitivity(self) -> float:
-        """Bounds how far one round's histogram moves, rounded up."""
-        if self.max_records_per_unit < 1:
-            raise ValueError(
-                f"Expected max_records_per_unit >= 1, got {self.max_records_per_unit}."
-            )
-        return l2_sensitivity(self.relation, self.votes_per_record * self.max_records_per_unit)
-
-    @property
-    def round_event(self) -> DiscreteGaussianEvent:
-        """Prices one round."""
-        return DiscreteGaussianEvent(
-            noise_std=self.noise_std,
-            shift=self.votes_per_record * self.max_records_per_unit,
-            count=NeighboringRelation(self.relation).records_changed,
+    def histogram(self) -> NoisyHistogram:
+        """One round's noisy histogram: v·m votes of a unit may all be for one candidate."""
+        return NoisyHistogram(
+            noise="gaussian",
+            scale=self.noise_std,
+            relation=self.relation,
+            max_records_per_unit=self.votes_per_record * self.max_records_per_unit,
         )
 
     @property
     def event(self) -> ComposedEvent:
         """Prices all T rounds, those that a killed run released included."""
-        return ComposedEvent(events=(self.round_event,) * self.iterations)
+        return ComposedEvent(events=(self.histogram.event(),) * self.iterations)
 
     @property
     def remaining(self) -> int:
@@ -131,13 +123,7 @@ class GaussianVoting:
                 "Plan more iterations, or stop."
             )
         object.__setattr__(self, "_released", self._released + 1)
-        return release_histogram(
-            np.asarray(private_votes).tolist(),
-            noise="gaussian",
-            scale=self.noise_std,
-            relation=self.relation,
-            max_records_per_unit=self.votes_per_record * self.max_records_per_unit,
-        )
+        return self.histogram.release(np.asarray(private_votes).tolist())
 
 
 def count_votes(private_choices: np.ndarray, candidates: int, votes_per_record: int) -> np.ndarray:

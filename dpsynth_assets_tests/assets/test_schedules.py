@@ -22,10 +22,10 @@ from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.audit import audit_definitions
 from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.orchestration.schedules import refusal_of
-from dpsynth_assets.privacy.accounting import zcdp_rho
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import ReleaseRequest, Reservation
+from dpsynth_assets.privacy.renyi import zcdp_rho
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 
 MIDNIGHT = datetime(2026, 11, 1, 3, tzinfo=UTC)

@@ -45,6 +45,7 @@ def test_a_changed_word_in_the_middle_of_a_span_breaks_it():
 
 def test_boilerplate_of_many_records_is_no_leak_of_one():
     assert not _leaks(NOTICE)
+    assert _leaks(NOTICE, most_units=20)
 
 
 def test_the_number_of_units_decides_and_not_the_number_of_records():
@@ -104,6 +105,7 @@ def test_spans_do_not_cross_records():
     halves = [" ".join(words[:11]), " ".join(words[11:])]
     assert not verbatim_share([SECRET], halves, [])
     assert not verbatim_share(halves, [SECRET], [])
+    assert verbatim_share(halves, [SECRET], [], words=7)
 
 
 def test_the_share_counts_texts():
@@ -146,5 +148,6 @@ def test_near_duplicates_are_rows_within_the_cosine():
     private = np.eye(4, dtype=np.float32)
     tilted = np.array([[0.96, 0.28, 0, 0], [0.6, 0.8, 0, 0], [0, 0, 0, 1]], dtype=np.float32)
     assert near_duplicate_share(tilted, private) == pytest.approx(2 / 3)
+    assert near_duplicate_share(tilted, private, cosine=0.99) == pytest.approx(1 / 3)
     assert near_duplicate_share(tilted, private[:0]) == 0.0
     assert near_duplicate_share(tilted[:0], private) == 0.0

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.privacy.errors import BudgetExceededError
-from dpsynth_assets.privacy.histogram import release_histogram
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, ReleaseRequest
 from dpsynth_assets.privacy.ledger.database import Database
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
@@ -264,7 +264,7 @@ def _fork(run: Callable[[], None]) -> int:
 
 def main() -> None:
     asked = json.load(sys.stdin)
-    release_histogram(COUNTS, **HISTOGRAM)  # imports the noise library before the first fork
+    NoisyHistogram(**HISTOGRAM).release(COUNTS)  # imports the noise library before the first fork
     gc.freeze()
     began = time.monotonic()
     chaos = Chaos(asked["url"], Path(asked["folder"]), asked["seed"])

@@ -11,7 +11,7 @@ import polars as pl
 from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
@@ -32,7 +32,7 @@ HISTOGRAM = {
     "relation": NeighboringRelation.ADD_REMOVE,
 }
 COUNTS = list(range(0, 640, 10))
-EVENT = histogram_event(**HISTOGRAM)
+EVENT = NoisyHistogram(**HISTOGRAM).event()
 TERMS = BudgetTerms(
     epsilon=2.0,
     delta=1e-6,
@@ -109,7 +109,7 @@ def release(ledger: Ledger, store: ReleaseStore, wanted: ReleaseRequest) -> Stor
     def draw(reservation: Reservation) -> Drawn:
         assert ledger.is_open(reservation.id)
         _note(RESERVED)
-        drawn = release_histogram(COUNTS, **HISTOGRAM)
+        drawn = NoisyHistogram(**HISTOGRAM).release(COUNTS)
         dp_counts = [int(count) for count in drawn.value]
         _note(DRAWN)
         rows = pl.DataFrame({"count": dp_counts}) if writes_rows(wanted) else None

@@ -20,7 +20,6 @@ from dpsynth_assets.privacy.units import NeighboringRelation
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 CANARIES = 1_000
 FULL = {"sampling_probability": 1.0, "noise_multiplier": 1.0, "steps": 4}
-SAMPLED = {"sampling_probability": 0.5, "noise_multiplier": 1.0, "steps": 8}
 
 
 def mechanism(relation=ADD_REMOVE, **settings):
@@ -62,32 +61,10 @@ def opposite_halves(batch):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("settings", [FULL, SAMPLED], ids=["every record", "Poisson half"])
-def test_a_run_is_as_hard_to_see_through_as_its_event_says(settings):
-    tested = mechanism(**settings)
-    assert not audit_scores(*train(tested), claim(**settings)).refuted
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("settings", [FULL, SAMPLED], ids=["every record", "Poisson half"])
-def test_noise_below_the_claim_is_caught(settings):
-    # Planted bug: the optimizer adds 0.4 of the noise that the event states.
-    weak = mechanism(**{**settings, "noise_multiplier": 0.4 * settings["noise_multiplier"]})
-    assert audit_scores(*train(weak), claim(**settings)).refuted
-
-
-@pytest.mark.statistical
 def test_replacements_stay_within_the_replace_one_claim():
     tested = mechanism(REPLACE_ONE, **FULL)
     scores = train(tested, opposite_halves, 2 * CANARIES)
     assert not audit_scores(*scores, claim(REPLACE_ONE, **FULL)).refuted
-
-
-@pytest.mark.statistical
-def test_replace_one_charged_as_add_remove_is_caught():
-    tested = mechanism(ADD_REMOVE, **FULL)
-    scores = train(tested, opposite_halves, 2 * CANARIES)
-    assert audit_scores(*scores, claim(**FULL)).refuted
 
 
 @pytest.mark.statistical

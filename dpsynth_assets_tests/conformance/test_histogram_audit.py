@@ -15,7 +15,7 @@ from dpsynth_assets.attacks.audits.statistics import (
     upper_rate,
 )
 from dpsynth_assets.privacy.events import GaussianEvent
-from dpsynth_assets.privacy.histogram import histogram_event, release_histogram, scale_for
+from dpsynth_assets.privacy.histogram import NoisyHistogram, scale_for
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 pytestmark = pytest.mark.statistical
@@ -36,7 +36,7 @@ def settings(noise, relation, records=1, scale=1.0):
 
 def scores(counts, **setting):
     """Noisy first bins, less the second bin where there is one; (TRIALS,)."""
-    released = release_histogram(counts * TRIALS, **setting).value.reshape(TRIALS, -1)
+    released = NoisyHistogram(**setting).release(counts * TRIALS).value.reshape(TRIALS, -1)
     return released @ np.array([1, -1])[: len(counts)]
 
 
@@ -56,14 +56,14 @@ def audit(noise, relation, records, claimed, scale=1.0):
 @pytest.mark.parametrize(("relation", "records"), [("zero-out", 1), ("add-remove", 3)])
 def test_counts_are_as_hard_to_see_through_as_their_event_says(noise, relation, records):
     scale = 3.0 * records
-    claimed = event_curve([histogram_event(**settings(noise, relation, records, scale))])
+    claimed = event_curve([NoisyHistogram(**settings(noise, relation, records, scale)).event()])
     assert not audit(noise, relation, records, claimed, scale).refuted
 
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_units_of_two_records_charged_as_one_are_caught(noise):
     # Planted bug: a unit's second record is forgotten in the event.
-    claimed = event_curve([histogram_event(**settings(noise, "add-remove"))])
+    claimed = event_curve([NoisyHistogram(**settings(noise, "add-remove")).event()])
     assert audit(noise, "add-remove", 2, claimed).refuted
 
 
@@ -87,7 +87,7 @@ def test_gaussian_counts_are_gaussian_to_an_attacker():
 def test_noise_has_the_stated_law(noise):
     scale = 4.0
     setting = settings(noise, "add-remove", scale=scale)
-    drawn = release_histogram([0] * TRIALS, **setting).value
+    drawn = NoisyHistogram(**setting).release([0] * TRIALS).value
     support = np.arange(-200, 201)
     powers = np.abs(support) / scale if noise == "laplace" else support**2 / (2 * scale**2)
     law = np.exp(-powers) / np.exp(-powers).sum()
@@ -101,7 +101,7 @@ def test_noise_has_the_stated_law(noise):
 
 def test_bins_get_independent_noise():
     setting = settings("gaussian", "add-remove", scale=5.0)
-    drawn = release_histogram([0] * (2 * TRIALS), **setting).value.reshape(TRIALS, 2)
+    drawn = NoisyHistogram(**setting).release([0] * (2 * TRIALS)).value.reshape(TRIALS, 2)
     same_sign = int(((drawn[:, 0] > 0) == (drawn[:, 1] > 0)).sum())
     share = (drawn > 0).mean()
     expected = share**2 + (1 - share) ** 2

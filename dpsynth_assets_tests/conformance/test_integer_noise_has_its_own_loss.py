@@ -18,7 +18,7 @@ from dpsynth_assets.privacy.events import (
     PureEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon
-from dpsynth_assets.privacy.histogram import histogram_event, scale_for
+from dpsynth_assets.privacy.histogram import NoisyHistogram, scale_for
 from dpsynth_assets.privacy.integer_gaussian import (
     SMOOTH_STD,
     dominating_mu,
@@ -27,6 +27,7 @@ from dpsynth_assets.privacy.integer_gaussian import (
 )
 from dpsynth_assets.privacy.lattice import noise_for_gaussian
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.pairs import pairwise
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 DELTAS = (1e-3, 1e-6, 1e-10)
@@ -54,14 +55,14 @@ def delta(noise_std, shifts, epsilon):
     return float((law[kept] * -np.expm1(epsilon - loss[kept])).sum())
 
 
-@pytest.mark.parametrize("noise_std", [1.0, 1.3, 2.0, 3.7, 10.0])
-@pytest.mark.parametrize("rounds", [1, 2, 5, 10])
-@pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE_ONE])
-@pytest.mark.parametrize("records", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("noise_std", "rounds", "relation", "records"),
+    pairwise([1.0, 1.3, 2.0, 3.7, 10.0], [1, 2, 5, 10], [ADD_REMOVE, REPLACE_ONE], [1, 2, 3]),
+)
 def test_the_charged_profile_is_the_sum_over_all_integers(noise_std, rounds, relation, records):
-    event = histogram_event(
+    event = NoisyHistogram(
         noise="gaussian", scale=noise_std, relation=relation, max_records_per_unit=records
-    )
+    ).event()
     shifts = [records] * rounds * relation.records_changed
     for bound in DELTAS:
         epsilon = epsilon_of([event] * rounds, bound, "tight")
@@ -77,7 +78,7 @@ def test_the_charged_profile_is_the_sum_over_all_integers(noise_std, rounds, rel
 @pytest.mark.parametrize("noise_std", [1.0, 2.0, 5.0])
 @pytest.mark.parametrize("rounds", [1, 5])
 def test_the_library_composes_to_the_same_epsilon(noise_std, rounds):
-    event = histogram_event(noise="gaussian", scale=noise_std, relation=ADD_REMOVE)
+    event = NoisyHistogram(noise="gaussian", scale=noise_std, relation=ADD_REMOVE).event()
     one = privacy_loss_distribution.from_discrete_gaussian_mechanism(
         noise_std, value_discretization_interval=1e-5, truncation_bound=math.ceil(14 * noise_std)
     )
@@ -93,9 +94,9 @@ def test_no_way_to_spread_a_unit_s_records_is_easier_to_detect(noise_std):
     ways = [way for way in itertools.product(range(4), repeat=3) if 0 < sum(way) <= 3]
     moves = [tuple(np.subtract(a, b)) for a in [*ways, (0, 0, 0)] for b in [*ways, (0, 0, 0)]]
     for relation, spread in ((ADD_REMOVE, ways), (REPLACE_ONE, moves)):
-        event = histogram_event(
+        event = NoisyHistogram(
             noise="gaussian", scale=noise_std, relation=relation, max_records_per_unit=3
-        )
+        ).event()
         distinct = {tuple(sorted(abs(int(s)) for s in way if s)) for way in spread}
         for shifts in distinct - {()}:
             for epsilon in np.linspace(0, 4, 23):

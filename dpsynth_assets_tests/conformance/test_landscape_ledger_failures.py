@@ -11,7 +11,7 @@ from fractions import Fraction
 import pytest
 
 from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
@@ -26,7 +26,7 @@ from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum
 from dpsynth_assets.privacy.ledger.entries import reserve_entry
 from dpsynth_assets.privacy.release import Cost
-from dpsynth_assets.privacy.renyi import float_up
+from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon, zcdp_rho
 from dpsynth_assets.releases.once import Drawn, release_once
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 

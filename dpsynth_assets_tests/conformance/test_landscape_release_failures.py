@@ -13,19 +13,19 @@ import pytest
 import torch
 
 from dpsynth_assets import privacy
-from dpsynth_assets.attacks.audits import find_audit
 from dpsynth_assets.attacks.audits.entropy import REAL, seeded_everywhere
 from dpsynth_assets.attacks.audits.gradients import private_gradient
+from dpsynth_assets.attacks.audits.sums import release_vector_mean
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import GaussianEvent
-from dpsynth_assets.privacy.histogram import release_histogram
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.privacy.vector_mean import VectorMean, release_vector_mean
+from dpsynth_assets.privacy.vector_mean import VectorMean
 from dpsynth_assets.privacy.voting import GaussianVoting
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
@@ -138,11 +138,6 @@ def test_a_restart_gets_the_stored_release_and_another_value_pays_again(tmp_path
     assert ledger.spend("tickets").rho == 2 * spent
 
 
-def test_the_audit_of_restarts_counts_one_value_a_charge():
-    result = find_audit("one-draw-a-charge").run()
-    assert (result.claimed, result.observed) == (1.0, 1.0)
-
-
 # Settings read off private records (InvisibleInk: lengths, clip bound and number of texts).
 
 
@@ -163,7 +158,9 @@ def gradients_of(mechanism, records=10):
 
 
 def histogram_cost(records):
-    return release_histogram([records, 0], noise="laplace", scale=2.0, relation=ADD_REMOVE).cost
+    return (
+        NoisyHistogram(noise="laplace", scale=2.0, relation=ADD_REMOVE).release([records, 0]).cost
+    )
 
 
 def vector_cost(records):

@@ -11,11 +11,12 @@ import torch
 
 from dpsynth_assets.attacks.audits.gradients import private_gradient
 from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve
+from dpsynth_assets.attacks.audits.sums import release_vector_mean
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.noise import gaussian_like, secure_bernoulli
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.privacy.vector_mean import VectorMean, release_vector_mean
+from dpsynth_assets.privacy.vector_mean import VectorMean
 
 # Seeded noise (CTCL seeds its histogram and training noise with 42, EPSVec its vectors).
 

@@ -27,17 +27,15 @@ def mechanism(relation, records=1, **settings):
     )
 
 
-def log_probabilities(tested, rows, rescale=1.0):
+def log_probabilities(tested, rows):
     rows = torch.as_tensor(np.asarray(rows), dtype=torch.float64).reshape(-1, VOCABULARY)
     batch_of_row = torch.zeros(len(rows), dtype=torch.int64)
-    scores = tested.private_scores(rows, batch_of_row, ACTIVE)[0] * rescale
+    scores = tested.private_scores(rows, batch_of_row, ACTIVE)[0]
     return torch.log_softmax(scores, 0).numpy()
 
 
-def likelihood_range(tested, before, after, rescale=(1.0, 1.0)):
-    ratio = log_probabilities(tested, before, rescale[0]) - log_probabilities(
-        tested, after, rescale[1]
-    )
+def likelihood_range(tested, before, after):
+    ratio = log_probabilities(tested, before) - log_probabilities(tested, after)
     return ratio.max() - ratio.min()
 
 
@@ -105,22 +103,6 @@ def test_two_records_in_one_prompt_break_the_add_remove_range():
     observed = likelihood_range(mechanism("add-remove"), before, after)
     assert observed > mechanism("add-remove").eta * 1.9
     assert observed <= mechanism("add-remove", contexts_changed="replace").eta * (1 + 1e-9)
-
-
-def test_dividing_by_the_private_number_of_rows_is_caught():
-    # Planted bug: Eq. (1) of Amin et al. 2025 as printed (B-000.3).
-    tested = mechanism("add-remove")
-    rows = np.tile(extreme([8]), (7, 1))
-    rescale = (64 / 8, 64 / 7)
-    observed = likelihood_range(tested, np.vstack([rows, extreme([3])]), rows, rescale)
-    assert observed > 10 * tested.eta
-
-
-def test_forgetting_to_clip_is_caught():
-    tested = mechanism("add-remove")
-    object.__setattr__(tested, "clip_bound", 25.0)
-    observed = likelihood_range(tested, [extreme([3])], [])
-    assert observed > 2 * mechanism("add-remove").eta
 
 
 @settings(max_examples=30, deadline=None)

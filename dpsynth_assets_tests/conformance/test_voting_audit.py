@@ -4,13 +4,10 @@ Every candidate that one unit gives all its votes to is a trial, so that one run
 False alarm: at most 1e-6 for each audit if the claim holds.
 """
 
-import math
-
 import numpy as np
 import pytest
 
 from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve
-from dpsynth_assets.privacy.events import ComposedEvent, GaussianEvent
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.voting import GaussianVoting
 
@@ -46,10 +43,9 @@ def moved_votes(side):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("records", [1, 3])
-def test_all_rounds_together_reveal_no_more_than_their_event(records):
-    mechanism = voting(records=records)
-    assert not refutes(mechanism, mechanism.event, records)
+def test_all_votes_of_a_unit_reveal_no_more_than_their_event():
+    mechanism = voting(records=3)
+    assert not refutes(mechanism, mechanism.event, records=3)
 
 
 @pytest.mark.statistical
@@ -62,18 +58,6 @@ def test_moved_votes_reveal_no_more_than_the_replace_one_event():
 
 
 @pytest.mark.statistical
-def test_halved_noise_is_caught():
-    assert refutes(voting(NOISE / 2), voting().event)
-
-
-@pytest.mark.statistical
-def test_several_votes_charged_by_their_root_are_caught():
-    # Planted bug of the published code: all votes of a record may fall on one candidate.
-    event = GaussianEvent(noise_multiplier=NOISE / math.sqrt(VOTES))
-    assert refutes(voting(), ComposedEvent(events=(event,) * ROUNDS))
-
-
-@pytest.mark.statistical
 def test_group_privacy_forgotten_is_caught():
     assert refutes(voting(records=3), voting(records=1).event, records=3)
 
@@ -81,4 +65,4 @@ def test_group_privacy_forgotten_is_caught():
 @pytest.mark.statistical
 def test_rounds_charged_as_one_are_caught():
     mechanism = voting()
-    assert refutes(mechanism, mechanism.round_event)
+    assert refutes(mechanism, mechanism.histogram.event())

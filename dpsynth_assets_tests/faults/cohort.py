@@ -27,7 +27,7 @@ from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStor
 from dpsynth_assets.paths import Folder, located
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
@@ -58,7 +58,7 @@ HISTOGRAM: dict[str, Any] = {
     "scale": 8.0,
     "relation": NeighboringRelation.ADD_REMOVE,
 }
-EVENT = ComposedEvent(events=(histogram_event(**HISTOGRAM),) * PASSES)
+EVENT = ComposedEvent(events=(NoisyHistogram(**HISTOGRAM).event(),) * PASSES)
 TERMS = BudgetTerms(
     epsilon=float(os.environ.get("FAULTS_EPSILON", "1.8")),  # three releases and no fourth
     delta=1e-6,
@@ -228,7 +228,7 @@ def _marked_passes(store: SensitiveStore, reservation: Reservation) -> MarkedPas
 
 def _counted(records: pl.DataFrame) -> dict[str, list[int]]:
     counts = [records.filter(pl.col("label") == label).height for label in ("billing", "delivery")]
-    return {"dp_counts": [int(n) for n in release_histogram(counts, **HISTOGRAM).value]}
+    return {"dp_counts": [int(n) for n in NoisyHistogram(**HISTOGRAM).release(counts).value]}
 
 
 def resources() -> dict[str, Any]:

@@ -19,7 +19,7 @@ import dagster as dg
 from dagster._core.executor.step_delegating import StepDelegatingExecutor
 
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
-from dpsynth_assets.privacy.histogram import release_histogram
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.tags import RELEASE
 from dpsynth_assets_tests.faults.cohort import EVENT, HISTOGRAM, TERMS, counts_job
 
@@ -109,7 +109,7 @@ def _fork(variables: dict[str, str], outcome: Path) -> int:
 
 def main() -> None:
     # What a run imports on its way, it imports once, here; Polars' threads would not survive.
-    release_histogram([1, 1], **HISTOGRAM)
+    NoisyHistogram(**HISTOGRAM).release([1, 1])
     epsilon_of_fixed([EVENT], TERMS.delta, TERMS.accountant)
     gc.freeze()
     for line in sys.stdin:

@@ -7,8 +7,9 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods import plan_scale
 from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 from dpsynth_assets.methods.registry import REGISTRY
-from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_rho
+from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest
+from dpsynth_assets.privacy.renyi import zcdp_rho
 
 SETTINGS = {"expected_batch_size": 64, "max_batches": 8}
 

@@ -10,9 +10,6 @@ from dpsynth_assets.privacy.accounting import (
     epsilon_of_fixed,
     filter_epsilon,
     privacy_profile,
-    zcdp_delta,
-    zcdp_epsilon,
-    zcdp_rho,
 )
 from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon
 from dpsynth_assets.privacy.events import (
@@ -26,6 +23,7 @@ from dpsynth_assets.privacy.events import (
     TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon
+from dpsynth_assets.privacy.renyi import zcdp_delta, zcdp_epsilon, zcdp_rho
 
 AGNEWS_DELTA = 108_000**-1.1
 LAPLACE = DiscreteLaplaceEvent(scale=10.0)

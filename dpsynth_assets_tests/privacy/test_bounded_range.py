@@ -4,13 +4,13 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from dpsynth_assets.privacy.accounting import zcdp_epsilon
 from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
 from dpsynth_assets.privacy.bounded_range import (
     adaptive_profiles,
     bounded_range_epsilon,
     recursion_is_affordable,
 )
+from dpsynth_assets.privacy.renyi import zcdp_epsilon
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE = NeighboringRelation.ADD_REMOVE

@@ -5,12 +5,8 @@ import torch
 from dpsynth_assets.privacy import clipping, median_box
 from dpsynth_assets.privacy.cpu_rows import maxima
 from dpsynth_assets.privacy.median_box import ordered_keys
+from dpsynth_assets_tests.pairs import pairwise
 from dpsynth_assets_tests.privacy.spread_logits import LATTICE, TOKENS, placed, spread_logits
-
-
-@pytest.fixture(params=[1 << 17, 2000, 1])
-def block_entries(request, monkeypatch):
-    monkeypatch.setattr(clipping, "CACHED_ENTRIES", request.param)
 
 
 def ranks_of(logits, first, count):
@@ -19,14 +15,18 @@ def ranks_of(logits, first, count):
     return LATTICE.values_of_bits(keys)
 
 
-@pytest.mark.parametrize("scale", [0.01, 3.0, 40.0])
-@pytest.mark.parametrize("share", [-1.0, 0.6, 2.0])  # all columns are sorted, some, or any
 @pytest.mark.parametrize(
-    ("rows", "wide"), [(3, 1 << 20), (8, 100), (16, 1 << 20), (64, 1 << 20), (300, 7000)]
+    ("entries", "scale", "share", "shape"),
+    pairwise(
+        [1 << 17, 2000, 1],
+        [0.01, 3.0, 40.0],
+        [-1.0, 0.6, 2.0],  # all columns are sorted, some, or any
+        [(3, 1 << 20), (8, 100), (16, 1 << 20), (64, 1 << 20), (300, 7000)],
+    ),
 )
-def test_ordered_keys_are_the_sorted_clipped_logits(
-    monkeypatch, block_entries, rows, wide, share, scale
-):
+def test_ordered_keys_are_the_sorted_clipped_logits(monkeypatch, entries, scale, share, shape):
+    rows, wide = shape
+    monkeypatch.setattr(clipping, "CACHED_ENTRIES", entries)
     monkeypatch.setattr(median_box, "_TURNED_ENTRIES", wide)
     monkeypatch.setattr(median_box, "_WORTH_LEAVING_OUT", share)
     logits = spread_logits(rows, scale)

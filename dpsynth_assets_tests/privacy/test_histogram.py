@@ -9,10 +9,8 @@ from dpsynth_assets.privacy.events import DiscreteGaussianEvent, DiscreteLaplace
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import (
     NoisyHistogram,
-    histogram_event,
     l1_sensitivity,
     l2_sensitivity,
-    release_histogram,
     scale_for,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -42,15 +40,15 @@ def test_counts_of_neighbours_differ_by_at_most_the_sensitivity(rest, unit, rela
 def test_events_state_noise_relative_to_the_sensitivity(relation, l1, l2):
     for records in (1, 3):
         arguments = {"scale": 10.0, "relation": relation, "max_records_per_unit": records}
-        laplace = histogram_event(noise="laplace", **arguments)
+        laplace = NoisyHistogram(noise="laplace", **arguments).event()
         assert laplace == DiscreteLaplaceEvent(scale=10.0, sensitivity=l1 * records)
-        gaussian = histogram_event(noise="gaussian", **arguments)
+        gaussian = NoisyHistogram(noise="gaussian", **arguments).event()
         assert gaussian == DiscreteGaussianEvent(noise_std=10.0, shift=records, count=l1)
         assert float(gaussian.rho) == pytest.approx((l2 * records) ** 2 / 200)
 
 
 def test_release_carries_its_cost_and_every_bin():
-    release = release_histogram([5, 0, 7], noise="laplace", scale=2.0, relation=ADD_REMOVE)
+    release = NoisyHistogram(noise="laplace", scale=2.0, relation=ADD_REMOVE).release([5, 0, 7])
     assert release.value.shape == (3,)
     assert release.value.dtype == np.int64
     assert release.cost.guarantee is GuaranteeType.DP
@@ -60,14 +58,14 @@ def test_release_carries_its_cost_and_every_bin():
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 def test_large_counts_do_not_saturate(noise):
     count = 10**12
-    release = release_histogram([count], noise=noise, scale=5.0, relation=ADD_REMOVE)
+    release = NoisyHistogram(noise=noise, scale=5.0, relation=ADD_REMOVE).release([count])
     assert abs(int(release.value[0]) - count) < 1000
 
 
 @pytest.mark.parametrize("relation", NeighboringRelation)
 def test_laplace_scale_meets_the_pure_epsilon(relation):
     scale = scale_for(0.1, 1e-6, "laplace", relation)
-    event = histogram_event(noise="laplace", scale=scale, relation=relation)
+    event = NoisyHistogram(noise="laplace", scale=scale, relation=relation).event()
     assert isinstance(event, DiscreteLaplaceEvent)
     assert 0.1 * (1 - 1e-9) <= event.epsilon <= 0.1
 
@@ -77,7 +75,7 @@ def test_gaussian_scale_is_the_smallest_that_meets_epsilon(accountant):
     scale = scale_for(0.5, 1e-6, "gaussian", REPLACE_ONE, 1, accountant)
 
     def epsilon(value):
-        event = histogram_event(noise="gaussian", scale=value, relation=REPLACE_ONE)
+        event = NoisyHistogram(noise="gaussian", scale=value, relation=REPLACE_ONE).event()
         return epsilon_of([event], 1e-6, accountant)
 
     assert epsilon(scale) <= 0.5 < epsilon(scale * 0.999)
@@ -85,7 +83,7 @@ def test_gaussian_scale_is_the_smallest_that_meets_epsilon(accountant):
 
 def test_fractional_counts_are_refused_without_showing_them():
     with pytest.raises(ValueError, match="whole counts") as refusal:
-        release_histogram([1234.5], noise="laplace", scale=1.0, relation=ADD_REMOVE)
+        NoisyHistogram(noise="laplace", scale=1.0, relation=ADD_REMOVE).release([1234.5])
     assert "1234" not in str(refusal.value)
 
 
@@ -94,7 +92,7 @@ def test_fractional_counts_are_refused_without_showing_them():
 )
 def test_settings_outside_their_domain_are_refused(noise, scale):
     with pytest.raises(ValueError, match="Expected"):
-        histogram_event(noise=noise, scale=scale, relation=ADD_REMOVE)
+        NoisyHistogram(noise=noise, scale=scale, relation=ADD_REMOVE).event()
     with pytest.raises(ValueError, match="Expected"):
         NoisyHistogram(noise=noise, scale=scale, relation=ADD_REMOVE)
 
@@ -105,4 +103,4 @@ def test_a_histogram_costs_what_it_was_planned_at():
     )
     released = planned.release(np.array([4, 0]))
     assert released.value.shape == (2,)
-    assert released.cost.event == planned.event() == histogram_event(**vars(planned))
+    assert released.cost.event == planned.event() == NoisyHistogram(**vars(planned)).event()

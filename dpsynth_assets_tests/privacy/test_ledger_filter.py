@@ -3,7 +3,7 @@
 import pytest
 
 from dpsynth_assets.privacy import renyi
-from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
 from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import (
@@ -13,7 +13,7 @@ from dpsynth_assets.privacy.events import (
     TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.privacy.renyi import float_up
+from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon, zcdp_rho
 from dpsynth_assets_tests.privacy.ledger_cases import (
     HALF_RHO,
     make_request,

@@ -23,7 +23,7 @@ from dpsynth_assets.privacy.events import (
     event_to_json,
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
-from dpsynth_assets.privacy.histogram import histogram_event
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.checkpoint import Checkpoint
@@ -74,7 +74,7 @@ def request(cohort, asset, event, **changes):
 
 
 def counts(noise_std):
-    return histogram_event(noise="gaussian", scale=noise_std, relation=ADD_REMOVE)
+    return NoisyHistogram(noise="gaussian", scale=noise_std, relation=ADD_REMOVE).event()
 
 
 def fitted(noise_std=1.57):
@@ -219,7 +219,9 @@ def test_a_plan_of_other_releases_is_refused_as_ever(ledger):
 
 def test_a_plan_of_declared_noise_goes_on_at_its_true_price(ledger):
     topics, clusters = (
-        histogram_event(noise="gaussian", scale=scale, relation=REPLACE_ONE, max_records_per_unit=3)
+        NoisyHistogram(
+            noise="gaussian", scale=scale, relation=REPLACE_ONE, max_records_per_unit=3
+        ).event()
         for scale in (10.0, 12.5)
     )
     plan = [

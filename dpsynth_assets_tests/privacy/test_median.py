@@ -13,6 +13,7 @@ from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.median_box import rank_window
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.pairs import pairwise
 from dpsynth_assets_tests.privacy.oracles import median_oracle
 
 BOUND, TEMPERATURE, VOCABULARY = 6.0, 1.5, 61
@@ -35,16 +36,17 @@ def batches(scale):
     return logits, batch_of_row
 
 
-@pytest.mark.parametrize("entries", [1 << 21, 40])
-@pytest.mark.parametrize("scale", [1.0, 6.0, 40.0])
 @pytest.mark.parametrize(
-    ("relation", "records"), [("add-remove", 1), ("replace-one", 1), ("zero-out", 3)]
+    ("entries", "scale", "unit"),
+    pairwise(
+        [1 << 21, 40], [1.0, 6.0, 40.0], [("add-remove", 1), ("replace-one", 1), ("zero-out", 3)]
+    ),
 )
-def test_tensor_form_matches_the_numpy_oracle(monkeypatch, entries, scale, relation, records):
+def test_tensor_form_matches_the_numpy_oracle(monkeypatch, entries, scale, unit):
     # Sharp rows leave few columns above the floor, flat rows leave all of them.
     monkeypatch.setattr(clipping, "BLOCK_ENTRIES", entries)
     logits, batch_of_row = batches(scale)
-    tested = mechanism(relation, records)
+    tested = mechanism(*unit)
     active = np.array([4, 2, 0, 1, 3, 5])  # sizes 2, 0, 7, 8, 1, 5
     tokens, gamma = tested.select(logits, batch_of_row, active, PrivateTokenMeter(1, 6))
     for position, batch in enumerate(active):
@@ -61,15 +63,21 @@ def on_the_lattice(logits, maximum):
     return np.clip(moved.astype(np.float64), 20.0, 32.0) - 26.0
 
 
-@pytest.mark.parametrize("entries", [1 << 16, 40])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("scale", [0.5, 3.0, 40.0])
-@pytest.mark.parametrize(("rows", "records"), [(1, 1), (2, 1), (7, 1), (8, 2), (33, 3), (64, 1)])
+@pytest.mark.parametrize(
+    ("entries", "dtype", "scale", "size"),
+    pairwise(
+        [1 << 16, 40],
+        [torch.float32, torch.bfloat16, torch.float64],
+        [0.5, 3.0, 40.0],
+        [(1, 1), (2, 1), (7, 1), (8, 2), (33, 3), (64, 1)],
+    ),
+)
 def test_selected_order_statistics_equal_sorting_everything_to_the_last_bit(
-    monkeypatch, entries, dtype, scale, rows, records
+    monkeypatch, entries, dtype, scale, size
 ):
     # Many entries lie at the floor, at it but for rounding, or tie; rows stand apart or together.
     monkeypatch.setattr(clipping, "CACHED_ENTRIES", entries)
+    rows, records = size
     draw = np.random.default_rng(rows)
     logits = torch.from_numpy(draw.normal(100 * scale, scale, (2 * rows, VOCABULARY)))
     near = logits.amax(dim=1, keepdim=True) - 2 * BOUND * (1 + draw.integers(-2, 3) * 2.0**-22)

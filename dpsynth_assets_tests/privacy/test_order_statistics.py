@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from dpsynth_assets.privacy.median_box import by_bisection, order_statistics, rows_above, rows_where
+from dpsynth_assets_tests.pairs import pairwise
 
 LOWEST, SPAN = 0x41A00000, 6291456
 
@@ -14,9 +15,10 @@ def keys(rows, seed=0):
     return (drawn + LOWEST).to(torch.int32)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 7, 64, 128, 129, 300])
-@pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("select", [order_statistics, by_bisection])
+@pytest.mark.parametrize(
+    ("select", "rows", "count"),
+    pairwise([order_statistics, by_bisection], [1, 2, 7, 64, 128, 129, 300], [1, 2, 4]),
+)
 def test_order_statistics_equal_the_sorted_columns(select, rows, count):
     held = keys(rows, rows)
     ordered = torch.sort(held, dim=0).values

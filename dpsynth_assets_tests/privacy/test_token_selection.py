@@ -91,12 +91,11 @@ def test_rows_side_by_side_and_apart_give_the_same_scores_to_the_last_bit():
     assert torch.equal(apart, together)
 
 
-def test_every_usable_row_goes_to_its_own_batch_and_to_no_other():
+def test_every_row_goes_to_its_own_batch_and_to_no_other():
     batch_of_row = torch.tensor([4, 4, 7, 4, 9, 9, 2, 7])
-    usable = torch.tensor([True, True, True, True, True, True, True, False])
-    rows = rows_by_batch(batch_of_row, np.array([9, 4, 3, 7]), usable)
+    rows = rows_by_batch(batch_of_row, np.array([9, 4, 3, 7]))
     listed = [torch.arange(8)[part].tolist() for part in rows]
-    assert listed == [[4, 5], [0, 1, 3], [], [2]]
+    assert listed == [[4, 5], [0, 1, 3], [], [2, 7]]
     assert rows[0] == slice(4, 6)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
+from dpsynth_assets.attacks.audits.sums import release_vector_mean
 from dpsynth_assets.privacy import vector_mean
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import GaussianEvent
@@ -18,7 +19,6 @@ from dpsynth_assets.privacy.histogram import l2_sensitivity
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import (
     VectorMean,
-    release_vector_mean,
     stacked_l2_sensitivity,
     unit_directions,
     vector_mean_event,

@@ -11,10 +11,17 @@ from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent, flatten
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.histogram import l2_sensitivity
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.voting import NO_VOTE, GaussianVoting, threshold_votes, voting_noise_std
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
+
+
+def largest_move(mechanism):
+    """How far one unit moves a round's votes at most."""
+    votes = mechanism.votes_per_record * mechanism.max_records_per_unit
+    return l2_sensitivity(mechanism.relation, votes)
 
 
 def voting(noise_std=8.0, iterations=3, votes=1, relation=ADD_REMOVE, records=1):
@@ -64,7 +71,7 @@ def test_votes_of_neighbours_differ_by_at_most_the_sensitivity(votes, records, r
     mechanism = voting(votes=votes, relation=relation, records=records)
     with_unit = mechanism.count(np.array(others + unit), 4)
     without = mechanism.count(np.array(others + instead), 4)
-    assert np.linalg.norm(with_unit - without) <= mechanism.l2_sensitivity
+    assert np.linalg.norm(with_unit - without) <= largest_move(mechanism)
 
 
 @pytest.mark.parametrize(
@@ -76,21 +83,23 @@ def test_the_sensitivity_is_attained_when_a_unit_votes_for_one_candidate(relatio
     moved = 1 if relation is REPLACE_ONE else NO_VOTE
     without = mechanism.count(np.full((2, 3), moved), 2)
     assert np.linalg.norm(with_unit - without) == pytest.approx(distance)
-    assert mechanism.l2_sensitivity == pytest.approx(distance)
-    assert mechanism.l2_sensitivity >= distance
+    assert largest_move(mechanism) == pytest.approx(distance)
+    assert largest_move(mechanism) >= distance
     counts = 2 if relation is REPLACE_ONE else 1
-    assert mechanism.round_event == DiscreteGaussianEvent(noise_std=8.0, shift=6, count=counts)
-    assert float(mechanism.round_event.rho) == pytest.approx(distance**2 / 128)
+    assert mechanism.histogram.event() == DiscreteGaussianEvent(
+        noise_std=8.0, shift=6, count=counts
+    )
+    assert float(mechanism.histogram.event().rho) == pytest.approx(distance**2 / 128)
 
 
 def test_every_round_is_charged_and_no_other_is_released():
     mechanism = voting(iterations=3)
-    assert flatten(mechanism.event) == [mechanism.round_event] * 3
+    assert flatten(mechanism.event) == [mechanism.histogram.event()] * 3
     for released in range(3):
         assert mechanism.remaining == 3 - released
         release = mechanism.release(np.zeros(5, dtype=np.int64))
         assert release.cost.guarantee is GuaranteeType.DP
-        assert release.cost.event == mechanism.round_event
+        assert release.cost.event == mechanism.histogram.event()
         assert release.value.shape == (5,)
 
     class Unread:

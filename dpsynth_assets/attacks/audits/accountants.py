@@ -25,7 +25,7 @@ from dpsynth_assets.privacy.events import (
     PureEvent,
     TruncatedPoissonGaussianEvent,
 )
-from dpsynth_assets.privacy.histogram import histogram_event
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 THRESHOLDS = 20_001
@@ -243,9 +243,9 @@ def _counted(*, continuous: bool = False) -> Finding:
     """The largest ratio of δ of noisy counts, summed over all integers, to what is charged."""
     ratios = []
     for noise_std, rounds, records, relation in COUNTED:
-        event = histogram_event(
+        event = NoisyHistogram(
             noise="gaussian", scale=noise_std, relation=relation, max_records_per_unit=records
-        )
+        ).event()
         events: list[Event] = [event] * rounds
         if continuous:
             multiplier = 1.0 / math.sqrt(2.0 * rounds * float(event.rho))

@@ -21,16 +21,16 @@ from dpsynth_assets.attacks.audits.audit import (
     Finding,
 )
 from dpsynth_assets.attacks.audits.gradients import private_gradient
+from dpsynth_assets.attacks.audits.sums import release_vector_mean
 from dpsynth_assets.attacks.audits.token_draws import MEAN
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
-from dpsynth_assets.privacy.histogram import NoiseKind, release_histogram
+from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
 from dpsynth_assets.privacy.secret_clustering import SecretClustering
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.vector_mean import release_vector_mean
 
 SEED = 42
 SIZE = 128
@@ -56,7 +56,7 @@ def seeded_everywhere(seed: int = SEED) -> Iterator[None]:
 
 
 def _histogram(noise: NoiseKind) -> np.ndarray:
-    return release_histogram([0] * SIZE, noise=noise, scale=10.0, relation=ADD_REMOVE).value
+    return NoisyHistogram(noise=noise, scale=10.0, relation=ADD_REMOVE).release([0] * SIZE).value
 
 
 def _tokens() -> np.ndarray:

@@ -31,7 +31,7 @@ from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import Event, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import histogram_event, release_histogram
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import (
     BudgetTerms,
     CohortSpend,
@@ -47,7 +47,7 @@ BINS = 64
 SCALE = 10.0
 RELATION = ADD_REMOVE
 DELTA = 0.01
-COUNTS = histogram_event(noise="laplace", scale=SCALE, relation=RELATION)
+COUNTS = NoisyHistogram(noise="laplace", scale=SCALE, relation=RELATION).event()
 
 PRIOR, POSTERIOR, HOLDERS = 1e-4, 1e-3, 50
 SUM_NOISE = 1.5
@@ -103,7 +103,7 @@ def _request(asset: str, event: Event, release: str = "1") -> ReleaseRequest:
 
 
 def _draw() -> bytes:
-    drawn = release_histogram([0] * BINS, noise="laplace", scale=SCALE, relation=RELATION)
+    drawn = NoisyHistogram(noise="laplace", scale=SCALE, relation=RELATION).release([0] * BINS)
     return drawn.value.tobytes()
 
 

@@ -7,6 +7,7 @@ other settings, noise or neighbours against the claim.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +20,11 @@ from dpsynth_assets.attacks.audits.audit import (
     Finding,
 )
 from dpsynth_assets.privacy.events import Event, GaussianEvent
-from dpsynth_assets.privacy.histogram import NoiseKind, histogram_event, release_histogram
+from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
+from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import (
-    release_vector_mean,
+    VectorMean,
     stacked_l2_sensitivity,
     vector_mean_event,
 )
@@ -44,12 +46,12 @@ def _histogram(
     A replaced record moves from one bin to another, so its score is the difference of the two.
     """
     with_record, without = ([1, 0], [0, 1]) if relation is REPLACE_ONE else ([1], [0])
-    claimed = histogram_event(
+    claimed = NoisyHistogram(
         noise=noise, scale=claimed_scale, relation=claimed_relation or relation
-    )
+    ).event()
 
     def scores(bins: list[int]) -> np.ndarray:
-        released = release_histogram(bins * BINS, noise=noise, scale=SCALE, relation=relation)
+        released = NoisyHistogram(noise=noise, scale=SCALE, relation=relation).release(bins * BINS)
         ratios = _log_ratio(released.value, noise).reshape(BINS, -1)
         return ratios @ np.array([1, -1])[: len(bins)]
 
@@ -101,6 +103,13 @@ def _canaries(first: int, sign: float) -> np.ndarray:
     index = np.arange(CANARIES)
     vectors[index, :, first + index] = sign * np.array(L2_BOUNDS)
     return vectors
+
+
+def release_vector_mean(vectors: np.ndarray, **settings: Any) -> Release[np.ndarray]:
+    """Releases the means of (N, L, d) vectors; settings are those of `VectorMean`."""
+    mean = VectorMean(dimensions=vectors.shape[2], **settings)
+    mean.add(vectors)
+    return mean.release()
 
 
 def _correlations(noise_std: float, *, replaced: bool) -> np.ndarray:

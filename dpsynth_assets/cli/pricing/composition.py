@@ -26,9 +26,10 @@ from dpsynth_assets.cli.pricing.commands import (
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, privacy_profile
 from dpsynth_assets.privacy.batch_terms import context_changes
 from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon, recursion_is_affordable
+from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.events import BoundedRangeEvent, Event, event_from_json
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
-from dpsynth_assets.privacy.renyi import check_delta, float_up
+from dpsynth_assets.privacy.renyi import float_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 

@@ -21,15 +21,16 @@ from dpsynth_assets.cli.pricing.commands import (
 from dpsynth_assets.cli.pricing.gaussian import classical_noise_std
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, gaussian_mu_of
 from dpsynth_assets.privacy.directed_rounding import rounded_up
+from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
 from dpsynth_assets.privacy.histogram import (
-    histogram_event,
+    NoisyHistogram,
     l1_sensitivity,
     l2_sensitivity,
     scale_for,
 )
-from dpsynth_assets.privacy.renyi import check_delta, float_up, zcdp_rho
+from dpsynth_assets.privacy.renyi import float_up, zcdp_rho
 from dpsynth_assets.privacy.voting import GaussianVoting, voting_noise_std
 
 LARGEST_TABULATED = 100.0
@@ -49,12 +50,12 @@ class Histogram(Settings):
 
     def event(self) -> Event:
         """Prices the histogram."""
-        return histogram_event(
+        return NoisyHistogram(
             noise=self.noise,
             scale=self.scale,
             relation=self.relation,
             max_records_per_unit=self.max_records_per_unit,
-        )
+        ).event()
 
     def epsilon(self, delta: float, accountant: str) -> float:
         """Computes ε of one release; integer Gaussian noise has an exact curve of its own."""

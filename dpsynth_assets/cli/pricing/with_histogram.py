@@ -38,9 +38,9 @@ from dpsynth_assets.privacy.accounting import epsilon_of, gaussian_mu_of
 from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
+from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon, gaussian_mu
-from dpsynth_assets.privacy.renyi import check_delta
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
 

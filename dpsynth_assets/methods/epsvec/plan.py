@@ -8,7 +8,7 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
 from dpsynth_assets.methods.plan_cache import remembered
-from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import (
     dp_sgd_noise_multiplier,
     integer_noise_std,
@@ -19,6 +19,7 @@ from dpsynth_assets.privacy.events import Event, GaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.histogram import NoisyHistogram, l2_sensitivity
 from dpsynth_assets.privacy.monotone_search import MIXED_TOLERANCE, least_noise
+from dpsynth_assets.privacy.renyi import zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 _BELOW = 1.0 - 1e-9

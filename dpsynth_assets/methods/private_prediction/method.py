@@ -52,10 +52,11 @@ from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.declared_vocabulary import declared_vocabulary
 from dpsynth_assets.models.decoding.sampling import ROWS_TOGETHER
-from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_rho
+from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.renyi import zcdp_rho
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
 if TYPE_CHECKING:

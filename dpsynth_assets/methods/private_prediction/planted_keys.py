@@ -18,8 +18,9 @@ from dpsynth_assets.methods.inputs import Checkpoint, PrivateInputs, PublicInput
 from dpsynth_assets.methods.private_prediction.references import generate_non_private
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan
-from dpsynth_assets.privacy.accounting import epsilon_of, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.privacy.renyi import zcdp_epsilon, zcdp_rho
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.reconstruction import KeysWritten, PlantedKeys

@@ -13,12 +13,12 @@ from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningCo
 from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
 from dpsynth_assets.privacy.events import GaussianEvent, PoissonGaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
 from dpsynth_assets.privacy.monotone_search import TOLERANCE
-from dpsynth_assets.privacy.renyi import filter_order, renyi_divergence
+from dpsynth_assets.privacy.renyi import filter_order, renyi_divergence, zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 STAGE, DELTA = "finetuned_generator", 1e-5

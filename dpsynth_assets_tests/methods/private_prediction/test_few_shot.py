@@ -15,12 +15,12 @@ from dpsynth_assets.methods.private_prediction.few_shot_writer import (
     LabelWriter,
     texts_by_label,
 )
-from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
-from dpsynth_assets.privacy.renyi import filter_order, renyi_divergence
+from dpsynth_assets.privacy.renyi import filter_order, renyi_divergence, zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 DELTA = 1e-5
