@@ -145,16 +145,8 @@ def _of_cohort(
 
 
 def _facts(audit: "Audit") -> dict[str, object]:
-    return {
-        "name": audit.name,
-        "mechanism": audit.mechanism,
-        "events": audit.events,
-        "claim": audit.claim,
-        "measure": audit.measure,
-        "kind": audit.kind,
-        "false_alarm": audit.false_alarm,
-        "planted": list(audit.planted),
-    }
+    names = ("name", "mechanism", "events", "claim", "measure", "kind", "false_alarm")
+    return {name: getattr(audit, name) for name in names} | {"planted": list(audit.planted)}
 
 
 def _show(results: Sequence["AuditResult"], *, as_json: bool) -> None:

@@ -55,16 +55,12 @@ class ColumnsSpec(Declaration):
     )
 
     @model_validator(mode="after")
-    def _distinct(self) -> Self:
+    def _columns_are_told_apart(self) -> Self:
         single = [*self.labels, *([self.id] if self.id else [])]
         # A label may also be a field of the object; a text that is a label is a mistake.
         for names in (self.object, single) if self.object else ([self.text, *single],):
             if repeated := sorted({name for name in names if names.count(name) > 1}):
                 refuse("", "distinct columns", f"{repeated[0]!r} twice", "Name each column once.")
-        return self
-
-    @model_validator(mode="after")
-    def _labels_are_no_column_of_ours(self) -> Self:
         for index, name in enumerate(self.labels):
             if name == "text" or name.startswith(OWN_COLUMNS):
                 refuse(
@@ -73,10 +69,6 @@ class ColumnsSpec(Declaration):
                     repr(name),
                     "Published rows have columns of these names: rename it in the source.",
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _one_text(self) -> Self:
         if self.object and "text" in self.model_fields_set:
             refuse("object", "columns.text or columns.object", "both", "Drop one of them.")
         return self
@@ -374,7 +366,7 @@ class ScheduleSpec(Declaration):
         return (self.cron,) if isinstance(self.cron, str) else tuple(self.cron)
 
     @model_validator(mode="after")
-    def _comes(self) -> Self:
+    def _comes_at_some_time(self) -> Self:
         for expression in self.expressions:
             if (problem := cron_problem(expression)) is not None:
                 refuse(
@@ -384,10 +376,6 @@ class ScheduleSpec(Declaration):
                     problem,
                     'Mend it, e.g. "0 3 1 * *" for 03:00 on the first of each month.',
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _zone_exists(self) -> Self:
         try:
             ZoneInfo(self.timezone)
         except (KeyError, ValueError, OSError):  # An unknown name, a path, a folder of zones.

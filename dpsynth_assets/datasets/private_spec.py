@@ -166,7 +166,7 @@ class PrivateDatasetSpec(Declaration):
         return [Fraction(str(part)) for part in parts if part is not None]
 
     @model_validator(mode="after")
-    def _labels_are_public(self) -> Self:
+    def _columns_fit(self) -> Self:
         for column in self.columns.labels:
             if column not in self.public_facts.labels:
                 refuse(
@@ -184,10 +184,6 @@ class PrivateDatasetSpec(Declaration):
                     repr(column),
                     f"Add {column!r} to columns.labels, or drop it here.",
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _unit_is_no_text(self) -> Self:
         if not self.columns.object and self.privacy_unit.column == self.columns.text:
             refuse(
                 "privacy_unit.column",
@@ -240,7 +236,7 @@ class PrivateDatasetSpec(Declaration):
         return self
 
     @model_validator(mode="after")
-    def _methods_differ(self) -> Self:
+    def _methods_share_the_budget(self) -> Self:
         keys = [method.key for method in self.methods]
         for index, key in enumerate(keys):
             if key in keys[:index]:
@@ -258,10 +254,6 @@ class PrivateDatasetSpec(Declaration):
                 ", ".join(sorted(unknown)),
                 "Name corpora of this file, or leave the list empty for all.",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _shares_fit(self) -> Self:
         if (total := sum(self._shares())) > 1:
             refuse(
                 "methods",
@@ -269,10 +261,6 @@ class PrivateDatasetSpec(Declaration):
                 f"{float(total):g}",
                 "Lower a budget_share, or drop a method.",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _delta_suits_records(self) -> Self:
         records = self.public_facts.records
         if records is not None and Fraction(str(self.budget.delta)) * 10 * records > 1:
             refuse(
@@ -311,6 +299,17 @@ class PrivateDatasetSpec(Declaration):
                 "Name a column of ids that never change: a record that moves to another cohort is "
                 "told by its id.",
             )
+        if len(self.name) > 64 - KEY_CHARACTERS:
+            limit = f"at most {64 - KEY_CHARACTERS} characters, since cohorts add their key"
+            refuse("name", limit, f"{len(self.name)}", "Choose a shorter name.")
+        folder, _, name = self.source.path.rpartition("/")
+        if self.cohorts.by == "file" and ("://" in folder or set("*?[") & set(folder) or not name):
+            refuse(
+                "source.path",
+                "a local folder and a pattern of file names where every file is a cohort",
+                repr(self.source.path),
+                "Write e.g. data/mail/*.jsonl.",
+            )
         return self
 
     @model_validator(mode="after")
@@ -331,24 +330,7 @@ class PrivateDatasetSpec(Declaration):
         return self
 
     @model_validator(mode="after")
-    def _cohorts_have_names_and_files(self) -> Self:
-        if self.cohorts is None:
-            return self
-        if len(self.name) > 64 - KEY_CHARACTERS:
-            limit = f"at most {64 - KEY_CHARACTERS} characters, since cohorts add their key"
-            refuse("name", limit, f"{len(self.name)}", "Choose a shorter name.")
-        folder, _, name = self.source.path.rpartition("/")
-        if self.cohorts.by == "file" and ("://" in folder or set("*?[") & set(folder) or not name):
-            refuse(
-                "source.path",
-                "a local folder and a pattern of file names where every file is a cohort",
-                repr(self.source.path),
-                "Write e.g. data/mail/*.jsonl.",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _zero_out_knows_records(self) -> Self:
+    def _places_are_kept(self) -> Self:
         zero_out = self.neighboring_relation is NeighboringRelation.ZERO_OUT
         if zero_out and self.public_facts.records is None:
             refuse(
@@ -356,6 +338,20 @@ class PrivateDatasetSpec(Declaration):
                 "the public number of records, which zero-out neighbours share",
                 "none",
                 "Declare public_facts.records, or use neighboring_relation: add-remove.",
+            )
+        if self.public_facts.slots and not zero_out:
+            refuse(
+                "public_facts.slots",
+                "neighboring_relation: zero-out, whose neighbours keep every record's place",
+                str(self.neighboring_relation),
+                "Set neighboring_relation: zero-out, or drop slots.",
+            )
+        if self.public_facts.slots and self.columns.id is None:
+            refuse(
+                "columns.id",
+                "an id column where places are public: without one they follow from the texts",
+                "none",
+                "Name a column of public ids, or drop public_facts.slots.",
             )
         return self
 
@@ -394,24 +390,5 @@ class PrivateDatasetSpec(Declaration):
                 "tight where secrets are promised anything",
                 str(self.budget.accountant),
                 "A (p, r) bound composes as dominating pairs of a fixed plan: write tight.",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _slots_are_kept(self) -> Self:
-        zero_out = self.neighboring_relation is NeighboringRelation.ZERO_OUT
-        if self.public_facts.slots and not zero_out:
-            refuse(
-                "public_facts.slots",
-                "neighboring_relation: zero-out, whose neighbours keep every record's place",
-                str(self.neighboring_relation),
-                "Set neighboring_relation: zero-out, or drop slots.",
-            )
-        if self.public_facts.slots and self.columns.id is None:
-            refuse(
-                "columns.id",
-                "an id column where places are public: without one they follow from the texts",
-                "none",
-                "Name a column of public ids, or drop public_facts.slots.",
             )
         return self

@@ -72,7 +72,7 @@ class LanguageModelSpec(Declaration):
         return self.device not in ("auto", "cpu")
 
     @model_validator(mode="after")
-    def _exact_on_processor(self) -> Self:
+    def _decoder_suits_device(self) -> Self:
         if self.decoder == "exact" and (self._names_gpu or self.dtype not in ("auto", "float32")):
             refuse(
                 "decoder",
@@ -80,10 +80,6 @@ class LanguageModelSpec(Declaration):
                 f"device {self.device!r} and dtype {self.dtype!r}",
                 "Drop them, or write decoder: transformers.",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _device_of_vllm(self) -> Self:
         if self.decoder == "vllm" and self.device != "auto":
             refuse(
                 "decoder",
@@ -259,7 +255,7 @@ class PublicDataSpec(Declaration):
         return tuple(self.source)
 
     @model_validator(mode="after")
-    def _domain_is_used(self) -> Self:
+    def _documents_come_from_one_place(self) -> Self:
         _one_line("domain", self.domain)
         if "invented" in self.model_fields_set and self.source is not None:
             refuse(
@@ -270,10 +266,6 @@ class PublicDataSpec(Declaration):
             )
         if "invented" in self.model_fields_set and not self.domain:
             refuse("invented", "domain beside it", "none", "Write domain: <what the texts are>.")
-        return self
-
-    @model_validator(mode="after")
-    def _sources_given(self) -> Self:
         if self.source == []:
             refuse("source", "at least one source", "an empty list", "Add one, or drop the key.")
         if isinstance(self.source, list) and "columns" in self.model_fields_set:

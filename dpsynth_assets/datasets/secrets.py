@@ -112,7 +112,7 @@ class SecretKindSpec(Declaration):
         )
 
     @model_validator(mode="after")
-    def _posterior_is_larger(self) -> Self:
+    def _parts_fit(self) -> Self:
         if self.posterior <= self.prior:
             refuse(
                 "posterior",
@@ -120,10 +120,6 @@ class SecretKindSpec(Declaration):
                 declared(self.posterior),
                 "What was known before stays known: raise posterior, or lower prior.",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _fields_fit_detector(self) -> Self:
         for name in sorted({field for fields in _OWN.values() for field in fields}):
             if name in self.model_fields_set and name not in _OWN[self.detector]:
                 refuse(
@@ -135,10 +131,6 @@ class SecretKindSpec(Declaration):
         for name in _NEEDED[self.detector]:
             if getattr(self, name) is None:
                 refuse(name, f"a value for detector: {self.detector}", "none", f"Write {name}.")
-        return self
-
-    @model_validator(mode="after")
-    def _pattern_compiles(self) -> Self:
         try:
             re.compile(self.pattern or "")
         except re.error as error:

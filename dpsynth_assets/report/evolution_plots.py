@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.report.plots import COLORS, add_legend, new_axes, shortened, to_png
+from dpsynth_assets.report.plots import COLORS, add_legend, line_styles, new_axes, shortened, to_png
 
 if TYPE_CHECKING:
     import polars as pl
@@ -62,16 +62,10 @@ def votes_by_rank_plot(generations: "pl.DataFrame", noise_std: float | None) -> 
     """Votes against rank; within the grey band two standard deviations of noise lie."""
     figure, axes = new_axes(width=6.4, height=3.2)
     rounds = generations.partition_by("iteration", maintain_order=True)
-    for index, frame in enumerate(rounds):
+    names = (f"round {number}" for number in range(1, len(rounds) + 1))
+    for line, frame in zip(line_styles(names), rounds, strict=True):
         votes = np.sort(frame["votes"].to_numpy())[::-1]
-        axes.plot(
-            np.arange(1, len(votes) + 1),
-            votes,
-            "-" if index < len(COLORS) else "--",
-            color=COLORS[index % len(COLORS)],
-            linewidth=1.2,
-            label=f"round {index + 1}",
-        )
+        axes.plot(np.arange(1, len(votes) + 1), votes, linewidth=1.2, **line)
     _noise_band(axes, noise_std)
     axes.set_yscale("symlog", linthresh=_SYMLOG_BELOW)
     axes.set(xlabel="candidate, most votes first", ylabel="released votes")

@@ -5,7 +5,7 @@ through the object interface with the Agg canvas: no display, no global state, s
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -78,13 +78,10 @@ def cumulative_plot(
 ) -> bytes:
     """Share of items at or below each value, a line a corpus."""
     figure, axes = new_axes(width=6.4, height=3.2)
-    for index, (name, numbers) in enumerate(values.items()):
+    for line, numbers in zip(line_styles(values), values.values(), strict=True):
         ordered = np.sort(np.asarray(numbers, dtype=float))
         shares = np.arange(1, len(ordered) + 1) / len(ordered)
-        style = "-" if index < len(COLORS) else "--"
-        color = COLORS[index % len(COLORS)]
-        axes.step([0.0, *ordered], [0.0, *shares], style, where="post", color=color,
-                  label=shortened(name))  # fmt: skip
+        axes.step([0.0, *ordered], [0.0, *shares], where="post", **line)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel=quantity, ylabel=f"share of {items}", ylim=(0, 1.02), xlim=(0, None))
     add_legend(axes, len(values))
@@ -161,6 +158,14 @@ def new_axes(width: float, height: float) -> tuple[Any, Any]:
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.tick_params(labelsize=8)
     return figure, axes
+
+
+def line_styles(names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Colour, dash and label of a line for each name; dashed where colours come again."""
+    for index, name in enumerate(names):
+        style = "-" if index < len(COLORS) else "--"
+        color = COLORS[index % len(COLORS)]
+        yield {"linestyle": style, "color": color, "label": shortened(name)}
 
 
 def add_legend(axes: Any, entries: int) -> None:

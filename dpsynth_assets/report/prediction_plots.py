@@ -16,6 +16,7 @@ from dpsynth_assets.report.plots import (
     COLORS,
     add_legend,
     cumulative_plot,
+    line_styles,
     new_axes,
     shortened,
     to_png,
@@ -213,13 +214,11 @@ def cluster_size_plot(sizes: Mapping[str, Sequence[float] | np.ndarray], unit: s
     **Source** Amin et al. 2025, Figure 2.
     """
     figure, axes = new_axes(width=6.4, height=3.2)
-    for index, (name, values) in enumerate(sizes.items()):
+    for line, values in zip(line_styles(sizes), sizes.values(), strict=True):
         ordered = np.sort(np.asarray(values, dtype=float))[::-1]
-        style = "-" if index < len(COLORS) else "--"
-        color = COLORS[index % len(COLORS)]
-        label = f"{shortened(name)} ({len(ordered)})"
-        axes.step(np.arange(1, len(ordered) + 1), ordered, style, where="mid", color=color,
-                  marker=".", markersize=3, label=label)  # fmt: skip
+        line["label"] += f" ({len(ordered)})"
+        ranks = np.arange(1, len(ordered) + 1)
+        axes.step(ranks, ordered, where="mid", marker=".", markersize=3, **line)
     axes.axhline(0, color="#444444", linewidth=0.8)  # and so that ticks show in a narrow range
     axes.set_yscale("symlog", linthresh=_SYMLOG_BELOW)
     if all(np.min(values, initial=0) >= 0 for values in sizes.values()):
