@@ -9,10 +9,6 @@ from dpsynth_assets.datasets.standing import standing
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.models.text_embedder import Arithmetic
-from dpsynth_assets.orchestration.assets.embedded_records import (
-    embeddings_rest_on,
-    require_stated_embeddings,
-)
 from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
@@ -100,9 +96,9 @@ def test_what_a_release_rests_on_is_no_part_of_its_identity(ledger):
 def test_embeddings_of_unknown_make_are_refused_before_a_charge(tmp_path):
     store, rows = SensitiveStore.at(str(tmp_path)), np.eye(2, 3, dtype=np.float32)
     store.write_embeddings("tickets", "source", rows, "v1", {"arithmetic": "int8"})
-    require_stated_embeddings(store, "tickets")
-    assert embeddings_rest_on(store, "tickets") == {"embeddings": {"arithmetic": "int8"}}
+    store.require_stated_embeddings("tickets")
+    assert store.embeddings_rest_on("tickets") == {"embeddings": {"arithmetic": "int8"}}
     store.write_embeddings("tickets", "source", rows, "v2")  # As versions before 0.2.0 did.
-    assert embeddings_rest_on(store, "tickets") == {}
+    assert store.embeddings_rest_on("tickets") == {}
     with pytest.raises(PrivacyError, match=r"Materialise tickets/shared/private_embeddings"):
-        require_stated_embeddings(store, "tickets")
+        store.require_stated_embeddings("tickets")

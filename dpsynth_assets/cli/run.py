@@ -64,7 +64,7 @@ def run(
 
 
 def _expect_name(release: str) -> None:
-    from dpsynth_assets.orchestration.assets.launch import name_problem
+    from dpsynth_assets.run.runner import name_problem
 
     if (problem := name_problem(release)) is not None:
         raise typer.BadParameter(problem)

@@ -11,17 +11,14 @@ from dpsynth_assets.files.whole_folders import file_digests, file_names, replace
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.stages import EXPORTED
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.events import POST_PROCESSING
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest
+from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.proof import TreeHead
-from dpsynth_assets.privacy.release import Cost
-from dpsynth_assets.releases.once import Drawn, release_once
+from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.hub import HubFacts
+from dpsynth_assets.run.recorded import recorded
 
 MECHANISM = "export"
-CODE_VERSION = "1"
 RELEASE = "release"
 """Name of the exported release among the inputs of a package's entry."""
 
@@ -71,45 +68,32 @@ class Packager:
         refuse_other_folder(target)
         with replaced_whole(target) as temporary:
             fill(temporary)
-            request = self._request(folder, label, hub, file_digests(temporary))
-            stored = release_once(
-                ledger=self.ledger,
-                store=self.store,
-                request=request,
-                terms=self.plan.budget,
-                plan=self.plan.releases,
-                draw=lambda _: Drawn(
-                    facts={"files": request.parameters["files"]},
-                    rows=None,
-                    cost=Cost(guarantee=GuaranteeType.DP, event=POST_PROCESSING),
-                ),
-            )
+            stored = self._recorded(folder, label, hub, file_digests(temporary))
             last = label["cohort"]["as_of_entry"]
             proof = LedgerProof.of(self.ledger.entries(), stored.reservation.id, last)
             proof.write(temporary)
         return proof.head
 
-    def _request(
+    def _recorded(
         self, folder: str, label: Mapping[str, Any], hub: HubFacts, files: dict[str, str]
-    ) -> ReleaseRequest:
+    ) -> StoredRelease:
         subject, last = label["subject"], label["cohort"]["as_of_entry"]
         behind = entries_behind(self.ledger.entries(), self.spec.account, last)
-        return ReleaseRequest(
-            cohort=self.spec.account,
-            dataset=self.spec.dataset,
+        return recorded(
+            self.spec,
+            self.plan,
+            self.ledger,
+            self.store,
             asset=f"{self.spec.name}/{folder}/{EXPORTED}_{subject['kind']}",
             mechanism=MECHANISM,
-            guarantee=GuaranteeType.DP,
-            event=POST_PROCESSING,
             parameters={
                 "files": files,
                 "card": hub.to_json(),
                 "entries_behind": len(behind),
                 "inputs": {RELEASE: subject["reservation"]},
             },
-            code_version=CODE_VERSION,
-            data_version=self.spec.source.version,
             release=str(subject["release"]),
+            facts={"files": files},
         )
 
 

@@ -6,6 +6,9 @@ import errno
 import os
 import resource
 import sys
+from collections.abc import Iterator
+
+from dpsynth_assets.privacy.errors import PrivacyError
 
 _PR_SET_DUMPABLE = 4
 
@@ -59,6 +62,26 @@ def redacted(name: str, error: BaseException) -> str:
         "run `dpsynth datasets check` on the dataset file, or set DPSYNTH_SHOW_PRIVATE_ERRORS=1 "
         "on a machine where private text may be logged."
     )
+
+
+@contextlib.contextmanager
+def withheld(name: str, remedy: str) -> Iterator[None]:
+    """Replaces an error that may quote private text by one line that does not.
+
+    Args:
+        name: What failed, in public words.
+        remedy: What became of its charge.
+
+    Raises:
+        PrivacyError: That line, or the block's own refusal, which holds no content of records.
+    """
+    try:
+        yield
+    except PrivacyError:
+        raise
+    except Exception as error:  # noqa: BLE001 - any error here may carry private text
+        line = f"{redacted(name, error)} {remedy}"
+        raise PrivacyError(line) from (error if may_be_shown() else None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

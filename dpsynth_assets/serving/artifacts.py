@@ -19,18 +19,14 @@ from dpsynth_assets.methods.row_source import RowSource, ServesRows
 from dpsynth_assets.methods.stages import SERVED, SHARED
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry, ReleaseRequest
-from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
 from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
 from dpsynth_assets.public_base.opening import OpenedModels
-from dpsynth_assets.releases.once import Drawn, release_once
 from dpsynth_assets.releases.sealed import sealed_release
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import ROWS, Label, corpus_label, weakest
-
-CODE_VERSION = "1"
+from dpsynth_assets.run.recorded import recorded
 
 PublicValues = Callable[[Iterable[str]], Mapping[str, Any]]
 """Names of public artifacts -> what is stored of them."""
@@ -134,26 +130,16 @@ class Artifact:
         **Privacy** Post-processing: charged nothing. Nothing of any request is recorded.
         """
         cohort = self.cohort
-        stored = release_once(
-            ledger=cohort.ledger,
-            store=cohort.store,
-            request=ReleaseRequest(
-                cohort=cohort.spec.account,
-                dataset=cohort.spec.dataset,
-                asset=f"{self.name}/{SERVED}",
-                mechanism=self.planned.method.name,
-                guarantee=GuaranteeType.DP,
-                event=POST_PROCESSING,
-                parameters={"inputs": self.reads},
-                code_version=CODE_VERSION,
-                data_version=cohort.spec.source.version,
-                release=day,
-            ),
-            terms=cohort.plan.budget,
-            plan=cohort.plan.releases,
-            draw=lambda _: Drawn(
-                facts={}, rows=None, cost=Cost(guarantee=GuaranteeType.DP, event=POST_PROCESSING)
-            ),
+        stored = recorded(
+            cohort.spec,
+            cohort.plan,
+            cohort.ledger,
+            cohort.store,
+            asset=f"{self.name}/{SERVED}",
+            mechanism=self.planned.method.name,
+            parameters={"inputs": self.reads},
+            release=day,
+            facts={},
         )
         entries = cohort.ledger.entries()
         charged = ChargeGraph(entries).charges_behind(stored.reservation.id)

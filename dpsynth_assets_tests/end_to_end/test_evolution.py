@@ -35,7 +35,6 @@ SETTINGS = {
     "label_shares": "released",
 }
 POPULATION = 'key:"diary/aug_pe/population"'
-PAID = {"diary/aug_pe/label_histogram", "diary/aug_pe/population"}
 AUDITS = 'key:"diary/audit/mechanism_audits"'  # Other tests run them; they take half a minute.
 
 
@@ -128,29 +127,12 @@ def test_a_killed_population_goes_on_with_the_same_rounds_under_one_charge(kille
     assert charges.count("diary/aug_pe/population") == 1
 
 
-def test_labels_and_population_pay_and_nothing_else_does(house):
-    charges = {e.asset: e.event_json for e in ledger().entries() if e.kind == "reserve"}
-    free = charges["diary/aug_pe/candidate_corpus"]
-    assert {asset for asset, event in charges.items() if event != free} == PAID
-    assert {release.asset for release in plan_dataset(house.spec).releases} == PAID
-
-
 def test_nothing_of_an_unfinished_run_is_left_behind(house):
     assert not list(home().sensitive.glob("diary/passes/*"))
 
 
 def test_the_lineage_holds(house):
     verify_privacy_lineage(house.definitions)
-
-
-def test_more_rows_and_another_run_cost_nothing(house):
-    before = ledger().spend("diary").epsilon
-    op = "diary__aug_pe__candidate_corpus"
-    again = f'{POPULATION} or key:"diary/aug_pe/candidate_corpus" or key:"diary/aug_pe/corpus"'
-    result = house.run(again, run_config={"ops": {op: {"config": {"rows": 45}}}})
-    assert result.success
-    assert ledger().spend("diary").epsilon == before
-    assert house.metadata("diary", "aug_pe", "candidate_corpus")["dagster/row_count"] == 45
 
 
 def test_every_round_is_described_by_released_and_public_values(house):

@@ -135,44 +135,6 @@ def test_the_whole_path_runs_within_its_budget(house):
         assert rows_of(house, folder).height > 0
 
 
-def test_every_stage_pays_once_and_no_corpus_pays(house):
-    charges = [entry for entry in ledger().entries() if entry.kind == "reserve"]
-    costs = {entry.asset: entry.event_json for entry in charges}
-    paid = {
-        asset for asset, event in costs.items() if event != costs["notes/ctcl/candidate_corpus"]
-    }
-    assert paid == {
-        "notes/shared/topic_histogram",
-        "notes/ctcl/finetuned_generator",
-        "notes/dp_fine_tuning/finetuned_generator",
-        "notes/downstream_fine_tuning/downstream_model",
-    }
-    assert len(charges) == len(costs)
-
-
-def test_more_rows_later_cost_nothing(house):
-    before, entries = spent(house), len(ledger().entries())
-    op = "notes__ctcl__candidate_corpus"
-    result = house.run(
-        'key:"notes/ctcl/candidate_corpus" or key:"notes/ctcl/corpus"',
-        run_config={"ops": {op: {"config": {"rows": 55}}}},
-    )
-    assert result.success
-    assert spent(house) == before
-    assert len(ledger().entries()) == entries + 2  # The rows are recorded, and charge nothing.
-    metadata = house.metadata("notes", "ctcl", "candidate_corpus")
-    assert metadata["dpsynth/epsilon_charged"] == 0.0
-    assert metadata["dpsynth/epsilon"] > 0
-    assert 45 < metadata["dagster/row_count"] <= 55
-
-
-def test_running_everything_again_charges_nothing(house):
-    before, entries = spent(house), len(ledger().entries())
-    assert house.run(f'key:"notes/*" and not {AUDITS}').success
-    assert spent(house) == before
-    assert len(ledger().entries()) <= entries + 2
-
-
 def test_cards_name_every_release_behind_a_corpus(house):
     entries = ledger().entries()
     for folder, behind in {

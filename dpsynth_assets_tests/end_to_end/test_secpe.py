@@ -139,15 +139,6 @@ def test_label_card_and_statement_follow_from_the_ledger(house):
     assert "As Gaussian DP" not in statement
 
 
-def test_other_rows_pay_nothing_again(house):
-    before = len(Ledger(f"sqlite:///{house.home / 'ledger' / 'ledger.sqlite'}").entries())
-    again = house.run('key:"notes/secpe/secret_clusters"')
-    assert again.success
-    assert house.metadata("notes", "secpe", "secret_clusters")["dpsynth/reused"] is True
-    after = len(Ledger(f"sqlite:///{house.home / 'ledger' / 'ledger.sqlite'}").entries())
-    assert before == after
-
-
 def test_the_ui_says_what_is_charged_and_what_is_not_protected(house):
     graph = house.definitions.resolve_asset_graph()
     node = graph.get(dg.AssetKey(["notes", "secpe", "secret_clusters"]))

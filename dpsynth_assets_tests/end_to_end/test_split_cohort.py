@@ -5,11 +5,8 @@ import shutil
 
 import pytest
 
-from dpsynth_assets.orchestration.resources import sensitive_store
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.privacy.events import is_post_processing
-from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets.sensitive import store
 from dpsynth_assets_tests.end_to_end.conftest import (
     PUBLIC,
     House,
@@ -36,7 +33,7 @@ SKIPPED = 'key:"notes/audit/mechanism_audits" or key:"notes/audit/key_reconstruc
 def house(tmp_path_factory, tiny_base):
     folder = tmp_path_factory.mktemp("parts") / "copy"
     shutil.copytree(tiny_base, folder)
-    joins = sensitive_store.read_whole
+    joins = store.read_whole
 
     def joins_held_out_alone(places, split, *, with_embeddings):
         assert split == "held_out", "source records of all parts were read together"
@@ -58,7 +55,7 @@ def house(tmp_path_factory, tiny_base):
         schedule=None,
     )
     with installation_in(folder) as instance, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sensitive_store, "read_whole", joins_held_out_alone)
+        patch.setattr(store, "read_whole", joins_held_out_alone)
         definitions = definitions_of(public_spec(folder), spec)
         unfinished = House(folder, spec, definitions, instance)
         result = unfinished.run(f"* and not ({SKIPPED} or {PUBLIC})")
@@ -69,24 +66,6 @@ def test_every_stage_ran_over_parts(house):
     assert house.result.success
     assert len(list(house.home.glob("sensitive/notes/parts-*/*/source_embeddings.npy"))) == 3
     assert not (house.home / "sensitive" / "notes" / "source.parquet").exists()
-
-
-def test_each_paid_stage_is_charged_once(house):
-    ledger = Ledger(f"sqlite:///{house.home / 'ledger' / 'ledger.sqlite'}")
-    entries = ledger.entries("notes")
-    reserved = {
-        e.reservation: e.asset
-        for e in entries
-        if e.kind == "reserve" and not is_post_processing(e.event)
-    }
-    assert sorted(reserved.values()) == [
-        "notes/epsvec/dataset_vectors",
-        "notes/epsvec/fixed_shots",
-        "notes/secpe/secret_clusters",
-    ]
-    assert sum(e.kind == "commit" for e in entries if e.reservation in reserved) == 3
-    store = SensitiveStore.at(str(house.home / "sensitive"))
-    assert {read.reservation for read in store.contributions("notes").reads()} == set(reserved)
 
 
 def test_corpora_are_published_and_scored(house):

@@ -2,12 +2,12 @@
 
 import pytest
 
-from dpsynth_assets.orchestration.assets.parted_records import store_in_parts
 from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.paths import home, located
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.sensitive.parted_source import StoredParts
+from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_whole
 from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE
 from dpsynth_assets.workers import LocalWorkers, WorkerError

@@ -11,13 +11,13 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods.inputs import SortStep
-from dpsynth_assets.orchestration.assets.parted_records import store_in_parts
 from dpsynth_assets.orchestration.resources.purging import PurgeRule, purge
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import SourceError, read_private_records
 from dpsynth_assets.sensitive import parted_source
 from dpsynth_assets.sensitive.fingerprints import FOLDER, all_prints, single_prints
 from dpsynth_assets.sensitive.part_tasks import prints_of
+from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table, write_array, write_text
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import SECRET, declared, texts

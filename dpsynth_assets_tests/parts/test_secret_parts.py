@@ -8,11 +8,11 @@ import pytest
 
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.orchestration.assets import secrets as asset
-from dpsynth_assets.orchestration.assets.parted_records import store_in_parts
 from dpsynth_assets.records import read_private_records
 from dpsynth_assets.records.record_filters import CANONICAL
 from dpsynth_assets.secret_detection import find_secrets
 from dpsynth_assets.sensitive import secret_parts
+from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table
 from dpsynth_assets.sensitive.secret_parts import TABLE, find_in_parts
 from dpsynth_assets.workers import LocalWorkers, WorkerError

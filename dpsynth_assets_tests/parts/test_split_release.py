@@ -21,7 +21,6 @@ from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.orchestration.resources.workers import PartWorkers
 from dpsynth_assets.sensitive import pass_tasks
-from dpsynth_assets.sensitive.parted_source import StoredParts
 from dpsynth_assets_tests.parts.conftest import MANIFEST, SECRET, declared, texts
 from dpsynth_assets_tests.tiny_models import write_language_model
 
@@ -176,22 +175,6 @@ def test_a_draw_that_fails_is_redacted_and_goes_on_under_its_charge(
     batches = {document["batch"] for values in facts for document in values["documents"]}
     assert batches <= set(value["batch"])
     assert len(drawn) + len(kept) == value["batch"].n_unique()
-
-
-@pytest.mark.slow
-def test_nothing_is_read_before_the_charge(tmp_path, store, monkeypatch, language_model):
-    spec = cohort(tmp_path)
-    assert materialised(spec, language_model, select=SHARED).success
-    seen = []
-    made = StoredParts.draw_passes
-
-    def watched(self, *arguments, **options):
-        seen.append(charges())
-        return made(self, *arguments, **options)
-
-    monkeypatch.setattr(StoredParts, "draw_passes", watched)
-    assert materialised(spec, language_model, select={"candidate_corpus"}).success
-    assert seen == [["reserve"]]
 
 
 def test_on_ray_the_tasks_that_draw_ask_for_gpus_and_not_their_step(tmp_path, monkeypatch):

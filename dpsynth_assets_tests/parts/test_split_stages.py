@@ -22,7 +22,6 @@ from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.assets.keys import public_key
 from dpsynth_assets.orchestration.assets.model_steps import model_step, step_of_tasks
-from dpsynth_assets.orchestration.assets.parted_records import store_in_parts
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
 from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.orchestration.resources.models import Models
@@ -34,6 +33,7 @@ from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.sensitive import part_tasks, parted_source
 from dpsynth_assets.sensitive.parted_source import StoredParts, embed_parts
+from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared

@@ -24,7 +24,6 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.models.fine_tuning import CheckpointFolders, FineTuningSettings
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.assets.keys import public_key
-from dpsynth_assets.orchestration.assets.parted_records import store_in_parts
 from dpsynth_assets.orchestration.assets.release_asset import release_asset
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
 from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
@@ -37,6 +36,7 @@ from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.split_batches import SampledSum
 from dpsynth_assets.sensitive.parted_source import StoredParts
+from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.sealing import HEADER
 from dpsynth_assets.workers import LocalWorkers, WorkerError, keeping

@@ -1,49 +1,17 @@
-"""Published corpora that another method of the cohort builds on, and the charges behind them."""
+"""Published corpora that another method of the cohort builds on: the charges behind them."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 import dagster as dg
-import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR
 from dpsynth_assets.orchestration.assets.keys import dataset_key
 from dpsynth_assets.orchestration.assets.published import released_folder
-from dpsynth_assets.orchestration.assets.released_values import reservation_of
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.public_base.inputs import public_versions
-from dpsynth_assets.releases.sealed import sealed_release
 from dpsynth_assets.report.card_check import LABEL_FILE
-
-
-def with_corpora(
-    public: PublicInputs, node: Node, book: Ledger, store: ReleaseStore
-) -> PublicInputs:
-    """Adds the published corpora that a node reads, from the releases that were paid for.
-
-    Fine-tuned weights that wrote such a corpus come with it, where the method reads them.
-
-    Raises:
-        dg.Failure: One is not published, or is not DP.
-    """
-    corpora, generators = {}, {}
-    for folder, place in node.corpora.items():
-        reservation, cohort = _charge_behind(node.spec, folder), node.spec.name
-        asset = f"{cohort}/{folder}/{CANDIDATE_CORPUS}"
-        _, rows = sealed_release(book, store, reservation, asset)
-        corpora[folder] = pl.DataFrame() if rows is None else rows
-        weights = _charge_of(place, reservation, book)
-        if weights != reservation:
-            sealed_release(book, store, weights, f"{cohort}/{place}")
-            generators[folder] = store.files(weights)
-    return replace(public, corpora=corpora, generators=generators)
 
 
 def corpora_read(node: Node) -> list[dg.AssetKey]:
@@ -51,27 +19,21 @@ def corpora_read(node: Node) -> list[dg.AssetKey]:
     return [dataset_key(node.spec.name, folder, "corpus") for folder in node.corpora]
 
 
-def inputs_of(
-    node: Node, public: Mapping[str, Any], upstream: Mapping[str, Any], book: Ledger
-) -> dict[str, str]:
-    """Identity of all that a node is made from: public artifacts, and charges of releases.
+def corpus_charges(node: Node, book: Ledger) -> dict[str, str]:
+    """Charge of each published corpus that a node reads, and of the weights that wrote it.
 
     A method that reads weights alone names theirs, not their corpus: other rows of it, which are
     free, then make no other release.
 
-    Args:
-        node: What is released.
-        public: Artifacts of the public base.
-        upstream: Values of the stages and histograms that it reads, by name.
-        book: Where the releases were charged.
-
     Raises:
         dg.Failure: A corpus is not published, or is not DP.
     """
-    charges = {place: reservation_of(upstream[name]) for name, place in node.reads.items()}
+    charges = {}
     for folder, place in node.corpora.items():
-        charges[place] = _charge_of(place, _charge_behind(node.spec, folder), book)
-    return node.inputs(public_versions(public), charges)
+        corpus = _charge_behind(node.spec, folder)
+        charges[place] = _charge_of(place, corpus, book)
+        charges[f"{folder}/{CANDIDATE_CORPUS}"] = corpus
+    return charges
 
 
 def _charge_of(place: str, corpus: str, book: Ledger) -> str:

@@ -1,7 +1,6 @@
 """Choices of a person who launches a release, and the tags by which its run is found again."""
 
 import math
-import zlib
 from collections.abc import Collection, Iterable
 
 import dagster as dg
@@ -13,6 +12,7 @@ from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.events import Event, is_post_processing
 from dpsynth_assets.privacy.ledger import BudgetTerms
 from dpsynth_assets.privacy.ledger.plans import is_secret
+from dpsynth_assets.run.runner import name_problem
 from dpsynth_assets.tags import (
     COHORT,
     DEFAULT_RELEASE,
@@ -60,21 +60,6 @@ def release_name(context: dg.AssetExecutionContext, config: ReleaseConfig) -> st
     if (problem := name_problem(name)) is not None:
         raise dg.Failure(description=problem, allow_retries=False)
     return name
-
-
-def name_problem(name: str) -> str | None:
-    """Says why a release cannot be called so: a name that looks like a paid one would pay again."""
-    if name == name.strip() and name.isprintable():
-        return None
-    return (
-        "Expected a name of a release without blanks at its ends and without invisible "
-        f"characters, got {name!a}. Write the name again: another name is another release."
-    )
-
-
-def release_seed(release: str) -> int:
-    """Seed of public randomness: another release writes other rows from the same models."""
-    return zlib.crc32(release.encode())
 
 
 def run_tags(

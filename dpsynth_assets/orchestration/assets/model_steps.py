@@ -49,6 +49,13 @@ def on_processors(base: PublicDataSpec | str, method: Staged[Any], stage: str) -
     return not in_vllm and model_step(base, *models)["pool"] == PROCESSOR_POOL
 
 
+def given_parts(spec: PrivateDatasetSpec, method: Staged[Any], stage: Stage) -> bool:
+    """Whether workers go over the parts of the records for a stage."""
+    if not stage.in_parts or spec.parts <= 1:
+        return False
+    return not stage.in_model or on_processors(spec.public_data, method, stage.name)
+
+
 def step_on(devices: int) -> dict[str, Any]:
     """Pool and GPU request of a step.
 

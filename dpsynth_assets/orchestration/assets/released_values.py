@@ -6,17 +6,8 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.orchestration.assets.keys import public_key
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.releases.sealed import sealed_release
-
-
-def reservation_of(value: Mapping[str, Any]) -> str:
-    """Reads the charge that paid for an upstream release."""
-    return str(value["reservation"])
 
 
 def stage_facts(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,21 +18,6 @@ def stage_facts(value: Mapping[str, Any]) -> dict[str, Any]:
     if "facts" in value:
         return dict(value["facts"])
     return {name: fact for name, fact in value.items() if name != "reservation"}
-
-
-def read_released_stage(
-    value: Mapping[str, Any], asset: dg.AssetKey, ledger: Ledger, store: ReleaseStore
-) -> Released:
-    """Opens an earlier stage's release: the stored one, as the ledger sealed it.
-
-    Of what the asset handed on, only the name of the release is used.
-
-    Raises:
-        LedgerIntegrityError: The ledger has sealed no such release, or the store holds another.
-    """
-    reservation = reservation_of(value)
-    facts, _ = sealed_release(ledger, store, reservation, "/".join(asset.path))
-    return Released(reservation=reservation, facts=facts, folder=store.files(reservation))
 
 
 def node_ins(node: Node, public: Iterable[str]) -> dict[str, dg.AssetIn]:

@@ -14,13 +14,14 @@ from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.methods.stages import SHARED
 from dpsynth_assets.orchestration.assets.groups import level_group
 from dpsynth_assets.orchestration.assets.keys import dataset_key, public_key
-from dpsynth_assets.orchestration.assets.parted_records import require_parts
 from dpsynth_assets.orchestration.metadata import code_references
 from dpsynth_assets.orchestration.resources.private_section import private_section, public_section
-from dpsynth_assets.orchestration.resources.sensitive_store import DICTIONARY, SensitiveStore
+from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.report.label_texts import RECALL
+from dpsynth_assets.sensitive.read_source import require_parts
+from dpsynth_assets.sensitive.store import DICTIONARY
 from dpsynth_assets.tags import PRIVACY, SENSITIVE
 from dpsynth_assets.workers import Workers
 

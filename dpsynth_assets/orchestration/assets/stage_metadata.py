@@ -13,7 +13,7 @@ from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.methods.cluster_histogram import ClusterCounting
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.methods.topic_histogram import TopicCounting
-from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.releases.once import StoredRelease
 
 SHOWN_TOPICS = 12
@@ -25,7 +25,11 @@ def shown_facts(stored: StoredRelease) -> dict[str, Any]:
 
 
 def stage_pictures(
-    folder: str, stage: Stage, stored: StoredRelease, public: Mapping[str, Any], models: Models
+    folder: str,
+    stage: Stage,
+    stored: StoredRelease,
+    public: Mapping[str, Any],
+    models: OpenedModels,
 ) -> dict[str, Any]:
     """Draws what one stage released, where there is something to see.
 

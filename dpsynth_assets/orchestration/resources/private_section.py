@@ -20,6 +20,7 @@ from dpsynth_assets.files.redaction import (
 from dpsynth_assets.orchestration.dagster_internals import DagsterExecutionInterruptedError
 from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
 from dpsynth_assets.records.columns import SourceError
+from dpsynth_assets.releases.once import PublicInputError
 
 REFUSED = "dpsynth/refused"
 """Metadata of the failure of a step whose release was refused before a charge."""
@@ -54,7 +55,7 @@ def private_section(name: str) -> Iterator[None]:
     except (BudgetExceededError, PlanChangedError) as refusal:
         raise refused(str(refusal)) from None
     except (PrivacyError, SourceError) as refusal:  # Their messages hold no content of records.
-        raise _failure(str(refusal)) from None
+        raise _failure(str(refusal)) from (refusal.__cause__ if may_be_shown() else None)
     except dg.Failure as failure:
         raise failure from None  # What led to it may quote private data.
     except (KeyboardInterrupt, DagsterExecutionInterruptedError):
@@ -72,6 +73,8 @@ def public_section(name: str) -> Iterator[None]:
         raise
     except (KeyboardInterrupt, DagsterExecutionInterruptedError):
         raise _interrupted(name) from None
+    except PublicInputError as problem:  # It names its release itself.
+        raise _failure(str(problem)) from problem
     except Exception as error:
         shown = f"{name}: {str(error) or type(error).__name__}"
         raise _failure(redacted(name, error) if is_out_of_memory(error) else shown) from error

@@ -1,6 +1,5 @@
 """Settings that cannot work fail before a charge, in one line that anybody may read."""
 
-import dagster as dg
 import numpy as np
 import pytest
 
@@ -11,15 +10,17 @@ from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.models.document_format import DocumentFormat
-from dpsynth_assets.orchestration.assets.corpora import method_definitions
-from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-from dpsynth_assets.orchestration.resources.models import Models
-from dpsynth_assets.orchestration.resources.progress import Progress
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.run.reads import Reads
+from dpsynth_assets.run.records import StoreRecords
+from dpsynth_assets.run.runner import Runner
+from dpsynth_assets.sensitive.paid_records import PaidRecords
 
 LABELS = ["a", "b"]
+HISTOGRAM = "shared/cluster_histogram"
 BATCHES = {"expected_batch_size": 16, "clip_bound": 2.0, "max_document_tokens": 30}
 FEW_SHOT = {"subsets": 16, "examples_per_subset": 2, "documents_per_label": 1}
 POSITIONS = 8192
@@ -40,12 +41,12 @@ class FormattedModel(CopyingModel):
         return self.document_format.prompt_ids(self, label_text, examples, max_example_tokens)
 
 
-class FormattedModels(Models):
+class FormattedModels(OpenedModels):
     def language_model(self, manifest):
         return FormattedModel()
 
 
-class Unread(SensitiveStore):
+class Unread(PaidRecords):
     """A store whose records may not be read yet."""
 
     def read_for_release(self, *arguments, **options) -> PrivateInputs:
@@ -67,58 +68,39 @@ def declared(method, settings):
     )
 
 
-def sealed(histogram, spec, plan):
-    """Puts a histogram into ledger and store, as its own asset would; gives its reservation."""
-    request = stage_request(
-        spec, plan.histogram, plan.histogram.plan.stages[0], release="1", inputs={}
-    )
-    ledger = PrivacyLedger().open()
-    reservation = ledger.reserve(request, plan.budget, plan.releases)
-    digest, place = ReleaseStore().save(reservation.id, histogram.to_json(), None)
-    ledger.commit(reservation, artifact_digest=digest, artifact_uri=place)
+def sealed(histogram, runner):
+    """Puts a histogram into ledger and store, as its own release would; gives its charge."""
+    part = runner.plan.histogram
+    request = stage_request(runner.plan.spec, part, part.plan.stages[0], release="1", inputs={})
+    reservation = runner.ledger.reserve(request, runner.plan.budget, runner.plan.releases)
+    digest, place = runner.store.save(reservation.id, histogram.to_json(), None)
+    runner.ledger.commit(reservation, artifact_digest=digest, artifact_uri=place)
     return reservation.id
-
-
-def upstream(histogram, reservation):
-    """What the candidate reads: a model's manifest, centres, and the released histogram."""
-    values = {
-        ("public", "tiny", "public_language_model"): {"path": "models/tiny"},
-        ("public", "tiny", "public_clusters"): np.eye(4, 5, dtype=np.float32),
-        ("letters", "shared", "cluster_histogram"): {
-            **histogram.to_json(),
-            "reservation": reservation,
-        },
-    }
-
-    def asset(key, value):
-        @dg.asset(key=list(key))
-        def given():
-            return value
-
-        return given
-
-    return [asset(key, value) for key, value in values.items()]
 
 
 def failure_of(folder, method, settings, histogram):
     spec = declared(method, settings)
-    plan = plan_dataset(spec)
-    assert plan.methods[0].plan.refusal is None
-    candidate = method_definitions(spec, plan, plan.methods[0]).assets[0]
-    result = dg.materialize(
-        [*upstream(histogram, sealed(histogram, spec, plan)), candidate],
-        resources={
-            "io_manager": ArtifactIOManager(),
-            "ledger": PrivacyLedger(),
-            "sensitive_store": Unread(),
-            "release_store": ReleaseStore(),
-            "models": FormattedModels(),
-            "progress": Progress(),
-        },
-        raise_on_error=False,
+    ledger, plan = Ledger(f"sqlite:///{folder / 'ledger.sqlite'}"), plan_dataset(spec)
+    runner = Runner(
+        plan=plan,
+        ledger=ledger,
+        store=StoredReleases(folder / "releases"),
+        models=FormattedModels(),
+        release_name="1",
+        records=StoreRecords(spec=spec, store=Unread(folder / "sensitive"), ledger=ledger),
     )
-    (failed,) = [event for event in result.all_events if event.is_step_failure]
-    return failed.step_failure_data.user_failure_data.description
+    (planned,) = plan.methods
+    assert planned.plan.refusal is None
+    reads = Reads(
+        public={
+            "public_language_model": {"path": "models/tiny"},
+            "public_clusters": np.eye(4, 5, dtype=np.float32),
+        },
+        charges={HISTOGRAM: sealed(histogram, runner)},
+    )
+    with pytest.raises(PrivacyError) as failed:
+        runner.release(plan.graph.nodes[planned.corpus], reads)
+    return str(failed.value), {entry.asset for entry in ledger.entries()}
 
 
 def released(dp_counts, labels=LABELS):
@@ -163,13 +145,11 @@ def test_what_cannot_be_drawn_costs_nothing_and_says_what_is_wrong(
     tmp_path, monkeypatch, method, settings, histogram, message
 ):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
-    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
     if method == "median_clustered":
         settings = settings | {"matched_epsilon": 20.0}
-    shown = failure_of(tmp_path, method, settings, histogram)
+    shown, charged = failure_of(tmp_path, method, settings, histogram)
     assert message in shown
     assert shown.startswith("letters/")
     assert "withheld" not in shown
     assert "\n" not in shown
-    charged = {entry.asset for entry in PrivacyLedger().open().entries()}
-    assert charged == {"letters/shared/cluster_histogram"}
+    assert charged == {f"letters/{HISTOGRAM}"}

@@ -1,0 +1,1 @@
+"""What makes a release: charged once, drawn once, stored, found again for nothing."""

@@ -1,0 +1,287 @@
+"""Where a release gets private records from: the sensitive store, or a frame in memory."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import polars as pl
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.redaction import withheld
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.stages import Stage
+from dpsynth_assets.paths import Folder, home
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.guarantees import EMBEDDINGS
+from dpsynth_assets.privacy.ledger import Ledger, Reservation
+from dpsynth_assets.records import canonical_frame
+from dpsynth_assets.records.reading import frame_rows, refuse_unfit
+from dpsynth_assets.records.source_digest import declared_state, reading_digest, source_digest
+from dpsynth_assets.sensitive.fingerprints import (
+    NONE,
+    Prints,
+    Reader,
+    id_prints,
+    refuse_unmatched,
+)
+from dpsynth_assets.sensitive.paid_records import PaidRecords
+from dpsynth_assets.sensitive.read_source import require_parts
+from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
+from dpsynth_assets.workers import Workers
+
+
+class RecordSource(Protocol):
+    """The records of one cohort, as releases read them."""
+
+    def require(self, stage: Stage) -> None:
+        """Refuses, before a charge, a stage whose records are not there or may not be read.
+
+        Raises:
+            PrivacyError: In one line that anybody may read; nothing was charged.
+        """
+
+    def room(self, room: Room) -> Room:
+        """What a release takes of the disks, given what it takes in one process."""
+
+    def rests_on(self, stage: Stage) -> Mapping[str, Any] | None:
+        """How the records were embedded, for the label; None where a stage reads no embeddings."""
+
+    def drawn_from(self, stage: Stage) -> Mapping[str, Any]:
+        """What of the records decides a draw; binds the charge, which is about to be made, to them.
+
+        Returns:
+            JSON values, private.
+        """
+
+    def passes(self, reservation: Reservation) -> StoredPasses:
+        """Finished passes of a release that is paid for and not committed."""
+
+    def checkpoint(self, reservation: Reservation) -> StoredCheckpoint:
+        """Last checkpoint of a release that is paid for and not committed."""
+
+    def opened(
+        self, stage: Stage, reservation: Reservation
+    ) -> AbstractContextManager[PrivateInputs]:
+        """Reads the records under a charge that is open.
+
+        Raises:
+            PrivacyError: They are others than were charged for.
+        """
+
+    def keep_internal(self, name: str, content: str) -> None:
+        """Keeps text that depends on private data without noise, for the steward alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreRecords:
+    """Records that lie in the sensitive store.
+
+    Attributes:
+        spec: The cohort.
+        store: Where they lie.
+        ledger: Where charges are open.
+        workers: Opens those who go over the parts of the records for a stage; None: the stage reads
+            all records in this process.
+        gpus: GPUs that a worker needs to draw a pass.
+    """
+
+    spec: PrivateDatasetSpec
+    store: PaidRecords
+    ledger: Ledger
+    workers: Callable[[], Workers] | None = None
+    gpus: float = 0
+
+    def require(self, stage: Stage) -> None:
+        """Refuses, before a charge, what was purged, lost or not made yet."""
+        if self.workers is not None:
+            require_parts(self.spec, self.store)
+        self.store.require_records(
+            self.spec.name,
+            with_embeddings=stage.needs_embeddings,
+            with_secrets=stage.needs_secrets,
+        )
+        if stage.needs_embeddings:
+            self.store.require_stated_embeddings(self.spec.name)
+
+    def room(self, room: Room) -> Room:
+        """A worker's sums and the weights that it is given are smaller than a checkpoint."""
+        return (
+            room
+            if self.workers is None
+            else replace(room, kept=room.kept * (1 + self.workers().count))
+        )
+
+    def rests_on(self, stage: Stage) -> Mapping[str, Any] | None:
+        """How the records were embedded; empty where that is unknown."""
+        return self.store.embeddings_rest_on(self.spec.name) if stage.needs_embeddings else None
+
+    def drawn_from(self, stage: Stage) -> Mapping[str, Any]:
+        """Binds the charge to the stored records."""
+        return {
+            "records": self.store.pay_for_records(
+                self.spec.name,
+                declared=reading_digest(self.spec),
+                with_embeddings=stage.needs_embeddings,
+                with_secrets=stage.needs_secrets,
+            )
+        }
+
+    def passes(self, reservation: Reservation) -> StoredPasses:
+        """In the store."""
+        return self.store.passes(self.spec.name, reservation)
+
+    def checkpoint(self, reservation: Reservation) -> StoredCheckpoint:
+        """In the store."""
+        return self.store.checkpoint(self.spec.name, reservation)
+
+    @contextmanager
+    def opened(self, stage: Stage, reservation: Reservation) -> Iterator[PrivateInputs]:
+        """All records, or parts with workers that stay until the stage ends."""
+        charged: dict[str, Any] = {
+            "ledger": self.ledger,
+            "reservation": reservation,
+            "with_embeddings": stage.needs_embeddings,
+            "with_secrets": stage.needs_secrets,
+        }
+        if self.workers is None:
+            yield self.store.read_for_release(self.spec.name, **charged)
+            return
+        with self.workers().opened() as workers:
+            yield self.store.read_parts_for_release(
+                self.spec.name, workers=workers, gpus=self.gpus, **charged
+            )
+
+    def keep_internal(self, name: str, content: str) -> None:
+        """In the store, where the internal report finds it."""
+        self.store.write_internal(self.spec.name, f"{name}_internal.json", content)
+
+
+@dataclass(kw_only=True)
+class FrameRecords:
+    """Records of a frame in memory.
+
+    Attributes:
+        spec: The cohort; what its file says of a source is not asked.
+        frame: Columns `text`, and `label` where labels are declared. Private.
+        release: Name of the release that reads them.
+        embedder: Opens the public text embedder.
+        unfinished: Folder of releases that are not finished.
+        compared: Whether they are compared with the records of this installation's other accounts.
+    """
+
+    spec: PrivateDatasetSpec
+    frame: pl.DataFrame = field(repr=False)
+    release: str
+    embedder: Callable[[], Any]
+    unfinished: Folder
+    compared: bool
+    _read: PrivateInputs | None = field(default=None, init=False, repr=False)
+
+    def refuse_replaced(self) -> None:
+        """Refuses another frame than the one that this release's paid stages read."""
+        if not self.compared:
+            return
+        with self._before_a_charge():
+            differ = self._installed.read_records.differ(self.spec.name, *self._state)
+        if differ:
+            raise self._replaced()
+
+    def require(self, stage: Stage) -> None:
+        """Reads the frame, and refuses records that another account pays for."""
+        del stage
+        with self._before_a_charge():
+            records = self._canonical().records
+            if self.compared:
+                self._refuse_shared(records)
+
+    def room(self, room: Room) -> Room:
+        """That of this process."""
+        return room
+
+    def rests_on(self, stage: Stage) -> Mapping[str, Any] | None:
+        """How the records will be embedded."""
+        return {EMBEDDINGS: self.embedder().made_by} if stage.needs_embeddings else None
+
+    def drawn_from(self, stage: Stage) -> Mapping[str, Any]:
+        """Binds the charge to the frame: its digest under the key of the unfinished release."""
+        embedded = self.embedder().made_by if stage.needs_embeddings else {}
+        with self._before_a_charge():
+            state, digest = self._state
+            if self.compared:
+                rows = self._installed.read_records
+                with rows.alone(self.spec.name):
+                    if not rows.note_paid(self.spec.name, state, digest(rows.key)):
+                        raise self._replaced()
+                self._installed.fingerprints.note_paid(self.spec.name)
+            return {"embedded": embedded, "records": digest(self._kept.read_records.key)}
+
+    def passes(self, reservation: Reservation) -> StoredPasses:
+        """Beside the stored releases."""
+        return self._kept.passes(self.spec.name, reservation)
+
+    def checkpoint(self, reservation: Reservation) -> StoredCheckpoint:
+        """Beside the stored releases."""
+        return self._kept.checkpoint(self.spec.name, reservation)
+
+    @contextmanager
+    def opened(self, stage: Stage, reservation: Reservation) -> Iterator[PrivateInputs]:
+        """The frame in canonical form, embedded once where a stage needs it."""
+        del reservation
+        private = self._canonical()
+        if stage.needs_embeddings and private.embeddings is None:
+            embeddings = self.embedder().embed(private.records["text"].to_list())
+            private = self._read = replace(private, embeddings=embeddings)
+        yield private
+
+    def keep_internal(self, name: str, content: str) -> None:
+        """Nowhere: there is no internal report about a frame."""
+
+    def _canonical(self) -> PrivateInputs:
+        if self._read is None:
+            canonical = canonical_frame(self.frame, self.spec)
+            refuse_unfit(canonical.tally, self.spec)
+            self._read = PrivateInputs(records=canonical.records)
+        return self._read
+
+    def _before_a_charge(self) -> AbstractContextManager[None]:
+        return withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged.")
+
+    @property
+    def _kept(self) -> PaidRecords:
+        return PaidRecords(self.unfinished)
+
+    @property
+    def _installed(self) -> PaidRecords:
+        """The sensitive store of this installation, wherever the values of this run go."""
+        return PaidRecords(home().sensitive)
+
+    @property
+    def _state(self) -> tuple[str, Callable[[bytes], str]]:
+        """The name of the frame's state, and the digest of its rows under a key."""
+
+        def digest(key: bytes) -> str:
+            return source_digest(frame_rows(self.frame, self.spec), self.spec, key)
+
+        return declared_state(self.spec, self.release), digest
+
+    def _refuse_shared(self, records: pl.DataFrame) -> None:
+        """Keeps fingerprints of the records, as the store does, or refuses another account's."""
+        name, account = self.spec.name, self.spec.account
+        reader = Reader(cohort=name, account=account, dataset=self.spec.dataset, places=())
+        key = self._installed.read_records.key
+        refuse_unmatched(self.spec, Prints(NONE, id_prints(records["record_id"], key)), key)
+        other = self._installed.fingerprints.admit(reader, records["text"])
+        if other is not None:
+            raise PrivacyError(
+                f"cohort: expected records that no other account pays for, got some that {other!r} "
+                f"has read: {name!r} would spend a second budget on them. Name that cohort."
+            )
+
+    def _replaced(self) -> PrivacyError:
+        return PrivacyError(
+            f"private: expected the records that release {self.release!r} of {self.spec.name!r} "
+            "was paid for, got others. Nothing was charged: give those records, or, if these are "
+            "meant, another name of the release, which pays again."
+        )

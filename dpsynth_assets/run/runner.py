@@ -1,0 +1,281 @@
+"""The one thing that releases: request, charge, draw or stored value, for every way in.
+
+Assets, `run_method`, benchmarks and rehearsals hold a Runner. What a release reads, what it is
+known by, what is checked before a charge, what a killed run left, and what of an error may be said
+stand here; that one charge pays for one value stands in `releases.once`.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.redaction import withheld
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.dependencies import Part
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.provenance import Node
+from dpsynth_assets.methods.requests import corpus_request, stage_request
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
+from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.public_base.inputs import model_files
+from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.releases.once import (
+    Drawn,
+    StoredRelease,
+    plain_json,
+    release_once,
+)
+from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.run.reads import Opened, Reads
+from dpsynth_assets.run.records import RecordSource
+from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
+
+
+def name_problem(name: str) -> str | None:
+    """Says why a release cannot be called so: a name that looks like a paid one would pay again."""
+    if name == name.strip() and name.isprintable():
+        return None
+    return (
+        "Expected a name of a release without blanks at its ends and without invisible "
+        f"characters, got {name!a}. Write the name again: another name is another release."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runner:
+    """Releases the nodes of one cohort's plan, under one name of a release.
+
+    Attributes:
+        plan: What is released, and from what.
+        ledger: Charged before private data is read.
+        store: Where released values lie.
+        models: Opens public models.
+        release_name: Name of the release; another name draws afresh and pays.
+        records: The private records; None where only public stages and rows are asked for.
+        run_id: Run that asks, for the ledger.
+        progress: Told the share of a release that is done.
+        charged: Called with this Runner once a charge is on disk, before records are read.
+    """
+
+    plan: DatasetPlan
+    ledger: Ledger
+    store: StoredReleases
+    models: OpenedModels
+    release_name: str
+    records: RecordSource | None = None
+    run_id: str = ""
+    progress: ProgressCallback = lambda _share, _message: None
+    charged: "Callable[[Runner], None]" = lambda _: None
+
+    def __post_init__(self) -> None:
+        """Refuses a name that cannot be told from another one by looking at it."""
+        if (problem := name_problem(self.release_name)) is not None:
+            raise PrivacyError(problem)
+
+    def release(self, node: Node, reads: Reads) -> StoredRelease:
+        """Charges, draws and stores one stage; or finds what an earlier run has stored.
+
+        Args:
+            node: A stage of the plan, of a part that is not refused.
+            reads: Public artifacts and earlier releases, those of the node among them.
+
+        Raises:
+            PrivacyError: The budget, the plan or the declaration refuses, and nothing was charged;
+                or the stage failed, and its charge stands. Messages may be shown.
+        """
+        if node.stage is None:
+            raise TypeError(f"Expected a stage, got rows of {node.name}: they are written.")
+        stored = _StageRun(self, node, node.stage, self._opened(node, reads)).stored()
+        if stored.reservation.reused:
+            self.progress(1.0, "stored release reused, nothing charged")
+        return stored
+
+    def write(self, planned: PlannedMethod, rows: int | None, reads: Reads) -> StoredRelease:
+        """Writes rows from what was released, or finds them written: free, and recorded.
+
+        Args:
+            planned: A method of the plan whose rows are free.
+            rows: How many; None: as many as its settings say.
+            reads: Public artifacts and releases, those that the rows are written from among them.
+        """
+        number = planned.method.default_rows if rows is None else rows
+        opened = self._opened(self.plan.graph.nodes[planned.corpus], reads)
+
+        def draw(_: Reservation) -> Drawn:
+            made = planned.method.write(opened.inputs(), number, self.progress)
+            return Drawn(facts=made.facts, rows=made.rows, cost=_free(planned))
+
+        return release_once(
+            ledger=self.ledger,
+            store=self.store,
+            request=corpus_request(
+                self.plan.spec,
+                planned,
+                rows=number,
+                inputs=opened.identities,
+                release=self.release_name,
+                run_id=self.run_id,
+            ),
+            terms=self.plan.budget,
+            plan=self.plan.releases,
+            draw=draw,
+        )
+
+    def _opened(self, node: Node, reads: Reads) -> Opened:
+        return Opened(
+            node=node,
+            reads=reads,
+            ledger=self.ledger,
+            store=self.store,
+            models=self.models,
+            release=self.release_name,
+        )
+
+    def budget_line(self) -> str:
+        """What is reserved of the budget by now."""
+        spend = self.ledger.spend(self.plan.terms.ledger_account, self.plan.budget)
+        of = declared(self.plan.budget.epsilon)
+        return f"budget ε {epsilon_up(spend.epsilon)} of {of} reserved"
+
+
+@dataclass(frozen=True)
+class _StageRun:
+    """One run of one stage: its request, what is checked before a charge, and its draw."""
+
+    runner: Runner
+    node: Node
+    stage: Stage
+    opened: Opened
+
+    @property
+    def part(self) -> Part:
+        """What the stage belongs to."""
+        return self.node.part
+
+    @property
+    def name(self) -> str:
+        """The stage's asset key as one string."""
+        return f"{self.node.spec.name}/{self.node.name}"
+
+    @property
+    def records(self) -> RecordSource:
+        """The private records, which no public stage asks for."""
+        if self.stage.public or self.runner.records is None:
+            raise PrivacyError(f"Expected records for the paid stage {self.name}, got none.")
+        return self.runner.records
+
+    @cached_property
+    def public(self) -> PublicInputs:
+        """Opens public models and earlier releases and checks them.
+
+        Raises:
+            ValueError: The stage could not run with them.
+        """
+        inputs = self.opened.inputs()
+        self.part.method.check_public(self.stage, inputs)
+        return inputs
+
+    def stored(self) -> StoredRelease:
+        """Releases the stage, or finds it released."""
+        paid = not self.stage.public
+        with tempfile.TemporaryDirectory(prefix="dpsynth-stage-") as scratch:
+            return release_once(
+                ledger=self.runner.ledger,
+                store=self.runner.store,
+                request=self._request(),
+                terms=self.runner.plan.budget,
+                plan=self.runner.plan.releases,
+                draw=self._draw if paid else partial(self._make_public, Path(scratch)),
+                passes=self._unfinished if paid else None,
+                drawn_from=self._drawn_from,
+                prepare=self._prepare,
+                rests_on=lambda: self.part.method.rests_on(self.stage, self.public),
+            )
+
+    def _request(self) -> ReleaseRequest:
+        return stage_request(
+            self.node.spec,
+            self.part,
+            self.stage,
+            release=self.runner.release_name,
+            run_id=self.runner.run_id,
+            inputs=self.opened.identities,
+            rests_on=None if self.stage.public else self.records.rests_on(self.stage),
+        )
+
+    def _prepare(self) -> Room:
+        """Refuses, before a charge, what the stage could not end with; returns what it takes."""
+        public, method = self.public, self.part.method
+        if self.stage.public:
+            return method.room(self.stage, public)
+        self.records.require(self.stage)
+        return self.records.room(method.room(self.stage, public))
+
+    def _drawn_from(self) -> Mapping[str, Any]:
+        """All that decides the draw beside its request; binds the charge to the records."""
+        method = self.part.method
+        engine = method.terms.engine if method.uses_engine else None
+        return {
+            **self.node.drawn_from,
+            "files": model_files(self.opened.public, engine),
+            **self.records.drawn_from(self.stage),
+        }
+
+    def _unfinished(self, reservation: Reservation) -> StoredCheckpoint | StoredPasses:
+        """What a killed run of this stage left under its charge."""
+        if self.stage.resumes_by == "passes":
+            return self.records.passes(reservation)
+        return self.records.checkpoint(reservation)
+
+    def _draw(self, reservation: Reservation) -> Drawn:
+        """Reads private data under the charge and releases."""
+        self.runner.charged(self.runner)
+        self.runner.progress(0.0, self.runner.budget_line())
+        public, checkpoint = self.public, self.records.checkpoint(reservation)
+        method, progress = self.part.method, self.runner.progress
+        with (
+            withheld(self.name, "Its charge stands: run again, and it is resumed."),
+            self.records.opened(self.stage, reservation) as read,
+        ):
+            private, started = self._with_passes(read, reservation), time.monotonic()
+            made = method.release(self.stage, private, public, checkpoint, progress)
+            self._keep_internal(made, time.monotonic() - started)
+        return _drawn(made.value, made.cost)
+
+    def _with_passes(self, private: PrivateInputs, reservation: Reservation) -> PrivateInputs:
+        if self.stage.resumes_by == "passes":
+            return replace(private, passes=self.records.passes(reservation))
+        return private
+
+    def _make_public(self, scratch: Path, _: Reservation) -> Drawn:
+        """Makes a public stage in a scratch folder, from which its files are stored."""
+        method, progress = self.part.method, self.runner.progress
+        made = method.make_public(self.stage, self.public, scratch, progress)
+        return _drawn(made, _free(self.part))
+
+    def _keep_internal(self, made: Release[StageRelease], seconds: float) -> None:
+        """Keeps what depends on private data without noise for the steward."""
+        internal, place = dict(made.value.internal), f"{self.part.folder}_{self.stage.name}"
+        if self.stage.name == CANDIDATE_CORPUS:
+            place = self.part.folder
+            internal |= {"seconds": seconds, "ex_post_epsilon": made.cost.ex_post_epsilon}
+        if internal:
+            self.records.keep_internal(place, json.dumps(plain_json(internal)))
+
+
+def _drawn(made: StageRelease, cost: Cost) -> Drawn:
+    return Drawn(facts=made.facts, rows=made.rows, cost=cost, files=made.files)
+
+
+def _free(part: Part) -> Cost:
+    return Cost(guarantee=part.plan.guarantee, event=POST_PROCESSING)

@@ -1,0 +1,345 @@
+"""The owner-only store of private intermediates.
+
+A mechanism reads with an open reservation in the ledger (`paid_records.py`); internal stages
+(embedding the records, scoring against held-out text) read for a stated purpose and may not release
+what they derive.
+
+With DPSYNTH_SENSITIVE_KEY in the environment every file is encrypted (`sealing.py`) and decrypted
+in memory; nothing is memory-mapped, so records and embeddings have to fit there. With
+DPSYNTH_SENSITIVE_URL the files lie in an object store (`sealed_objects.py`), never without a key.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import polars as pl
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.standing import source_places
+from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.paths import Folder
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.guarantees import EMBEDDINGS
+from dpsynth_assets.records.record_filters import CANONICAL
+from dpsynth_assets.records.source_digest import declared_state, reading_digest
+from dpsynth_assets.sensitive.fingerprints import (
+    Fingerprints,
+    Prints,
+    Reader,
+    refuse_unmatched,
+    shared_records,
+)
+from dpsynth_assets.sensitive.parted_source import StoredParts
+from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below
+from dpsynth_assets.sensitive.read_records import ReadRecords, replaced_records
+from dpsynth_assets.sensitive.record_parts import (
+    SPLITS,
+    RecordParts,
+    Split,
+    read_part,
+    read_table,
+    read_whole,
+    write_canonical,
+)
+from dpsynth_assets.workers import LocalWorkers
+
+InternalPurpose = Literal["embed records", "find secrets", "internal evaluation", "release gate"]
+DICTIONARY = "secrets_dictionary"
+"""Table of every secret found, its kind, and how many records hold it."""
+
+
+class StoredRecords:
+    """Private records and embeddings of each dataset: folders 0700, files 0600."""
+
+    def __init__(self, base: Folder) -> None:
+        """Names the folder or prefix of all datasets."""
+        self._base_folder = base
+
+    @property
+    def base(self) -> Folder:
+        """Folder of all datasets."""
+        return self._base_folder
+
+    def folder(self, dataset: str) -> Folder:
+        """Folder of one dataset, created for the owner alone."""
+        base = self.base
+        folder = base / dataset
+        files_below(base).make_folder(base, folder)
+        return folder
+
+    def write_records(self, dataset: str, split: Split, records: pl.DataFrame) -> None:
+        """Stores canonical records (`record_id`, `unit_id`, `text`, `label`), whole."""
+        write_canonical(self.folder(dataset), split, records, self._files)
+        self.parts(dataset).forget()
+
+    def parts(self, dataset: str) -> RecordParts:
+        """The parts that a dataset's records lie in, if they do not lie whole."""
+        return RecordParts(self._files, self.folder(dataset))
+
+    def keep_parts(self, dataset: str, places: Sequence[Folder]) -> None:
+        """Makes finished parts the records of a dataset, in the place of those it had."""
+        before = self.parts(dataset).places
+        self.parts(dataset).keep(places)
+        if before != self.parts(dataset).places:
+            for path in self._files.matching(self.folder(dataset), "*_embeddings.*"):
+                self._files.remove(path)
+        for split in SPLITS:
+            self.remove_internal(dataset, f"{split}.parquet")
+            self.remove_internal(dataset, f"{split}.digest")
+
+    def note_embedded(self, dataset: str, made_by: Mapping[str, str]) -> None:
+        """Notes what made the embeddings of all parts of a dataset."""
+        for split in SPLITS:
+            self.write_internal(dataset, f"{split}_embeddings.made_by", json.dumps(dict(made_by)))
+
+    @contextmanager
+    def replacing_records(
+        self,
+        spec: PrivateDatasetSpec,
+        digest: Callable[[bytes], str],
+        prints: Callable[[bytes], Prints],
+    ) -> Iterator[None]:
+        """Admits what was read of a cohort's source, or refuses it; the block then stores it.
+
+        One process at a time replaces a cohort's records or is charged for them.
+
+        Args:
+            spec: The cohort.
+            digest: Computes the digest of the rows from a key (`source_digest`).
+            prints: Computes the fingerprints of the records from a key.
+
+        Raises:
+            PrivacyError: They were replaced under their version, or another account pays for them.
+                What is stored stays.
+        """
+        rows, state = self.read_records, declared_state(spec)
+        with rows.alone(spec.name):
+            if rows.differ(spec.name, state, digest):
+                raise PrivacyError(replaced_records(spec.name, spec.source.version))
+            reader = Reader(
+                cohort=spec.name,
+                account=spec.account,
+                dataset=spec.dataset,
+                places=tuple(sorted(source_places(spec.source.path))),
+            )
+            declared, made = reading_digest(spec), prints(rows.key)  # Before the check of ids.
+            refuse_unmatched(spec, made, rows.key)
+            found = self.fingerprints.admit_prints(reader, lambda _: made)
+            if found is not None:
+                raise PrivacyError(shared_records(reader, found))
+            rows.begin_reading(spec.name)
+            yield
+            rows.note_read(spec.name, state, declared, digest)
+
+    @property
+    def fingerprints(self) -> Fingerprints:
+        """Fingerprints of the records of all cohorts."""
+        return Fingerprints(self._files, self.base)
+
+    @property
+    def read_records(self) -> ReadRecords:
+        """Digests of the records that each cohort was read with."""
+        return ReadRecords(self._files, self.base)
+
+    def records_digest(self, dataset: str, split: Split) -> str | None:
+        """Digest of the records of a split that lie whole; private."""
+        return self.read_internal_text(dataset, f"{split}.digest")
+
+    def embeddings_version(self, dataset: str, split: Split) -> str | None:
+        """Version of the texts and the model behind the stored embeddings; None without any."""
+        return self.read_internal_text(dataset, f"{split}_embeddings.version")
+
+    def embeddings_made_by(self, dataset: str, split: Split) -> dict[str, str] | None:
+        """Facts about the stored embeddings (`TextEmbedder.made_by`), public; or None."""
+        stored = self.read_internal_text(dataset, f"{split}_embeddings.made_by")
+        return None if stored is None else dict(json.loads(stored))
+
+    def embeddings_rest_on(self, dataset: str) -> dict[str, Any]:
+        """Says how the records were embedded, for a charge; empty where that is unknown.
+
+        It is no part of the release's identity: what was released stays released.
+        """
+        made_by = self.embeddings_made_by(dataset, "source")
+        return {} if made_by is None else {EMBEDDINGS: made_by}
+
+    def require_stated_embeddings(self, dataset: str) -> None:
+        """Refuses embeddings of which nobody knows whether one record could move another's.
+
+        Raises:
+            PrivacyError: There are none, or they were made before version 0.2.0.
+        """
+        if self.embeddings_made_by(dataset, "source") is None:
+            raise PrivacyError(
+                f"Expected embeddings of {dataset} that say how they were made, got none or those "
+                f"of a version before 0.2.0. Materialise {dataset}/shared/private_embeddings; "
+                "nothing was charged."
+            )
+
+    def write_embeddings(
+        self,
+        dataset: str,
+        split: Split,
+        embeddings: np.ndarray,
+        version: str = "",
+        made_by: Mapping[str, str] | None = None,
+        of: str | None = None,
+    ) -> None:
+        """Stores embeddings, float32 (N, d), rows aligned with the records of the split.
+
+        Args:
+            dataset: The cohort.
+            split: Of its records.
+            embeddings: One for each record, in their order.
+            version: Version of the texts and the model.
+            made_by: Facts about them (`TextEmbedder.made_by`), public.
+            of: `records_digest` of the records that were embedded; None: not compared.
+
+        Raises:
+            PrivacyError: The records were replaced meanwhile; what is stored stays.
+        """
+
+        def write(file: BinaryIO) -> None:
+            np.save(file, embeddings, allow_pickle=False)
+
+        name = f"{split}_embeddings"
+        with self.read_records.alone(dataset):
+            if of not in (None, self.records_digest(dataset, split)):
+                raise PrivacyError(
+                    f"Expected the records of {dataset!r} as they were when they were read, got "
+                    "others, which were stored while those were embedded. Materialise "
+                    f"{dataset}/shared/private_embeddings again."
+                )
+            for kept in ("version", "made_by"):
+                self.remove_internal(dataset, f"{name}.{kept}")
+            self._files.write(self.folder(dataset) / f"{name}.npy", write)
+            if made_by is not None:
+                self.write_internal(dataset, f"{name}.made_by", json.dumps(dict(made_by)))
+            self.write_internal(dataset, f"{name}.version", version)
+
+    def write_internal(self, dataset: str, name: str, content: str) -> Folder:
+        """Stores text that depends on private data without noise; returns its path."""
+        path = self.folder(dataset) / name
+        self._files.write(path, lambda file: file.write(content.encode()))
+        return path
+
+    def read_internal_text(self, dataset: str, name: str) -> str | None:
+        """Reads what `write_internal` stored, for an internal stage; None if absent."""
+        path = self.folder(dataset) / name
+        return self._files.read(path).decode() if self._files.exists(path) else None
+
+    def remove_internal(self, dataset: str, name: str) -> None:
+        """Removes a file of a dataset, if it is there."""
+        self._files.remove(self.folder(dataset) / name)
+
+    def write_internal_table(self, dataset: str, name: str, table: pl.DataFrame) -> Folder:
+        """Stores a table that depends on private data without noise; returns its path."""
+        with self.read_records.alone(dataset):
+            return self._write_table(dataset, f"{name}.parquet", table)
+
+    def forget_internal_table(self, dataset: str, name: str) -> None:
+        """Removes what `write_internal_table` stored, if anything."""
+        self.remove_internal(dataset, f"{name}.parquet")
+
+    def read_internal_table(
+        self, dataset: str, name: str, *, purpose: InternalPurpose
+    ) -> pl.DataFrame:
+        """Reads what `write_internal_table` stored, for an internal stage."""
+        del purpose
+        return read_table(self.folder(dataset), f"{name}.parquet", self._files)
+
+    def read_internal(
+        self, dataset: str, split: Split, *, purpose: InternalPurpose, with_embeddings: bool = False
+    ) -> PrivateInputs:
+        """Reads a split for a stage whose output stays sensitive or internal."""
+        del purpose  # Stated at the call site, where a reviewer and a test look for it.
+        return self._read(dataset, split, with_embeddings=with_embeddings)
+
+    def counted_internal(
+        self, dataset: str, *, purpose: InternalPurpose, with_embeddings: bool = False
+    ) -> PrivateInputs:
+        """Gives an internal stage the source split to count, by `PrivateInputs.counted` alone.
+
+        Where records lie in parts, this process reads one after the other.
+        """
+        if places := self.parts(dataset).places:
+            return in_parts(StoredParts(places, LocalWorkers(), with_embeddings))
+        return self.read_internal(
+            dataset, "source", purpose=purpose, with_embeddings=with_embeddings
+        )
+
+    def each_for_scoring(self, dataset: str, split: Split) -> Iterator[PrivateInputs]:
+        """Records and embeddings of a split, part by part, for internal evaluation."""
+        places = self.parts(dataset).places
+        if not places:
+            yield self.read_internal(
+                dataset, split, purpose="internal evaluation", with_embeddings=True
+            )
+        for place in places:
+            yield read_part(place, split, with_embeddings=True)
+
+    def read_for_scoring(self, dataset: str, split: Split) -> tuple[pl.DataFrame, np.ndarray]:
+        """Records and embeddings of a split, for internal evaluation."""
+        private = self.read_internal(
+            dataset, split, purpose="internal evaluation", with_embeddings=True
+        )
+        if private.embeddings is None:
+            raise ValueError(f"Expected embeddings of dataset {dataset!r}, got none.")
+        return private.records, private.embeddings
+
+    def _lost(
+        self, dataset: str, split: Split, *, embeddings: bool, secrets: bool = False
+    ) -> str | None:
+        """What is not there of a split, and what makes it, in one line; None where all is."""
+        made_by = {f"{split}.parquet": "private_records"}
+        if embeddings:
+            for kind in ("version", "npy"):
+                made_by[f"{split}_embeddings.{kind}"] = "private_embeddings"
+        folder = self.folder(dataset)
+        places = self.parts(dataset).places or (folder,)
+        needed = [(place / name, made) for place in places for name, made in made_by.items()]
+        if secrets:
+            needed.append((folder / f"{DICTIONARY}.parquet", "secrets"))
+        lost = {made: path.name for path, made in needed if not self._files.exists(path)}
+        if not lost:
+            return None
+        return (
+            f"Expected {', '.join(lost.values())} of {dataset!r} in the sensitive store, got "
+            "nothing: purged, lost, or not made yet. Materialise "
+            f"{', '.join(f'{dataset}/shared/{name}' for name in lost)} (`dpsynth run {dataset}` "
+            "does)."
+        )
+
+    def _read(self, dataset: str, split: Split, *, with_embeddings: bool) -> PrivateInputs:
+        if lost := self._lost(dataset, split, embeddings=with_embeddings):
+            raise PrivacyError(lost)
+        if places := self.parts(dataset).places:
+            return read_whole(places, split, with_embeddings=with_embeddings)
+        folder = self.folder(dataset)
+        records = read_table(folder, f"{split}.parquet", self._files)
+        if not with_embeddings:
+            return PrivateInputs(records=records)
+        embeddings = self._files.read_array(folder / f"{split}_embeddings.npy")
+        if len(embeddings) != records.height:
+            raise PrivacyError(
+                f"Expected one embedding per record of dataset {dataset!r}, got another number. "
+                f"Materialise {dataset}/shared/private_embeddings after private_records."
+            )
+        return PrivateInputs(records=records, embeddings=embeddings)
+
+    @property
+    def _files(self) -> PrivateFiles:
+        return files_below(self.base)
+
+    def _write_table(self, dataset: str, name: str, table: pl.DataFrame) -> Folder:
+        path = self.folder(dataset) / name
+        self._files.write(path, lambda file: table.write_parquet(file))
+        return path
+
+
+def in_parts(parts: StoredParts) -> PrivateInputs:
+    """Inputs whose records lie in parts, and nowhere else."""
+    nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
+    return PrivateInputs(records=nothing, parts=parts)

@@ -1,0 +1,169 @@
+"""Every method through the Runner alone: charged once, then found for nothing.
+
+Records lie in the sensitive store, as assets leave them; nothing here starts Dagster.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+import pytest
+
+from dpsynth_assets import PublicBase
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets.paths import begin_home, home
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.events import is_post_processing
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.report.label import corpus_label
+from dpsynth_assets.run.in_order import InOrder
+from dpsynth_assets.run.records import StoreRecords
+from dpsynth_assets.run.runner import Runner
+from dpsynth_assets.secret_detection import find_secrets
+from dpsynth_assets.sensitive.paid_records import PaidRecords
+from dpsynth_assets.sensitive.read_source import embed_whole, store_records
+from dpsynth_assets.sensitive.store import DICTIONARY
+from dpsynth_assets_tests.security.leak_planting import (
+    BASE,
+    plant,
+    private_cohort,
+    public_base,
+    secret_cohort,
+)
+
+QUIET = lambda _share, _message: None  # noqa: E731
+
+
+class Unread(StoreRecords):
+    """Records that nobody may read."""
+
+    def opened(self, stage, reservation):
+        """Fails the test."""
+        raise AssertionError("private records were read")
+
+
+@dataclass
+class House:
+    """A cohort of methods, whose parts are released as they are asked for."""
+
+    run: InOrder
+
+    @property
+    def runner(self):
+        return self.run.runner
+
+    def part(self, method):
+        """The plan of a method, after all that it builds on was released."""
+        plan = self.runner.plan
+        (wanted,) = [each for each in plan.methods if each.method.name == method]
+        for part in (*plan.shared, *map(plan.method, wanted.method.builds_on)):
+            self.run.release(part)
+        return wanted
+
+    def again(self, part, **changes):
+        """Releases a part once more, by a Runner with other fields."""
+        before = dict(self.run.releases)
+        return InOrder(replace(self.runner, **changes), self.run.values, before).release(part)
+
+
+def house_of(spec: Any, public: PublicBase) -> House:
+    """Reads, embeds and searches the records of a cohort, and plans it."""
+    ledger, store = Ledger(home().ledger_url), PaidRecords(home().sensitive)
+    store_records(spec, store, None)
+    manifest = public.values(["text_embedder"])["text_embedder"]
+    embedder = public.models.text_embedder(manifest)
+    embed_whole(spec, store, manifest, embedder, lambda _title: QUIET)
+    if spec.secrets is not None:
+        private = store.read_internal(spec.name, "source", purpose="find secrets")
+        found = find_secrets(private.records, spec.secrets)
+        store.write_internal_table(spec.name, DICTIONARY, found.secrets)
+    runner = Runner(
+        plan=plan_dataset(spec, public.spec),
+        ledger=ledger,
+        store=StoredReleases(home().releases),
+        models=public.models,
+        release_name="1",
+        records=StoreRecords(spec=spec, store=store, ledger=ledger),
+    )
+    return House(InOrder(runner, public.values))
+
+
+@pytest.fixture(scope="module")
+def houses(tmp_path_factory):
+    """A cohort of all methods that protect records, and one of secrets."""
+    folder = tmp_path_factory.mktemp("runner")
+    planted = plant(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPSYNTH_HOME", str(folder / "home"))
+        patch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+        begin_home()
+        spec = public_base(planted)
+        fields = spec.model_dump(include={"language_model", "conditional_generator", "clusters"})
+        documents = pl.read_ndjson(folder / "public.jsonl")
+        public = PublicBase(documents, name=BASE, **fields)
+        made = [house_of(each(planted), public) for each in (private_cohort, secret_cohort)]
+        yield {each.method.name: house for house in made for each in house.runner.plan.methods}
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_method_is_charged_once_and_found_again_for_nothing(houses, name):
+    house = houses[name]
+    part = house.part(name)
+    made = house.run.release(part)
+    entries = house.runner.ledger.entries()
+    charges = [each for each in entries if each.kind == "reserve" and f"/{name}/" in each.asset]
+    assert len(charges) == len(made)
+    priced = [each for each in charges if each.event is not None]
+    paid = {each.asset for each in priced if not is_post_processing(each.event)}
+    planned = {each.asset for each in house.runner.plan.releases}
+    assert paid == {asset for asset in planned if f"/{name}/" in asset}
+    rows = made[-1].rows
+    assert (rows is not None and rows.height > 0) == part.writes_corpus
+    label = corpus_label(entries, made[-1].reservation.id)
+    assert label["guarantee"]["type"] == part.plan.guarantee
+
+    again = house.again(part, records=Unread(**vars(house.runner.records)))
+    assert all(each.reservation.reused for each in again)
+    assert [each.digest for each in again] == [each.digest for each in made]
+    assert house.runner.ledger.entries() == entries
+
+
+def test_public_stages_and_rows_ask_for_no_records(houses):
+    house = houses["epsvec"]
+    part = house.part("epsvec")
+    house.run.release(part)
+    runner, nodes = replace(house.runner, release_name="2", records=None), house.runner.plan.graph
+    (first, *_) = [node for node in nodes.nodes.values() if node.stage and node.stage.public]
+    assert not runner.release(first, house.run.reads(first)).reservation.reused
+    rows = house.run.reads(nodes.nodes[part.corpus])
+    assert runner.write(part, 3, rows).rows.height == 3
+
+
+@pytest.mark.parametrize("name", ["1 ", " 1", "1\u200b", "1\n"])
+def test_a_name_that_looks_like_a_paid_one_is_refused(houses, name):
+    with pytest.raises(PrivacyError, match="another name is another release"):
+        replace(houses["ctcl"].runner, release_name=name)
+
+
+def test_a_failure_is_withheld_and_its_charge_is_resumed(houses, monkeypatch):
+    house = houses["mean_uniform"]
+    part, release = house.part("mean_uniform"), REGISTRY["mean_uniform"].release
+
+    def fails(self, stage, private, public, checkpoint, progress):
+        raise RuntimeError(private.records["text"][0])
+
+    monkeypatch.setattr(REGISTRY["mean_uniform"], "release", fails)
+    with pytest.raises(PrivacyError) as caught:
+        house.again(part, release_name="failed")
+    asset = f"{house.runner.plan.spec.name}/mean_uniform/candidate_corpus"
+    said = str(caught.value)
+    assert said.startswith(f"{asset} failed with RuntimeError. Its message is withheld")
+    assert said.endswith("Its charge stands: run again, and it is resumed.")
+    assert caught.value.__cause__ is None
+    paid = len(house.runner.ledger.entries())
+    monkeypatch.setattr(REGISTRY["mean_uniform"], "release", release)
+    (made,) = house.again(part, release_name="failed")
+    assert not made.reservation.reused
+    assert len(house.runner.ledger.entries()) == paid + 1  # The commit alone.
