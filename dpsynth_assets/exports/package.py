@@ -80,7 +80,6 @@ class Packager:
         subject, last = label["subject"], label["cohort"]["as_of_entry"]
         behind = entries_behind(self.ledger.entries(), self.spec.account, last)
         return recorded(
-            self.spec,
             self.plan,
             self.ledger,
             self.store,

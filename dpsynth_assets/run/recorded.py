@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -15,8 +14,7 @@ from dpsynth_assets.releases.store import StoredReleases
 CODE_VERSION = "1"
 
 
-def recorded(  # noqa: PLR0913 - one call says all there is to a line
-    spec: PrivateDatasetSpec,
+def recorded(
     plan: DatasetPlan,
     ledger: Ledger,
     store: StoredReleases,
@@ -30,8 +28,7 @@ def recorded(  # noqa: PLR0913 - one call says all there is to a line
     """Writes the line, or finds it written.
 
     Args:
-        spec: The cohort.
-        plan: Its plan; the line is in it for nothing.
+        plan: Of the cohort; the line is in it for nothing.
         ledger: Gets the line.
         store: Keeps the facts under it.
         asset: What leaves.
@@ -40,6 +37,7 @@ def recorded(  # noqa: PLR0913 - one call says all there is to a line
         release: Name of the release.
         facts: What is kept of it.
     """
+    spec = plan.spec
     request = ReleaseRequest(
         cohort=spec.account,
         dataset=spec.dataset,

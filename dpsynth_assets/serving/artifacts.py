@@ -131,7 +131,6 @@ class Artifact:
         """
         cohort = self.cohort
         stored = recorded(
-            cohort.spec,
             cohort.plan,
             cohort.ledger,
             cohort.store,
