@@ -4,7 +4,7 @@ The dataset is declared and planned, the Runner releases its stages and writes i
 for the assets, and the label is computed from the ledger.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,11 @@ from typing import Any
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.declared_terms import cohort_terms
 from dpsynth_assets.methods.inputs import ProgressCallback, Released
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.paths import begin_home, home
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -24,9 +25,10 @@ from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.records.columns import check_columns
 from dpsynth_assets.records.record_filters import column_names
+from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import Label, corpus_label
-from dpsynth_assets.run.in_order import InOrder
+from dpsynth_assets.run.reads import Reads, public_names
 from dpsynth_assets.run.records import FrameRecords
 from dpsynth_assets.run.runner import Runner
 from dpsynth_assets.sensitive.opened_ledger import opened_ledger
@@ -59,6 +61,45 @@ class MethodRun:
     releases: Mapping[str, Released] = field(repr=False)
     reused: bool
     plan: DatasetPlan = field(repr=False)
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """What a Runner has released so far of a plan.
+
+    Attributes:
+        runner: Releases.
+        values: Reads or makes public artifacts, by name.
+        releases: Every release by folder and stage, e.g. `ctcl/finetuned_generator`.
+    """
+
+    runner: Runner
+    values: Callable[[Iterable[str]], Mapping[str, Any]]
+    releases: dict[str, StoredRelease] = field(default_factory=dict)
+
+    def release(
+        self, part: PlannedMethod | PlannedShared, rows: int | None = None
+    ) -> list[StoredRelease]:
+        """Releases the stages of a part, and writes its rows where they are free.
+
+        Args:
+            part: What it builds on was released before.
+            rows: Rows to write; None: as many as its settings say.
+        """
+        nodes = self.runner.plan.graph.nodes
+        own = [node for node in nodes.values() if node.part.folder == part.folder]
+        for node in own:
+            reads = self.reads(node)
+            if node.stage is not None:
+                self.releases[node.name] = self.runner.release(node, reads)
+            elif isinstance(part, PlannedMethod):
+                self.releases[node.name] = self.runner.write(part, rows, reads)
+        return [self.releases[node.name] for node in own]
+
+    def reads(self, node: Node) -> Reads:
+        """What there is to read for a node."""
+        charges = {place: each.reservation.id for place, each in self.releases.items()}
+        return Reads(public=self.values(public_names(node)), charges=charges)
 
 
 def run_method(  # noqa: PLR0913 - one call says all that a dataset file would

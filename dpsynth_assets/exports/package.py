@@ -16,7 +16,7 @@ from dpsynth_assets.privacy.ledger.proof import TreeHead
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.hub import HubFacts
-from dpsynth_assets.run.recorded import recorded
+from dpsynth_assets.run.runner import recorded
 
 MECHANISM = "export"
 RELEASE = "release"

@@ -25,6 +25,7 @@ from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
+from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.public_base.inputs import model_files
@@ -39,6 +40,9 @@ from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.run.reads import Opened, Reads
 from dpsynth_assets.run.records import RecordSource
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
+
+RECORDED_VERSION = "1"
+"""Code version of what leaves by a command."""
 
 
 def name_problem(name: str) -> str | None:
@@ -279,3 +283,52 @@ def _drawn(made: StageRelease, cost: Cost) -> Drawn:
 
 def _free(part: Part) -> Cost:
     return Cost(guarantee=part.plan.guarantee, event=POST_PROCESSING)
+
+
+def recorded(
+    plan: DatasetPlan,
+    ledger: Ledger,
+    store: StoredReleases,
+    *,
+    asset: str,
+    mechanism: str,
+    parameters: Mapping[str, Any],
+    release: str,
+    facts: Mapping[str, Any],
+) -> StoredRelease:
+    """Writes a line of the ledger for what leaves by a command, or finds it written.
+
+    **Privacy** Post-processing of what was released: charged nothing.
+
+    Args:
+        plan: Of the cohort; the line is in it for nothing.
+        ledger: Gets the line.
+        store: Keeps the facts under it.
+        asset: What leaves.
+        mechanism: What makes it, e.g. `export`.
+        parameters: What it was made from, and what it is known by.
+        release: Name of the release.
+        facts: What is kept of it.
+    """
+    spec = plan.spec
+    request = ReleaseRequest(
+        cohort=spec.account,
+        dataset=spec.dataset,
+        asset=asset,
+        mechanism=mechanism,
+        guarantee=GuaranteeType.DP,
+        event=POST_PROCESSING,
+        parameters=parameters,
+        code_version=RECORDED_VERSION,
+        data_version=spec.source.version,
+        release=release,
+    )
+    cost = Cost(guarantee=GuaranteeType.DP, event=POST_PROCESSING)
+    return release_once(
+        ledger=ledger,
+        store=store,
+        request=request,
+        terms=plan.budget,
+        plan=plan.releases,
+        draw=lambda _: Drawn(facts=facts, rows=None, cost=cost),
+    )

@@ -26,7 +26,7 @@ from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.releases.sealed import sealed_release
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import ROWS, Label, corpus_label, weakest
-from dpsynth_assets.run.recorded import recorded
+from dpsynth_assets.run.runner import recorded
 
 PublicValues = Callable[[Iterable[str]], Mapping[str, Any]]
 """Names of public artifacts -> what is stored of them."""

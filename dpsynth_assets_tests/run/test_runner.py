@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets import PublicBase
+from dpsynth_assets.method_run import InOrder
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import begin_home, home
@@ -18,7 +19,6 @@ from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import corpus_label
-from dpsynth_assets.run.in_order import InOrder
 from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Runner
 from dpsynth_assets.secret_detection import find_secrets
