@@ -4,8 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -207,22 +206,27 @@ A key that is not listed is refused. Method settings are listed by `dpsynth data
 
 def field_reference() -> str:
     """Markdown with one table for each part of the two kinds of file."""
-    parts = [_INTRODUCTION]
+    parts, shown = [_INTRODUCTION], dict[Any, str]()
     for title, model in (
         ("A private dataset: `type: dpsynth_assets.components.PrivateDataset`", PrivateDatasetSpec),
         ("A public base: `type: dpsynth_assets.components.PublicData`", PublicDataSpec),
     ):
         parts.append(f"\n## {title}\n")
-        parts.extend(_tables(model, ""))
+        parts.extend(_tables(model, "", shown))
     return "\n".join(parts)
 
 
 def settings_reference(model: type[BaseModel]) -> str:
     """Markdown table of a method's settings."""
-    return "\n".join(_tables(model, ""))
+    return "\n".join(_tables(model, "", {}))
 
 
-def _tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
+def _tables(model: type[BaseModel], prefix: str, shown: dict[Any, str]) -> Iterator[str]:
+    """A table of the fields, then those of each declaration inside; `shown` has those before."""
+    if model in shown:
+        yield f"`{prefix[:-1]}` has the fields of `{shown[model][:-1]}` above.\n"
+        return
+    shown[model] = prefix
     rows = []
     nested: list[tuple[str, type[BaseModel]]] = []
     for name, field in model.model_fields.items():
@@ -230,7 +234,7 @@ def _tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
         nested.extend((f"{prefix}{name}.", part) for part in _models(field.annotation))
     yield markdown_table(("field", "default", "meaning"), rows) + "\n"
     for inner, part in nested:
-        yield from _tables(part, inner)
+        yield from _tables(part, inner, shown)
 
 
 def _default(field: FieldInfo) -> str:
@@ -256,7 +260,4 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     """Declarations inside an annotation, e.g. of `list[MethodSpec]` or `HistogramSpec | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    if get_origin(annotation) in (list, Union, UnionType, Annotated):
-        inner = (part for part in get_args(annotation) if part is not NoneType)
-        return [model for part in inner for model in _models(part)]
-    return []
+    return [model for part in get_args(annotation) for model in _models(part)]
