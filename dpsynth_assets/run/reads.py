@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.provenance import Node
@@ -36,8 +37,9 @@ class Reads:
 def public_names(node: Node) -> frozenset[str]:
     """Names of the public artifacts that a node reads."""
     method = node.part.method
-    writing = frozenset() if node.stage is not None else method.writing_inputs
-    return method.public_inputs | writing
+    if node.stage is None and isinstance(method, Method):
+        return method.public_inputs | method.writing_inputs
+    return method.public_inputs
 
 
 @dataclass(frozen=True, kw_only=True)
