@@ -49,6 +49,7 @@ def test_boilerplate_of_many_records_is_no_leak_of_one():
 
 
 def test_the_number_of_units_decides_and_not_the_number_of_records():
+    assert _leaks(SECRET, _private(extra=[SECRET]))  # two units
     private = _private(extra=[SECRET, SECRET])
     assert not _leaks(SECRET, private)
     one_unit = ["a", "a", "a", "b", "c", "d", "e", "f"]

@@ -116,8 +116,8 @@ def test_shuffled_epochs_accounted_as_poisson_are_caught(poisson_claim):
 
 @pytest.mark.statistical
 def test_our_batches_stay_within_the_poisson_claim_on_the_same_worst_case(poisson_claim):
-    present = [poisson_score(1.0) for _ in range(300)]
-    nulled = [poisson_score(0.0) for _ in range(300)]
+    present = [poisson_score(1.0) for _ in range(120)]
+    nulled = [poisson_score(0.0) for _ in range(120)]
     assert not audit_scores(present, nulled, poisson_claim).refuted
 
 
