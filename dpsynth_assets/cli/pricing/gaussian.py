@@ -28,11 +28,7 @@ from dpsynth_assets.cli.pricing.commands import (
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
-from dpsynth_assets.privacy.renyi import (
-    zcdp_epsilon,
-    zcdp_epsilon_closed_form,
-    zcdp_rho,
-)
+from dpsynth_assets.privacy.renyi import zcdp_epsilon, zcdp_epsilon_closed_form, zcdp_rho
 
 ROUNDING = 1.0 + 1e-12
 """Added to every noise found, so that its price in floating point stays within the target."""
