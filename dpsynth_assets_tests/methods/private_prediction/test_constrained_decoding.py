@@ -20,7 +20,9 @@ from dpsynth_assets.methods.private_prediction.loop import (
 )
 from dpsynth_assets.methods.private_prediction.references import generate_public_only
 from dpsynth_assets.methods.registry import bound_method
-from dpsynth_assets.models.decoding import JsonConstraint, SamplingRules, sample_documents
+from dpsynth_assets.models.decoding import JsonConstraint, sample_documents
+from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM, make_terms
@@ -123,7 +125,9 @@ def batches(seed):
 
 def test_every_finished_document_is_a_text_of_the_schema(model, constraint):
     settings = rules(model, constraint=constraint)
-    documents = generate_documents(model.model, batches(1), Drawing(), settings)
+    documents = generate_documents(
+        TransformersDecoder(model.model), batches(1), Drawing(), settings
+    )
     finished = [document for document in documents if document.finished]
     assert len(finished) > 3
     for document in finished:
@@ -133,7 +137,7 @@ def test_every_finished_document_is_a_text_of_the_schema(model, constraint):
 def test_what_the_schema_decides_is_neither_asked_nor_paid(model, constraint):
     select = Drawing()
     documents = generate_documents(
-        model.model, batches(1), select, rules(model, constraint=constraint)
+        TransformersDecoder(model.model), batches(1), select, rules(model, constraint=constraint)
     )
     paid = sum(document.private_tokens for document in documents)
     assert paid == len(select.asked)
@@ -152,7 +156,12 @@ def test_choices_follow_from_released_tokens_alone(model, constraint):
     asked = []
     for seed in (1, 2):  # Other records, the same draws.
         select = Drawing()
-        generate_documents(model.model, batches(seed), select, rules(model, constraint=constraint))
+        generate_documents(
+            TransformersDecoder(model.model),
+            batches(seed),
+            select,
+            rules(model, constraint=constraint),
+        )
         asked.append(select.asked)
     assert asked[0] == asked[1]
 
@@ -180,7 +189,9 @@ def test_a_batch_writes_what_is_decided_behind_its_last_private_token(model, con
     )
     cut = []
     for seed in range(8):
-        documents = generate_documents(model.model, batches(1), Drawing(seed), settings)
+        documents = generate_documents(
+            TransformersDecoder(model.model), batches(1), Drawing(seed), settings
+        )
         cut += [document for document in documents if not document.finished]
     for document in cut:
         assert not constraint.open(document.tokens).is_decided
@@ -208,7 +219,7 @@ def test_what_the_schema_decides_is_spelled_without_the_end_token():
     schema["properties"] = {"zzz": {"type": "boolean"}, "a": {"const": "zz"}}
     constraint = JsonConstraint(model, json.dumps(schema))
     documents = generate_documents(
-        model.model, batches(1), Drawing(), rules(model, constraint=constraint)
+        TransformersDecoder(model.model), batches(1), Drawing(), rules(model, constraint=constraint)
     )
     texts = {model.decode(d.tokens) for d in documents if d.finished}
     assert texts == {'{"zzz":true,"a":"zz"}', '{"zzz":false,"a":"zz"}'}
@@ -227,7 +238,9 @@ def test_a_text_that_is_stuck_ends_without_an_error_and_is_no_record():
     (model.end_token_id,) = model.encode("}")
     constraint = JsonConstraint(model, json.dumps(SCHEMA))
     settings = rules(model, constraint=constraint)
-    documents = generate_documents(model.model, batches(1), Drawing(), settings)
+    documents = generate_documents(
+        TransformersDecoder(model.model), batches(1), Drawing(), settings
+    )
     assert any(document.finished for document in documents)
     assert not any(constraint.is_followed(model.decode(d.tokens)) for d in documents)
 
@@ -270,12 +283,11 @@ def test_samples_follow_the_schema_and_go_on_where_a_text_stands(model, constrai
     begun = model.encode('{"kind":"long","who":"')
     prompts = [[model.pad_token_id], [model.pad_token_id, *begun], [model.pad_token_id]]
     sampled = sample_documents(
-        model.model,
+        TransformersDecoder(model.model),
         prompts,
+        Sampling(max_new_tokens=LONGEST, seed=3),
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,
-        max_new_tokens=LONGEST,
-        rules=SamplingRules(seed=3),
         texts=[constraint.open(), constraint.open(begun), constraint.open()],
     )
     texts = [model.decode(document.tokens) for document in sampled]
