@@ -145,7 +145,7 @@ class ExactDecoder(Decoder):
         progress: ShareCallback | None = None,
     ) -> dict[int, np.ndarray]:
         """See `Decoder.hidden_states`; a text's states follow it alone, whatever it is made of."""
-        from dpsynth_assets.models.exact_decoder.reading import pooled_streams
+        from dpsynth_assets.models.exact_decoder.contexts import pooled_streams
 
         del provenance
         last = pooling == "last"
