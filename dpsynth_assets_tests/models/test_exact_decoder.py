@@ -203,7 +203,7 @@ def test_no_rows_cost_nothing(decoder):
 
 def test_a_vector_is_added_where_tokens_are_predicted_from(model, decoder, prompts):
     vector = torch.full((CONFIG.hidden_size,), 0.5)
-    steered = decoded(decoder, prompts, added={0: vector})
+    steered = decoded(decoder, prompts, added={0: vector.numpy()})
 
     def add(_module, _inputs, output):
         stream = output[0] if isinstance(output, tuple) else output
