@@ -81,7 +81,6 @@ def seeded(monkeypatch):
     def begin():
         state.draw = np.random.default_rng(17)
         noise.secure_words._forget()
-        noise.secure_uniform._forget()
 
     def laplace(values, scale):
         share = 1 - np.exp(-1 / float(scale))
@@ -97,7 +96,6 @@ def seeded(monkeypatch):
     monkeypatch.setattr(noisy_probabilities, "discrete_gaussian", gaussian)
     yield begin
     noise.secure_words._forget()
-    noise.secure_uniform._forget()
 
 
 def terms(decoder, **changes):
