@@ -31,8 +31,9 @@ from dpsynth_assets.methods.private_prediction.loop import (
     GenerationRules,
     generate_documents,
 )
-from dpsynth_assets.models.decoding import PackedContexts, SamplingRules
 from dpsynth_assets.models.decoding.token_draws import draw_tokens
+from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.median import MedianTokenMechanism
@@ -72,7 +73,7 @@ def decode_privately(model, prompts, arguments) -> tuple[float, float]:
     """Returns wall and processor seconds a step, from the first token's end to the last's."""
     ticks = []
     generate_documents(
-        model,
+        TransformersDecoder(model),
         prompts,
         mean_selector(arguments),
         loop_rules(arguments),
@@ -96,15 +97,11 @@ def loop_rules(arguments) -> GenerationRules:
 def decode_plainly(model, prompts, arguments) -> tuple[float, float]:
     """Returns the same for one independent draw a row."""
     flat = [prompt for batch in prompts for prompt in batch]
-    contexts = PackedContexts(
-        model,
-        flat,
-        prompt_columns=arguments.prompt,
-        max_new_tokens=arguments.tokens,
-        pad_token_id=0,
+    contexts = TransformersDecoder(model).open(
+        flat, prompt_columns=arguments.prompt, max_new_tokens=arguments.tokens
     )
     generator = torch.Generator(device=model.device).manual_seed(0)
-    rules = SamplingRules()
+    rules = Sampling()
     tokens = torch.zeros(len(flat), dtype=torch.long)
     ticks = []
     for step in range(arguments.tokens):
@@ -187,12 +184,10 @@ def report_prefix(arguments) -> None:
     seconds = []
     for prefixes in ([], [shared], [], [shared]):  # the first pair warms up
         begun = now()[1]
-        PackedContexts(
-            model,
+        TransformersDecoder(model).open(
             [shared + own for own in rest],
             prompt_columns=arguments.prompt,
             max_new_tokens=1,
-            pad_token_id=0,
             public_prefixes=prefixes,
         )
         seconds.append(now()[1] - begun)
@@ -219,7 +214,9 @@ def choice_times(model, prompts, arguments, make, compares: bool, agree: bool) -
         return draws
 
     public = [[1, 2, 3]] * arguments.batches if compares else None
-    generate_documents(model, prompts, timed, loop_rules(arguments), public_prompts=public)
+    generate_documents(
+        TransformersDecoder(model), prompts, timed, loop_rules(arguments), public_prompts=public
+    )
     arrivals, starts, ends = np.array(arrivals), np.array(starts), np.array(ends)
     return np.stack([(ends - starts)[1:], arrivals[1:] - ends[:-1]], axis=1)
 

@@ -181,12 +181,12 @@ def directions(engine) -> dict:
 
 def open_engine(arguments, language_model):
     if arguments.engine == "vllm":
-        from dpsynth_assets.models.engines.vllm_engine import VllmEngine
+        from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 
         return VllmEngine(language_model, batch_rows=arguments.rows, cache_gib=0.5)
-    from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+    from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 
-    return TransformersEngine(language_model, batch_rows=arguments.rows)
+    return DecoderEngine(language_model, batch_rows=arguments.rows)
 
 
 def generation(engine, language_model, number: int, arguments) -> dict:
@@ -274,34 +274,27 @@ def passes(language_model, rows, vectors, arguments, graphs: bool) -> dict:
     """Medians of passes that are launched kernel by kernel, or replayed as CUDA graphs."""
     import torch
 
-    from dpsynth_assets.models.decoding import PackedContexts
-    from dpsynth_assets.models.engines.residual_stream import adding_to_stream
+    from dpsynth_assets.models.decoding.protocol import Reading
+    from dpsynth_assets.models.transformers_decoder.contexts import PackedContexts
 
     model = language_model.model
-    added = {
-        layer: torch.from_numpy(vector).to(model.device, model.dtype)
-        for layer, vector in vectors.items()
-    }
-    sides = {"unsteered": {}, "steered": added}
+    sides = {"unsteered": {}, "steered": vectors}
     contexts = {
         name: PackedContexts(  # Each its own: a captured pass has its steering in it.
             model,
             rows,
-            prompt_columns=arguments.prompt,
-            max_new_tokens=arguments.tokens,
-            pad_token_id=language_model.pad_token_id,
+            Reading(arguments.prompt, arguments.tokens, added=extra),
             cuda_graphs=graphs,
         )
-        for name in sides
+        for name, extra in sides.items()
     }
     tokens = torch.zeros(len(rows), dtype=torch.long)
     seconds: dict = {name: [] for name in sides}
     for step in range(arguments.passes):
-        for name, extra in sides.items():
-            with adding_to_stream(model, extra):
-                start = busy_seconds()
-                contexts[name].next_logits(tokens, tokens + step % arguments.tokens)
-                seconds[name].append(busy_seconds() - start)
+        for name in sides:
+            start = busy_seconds()
+            contexts[name].next_logits(tokens, tokens + step % arguments.tokens)
+            seconds[name].append(busy_seconds() - start)
     cpu = {name: statistics.median(values) for name, values in seconds.items()}
     how = ", as a CUDA graph" if graphs else ""
     return {
@@ -362,7 +355,7 @@ def states(engine, language_model, draw, arguments) -> dict:
     figures["private documents a processor second, each alone in its pass"] = alone
     passed = []
     if arguments.engine == "transformers":
-        from dpsynth_assets.models.engines.residual_stream import decoder_layers
+        from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers
 
         decoder_layers(language_model.model)[0].register_forward_pre_hook(
             lambda _module, inputs: passed.append(tuple(inputs[0].shape[:2]))

@@ -27,7 +27,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, LlamaShape
+from dpsynth_assets.models.exact_decoder import ExactDecoder, LlamaShape
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.decoder import Pack, calibrated_table
 from dpsynth_assets.models.exact_decoder.integer_products import KERNELS, is_exact
@@ -162,7 +162,7 @@ def run_plain(model, ids, steps):
 
 def run_exact(decoder, ids, steps):
     start = now()
-    contexts = ExactContexts(decoder, ids.tolist(), prompt_columns=ids.shape[1], max_new_tokens=NEW)
+    contexts = decoder.open(ids.tolist(), prompt_columns=ids.shape[1], max_new_tokens=NEW)
     prefill = since(start)
 
     def step(number):

@@ -54,26 +54,24 @@ def random_model(folder: Path) -> Path:
 
 
 def measure(arguments: argparse.Namespace, folder: Path | str) -> None:
-    from dpsynth_assets.models.decoding import decoding_model, open_contexts
+    from dpsynth_assets.models.decoding import open_decoder
     from dpsynth_assets.models.language_model import load_language_model
     from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
 
     language_model = load_language_model(folder, dtype=arguments.dtype)
     decoders = {
-        "exact": decoding_model(language_model, exactly=True),
-        "transformers": language_model.model,
+        "exact": open_decoder("exact", language_model),
+        "transformers": open_decoder("transformers", language_model),
         "vllm": VllmDecoder(
             language_model, cache_gib=arguments.cache_gib, most_rows=2 * arguments.rows + 64
         ),
     }
 
     def opened(kind: str, prompts: list, columns: int, public: bool = False) -> Any:
-        return open_contexts(
-            decoders[kind],
+        return decoders[kind].open(
             prompts,
             prompt_columns=columns,
             max_new_tokens=arguments.steps + 1,
-            pad_token_id=language_model.pad_token_id,
             public_prefixes=[shared_tokens(arguments, language_model.vocabulary_size)],
             public=public,
         )

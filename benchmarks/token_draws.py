@@ -30,7 +30,6 @@ from transformers import AutoTokenizer
 
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
 from dpsynth_assets.models.engines import Sampling
-from dpsynth_assets.models.exact_decoder import ExactContexts
 from dpsynth_assets.models.exact_decoder.opening import calibration_ids, read_decoder
 from dpsynth_assets.models.smollm2 import write_smollm2
 from dpsynth_assets.privacy.batch_terms import BatchTerms
@@ -73,8 +72,8 @@ def measured(decoder, prompts, make, arguments) -> np.ndarray:
     choose = make(arguments)
     rows, batches = arguments.rows, arguments.rows // arguments.batch
     options = {"prompt_columns": LETTER_TOKENS, "max_new_tokens": arguments.steps + 1}
-    contexts = ExactContexts(decoder, private, **options)
-    beside = ExactContexts(decoder, [public[:1]] * batches, **options)
+    contexts = decoder.open(private, **options)
+    beside = decoder.open([public[:1]] * batches, **options)
     uniform = torch.from_numpy(uniforms(0, range(rows), arguments.steps + 1))
     tokens, times = torch.zeros(rows, dtype=torch.long), []
     for step in range(arguments.steps + 1):

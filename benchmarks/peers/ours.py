@@ -54,16 +54,12 @@ def main() -> None:
 
 def opened():
     """Opens the decoder that is timed."""
-    from transformers import AutoModelForCausalLM
-
-    from dpsynth_assets.models.decoding import decoding_model
+    from dpsynth_assets.models.decoding import open_decoder
     from dpsynth_assets.models.language_model import load_language_model
 
-    if DECODER == "transformers":
-        return AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     language_model = load_language_model(MODEL, dtype="float32")
-    if DECODER == "exact":
-        return decoding_model(language_model, exactly=True)
+    if DECODER != "vllm":
+        return open_decoder(DECODER, language_model)
     from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
 
     return VllmDecoder(language_model, cache_gib=2.0, most_rows=1024)

@@ -28,8 +28,7 @@ import torch
 from prompts import CORPORA, MAX_TOKENS, texts_of
 
 from dpsynth_assets.methods.private_prediction.method import tokens_within
-from dpsynth_assets.models.decoding import decoding_model
-from dpsynth_assets.models.exact_decoder import ExactContexts
+from dpsynth_assets.models.decoding import open_decoder
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.prompt_templates import PromptedModel, default_templates
 from dpsynth_assets.privacy.batch_terms import BatchTerms
@@ -143,7 +142,7 @@ def main() -> None:
     """Prints one table a corpus."""
     options = arguments()
     language_model = load_language_model(packaged_model())
-    decoder = decoding_model(language_model, exactly=True)
+    decoder = open_decoder("exact", language_model)
     for corpus in options.corpora:
         templates = default_templates(CORPORA[corpus][0], labelled=True)
         model = PromptedModel(language_model, templates)
@@ -163,8 +162,7 @@ def read_along(
     sums: dict[tuple[Any, ...], Sums],
 ) -> None:
     """Adds the laws at every n-th token of one text."""
-    contexts = ExactContexts(
-        decoder,
+    contexts = decoder.open(
         prompts,
         prompt_columns=max(map(len, prompts)),
         max_new_tokens=MAX_TOKENS,

@@ -21,6 +21,7 @@ from dpsynth_assets.public_base.making import language_model_manifest, packaged_
 from dpsynth_assets.public_base.opening import OpenedModels
 
 if TYPE_CHECKING:
+    from dpsynth_assets.models.decoding import Decoder
     from dpsynth_assets.models.text_embedder import TextEmbedder
 
 _MODELS = Path(__file__).parents[1] / "models"
@@ -133,14 +134,13 @@ def _manifest(base: PublicDataSpec) -> dict[str, Any]:
 
 def _tried(base: PublicDataSpec, manifest: dict[str, Any]) -> dict[str, float] | str:
     """Opens the models and tries them; a sentence where they do not run on processors."""
-    from dpsynth_assets.models.decoding import decoding_model
+    from dpsynth_assets.models.decoding import open_decoder
 
     models = OpenedModels()
     language_model = models.language_model(manifest)
-    exactly = base.language_model.decodes_exactly
-    if not exactly and language_model.device != "cpu":
+    if not base.language_model.decodes_exactly and language_model.device != "cpu":
         return "the language model runs on a GPU"
-    decoder = decoding_model(language_model, exactly=exactly)
+    decoder = open_decoder(base.language_model.decodes_by, language_model)
     embedder = models.text_embedder(base.text_embedder.model_dump(mode="json"))
     embedder.embed([_TEXT] * 2, public=True)
     ids = 2 * language_model.encode(_TEXT)
@@ -150,7 +150,7 @@ def _tried(base: PublicDataSpec, manifest: dict[str, Any]) -> dict[str, float] |
     tokens = sum(map(len, language_model.encode_all(texts)))
     began = time.perf_counter()
     found = {
-        **_decoding(decoder, language_model.pad_token_id, ids),
+        **_decoding(decoder, ids),
         "embedded": 2 * _embedding(embedder) / len(ids),
         "trained": _products(),
         "other": _seconds(_loop) / _REFERENCE_LOOP,
@@ -163,22 +163,19 @@ def _tried(base: PublicDataSpec, manifest: dict[str, Any]) -> dict[str, float] |
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def _decoding(decoder: Any, pad_token_id: int, ids: list[int]) -> dict[str, float]:
+def _decoding(decoder: "Decoder", ids: list[int]) -> dict[str, float]:
     """Seconds of a token that is read, of a step, and of each row of one with its draw."""
     import torch
 
-    from dpsynth_assets.models.decoding import open_contexts
     from dpsynth_assets.models.decoding.token_draws import draw_tokens
     from dpsynth_assets.models.engines import Sampling
 
     prompts = [ids[place:] + ids[:place] for place in range(_READ)]
     sampling = Sampling(top_p=0.95)
     opened_on = partial(
-        open_contexts,
-        decoder,
+        decoder.open,
         prompt_columns=len(ids),
         max_new_tokens=_STEPS,
-        pad_token_id=pad_token_id,
         public=True,
     )
     opened_on([ids[:_FEW]])  # Whatever a first call prepares.

@@ -117,7 +117,7 @@ def _elsewhere(part: PlannedMethod | PlannedShared) -> str:
         for model in part.method.models_run(name):
             if not isinstance(model, EngineSpec):
                 continue
-            if model.kind in ("openai", "vllm"):
+            if model.is_endpoint or model.takes_devices:
                 return f"{part.folder} writes through an engine of kind {model.kind}"
             if model.model is not None:
                 return f"{part.folder} runs {model.model}, which no trial ran"

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.models.decoding import is_exact, is_vllm, open_contexts
-from dpsynth_assets.models.decoding.context_window import attention_limit, rows_at_once
 from dpsynth_assets.models.exact_decoder.opening import TEXTS
 
 if TYPE_CHECKING:
     import torch
 
-    from dpsynth_assets.models.decoding import Contexts
+    from dpsynth_assets.models.decoding import Contexts, Decoder
 
 NAME = "logit-slack"
 """The audit, among those of mechanisms and, behind a cohort's name, on record."""
@@ -80,7 +78,7 @@ class LogitMoves:
 
 
 def measured_moves(
-    decoder: Any,
+    decoder: "Decoder",
     language_model: Any,
     passes: PassShape = PassShape(),
     disturbed: Callable[[OpenRows], OpenRows] = lambda opened: opened,
@@ -90,7 +88,7 @@ def measured_moves(
     """Decodes public contexts in many companies; the largest difference of a logit of any of them.
 
     Args:
-        decoder: What decodes (`decoding_model`).
+        decoder: What decodes.
         language_model: Its tokenizer.
         passes: Shape of the passes, cut to what the decoder takes and, but for `whole`, to
             `MOST_ROWS`.
@@ -102,26 +100,20 @@ def measured_moves(
         ValueError: The decoder does not take such contexts.
     """
     new_tokens = max(passes.new_tokens, STEPS)
-    limit = attention_limit(decoder) or passes.columns + new_tokens
+    limit = decoder.attention_limit or passes.columns + new_tokens
     columns = max(1, min(passes.columns, limit - new_tokens))
     most = max(passes.rows, WATCHED + 1)
     most = most if whole else min(most, MOST_ROWS)
-    rows = rows_at_once(decoder, most, columns + new_tokens)
+    rows = decoder.rows_at_once(most, columns + new_tokens)
 
     def opened(prompts: Sequence[Sequence[int]]) -> "Contexts":
-        return open_contexts(
-            decoder,
-            prompts,
-            prompt_columns=columns,
-            max_new_tokens=new_tokens,
-            pad_token_id=language_model.pad_token_id,
-        )
+        return decoder.open(prompts, prompt_columns=columns, max_new_tokens=new_tokens)
 
     texts = [list(language_model.encode(text)) for text in TEXTS]
     prompts = [_prompt(number, texts, columns) for number in range(rows)]
     tried = list(companies(rows)) * (2 if whole else 1)
     by = _largest_move(disturbed(opened), prompts, tried)
-    return LogitMoves(by=by, contexts=rows, companies=len(tried), **_facts(decoder))
+    return LogitMoves(by=by, contexts=rows, companies=len(tried), **decoder.facts)
 
 
 def companies(rows: int) -> Iterator[list[int]]:
@@ -183,20 +175,3 @@ def _decoded(
     return {
         company[place]: logits for place, logits in zip(places, torch.stack(seen, 1), strict=True)
     }
-
-
-def _facts(decoder: Any) -> dict[str, str]:
-    """Names engine, device and number type."""
-    import torch
-    import transformers
-
-    if is_exact(decoder):
-        return {"engine": "exact integers", "device": "cpu", "dtype": "int8"}
-    engine = f"transformers {transformers.__version__}"
-    if is_vllm(decoder):
-        import vllm
-
-        engine = f"vllm {vllm.__version__}"
-    device = torch.device(decoder.device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return {"engine": engine, "device": name, "dtype": str(decoder.dtype).removeprefix("torch.")}

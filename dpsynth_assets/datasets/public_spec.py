@@ -4,6 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dpsynth_assets.datasets.engine import DecoderKind
 from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 from dpsynth_assets.datasets.source_section import SourceSpec
 
@@ -44,14 +45,15 @@ class LanguageModelSpec(Declaration):
         default="float32", description="Number type of the weights in memory."
     )
     device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
-    decoder: Literal["exact", "transformers", "vllm"] | None = Field(
+    decoder: DecoderKind | None = Field(
         default=None,
         description="What computes next-token logits. exact: 8-bit integers on the processor, for "
         "Llama-shaped models: a prompt's logits depend on it alone, bit for bit, so private "
         "prediction is charged for no rounding. transformers: floating point. vllm: floating point "
         "in vLLM 0.32 (extra vllm), for private prediction; its memory is that of a dataset's "
         "engine of kind vllm. None: exact for "
-        "smollm2 in float32 that names no GPU, else transformers.",
+        "smollm2 in float32 that names no GPU, else transformers. Another package's decoder by the "
+        "name of its entry point.",
     )
     use_chat_template: bool = Field(
         default=True,
@@ -61,11 +63,22 @@ class LanguageModelSpec(Declaration):
     )
 
     @property
+    def decodes_by(self) -> str:
+        """The kind of what computes logits."""
+        if self.decoder is not None:
+            return self.decoder
+        packaged = self.kind == "smollm2" and self.dtype == "float32" and not self._names_gpu
+        return "exact" if packaged else "transformers"
+
+    @property
+    def writes_by(self) -> str:
+        """The kind of engine that writes with this model where a dataset names none."""
+        return "transformers" if self.decodes_by == "vllm" else self.decodes_by
+
+    @property
     def decodes_exactly(self) -> bool:
         """Says whether logits are computed in exact integers: a public fact that plans price by."""
-        if self.decoder is None:
-            return self.kind == "smollm2" and self.dtype == "float32" and not self._names_gpu
-        return self.decoder == "exact"
+        return self.decodes_by == "exact"
 
     @property
     def _names_gpu(self) -> bool:

@@ -50,12 +50,12 @@ def cohort_terms(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
 
 
 def _engine(declared: EngineSpec, base: PublicDataSpec | None) -> EngineSpec:
-    """Takes the exact decoder where the base has it, and the file asks for nothing else."""
-    if base is None or not base.language_model.decodes_exactly:
+    """Takes the base's decoder, where the file asks for nothing else."""
+    if base is None or base.language_model.writes_by == declared.kind:
         return declared
     if declared.model_fields_set & {"kind", "model", "dtype", "device"}:
         return declared
-    return declared.model_copy(update={"kind": "exact"})
+    return declared.model_copy(update={"kind": base.language_model.writes_by})
 
 
 def _default_templates(

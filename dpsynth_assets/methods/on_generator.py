@@ -54,7 +54,7 @@ class OnGenerator(Method[Any]):
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Refuses an engine with a model of its own; else the method's plan."""
         engine = self.terms.engine
-        if self.uses_engine and (engine.kind == "openai" or engine.model is not None):
+        if self.uses_engine and (engine.is_endpoint or engine.model is not None):
             return self.refused(
                 f"engine: expected one that serves the generator of {self.config.generator}, got "
                 "one with a model of its own. Drop model, or take kind transformers or vllm."

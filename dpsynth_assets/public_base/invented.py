@@ -34,7 +34,7 @@ def invented_documents(
     from dpsynth_assets.models.prompt_templates import default_templates
 
     model_name = str(manifest["path"]).rstrip("/").rsplit("/", maxsplit=1)[-1]
-    engine = EngineSpec(kind="exact" if spec.language_model.decodes_exactly else "transformers")
+    engine = EngineSpec(kind=spec.language_model.writes_by)
     templates = default_templates(
         spec.domain,
         labelled=bool(spec.invented.labels),

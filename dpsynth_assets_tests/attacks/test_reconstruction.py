@@ -27,8 +27,10 @@ from dpsynth_assets.attacks.reconstruction import (
     read_keys,
 )
 from dpsynth_assets.attacks.worst_case_models import CopyingModel, PrefilledModel
-from dpsynth_assets.models.decoding import SamplingRules, sample_documents
+from dpsynth_assets.models.decoding import sample_documents
 from dpsynth_assets.models.document_format import DocumentFormat
+from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 
 
 def allowed_share(chance, epsilon):
@@ -230,12 +232,11 @@ def test_the_copying_model_repeats_its_prompt_and_little_else():
     model = CopyingModel()
     planted = plant_keys(80, seed=4)
     sampled = sample_documents(
-        model.model,
+        TransformersDecoder(model.model),
         [model.prompt_ids("", [key], 5) for key in planted.source],
+        Sampling(max_new_tokens=5),
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,
-        max_new_tokens=5,
-        rules=SamplingRules(temperature=1.0, seed=0),
     )
     overlap = count_overlap(planted, [model.decode(document.tokens) for document in sampled])
     assert overlap.source.share > 0.8

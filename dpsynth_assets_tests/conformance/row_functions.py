@@ -185,7 +185,7 @@ def token_texts(count: int, longest: int) -> list[list[int]]:
 def states() -> dict[str, Moved]:
     import torch
 
-    from dpsynth_assets.models.engines.hidden_states import pooled_states
+    from dpsynth_assets.models.transformers_decoder.hidden_states import pooled_states
 
     texts, found = token_texts(16, 70), {}
     for kind in (torch.float32, torch.bfloat16):
@@ -193,7 +193,7 @@ def states() -> dict[str, Moved]:
 
         def read(order: np.ndarray, model: Any = model) -> np.ndarray:
             pooled = pooled_states(
-                model, [texts[i] for i in order], [1, 2], begin=[1], pad_token_id=0,
+                model, [texts[i] for i in order], [1, 2], begin=[1],
                 pooling="mean", tokens_per_pass=256,
             )  # fmt: skip
             return np.concatenate([pooled[1], pooled[2]], axis=1)
@@ -207,8 +207,8 @@ def states() -> dict[str, Moved]:
 def logits() -> dict[str, Moved]:
     import torch
 
-    from dpsynth_assets.models.decoding import PackedContexts
-    from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, LlamaShape
+    from dpsynth_assets.models.exact_decoder import ExactDecoder, LlamaShape
+    from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 
     model, prompts, steps = tiny_llama(), token_texts(20, 24), 3
     exact = ExactDecoder.of(LlamaShape.of(model.config), model.state_dict())
@@ -224,8 +224,8 @@ def logits() -> dict[str, Moved]:
 
     room = {"prompt_columns": 24, "max_new_tokens": steps}
     ways = {
-        "logits": partial(PackedContexts, model, pad_token_id=0, **room),
-        "logits, exact decoder": partial(ExactContexts, exact, **room),
+        "logits": partial(TransformersDecoder(model).open, **room),
+        "logits, exact decoder": partial(exact.open, **room),
     }
     return {
         name: moved(of_numbers(partial(decode, contexts_of=way)), len(prompts), alone=3)

@@ -20,7 +20,8 @@ from dpsynth_assets.methods.private_prediction.loop import (
     GenerationRules,
     generate_documents,
 )
-from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, LlamaShape
+from dpsynth_assets.models.exact_decoder import ExactDecoder, LlamaShape
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy import clipping, softmax_draws, sparse_vector
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
@@ -275,7 +276,9 @@ def test_documents_equal_the_oracles_through_a_model(monkeypatch, model, selecto
     public = [[3, 4 + batch] for batch in range(BATCHES)]
     patch_noise(monkeypatch, Streams(8))
     meter = PrivateTokenMeter(RULES.tokens_per_batch, BATCHES)
-    documents = generate_documents(model, prompts, selector(meter), RULES, public_prompts=public)
+    documents = generate_documents(
+        TransformersDecoder(model), prompts, selector(meter), RULES, public_prompts=public
+    )
     expected, spent = slow_documents(in_float64(model), prompts, public, oracle(), Streams(8))
     assert [(d.batch, d.tokens, d.private_tokens, d.finished) for d in documents] == expected
     assert meter.spent.tolist() == [spent[batch] for batch in range(BATCHES)]
@@ -305,7 +308,7 @@ def test_documents_of_the_exact_decoder_equal_those_of_contexts_read_alone(
     )
 
     def alone(prompt, written):
-        contexts = ExactContexts(decoder, [prompt + written], prompt_columns=60, max_new_tokens=1)
+        contexts = decoder.open([prompt + written], prompt_columns=60, max_new_tokens=1)
         start = torch.zeros(1, dtype=torch.long)
         return contexts.next_logits(start, start)[0].double().numpy()
 

@@ -12,17 +12,14 @@ from transformers import (
     Qwen2Config,
 )
 
-from dpsynth_assets.models.decoding import (
-    PackedContexts,
-    SamplingRules,
-    attention_limit,
-    public_prefix,
-    sample_documents,
-    sampling,
-)
-from dpsynth_assets.models.decoding.cached_attention import grouped_queries
-from dpsynth_assets.models.decoding.cuda_graphs import CapturedPasses
+from dpsynth_assets.models.decoding import attention_limit, public_prefix, sample_documents
+from dpsynth_assets.models.decoding.loop import WritingRules
 from dpsynth_assets.models.decoding.prefixes import prefix_groups
+from dpsynth_assets.models.decoding.writing import written_tokens
+from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.transformers_decoder.cached_attention import grouped_queries
+from dpsynth_assets.models.transformers_decoder.cuda_graphs import CapturedPasses
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 
 VOCABULARY = 61
 END, PAD = 1, 0
@@ -77,8 +74,8 @@ def random_prompts(count, seed=0):
 
 
 def packed(model, prompts, **options):
-    return PackedContexts(
-        model, prompts, prompt_columns=COLUMNS, max_new_tokens=NEW, pad_token_id=PAD, **options
+    return TransformersDecoder(model).open(
+        prompts, prompt_columns=COLUMNS, max_new_tokens=NEW, **options
     )
 
 
@@ -188,13 +185,13 @@ def test_the_models_attention_is_left_as_it_was(llama):
 
 def test_documents_beyond_the_models_attention_are_refused(llama):
     with pytest.raises(ValueError, match="within 64 tokens"):
-        PackedContexts(llama, [[2]], prompt_columns=60, max_new_tokens=5, pad_token_id=PAD)
+        TransformersDecoder(llama).open([[2]], prompt_columns=60, max_new_tokens=5)
 
 
 def test_a_sliding_window_shorter_than_a_document_is_refused():
     model = AutoModelForCausalLM.from_config(CONFIGS["gemma2"]).eval()
     with pytest.raises(ValueError, match="within 32 tokens"):
-        PackedContexts(model, [[2]], prompt_columns=30, max_new_tokens=5, pad_token_id=PAD)
+        TransformersDecoder(model).open([[2]], prompt_columns=30, max_new_tokens=5)
 
 
 def test_low_precision_on_the_processor_is_refused():
@@ -210,14 +207,14 @@ def test_a_prompt_beyond_the_public_length_is_refused_without_showing_it(llama):
     assert "37" not in str(caught.value)
 
 
-def sample(model, prompts, limit=NEW, **rules):
+def sample(model, prompts, limits=None, **rules):
     return sample_documents(
-        model,
+        TransformersDecoder(model),
         prompts,
+        Sampling(max_new_tokens=NEW, **rules),
         end_token_id=END,
         pad_token_id=PAD,
-        max_new_tokens=limit,
-        rules=SamplingRules(**rules),
+        limits=limits,
     )
 
 
@@ -263,8 +260,22 @@ def test_sampled_documents_hold_neither_end_nor_padding(llama):
 
 def test_packing_does_not_change_what_an_almost_greedy_model_writes(llama):
     prompts = random_prompts(30, seed=9)
-    one_by_one = sample(llama, prompts, temperature=1e-4, rows_per_forward=1)
-    assert one_by_one == sample(llama, prompts, temperature=1e-4, rows_per_forward=30)
+    one_by_one, together = (
+        written_tokens(
+            TransformersDecoder(llama),
+            prompts,
+            [NEW] * len(prompts),
+            Sampling(temperature=1e-4),
+            WritingRules((END,), never=(PAD,)),
+            batch_rows=rows,
+        )
+        for rows in (1, 30)
+    )
+    assert list(map(until_end, one_by_one)) == list(map(until_end, together))
+
+
+def until_end(tokens):
+    return tokens[: tokens.index(END)] if END in tokens else tokens
 
 
 POSITIONS = 64  # of the llama
@@ -288,21 +299,22 @@ def test_prompts_have_to_fit_with_their_own_limits_not_with_each_others(llama):
 def test_tokens_read_one_by_one_give_what_a_prefill_gives(llama, monkeypatch):
     prompts = random_prompts(20, seed=3)
     whole = sample(llama, prompts, temperature=1e-4)
-    monkeypatch.setattr(sampling, "attention_limit", lambda model: NEW + 3)  # 3 columns of prompt
+    monkeypatch.setattr(TransformersDecoder, "attention_limit", NEW + 3)  # 3 columns of prompt
+    monkeypatch.setattr(TransformersDecoder, "require_room", lambda *_, **__: None)
     assert sample(llama, prompts, temperature=1e-4) == whole
 
 
 def test_prompts_that_fit_all_together_are_read_whole(llama, monkeypatch):
-    seen, contexts = [], sampling.open_contexts
+    seen, contexts = [], TransformersDecoder.open
 
-    def spy(model, prompts, **settings):
-        seen.append((list(map(list, prompts)), settings["prompt_columns"]))
-        return contexts(model, prompts, **settings)
+    def spy(decoder, prompts, **settings):
+        seen.append((sorted(map(list, prompts)), settings["prompt_columns"]))
+        return contexts(decoder, prompts, **settings)
 
-    monkeypatch.setattr(sampling, "open_contexts", spy)
+    monkeypatch.setattr(TransformersDecoder, "open", spy)
     prompts = random_prompts(20)
     sample(llama, prompts, [1, *[NEW] * 19])
-    assert seen == [(prompts, max(map(len, prompts)))]
+    assert seen == [(sorted(prompts), max(map(len, prompts)))]
 
 
 @pytest.mark.parametrize("limit", [5, 64, 65])
@@ -314,21 +326,19 @@ def test_a_prompt_too_long_for_its_own_limit_is_refused(llama, limit):
 def test_a_given_pad_length_decides_whatever_the_prompts_are(llama):
     with pytest.raises(ValueError, match="within 64 tokens"):
         sample_documents(
-            llama,
+            TransformersDecoder(llama),
             [[5]],
+            Sampling(max_new_tokens=5),
             end_token_id=END,
             pad_token_id=PAD,
-            max_new_tokens=5,
-            rules=SamplingRules(),
             prompt_columns=60,
         )
 
 
 @pytest.mark.parametrize(("name", "limit"), [("llama", 64), ("gpt2", 64), ("gemma2", 32)], ids=str)
 def test_a_model_attends_over_its_positions_and_its_window(name, limit):
-    model = SimpleNamespace(config=CONFIGS[name])
-    assert attention_limit(model) == limit
-    assert attention_limit(SimpleNamespace(config=SimpleNamespace())) is None
+    assert attention_limit(CONFIGS[name]) == limit
+    assert attention_limit(SimpleNamespace()) is None
 
 
 PREFIXES = [[5, 6, 7, 8, 9], [5, 6, 40], [5, 6, 7, 8, 9]]

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig
 
+from dpsynth_assets.models.decoding.protocol import Reading
 from dpsynth_assets.models.exact_decoder import (
     ExactContexts,
     ExactDecoder,
@@ -81,8 +82,12 @@ def prompts():
 
 
 def opened(decoder, prompts, **options):
-    return ExactContexts(
-        decoder, prompts, **({"prompt_columns": COLUMNS, "max_new_tokens": NEW} | options)
+    own = {name: options.pop(name) for name in ("threads", "tokens_per_pack") if name in options}
+    options = {"prompt_columns": COLUMNS, "max_new_tokens": NEW} | options
+    return (
+        ExactContexts(decoder, prompts, Reading(**options), **own)
+        if own
+        else decoder.open(prompts, **options)
     )
 
 
@@ -198,7 +203,7 @@ def test_no_rows_cost_nothing(decoder):
 
 def test_a_vector_is_added_where_tokens_are_predicted_from(model, decoder, prompts):
     vector = torch.full((CONFIG.hidden_size,), 0.5)
-    steered = decoded(decoder, prompts, added={0: vector})
+    steered = decoded(decoder, prompts, added={0: vector.numpy()})
 
     def add(_module, _inputs, output):
         stream = output[0] if isinstance(output, tuple) else output

@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.models import smollm2
-from dpsynth_assets.models.exact_decoder import ExactContexts
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.decoder import Pack
 from dpsynth_assets.models.exact_decoder.opening import TEXTS, calibration_ids, read_decoder
@@ -231,9 +230,7 @@ def test_a_rows_logits_do_not_depend_on_other_rows(exact):
     prompts = [language_model.encode(text)[: 7 + 11 * row] for row, text in enumerate(TEXTS)]
 
     def first(rows):
-        contexts = ExactContexts(
-            decoder, [prompts[row] for row in rows], prompt_columns=64, max_new_tokens=4
-        )
+        contexts = decoder.open([prompts[row] for row in rows], prompt_columns=64, max_new_tokens=4)
         zeros = torch.zeros(len(rows), dtype=torch.long)
         contexts.next_logits(zeros, zeros)
         return contexts.next_logits(zeros + 17, zeros + 1)

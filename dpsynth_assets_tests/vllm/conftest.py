@@ -7,9 +7,9 @@ import torch
 from mailboxes import public_rows
 from transformers import AutoConfig, LlamaForCausalLM
 
-from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
-from dpsynth_assets.models.engines.vllm_engine import VllmEngine
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.language_model import load_language_model
+from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 from dpsynth_assets_tests.tiny_models import write_language_model
 
 
@@ -33,7 +33,7 @@ def writers(_vllm_is_here, tmp_path_factory):
     continue_on(folder, [f"{row['label']}: {row['text']}" for row in public_rows(300, seed=0)])
     language_model = load_language_model(folder, device="cpu")
     engine = VllmEngine(language_model, batch_rows=12, batch_tokens=48, cache_gib=0.25)
-    yield engine, TransformersEngine(language_model, batch_rows=16), language_model
+    yield engine, DecoderEngine(language_model, batch_rows=16), language_model
     engine.close()
 
 
@@ -62,7 +62,7 @@ def language_model(folder):
 
 @pytest.fixture(scope="session")
 def transformers_engine(language_model):
-    return TransformersEngine(language_model, batch_rows=16)
+    return DecoderEngine(language_model, batch_rows=16)
 
 
 @pytest.fixture(scope="session")

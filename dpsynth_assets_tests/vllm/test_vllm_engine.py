@@ -11,7 +11,7 @@ from mailboxes import public_rows
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.models.engines import Capability, Engine, EngineError, Sampling
 from dpsynth_assets.models.engines.opening import close_engines, open_engine
-from dpsynth_assets.models.engines.vllm_engine import VllmEngine
+from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 
 NEW = 24
 GREEDY = Sampling(temperature=0, max_new_tokens=NEW)

@@ -19,12 +19,12 @@ from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction import measured_slack
 from dpsynth_assets.methods.private_prediction.measured_slack import self_tested
 from dpsynth_assets.methods.registry import bound_method
-from dpsynth_assets.models.decoding import PackedContexts, SamplingRules, sample_documents
+from dpsynth_assets.models.decoding import sample_documents
 from dpsynth_assets.models.engines import Sampling
-from dpsynth_assets.models.engines.vllm_engine import VllmEngine
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.models.vllm_decoder import LockstepError, VllmDecoderError, opening
-from dpsynth_assets.models.vllm_decoder.contexts import VllmContexts
 from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
+from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 from dpsynth_assets.models.vllm_decoder.lockstep import Step
 from dpsynth_assets.privacy import noise, noisy_probabilities, sparse_vector
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
@@ -81,7 +81,6 @@ def seeded(monkeypatch):
     def begin():
         state.draw = np.random.default_rng(17)
         noise.secure_words._forget()
-        noise.secure_uniform._forget()
 
     def laplace(values, scale):
         share = 1 - np.exp(-1 / float(scale))
@@ -97,7 +96,6 @@ def seeded(monkeypatch):
     monkeypatch.setattr(noisy_probabilities, "discrete_gaussian", gaussian)
     yield begin
     noise.secure_words._forget()
-    noise.secure_uniform._forget()
 
 
 def terms(decoder, **changes):
@@ -218,13 +216,13 @@ def test_the_same_noise_gives_the_same_tokens_and_the_same_cost(
 
 
 def packed(language_model, prompts, columns, new):
-    return PackedContexts(
-        language_model.model, prompts, prompt_columns=columns, max_new_tokens=new, pad_token_id=0
+    return TransformersDecoder(language_model.model).open(
+        prompts, prompt_columns=columns, max_new_tokens=new
     )
 
 
 def served(decoder, prompts, columns, new):
-    return VllmContexts(decoder, prompts, prompt_columns=columns, max_new_tokens=new)
+    return decoder.open(prompts, prompt_columns=columns, max_new_tokens=new)
 
 
 def prompts_of(sizes, seed=0, shared=40):
@@ -321,7 +319,7 @@ def test_public_rows_follow_no_private_row_to_the_last_bit(decoder):
     seen = []
     for seed, sizes in enumerate([SIZES, SIZES[:3], []]):
         private = served(decoder, prompts_of(sizes, seed=seed), 110, 20)
-        beside = VllmContexts(decoder, public, prompt_columns=50, max_new_tokens=20, public=True)
+        beside = decoder.open(public, prompt_columns=50, max_new_tokens=20, public=True)
         draw, mine = np.random.default_rng(6), []
         for step in range(20):
             tokens = torch.from_numpy(draw.integers(2, 400, 2))
@@ -384,11 +382,10 @@ def test_public_text_is_sampled_in_parts_that_fit(decoder, language_model):
     options = {
         "end_token_id": language_model.end_token_id,
         "pad_token_id": language_model.pad_token_id,
-        "max_new_tokens": 6,
-        "rules": SamplingRules(seed=4),
+        "sampling": Sampling(max_new_tokens=6, seed=4),
     }
     assert sample_documents(decoder, prompts, **options) == sample_documents(
-        language_model.model, prompts, **options
+        TransformersDecoder(language_model.model), prompts, **options
     )
     assert sample_documents(decoder, [], **options) == []
 

@@ -69,10 +69,11 @@ def _following(opened: "OpenRows") -> "OpenRows":
 
 def _small_model(**arguments: Any) -> "LogitMoves":
     from dpsynth_assets.attacks.logit_moves import PassShape, measured_moves
+    from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 
-    language_model = SimpleNamespace(encode=lambda text: list(text.encode()), pad_token_id=0)
+    language_model = SimpleNamespace(encode=lambda text: list(text.encode()))
     small = PassShape(rows=24, columns=48)
-    return measured_moves(_random_llama(), language_model, small, **arguments)
+    return measured_moves(TransformersDecoder(_random_llama()), language_model, small, **arguments)
 
 
 @cache

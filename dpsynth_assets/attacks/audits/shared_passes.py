@@ -18,8 +18,8 @@ import numpy as np
 from dpsynth_assets.attacks.audits.audit import ADD_REMOVE, Audit, AuditKind, Bug, Finding
 from dpsynth_assets.attacks.audits.token_draws import extreme_row
 from dpsynth_assets.attacks.row_invariance import moved
-from dpsynth_assets.models.engines.hidden_states import pooled_states
 from dpsynth_assets.models.engines.protocol import Provenance
+from dpsynth_assets.models.transformers_decoder.hidden_states import pooled_states
 from dpsynth_assets.privacy.batch_terms import BatchTerms, pass_rows, row_key
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.per_example import (
@@ -162,7 +162,6 @@ def _moved_states(provenance: Provenance) -> Finding:
             [texts[index] for index in chosen],
             (0, 1),
             begin=(),
-            pad_token_id=0,
             pooling="mean",
             tokens_per_pass=128,
             provenance=provenance,

@@ -38,7 +38,6 @@ from dpsynth_assets.methods.stages import (
     SyntheticCorpus,
 )
 from dpsynth_assets.methods.work import PublicSizes, Work
-from dpsynth_assets.models.engines.local_engine import LocalEngine
 from dpsynth_assets.privacy.guarantees import STATES, GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.release import Release
@@ -197,8 +196,8 @@ class EpsVec(Method[EpsVecConfig]):
     def check_public(self, stage: Stage, public: PublicInputs) -> None:
         """Reads the schema in the model's tokens, where there is one."""
         del stage
-        if self.form.schema is not None and isinstance(public.engine, LocalEngine):
-            public.engine.constraint(self.form.schema, self.form.text_start)
+        if self.form.schema is not None and public.engine is not None:
+            public.engine.require_schema(self.form.schema, self.form.text_start)
 
     def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Leaves out what only later stages and writing depend on."""

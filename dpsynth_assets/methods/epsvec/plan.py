@@ -195,7 +195,7 @@ class Calibration:
 
 
 def _endpoint_refusal(config: EpsVecConfig, terms: CohortTerms) -> str | None:
-    if terms.engine.kind != "openai":
+    if not terms.engine.is_endpoint:
         return None
     if config.use_vectors:
         return (

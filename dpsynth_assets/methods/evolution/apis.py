@@ -32,8 +32,8 @@ def open_api(
         if public.language_model is None:
             raise ValueError("Expected the public language model, got none. Materialise it first.")
         texts = dict(zip(terms.labels, terms.label_texts, strict=True))
-        exactly = terms.decodes_exactly
-        return PublicModelApi(public.language_model, texts, config, exactly=exactly, form=form)
+        kind = terms.language_model.writes_by if terms.language_model else "transformers"
+        return PublicModelApi(public.language_model, texts, config, kind=kind, form=form)
     if public.engine is None:
         raise ValueError("Expected the engine of the dataset file, got none. Declare engine.")
     random_prompt, variation_prompt = read_prompts(config, terms)

@@ -142,9 +142,9 @@ class EvolutionMethod(Method[EvolutionT]):
             )
 
     def _require_room(self, model: Any) -> None:
-        """Loads the weights, and refuses prompts that leave no room for a text of full length."""
+        """Refuses prompts that leave no room for a text of full length."""
         longest = max(len(model.prompt_ids(text, [], 1)) for text in self.terms.label_texts)
-        tokens, limit = longest + self.config.max_new_tokens, attention_limit(model.model)
+        tokens, limit = longest + self.config.max_new_tokens, attention_limit(model.config)
         if limit is not None and tokens > limit:
             raise ValueError(
                 f"Expected prompt and text within {limit} tokens of {model.name}, got {tokens}. "

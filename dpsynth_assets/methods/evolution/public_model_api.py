@@ -10,6 +10,7 @@ from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.text_api import ShareCallback
 from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.models.engines import Provenance
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.language_model import LanguageModel
@@ -22,7 +23,7 @@ class PublicModelApi:
         language_model: The public model; loaded when first used.
         label_texts: How each label is written.
         config: Lengths and sampling.
-        exactly: Whether the base declares the exact decoder, which writes several times as fast.
+        kind: What decodes, as the base declares it.
         form: What a text has to be. Of a text that is none a variation keeps what one may begin
             with.
 
@@ -37,15 +38,11 @@ class PublicModelApi:
         label_texts: Mapping[str, str],
         config: EvolutionConfig,
         *,
-        exactly: bool = False,
+        kind: str = "transformers",
         form: TextForm = FREE,
     ) -> None:
-        from dpsynth_assets.models.engines.exact_engine import ExactEngine
-        from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
-
-        kind = ExactEngine if exactly else TransformersEngine
         self.language_model = language_model
-        self.engine = kind(language_model, batch_rows=config.rows_per_forward)
+        self.engine = DecoderEngine(language_model, kind, batch_rows=config.rows_per_forward)
         self._label_texts, self._config, self._form = label_texts, config, form
 
     @property

@@ -110,7 +110,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     @property
     def follows_schema(self) -> bool:
         """Where it writes by the engine: an encoder-decoder does not."""
-        return self.fine_tunes_language_model and self.terms.engine.kind != "openai"
+        return self.fine_tunes_language_model and not self.terms.engine.is_endpoint
 
     @property
     def templates(self) -> PromptTemplates | None:

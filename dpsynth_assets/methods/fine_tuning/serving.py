@@ -17,10 +17,10 @@ from dpsynth_assets.models.conditional_generator import (
     ConditionalGenerator,
     load_conditional_generator,
 )
+from dpsynth_assets.models.decoding.opening import kind_for_folder
 from dpsynth_assets.models.document_format import PLAIN_PT, DocumentFormat
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 from dpsynth_assets.models.engines.opening import serving
-from dpsynth_assets.models.exact_decoder.shapes import computes_folder
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 
@@ -140,15 +140,17 @@ def open_writer(
         EngineError: The engine cannot be opened.
     """
     generator = load_conditional_generator(folder, device=device, templates=templates)
-    if generator.has_encoder or engine.kind == "openai":
+    if generator.has_encoder or engine.is_endpoint:
         yield generator, PACKED_DECODER
         return
     declared = "batch_rows" in engine.model_fields_set
     spec = engine.model_copy(
-        update={"model": None, **({} if declared else {"batch_rows": batch_rows})}
+        update={
+            "model": None,
+            "kind": kind_for_folder(engine.kind, folder),
+            **({} if declared else {"batch_rows": batch_rows}),
+        }
     )
-    if spec.kind == "exact" and not computes_folder(folder):
-        spec = spec.model_copy(update={"kind": "transformers"})
     weights = GeneratorWeights(
         source=str(folder),
         dtype=spec.dtype,

@@ -35,11 +35,8 @@ from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCos
 from dpsynth_assets.methods.rejection_sampling import RowFilter, kept_rows
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.methods.text_form import TextForm
-from dpsynth_assets.models.decoding import (
-    SamplingRules,
-    public_prefix,
-    sample_documents,
-)
+from dpsynth_assets.models.decoding import Decoder, public_prefix, sample_documents
+from dpsynth_assets.models.engines import Sampling
 
 if TYPE_CHECKING:
     import polars as pl
@@ -77,7 +74,7 @@ class GenerationTask:
         return self.declared.terms
 
     @cached_property
-    def decoder(self) -> Any:
+    def decoder(self) -> Decoder:
         """What decodes prompts."""
         model = self.public.language_model
         decoder = decoder_of(self.terms, model)
@@ -310,10 +307,10 @@ def completed(
     continued = sample_documents(
         task.decoder,
         [start + document.tokens for document, start in unfinished],
+        Sampling(temperature=config.temperature, seed=task.public.seed),
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,
-        max_new_tokens=[config.max_document_tokens - len(d.tokens) for d, _ in unfinished],
-        rules=SamplingRules(temperature=config.temperature, seed=task.public.seed),
+        limits=[config.max_document_tokens - len(d.tokens) for d, _ in unfinished],
         texts=[constraint.open(document.tokens) for document, _ in unfinished]
         if constraint is not None
         else None,

@@ -5,20 +5,19 @@ Both are declared; plans and charges name them.
 
 from typing import Any
 
-from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.private_prediction.measured_slack import (
     NO_SLACK,
     batch_invariant,
     measured_refusal,
 )
-from dpsynth_assets.models.decoding import JsonConstraint, decoding_model
+from dpsynth_assets.models.decoding import Decoder, JsonConstraint, open_decoder
 
 DECODER = "decoder"
 """Parameter of a charge that names the decoder, where it is another than transformers."""
 
 
-def decoder_of(terms: CohortTerms, language_model: Any) -> Any:
+def decoder_of(terms: CohortTerms, language_model: Any) -> Decoder:
     """Opens what decodes for a cohort: nothing but its declared terms decides which.
 
     **Privacy** Plan and run read the same declaration, so logits are exact wherever no rounding is
@@ -28,24 +27,19 @@ def decoder_of(terms: CohortTerms, language_model: Any) -> Any:
         ExactDecoderError: The base declares the exact decoder, which does not compute this model.
         VllmDecoderError: The base declares vLLM, which is not installed or cannot load this model.
     """
-    return decoding_model(language_model, exactly=terms.decodes_exactly, vllm=_vllm_memory(terms))
+    kind = _kind(terms)
+    # Memory that it may use is no part of what is drawn: more of it asks for no other release.
+    return open_decoder(kind, language_model, terms.engine if terms.engine.kind == kind else None)
 
 
-def _vllm_memory(terms: CohortTerms) -> EngineSpec | None:
-    """Reads what vLLM may use off the dataset's engine if that is vLLM; None: it does not decode.
-
-    It is no part of what is drawn: another size of the cache asks for no other release.
-    """
-    if not terms.decodes_in_vllm:
-        return None
-    return terms.engine if terms.engine.kind == "vllm" else EngineSpec(kind="vllm")
+def _kind(terms: CohortTerms) -> str:
+    return "transformers" if terms.language_model is None else terms.language_model.decodes_by
 
 
 def decoder_parameters(terms: CohortTerms) -> dict[str, str]:
     """Parameters that say in plan, charge and label what decodes; none for transformers."""
-    if terms.decodes_exactly:
-        return {DECODER: "exact"}
-    return {DECODER: "vllm"} if terms.decodes_in_vllm else {}
+    kind = _kind(terms)
+    return {} if kind == "transformers" else {DECODER: kind}
 
 
 def constraint_of(terms: CohortTerms, language_model: Any) -> JsonConstraint | None:

@@ -24,12 +24,8 @@ from dpsynth_assets.methods.private_prediction.prompts import (
 )
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.methods.text_form import TextForm
-from dpsynth_assets.models.decoding import (
-    SamplingRules,
-    attention_limit,
-    open_contexts,
-    sample_documents,
-)
+from dpsynth_assets.models.decoding import Decoder, sample_documents
+from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
 
 if TYPE_CHECKING:
@@ -54,7 +50,7 @@ class FewShotTask:
         return self.public.language_model
 
     @cached_property
-    def decoder(self) -> Any:
+    def decoder(self) -> Decoder:
         """What decodes prompts."""
         model = self.public.language_model
         decoder = decoder_of(self.terms, model)
@@ -145,13 +141,11 @@ class LabelWriter:
             model, task.terms.label_texts, config.examples_per_subset, config.max_example_tokens
         )
         start = public_prompt(model, task.terms.label_texts[label])
-        self._public = open_contexts(
-            task.decoder,
+        self._public = task.decoder.open(
             [start],
             # Refuses at once what private prompts would need later.
             prompt_columns=max(self._columns, len(start)),
             max_new_tokens=config.max_document_tokens,
-            pad_token_id=model.pad_token_id,
             rows_per_prefill=1,
             public=True,
         )
@@ -195,12 +189,10 @@ class LabelWriter:
             max_example_tokens=config.max_example_tokens,
             columns=self._columns,
         )
-        contexts = open_contexts(
-            self._task.decoder,
+        contexts = self._task.decoder.open(
             [prompt + list(released) for prompt in prompts],
             prompt_columns=self._columns + len(released),
             max_new_tokens=1,
-            pad_token_id=model.pad_token_id,
             rows_per_prefill=min(config.subsets, _ROWS_PER_PREFILL),
         )
         start = torch.zeros(len(prompts), dtype=torch.long)
@@ -258,10 +250,13 @@ def _extra_documents(
     sampled = sample_documents(
         task.decoder,
         prompts,
+        Sampling(
+            temperature=config.temperature,
+            max_new_tokens=config.max_document_tokens,
+            seed=task.public.seed,
+        ),
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,
-        max_new_tokens=config.max_document_tokens,
-        rules=SamplingRules(temperature=config.temperature, seed=task.public.seed),
         progress=lambda share: progress(1.0, f"{share:.0%} of {len(labels)} extra documents"),
     )
     return [(label, each.tokens) for label, each in zip(labels, sampled, strict=True)]
@@ -275,7 +270,7 @@ def _extra_prompt(task: FewShotTask, label: int, texts: Sequence[str]) -> list[i
     config, model, label_texts = task.config, task.model, task.terms.label_texts
     longest, count = config.max_document_tokens, config.examples_per_subset
     ids: list[int] = model.prompt_ids(label_texts[label], texts, longest)
-    limit = attention_limit(task.decoder)
+    limit = task.decoder.attention_limit
     if limit is None or len(ids) + longest <= limit:
         return ids
     columns = limit - longest

@@ -11,16 +11,11 @@ Letters: B batches of a pass, R rows (all their contexts), V vocabulary, A batch
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from dpsynth_assets.models.decoding import (
-    ConstrainedText,
-    Contexts,
-    JsonConstraint,
-    open_contexts,
-)
+from dpsynth_assets.models.decoding import ConstrainedText, Contexts, Decoder, JsonConstraint
 from dpsynth_assets.privacy.batch_terms import pass_rows
 from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
 
@@ -29,10 +24,6 @@ if TYPE_CHECKING:
 
 _COMPACT_BELOW = 0.75
 """Rows of finished batches leave the pass once fewer than this share of rows still works."""
-
-
-_PUBLIC_ROWS_PER_PREFILL = 16
-"""Public prompts are few: their passes are smaller than those of private contexts."""
 
 
 class Draws(NamedTuple):
@@ -145,7 +136,7 @@ class Document:
 
 
 def generate_documents(
-    model: Any,
+    decoder: Decoder,
     prompts: Sequence[Sequence[Sequence[int]]],
     select: TokenSelector,
     rules: GenerationRules,
@@ -157,7 +148,7 @@ def generate_documents(
     """Generates from B batches until each has spent its private tokens.
 
     Args:
-        model: What decodes (`models.decoding.decoding_model`).
+        decoder: What decodes.
         prompts: For each batch, the prompts of its contexts; a batch may have none and generates
             all the same. (To skip it would reveal that it is empty.)
         select: Draws and charges tokens.
@@ -185,7 +176,7 @@ def generate_documents(
     **Source** Amin et al. 2024, Algorithm 1, and Amin et al. 2025, Algorithm 1. The budget is
     tested before every token, not between documents (errata B-001.1).
     """
-    wave = _Wave(model, prompts, rules, public_prompts, public_prefixes, row_keys)
+    wave = _Wave(decoder, prompts, rules, public_prompts, public_prefixes, row_keys)
     documents: list[Document] = []
     while wave.active.any():  # [amin2024 A1:L3] [amin2025 A1:L2] side by side
         drawing = np.flatnonzero(wave.active)
@@ -202,7 +193,7 @@ class _Wave:
 
     def __init__(
         self,
-        model: Any,
+        decoder: Decoder,
         prompts: Sequence[Sequence[Sequence[int]]],
         rules: GenerationRules,
         public_prompts: Sequence[Sequence[int]] | None,
@@ -212,10 +203,10 @@ class _Wave:
         self._rules = rules
         contexts = [(owner, prompt) for owner, batch in enumerate(prompts) for prompt in batch]
         self._passes = [
-            _Pass(model, [contexts[row] for row in rows], rules, public_prefixes)
+            _Pass(decoder, [contexts[row] for row in rows], rules, public_prefixes)
             for rows in _rows_of_passes(len(contexts), rules.rows_per_pass, row_keys)
         ]
-        self._public = _public_contexts(model, public_prompts, rules)
+        self._public = _public_contexts(decoder, public_prompts, rules)
         self._open = [Document(batch) for batch in range(len(prompts))]
         self._texts = [self._opened() for _ in prompts]
         self._spent = np.zeros(len(prompts), dtype=np.int64)
@@ -349,7 +340,7 @@ class _Pass:
 
     def __init__(
         self,
-        model: Any,
+        decoder: Decoder,
         contexts: Sequence[tuple[int, Sequence[int]]],
         rules: GenerationRules,
         public_prefixes: Sequence[Sequence[int]],
@@ -357,12 +348,10 @@ class _Pass:
         """Reads (batch, prompt) pairs."""
         import torch
 
-        self._contexts = open_contexts(
-            model,
+        self._contexts = decoder.open(
             [prompt for _, prompt in contexts],
             prompt_columns=rules.prompt_columns,
             max_new_tokens=rules.max_document_tokens,
-            pad_token_id=rules.pad_token_id,
             public_prefixes=public_prefixes,
         )
         self.batch_of_row = torch.tensor([owner for owner, _ in contexts], dtype=torch.long)
@@ -393,7 +382,7 @@ def _rows_of_passes(
 
 
 def _public_contexts(
-    model: Any, public_prompts: Sequence[Sequence[int]] | None, rules: GenerationRules
+    decoder: Decoder, public_prompts: Sequence[Sequence[int]] | None, rules: GenerationRules
 ) -> Contexts | None:
     """One public context for each batch; it stays in the pass when its batch has finished.
 
@@ -401,13 +390,10 @@ def _public_contexts(
     """
     if public_prompts is None:
         return None
-    return open_contexts(
-        model,
+    return decoder.open(
         public_prompts,
         prompt_columns=max(len(prompt) for prompt in public_prompts),
         max_new_tokens=rules.max_document_tokens,
-        pad_token_id=rules.pad_token_id,
-        rows_per_prefill=_PUBLIC_ROWS_PER_PREFILL,
         public_prefixes=public_prompts,
         public=True,
     )

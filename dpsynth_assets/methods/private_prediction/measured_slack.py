@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from dpsynth_assets.attacks.logit_moves import NAME, LogitMoves, PassShape, measured_moves
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.models.decoding import is_vllm
+from dpsynth_assets.models.decoding import Decoder
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 
@@ -37,13 +37,13 @@ def batch_invariant() -> bool:
     return os.environ.get("VLLM_BATCH_INVARIANT") == "1"
 
 
-def require_invariant_kernels(decoder: Any) -> None:
+def require_invariant_kernels(decoder: Decoder) -> None:
     """Refuses a decoder that has no such kernels, or is not asked for them.
 
     Raises:
         ValueError: In one line.
     """
-    if not (is_vllm(decoder) and batch_invariant()):
+    if not (decoder.can_be_invariant and batch_invariant()):
         raise ValueError(NO_SLACK)
     if decoder.device.type == "cpu":
         raise ValueError(

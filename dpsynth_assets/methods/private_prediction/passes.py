@@ -4,18 +4,15 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.methods.private_prediction.batching import Batch
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
-from dpsynth_assets.models.decoding import is_exact, is_vllm
+from dpsynth_assets.models.decoding import Decoder
 from dpsynth_assets.privacy.cpu_threads import one_thread_each
-
-SMALL_MODEL_PARAMETERS = 20_000_000
-"""Operations of a model up to this size are too short for threads to share."""
 
 _Written = TypeVar("_Written")
 BatchT = TypeVar("BatchT", bound=Batch)
@@ -96,7 +93,7 @@ class PassProgress:
 
 
 def run_passes(
-    model: Any, parts: Sequence[Part[BatchT]], run: Callable[[Part[BatchT]], _Written]
+    decoder: Decoder, parts: Sequence[Part[BatchT]], run: Callable[[Part[BatchT]], _Written]
 ) -> list[_Written]:
     """Runs every pass and returns what they wrote, in the order of the parts.
 
@@ -104,14 +101,13 @@ def run_passes(
     If a pass fails, those that have begun run to their end and are kept, and no other begins.
 
     Args:
-        model: What decodes for all passes. An exact decoder shares rows over threads by itself, and
-            vLLM runs one step at a time.
+        decoder: What decodes for all passes.
         parts: What to run.
         run: Runs one pass; shares nothing with another but what locks guard.
     """
     import torch
 
-    workers = min(len(parts), torch.get_num_threads()) if _is_small(model) else 1
+    workers = min(len(parts), torch.get_num_threads()) if decoder.is_small else 1
     if workers < 2:
         return [run(part) for part in parts]
 
@@ -122,11 +118,3 @@ def run_passes(
     with one_thread_each(workers) as pool:
         begun = [pool.submit(task_of(part)) for part in parts]
         return [each.result() for each in begun]
-
-
-def _is_small(model: Any) -> bool:
-    """Says whether threads had better run passes of their own than share operations."""
-    if is_exact(model) or is_vllm(model) or model.device.type != "cpu":
-        return False
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return parameters <= SMALL_MODEL_PARAMETERS

@@ -21,14 +21,11 @@ from dpsynth_assets.methods.private_prediction.measured_slack import (
 )
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns, public_prompt
 from dpsynth_assets.models.decoding import (
+    Decoder,
     JsonConstraint,
-    SamplingRules,
-    attention_limit,
-    is_exact,
-    require_groups,
-    require_room,
     sample_documents,
 )
+from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.privacy.guarantees import SELF_TEST
 
 _TRIAL_TEXTS = 16
@@ -58,14 +55,14 @@ def check_batches(
     if constraint is not None:
         _require_a_record(constraint, terms, model, decoder, config.max_document_tokens)
     declared.check(public)
-    require_room(decoder, columns + config.max_document_tokens)
+    decoder.require_room(columns + config.max_document_tokens)
     groups = [(declared.rows_per_pass or 0, columns + config.max_document_tokens)]
     if reads_public_prompts:
         longest = check_public_prompts(
             model, decoder, terms.label_texts, config.max_document_tokens
         )
         groups.append((config.batches_per_forward, longest))
-    require_groups(decoder, groups)
+    decoder.require_groups(groups)
 
 
 def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInputs) -> None:
@@ -80,22 +77,21 @@ def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInpu
     )
     passes = PassShape(rows=config.subsets, columns=columns, new_tokens=length)
     check_slack(config, terms, model, decoder, passes)
-    require_room(
-        decoder,
+    decoder.require_room(
         columns + length,
         remedy="Lower max_example_tokens, examples_per_subset or max_document_tokens.",
     )
     longest = check_public_prompts(model, decoder, terms.label_texts, length)
     # A document's tokens stand in the prompts of the subsets, of which one more is drawn.
     groups = [(config.subsets, columns + length), (1, max(columns + length, longest))]
-    require_groups(decoder, groups)
+    decoder.require_groups(groups)
 
 
 def check_slack(
     config: PrivatePredictionConfig | FewShotConfig,
     terms: CohortTerms,
     language_model: Any,
-    decoder: Any,
+    decoder: Decoder,
     passes: PassShape | None = None,
 ) -> None:
     """Refuses rounding that is not charged, and low precision under the slack of float32.
@@ -114,7 +110,7 @@ def check_slack(
 
     if (measured := measured_refusal(terms, config.logit_slack)) is not None:
         raise ValueError(measured)
-    if is_exact(decoder):
+    if decoder.is_exact:
         return
     if config.logit_slack == 0:
         require_invariant_kernels(decoder)
@@ -138,7 +134,7 @@ def logits_rest_on(
 
 
 def _require_a_record(
-    constraint: JsonConstraint, terms: CohortTerms, model: Any, decoder: Any, longest: int
+    constraint: JsonConstraint, terms: CohortTerms, model: Any, decoder: Decoder, longest: int
 ) -> None:
     """Refuses a length, a schema or an end token with which public prompts write no record.
 
@@ -146,15 +142,14 @@ def _require_a_record(
     """
     labels = [terms.label_texts[each % len(terms.label_texts)] for each in range(_TRIAL_TEXTS)]
     prompts = [public_prompt(model, text) for text in labels]
-    if max(map(len, prompts)) + longest > (attention_limit(decoder) or math.inf):
+    if max(map(len, prompts)) + longest > (decoder.attention_limit or math.inf):
         return  # Nothing is written from public prompts that long.
     sampled = sample_documents(
         decoder,
         prompts,
+        Sampling(max_new_tokens=longest),
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,
-        max_new_tokens=longest,
-        rules=SamplingRules(temperature=1.0, seed=0),
         texts=[constraint.open() for _ in prompts],
     )
     if not any(constraint.is_followed(model.decode(each.tokens)) for each in sampled):
@@ -166,7 +161,7 @@ def _require_a_record(
 
 
 def check_public_prompts(
-    model: Any, decoder: Any, label_texts: Sequence[str], document_tokens: int
+    model: Any, decoder: Decoder, label_texts: Sequence[str], document_tokens: int
 ) -> int:
     """Refuses a public prompt that leaves no room for a document of full length.
 
@@ -174,8 +169,7 @@ def check_public_prompts(
         Tokens of the longest public prompt and a document.
     """
     longest = max(len(public_prompt(model, text)) for text in label_texts)
-    require_room(
-        decoder,
+    decoder.require_room(
         longest + document_tokens,
         what="public prompt and document",
         remedy="Shorten prompt.public in the dataset file or lower max_document_tokens.",

@@ -20,7 +20,8 @@ from dpsynth_assets.methods.private_prediction.decoding import constraint_of, de
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.methods.text_form import TextForm
-from dpsynth_assets.models.decoding import SamplingRules, sample_documents
+from dpsynth_assets.models.decoding import sample_documents
+from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.prompt_templates import TOP_K
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release
@@ -125,10 +126,13 @@ def _sample(
     sampled = sample_documents(
         decoder_of(terms, model),
         [prompt[-columns:] for prompt in written],
+        Sampling(
+            top_k=_top_k(config),
+            max_new_tokens=config.max_document_tokens,
+            seed=public.seed,
+        ),
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,
-        max_new_tokens=config.max_document_tokens,
-        rules=SamplingRules(temperature=1.0, top_k=_top_k(config), seed=public.seed),
         prompt_columns=columns,
         progress=lambda share: progress(share, f"{share:.0%} of {len(labels)} documents"),
         texts=None if constraint is None else [constraint.open() for _ in labels],

@@ -176,7 +176,7 @@ class PairEncoder:
             positions = getattr(self.checkpoint.config, "max_position_embeddings", None)
             taken = len(self.start) - 1
         else:
-            positions = attention_limit(self.checkpoint)
+            positions = attention_limit(self.checkpoint.config)
             taken = max(
                 condition_tokens or self.condition_tokens, len(self.condition_ids([""], 0)[0])
             )

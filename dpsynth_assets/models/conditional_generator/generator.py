@@ -162,19 +162,18 @@ class ConditionalGenerator:
         progress: Callable[[float, str], None] | None = None,
     ) -> list[str]:
         """Samples one document for each condition; see `decoding.sample_for_conditions`."""
-        from dpsynth_assets.models.conditional_generator.decoding import (
-            SamplingSettings,
-            sample_for_conditions,
-        )
+        from dpsynth_assets.models.conditional_generator.decoding import sample_for_conditions
+        from dpsynth_assets.models.engines.protocol import Sampling
 
-        settings = SamplingSettings(
+        sampling = Sampling(
             top_p=top_p,
             temperature=temperature,
             seed=seed,
             max_new_tokens=max_new_tokens or self.max_document_tokens,
-            batch_rows=batch_rows,
         )
-        return sample_for_conditions(self, conditions, settings, progress)
+        return sample_for_conditions(
+            self, conditions, sampling, batch_rows=batch_rows, progress=progress
+        )
 
     def save(self, folder: Path) -> None:
         """Writes weights (safetensors), tokenizer and condition format to a folder."""

@@ -50,7 +50,7 @@ class PromptedEncoder(PairEncoder):
         Raises:
             ValueError: The declared end of a text is not one token of this model.
         """
-        positions = attention_limit(checkpoint)
+        positions = attention_limit(checkpoint.config)
         room = LONGEST_PROMPT if positions is None else positions // 2
         prompted = PromptedModel(checkpoint, templates)
         return cls(checkpoint, False, (), (), (), room, prompted=prompted)

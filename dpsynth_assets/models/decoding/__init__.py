@@ -1,45 +1,25 @@
-"""Packed, key/value-cached decoding over any causal language model of transformers.
+"""One protocol of decoders, one loop that writes free text over it, and their parts.
 
-Many contexts run as the rows of one forward pass. Each row writes its own cache column, so a
-document that ends makes its rows start again from the cached prompt while other rows continue: no
-second prefill, no idle rows. Public text that prompts share is read once. On CUDA the decoding
-pass is captured as a graph.
+`protocol` says what a decoder does; `opening` opens one by its kind: exact integers, transformers,
+vLLM, or another package's. `writing` cuts prompts into passes and `loop` writes them.
 
 Shape letters: R rows, P prompt columns (a public pad length), T new tokens, V vocabulary,
-L layers, G key/value heads, H query heads, D head width.
+L layers, d width.
 """
 
 from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint
-from dpsynth_assets.models.decoding.context_window import (
-    attention_limit,
-    is_exact,
-    is_vllm,
-    require_groups,
-    require_room,
-)
-from dpsynth_assets.models.decoding.contexts import PackedContexts, PublicContexts
-from dpsynth_assets.models.decoding.opening import (
-    Contexts,
-    decoding_model,
-    open_contexts,
-)
+from dpsynth_assets.models.decoding.opening import open_decoder
 from dpsynth_assets.models.decoding.prefixes import public_prefix
-from dpsynth_assets.models.decoding.sampling import SamplingRules, sample_documents
+from dpsynth_assets.models.decoding.protocol import Contexts, Decoder, attention_limit
+from dpsynth_assets.models.decoding.writing import sample_documents
 
 __all__ = [
     "ConstrainedText",
     "Contexts",
+    "Decoder",
     "JsonConstraint",
-    "PackedContexts",
-    "PublicContexts",
-    "SamplingRules",
     "attention_limit",
-    "decoding_model",
-    "is_exact",
-    "is_vllm",
-    "open_contexts",
+    "open_decoder",
     "public_prefix",
-    "require_groups",
-    "require_room",
     "sample_documents",
 ]

@@ -1,7 +1,7 @@
 """Seeded draws of next tokens, each row from a stream of its own. Never a privacy mechanism."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,6 +9,8 @@ from dpsynth_assets.privacy.cpu_rows import is_plain, largest_columns, map_on_cp
 
 if TYPE_CHECKING:
     import torch
+
+    from dpsynth_assets.models.engines.protocol import Sampling
 
 _RESOLUTION = 2**23
 """Uniforms are multiples of 1/2^23 below 1, so that u * mass < mass in float32 too."""
@@ -26,22 +28,6 @@ _SHIFT = 18
 """Bits of a float32 without those by which probabilities differ within a 32nd of an octave."""
 
 
-class DrawRules(Protocol):
-    """Settings of a draw: `SamplingRules`, an engine's `Sampling`."""
-
-    @property
-    def temperature(self) -> float:
-        """Divides the logits; 0 takes the most probable token."""
-
-    @property
-    def top_k(self) -> int | None:
-        """Draws from so many most probable tokens; None: from all."""
-
-    @property
-    def top_p(self) -> float:
-        """Draws from the smallest set of tokens with at least this mass; in (0, 1]."""
-
-
 def uniforms(seed: int, rows: Sequence[int], draws: int) -> np.ndarray:
     """Uniform numbers in [0, 1), (len(rows), draws) float32; row i from the stream (seed, i)."""
     return np.stack(
@@ -50,7 +36,7 @@ def uniforms(seed: int, rows: Sequence[int], draws: int) -> np.ndarray:
 
 
 def draw_tokens(
-    logits: "torch.Tensor", uniform: "torch.Tensor", sampling: DrawRules
+    logits: "torch.Tensor", uniform: "torch.Tensor", sampling: "Sampling"
 ) -> "torch.Tensor":
     """Draws one token a row: softmax(logits / temperature), its top k, their top-p nucleus.
 
@@ -82,7 +68,7 @@ def draw_tokens(
     return torch.from_numpy(drawn)
 
 
-def _draw(logits: "torch.Tensor", uniform: "torch.Tensor", sampling: DrawRules) -> "torch.Tensor":
+def _draw(logits: "torch.Tensor", uniform: "torch.Tensor", sampling: "Sampling") -> "torch.Tensor":
     """Draws (n,) tokens of (n, V) logits; see `draw_tokens`."""
     import torch
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint
+from dpsynth_assets.models.decoding.loop import WritingRules
 from dpsynth_assets.models.engines.protocol import (
     Capability,
     EngineError,
@@ -20,7 +21,6 @@ from dpsynth_assets.models.engines.protocol import (
     Sampling,
     ShareCallback,
 )
-from dpsynth_assets.models.engines.residual_stream import check_layers, scaled_vectors
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.language_model import LanguageModel
@@ -160,12 +160,16 @@ class LocalEngine(ABC):
             self._constraints[key] = JsonConstraint(self.language_model, *key)
         return self._constraints[key]
 
-    def _constrained(self, rows: Sequence[int], sampling: Sampling) -> list[ConstrainedText]:
-        """What the texts of some prompts have to follow; none where they are free."""
+    def require_schema(self, schema: str, text_start: str = "") -> None:
+        """See `Engine.require_schema`."""
+        self.constraint(schema, text_start)
+
+    def _text_of(self, sampling: Sampling) -> Callable[[int], ConstrainedText] | None:
+        """What the text of a prompt has to follow, by its place; None where texts are free."""
         if sampling.json_schema is None:
-            return []
+            return None
         constraint = self.constraint(sampling.json_schema, sampling.text_start)
-        return [constraint.open(sampling.begun_by(row)) for row in rows]
+        return lambda row: constraint.open(sampling.begun_by(row))
 
     def _generate(
         self,
@@ -212,9 +216,7 @@ class LocalEngine(ABC):
 
     def _generation(self, tokens: Sequence[int], stop: Sequence[str]) -> Generation:
         """Cuts at the first end token, then at the first stop text."""
-        ends = set(self._end_token_ids)
-        end = next((place for place, token in enumerate(tokens) if token in ends), None)
-        kept, finished = list(tokens[:end]), end is not None
+        kept, finished = WritingRules(self._end_token_ids).until_end(list(tokens))
         decode = self.language_model.decode
         text = decode(kept)
         if any(item in text for item in stop):
@@ -251,3 +253,58 @@ class SteeredLocalEngine:
     def next_token_logits(self, prompts: Sequence[Prompt]) -> np.ndarray:
         """See `Engine.next_token_logits`."""
         return self.engine._next_token_logits(prompts, self.vectors)
+
+
+def scaled_vectors(
+    vectors: Mapping[int, np.ndarray],
+    strengths: float | Mapping[int, float],
+    *,
+    layers: int,
+    width: int,
+) -> dict[int, np.ndarray]:
+    """Multiplies each layer's vector by its strength.
+
+    Args:
+        vectors: {layer in [0, layers): (width,)}.
+        strengths: One for all layers, or exactly one for each layer of `vectors`.
+        layers: L of the model.
+        width: d of the model.
+
+    Returns:
+        {layer: (width,) float32}, layers ascending.
+
+    Raises:
+        EngineError: A layer, a shape or a strength does not fit, or a number is not finite.
+    """
+    check_layers(tuple(vectors), layers)
+    if isinstance(strengths, Mapping) and set(strengths) != set(vectors):
+        raise EngineError(
+            f"Expected a strength for each of the layers {sorted(vectors)}, "
+            f"got {sorted(strengths)}; give one number to use it for all."
+        )
+    scaled = {}
+    for layer in sorted(vectors):
+        strength = strengths[layer] if isinstance(strengths, Mapping) else strengths
+        vector = np.asarray(vectors[layer], dtype=np.float32)
+        if vector.shape != (width,) or not np.isfinite(vector).all() or not np.isfinite(strength):
+            raise EngineError(
+                f"Expected a finite vector of {width} numbers and a finite strength for layer "
+                f"{layer}, got shape {vector.shape} and strength {strength}; the vectors may "
+                "belong to another model."
+            )
+        scaled[layer] = np.float32(strength) * vector
+    return scaled
+
+
+def check_layers(chosen: tuple[int, ...], layers: int) -> None:
+    """Refuses layers outside [0, layers), repeated ones and an empty choice.
+
+    Raises:
+        EngineError: As said.
+    """
+    inside = all(0 <= layer < layers for layer in chosen)
+    if not chosen or not inside or len(set(chosen)) != len(chosen):
+        raise EngineError(
+            f"Expected one or more different layers in [0, {layers}), got {list(chosen)}; "
+            "layers are numbered from 0."
+        )

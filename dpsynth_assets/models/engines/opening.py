@@ -46,7 +46,7 @@ def serving(spec: "EngineSpec", language_model: "LanguageModel") -> Iterator[Eng
     Raises:
         EngineError: As `open_engine`, or the declaration cannot serve a folder.
     """
-    if spec.kind == "openai" or spec.model is not None:
+    if spec.is_endpoint or spec.model is not None:
         raise EngineError(
             f"Expected an engine that serves {language_model.name}, got one with a model of its "
             "own; use kind: transformers or vllm without model:."
@@ -78,7 +78,7 @@ def _language_model(
 ) -> "LanguageModel | None":
     from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
 
-    if spec.kind == "openai":
+    if spec.is_endpoint:
         return None
     if spec.model is None:
         if language_model is None:
@@ -94,10 +94,11 @@ def _language_model(
 
 
 def _open(spec: "EngineSpec", served: "LanguageModel | None") -> Engine:
+    """Opens what was declared: a missing file or too little memory shows at once."""
     if served is None:
         return _endpoint(spec)
     if spec.kind == "vllm":
-        from dpsynth_assets.models.engines.vllm_engine import VllmEngine
+        from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 
         return VllmEngine(
             served,
@@ -106,23 +107,9 @@ def _open(spec: "EngineSpec", served: "LanguageModel | None") -> Engine:
             memory_fraction=spec.memory_fraction,
             cache_gib=spec.cache_gib,
         )
-    if spec.kind == "exact":
-        from dpsynth_assets.models.engines.exact_engine import ExactEngine
+    from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 
-        return ExactEngine(served, batch_rows=spec.batch_rows)
-    return _transformers(spec, served)
-
-
-def _transformers(spec: "EngineSpec", served: "LanguageModel") -> Engine:
-    """Reads the weights now, so that a missing file or too little memory shows at once."""
-    from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
-    from dpsynth_assets.models.language_model import LanguageModelError
-
-    try:
-        _ = served.model
-    except LanguageModelError as error:
-        raise EngineError(str(error)) from None
-    return TransformersEngine(served, batch_rows=spec.batch_rows)
+    return DecoderEngine(served, spec.kind, batch_rows=spec.batch_rows)
 
 
 def _endpoint(spec: "EngineSpec") -> Engine:

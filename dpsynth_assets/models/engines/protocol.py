@@ -234,5 +234,12 @@ class Engine(SteeredEngine, Protocol):
         **Source**: Banayeeanzade et al. 2026 (EPSVec), equation 3 and section 4.2.
         """
 
+    def require_schema(self, schema: str, text_start: str = "") -> None:
+        """Refuses a JSON schema that no text of this model could follow, before one is written.
+
+        Raises:
+            ValueError: See `JsonConstraint`; never where the model runs elsewhere.
+        """
+
     def close(self) -> None:
         """Frees the model; the engine is not used again."""

@@ -1,11 +1,14 @@
-"""Contexts of the exact decoder: prompts read once, documents continued, restarted and dropped."""
+"""Prompts read once, documents continued, restarted and dropped; states of texts, pooled."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dpsynth_assets.models.decoding.prefixes import PrefixGroup, prefix_groups
+from dpsynth_assets.models.decoding.protocol import Reading
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack
 from dpsynth_assets.models.token_counts import COUNTS
@@ -26,8 +29,8 @@ Two threads took 1.7 times as long as one for 8 rows of SmolLM2, as long for 28,
 class ExactContexts:
     """R prompts, each with its own growing document, decoded one token a row at a time.
 
-    It does what `PackedContexts` does, and is called alike. Prompts lie end to end without padding;
-    a prompt's last token is read by the first step, as document tokens are.
+    Prompts lie end to end without padding; a prompt's last token is read by the first step, as
+    document tokens are.
 
     **Privacy** A row's logits are a function of its own prompt and document, bit for bit: they stay
     the same when other rows are changed, added, dropped or put into another order, and however
@@ -38,11 +41,8 @@ class ExactContexts:
         self,
         decoder: ExactDecoder,
         prompts: Sequence[Sequence[int]],
+        reading: Reading,
         *,
-        prompt_columns: int,
-        max_new_tokens: int,
-        public_prefixes: Sequence[Sequence[int]] = (),
-        added: "Mapping[int, torch.Tensor] | None" = None,
         threads: int | None = None,
         tokens_per_pack: int = _TOKENS_PER_PACK,
     ) -> None:
@@ -50,31 +50,23 @@ class ExactContexts:
 
         Args:
             decoder: The model.
-            prompts: R token sequences of 1..P ids; R = 0 is allowed and costs nothing.
-            prompt_columns: P, the most tokens of a prompt: a public constant.
-            max_new_tokens: T, the longest document any row will hold.
-            public_prefixes: Public token sequences that prompts may begin with: each is read once,
-                and its keys and values are copied to the rows that share it.
-            added: {layer: (d,)}, added to the residual stream where it leaves a layer, at every
-                position that a token is predicted from.
+            prompts: R token sequences of 1..P ids.
+            reading: How they are read; how many share a pass is this decoder's matter.
             threads: Threads that share the rows; None for as many as PyTorch uses here, fewer for
                 steps of few rows.
             tokens_per_pack: Tokens of one prefill pass, but one prompt at least.
-
-        Raises:
-            ValueError: A prompt is empty or longer than P, or P + T exceeds the model's positions.
         """
         import torch
 
-        _check(decoder, prompts, prompt_columns, max_new_tokens)
-        COUNTS.read += sum(map(len, prompts))
-        self._decoder, self._added = decoder, dict(added or {})
+        added = reading.added.items()
+        self._decoder = decoder
+        self._added = {layer: torch.from_numpy(vector) for layer, vector in added}
         self._threads = threads or torch.get_num_threads()
         self._least_rows = _LEAST_ROWS if threads is None else 1
-        self._prompt_columns, self._tokens_per_pack = prompt_columns, tokens_per_pack
-        self._cache = KeyValueCache(decoder.shape, rows=len(prompts), columns=prompt_columns)
-        prefixes = [list(prefix)[: prompt_columns - 1] for prefix in public_prefixes]
-        prefixes += [list(prefix)[:-1] for prefix in public_prefixes]  # of prompts that are one
+        self._prompt_columns, self._tokens_per_pack = reading.prompt_columns, tokens_per_pack
+        self._cache = KeyValueCache(decoder.shape, rows=len(prompts), columns=self._prompt_columns)
+        prefixes = [prefix[: self._prompt_columns - 1] for prefix in reading.public_prefixes]
+        prefixes += [prefix[:-1] for prefix in reading.public_prefixes]  # of prompts that are one
         groups = prefix_groups([prompt[:-1] for prompt in prompts], prefixes)
         order = [index for group in groups for index in group.prompts]
         self._lengths = torch.tensor([len(prompts[index]) for index in order], dtype=torch.long)
@@ -93,16 +85,7 @@ class ExactContexts:
         return self._cache.rows
 
     def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
-        """Advances every row by one token.
-
-        Args:
-            tokens: (R,) int64, the document's last token; ignored where `generated` is 0.
-            generated: (R,) int64 in [0, T], tokens the row's document has so far (`tokens`
-                included). Rows at 0 start a document from their prompt.
-
-        Returns:
-            Logits (R, V) of each row's next token, float32.
-        """
+        """Advances every row by one token; see `Contexts`."""
         import torch
 
         rows = len(self)
@@ -192,17 +175,92 @@ def _shares(rows: int, workers: int) -> list[slice]:
     return [slice(*pair) for pair in pairwise(bounds)]
 
 
-def _check(
-    decoder: ExactDecoder, prompts: Sequence[Sequence[int]], columns: int, new_tokens: int
-) -> None:
-    if any(not 1 <= len(prompt) <= columns for prompt in prompts):
-        raise ValueError(
-            f"Expected prompts of 1..{columns} tokens, got a shorter or longer one. Cut prompts to "
-            "the public pad length first."
-        )
-    if columns + new_tokens > decoder.shape.positions:
-        raise ValueError(
-            f"Expected prompt and document within {decoder.shape.positions} tokens of attention, "
-            f"got {columns + new_tokens}. Lower max_example_tokens, examples_per_context or "
-            "max_document_tokens."
-        )
+def pooled_streams(
+    decoder: ExactDecoder,
+    texts: Sequence[Sequence[int]],
+    layers: Sequence[int],
+    *,
+    begin: Sequence[int] = (),
+    last_only: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> dict[int, np.ndarray]:
+    """Pools each text's residual stream at chosen layers; later layers are not computed.
+
+    **Privacy** A text's states are a function of the text alone, bit for bit.
+
+    Args:
+        decoder: The model.
+        texts: N sequences of the texts' own tokens; may be empty.
+        layers: Layers in [0, L).
+        begin: Tokens that precede every text and are not pooled; read once for all.
+        last_only: The last token instead of the mean over all.
+        progress: Called with the share of texts done.
+
+    Returns:
+        {layer: (N, d) float32}; zeros for a text without tokens.
+    """
+    import torch
+
+    COUNTS.read += len(begin) + sum(map(len, texts))
+    width = decoder.shape.width
+    result = {layer: np.zeros((len(texts), width), dtype=np.float32) for layer in layers}
+    threads, done = torch.get_num_threads(), sum(not len(text) for text in texts)
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    lengths = [len(texts[index]) for index in order]
+    packs = [[order[place] for place in pack] for pack in _packs(lengths, _TOKENS_PER_PACK)]
+    if not packs:
+        return result
+    (prefix,) = run_alone([partial(_prefix_of, decoder, list(begin), max(layers) + 1)], 1)
+    for start in range(0, len(packs), threads):
+        own = packs[start : start + threads]
+        chosen = [[list(texts[index]) for index in pack] for pack in own]
+        read = partial(_streams, decoder, tuple(layers), prefix, len(begin), last_only)
+        for pack, pooled in zip(
+            own, run_alone([partial(read, each) for each in chosen], threads), strict=True
+        ):
+            for layer, states in pooled.items():
+                result[layer][pack] = states
+            done += len(pack)
+        if progress is not None:
+            progress(done / len(texts))
+    return result
+
+
+def _prefix_of(decoder: ExactDecoder, begin: list[int], layers: int) -> KeyValueCache:
+    """Keys and values of the tokens that precede every text: those of texts build on them."""
+    import torch
+
+    cache = KeyValueCache(decoder.shape, rows=1, columns=len(begin))
+    if begin:
+        pack = Pack(0, [len(begin)], torch.tensor(begin), torch.arange(len(begin)))
+        decoder.forward(cache, pack, layers=layers)
+    return cache
+
+
+def _streams(
+    decoder: ExactDecoder,
+    layers: tuple[int, ...],
+    prefix: KeyValueCache,
+    begin: int,
+    last_only: bool,
+    texts: list[list[int]],
+) -> dict[int, np.ndarray]:
+    """{layer: (texts, d)} of one pass."""
+    import torch
+
+    lengths = [len(text) for text in texts]
+    tokens = torch.tensor([token for text in texts for token in text], dtype=torch.long)
+    places = [torch.arange(begin, begin + length) for length in lengths]
+    pack = Pack(0, lengths, tokens, torch.cat(places))
+    cache = KeyValueCache(decoder.shape, rows=len(texts), columns=begin + max(lengths))
+    cache.begin_with(prefix, begin)
+    pooled: dict[int, np.ndarray] = {}
+
+    def receive(layer: int, stream: "torch.Tensor") -> None:
+        if layer in layers:
+            parts = stream.split(lengths)
+            means = [part[-1] if last_only else part.mean(0) for part in parts]
+            pooled[layer] = torch.stack(means).numpy()
+
+    decoder.forward(cache, pack, on_layer=receive, layers=max(layers) + 1)
+    return pooled

@@ -4,6 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dpsynth_assets.models.decoding.protocol import Contexts, Decoder, Reading
+from dpsynth_assets.models.engines.protocol import Capability, Pooling, Provenance, ShareCallback
 from dpsynth_assets.models.exact_decoder.attention import Window, attend
 from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
 from dpsynth_assets.models.exact_decoder.integer_products import (
@@ -59,13 +63,17 @@ class Pack:
         return rows.repeat_interleave(torch.tensor(list(self.lengths)))
 
 
-class ExactDecoder:
+class ExactDecoder(Decoder):
     """A Llama-shaped model in integers.
 
     Attributes:
         shape: Numbers of the model.
         weights: What it multiplies with.
     """
+
+    is_exact = True
+    engine_name = "exact integers"
+    capabilities = frozenset(Capability)
 
     def __init__(self, shape: LlamaShape, weights: Weights) -> None:
         """Takes weights that were quantized already; see `of` and `opening`."""
@@ -100,6 +108,48 @@ class ExactDecoder:
         with torch.inference_mode():
             quantized = calibrated_table(shape, table, calibration)
             return cls(shape, integer_weights(shape, table[EMBEDDINGS].float(), quantized, kernel))
+
+    @property
+    def device(self) -> "torch.device":
+        """The processor."""
+        import torch
+
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> "torch.dtype":
+        """Number type of the weights."""
+        import torch
+
+        return torch.int8
+
+    @property
+    def attention_limit(self) -> int:
+        """Positions of the model."""
+        return self.shape.positions
+
+    def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> Contexts:
+        """How prompts are cut into passes, and who shares them, moves no bit."""
+        from dpsynth_assets.models.exact_decoder.contexts import ExactContexts
+
+        return ExactContexts(self, prompts, reading)
+
+    def hidden_states(
+        self,
+        texts: Sequence[Sequence[int]],
+        layers: Sequence[int],
+        *,
+        begin: Sequence[int],
+        pooling: Pooling,
+        provenance: Provenance,
+        progress: ShareCallback | None = None,
+    ) -> dict[int, np.ndarray]:
+        """See `Decoder.hidden_states`; a text's states follow it alone, whatever it is made of."""
+        from dpsynth_assets.models.exact_decoder.contexts import pooled_streams
+
+        del provenance
+        last = pooling == "last"
+        return pooled_streams(self, texts, layers, begin=begin, last_only=last, progress=progress)
 
     def forward(
         self,

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.files.kept import Form, kept_file
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, calibrated_table
@@ -18,24 +18,30 @@ from dpsynth_assets.models.exact_decoder.weights import (
 from dpsynth_assets.models.kept import kept
 from dpsynth_assets.paths import home
 
+if TYPE_CHECKING:
+    from dpsynth_assets.datasets.engine import EngineSpec
+
 _VERSION = "1"
 """Raised when a checkpoint is quantized otherwise: stored weights are then made anew."""
 _opening = Lock()
 
 
-def opened_decoder(source: str, encode: Callable[[str], Sequence[int]]) -> ExactDecoder:
+def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> ExactDecoder:
     """Opens a folder in the transformers format; the same decoder for all of a process.
 
     Args:
-        source: The folder. Weights of public models that this installation unpacked or trained are
-            stored quantized; those of other folders, such as a release's, are quantized each time.
-        encode: Maps a public text to token ids of the model.
+        language_model: Its folder and tokenizer. Weights of public models that this installation
+            unpacked or trained are stored quantized; those of other folders, such as a release's,
+            are quantized each time.
+        spec: Nothing of it is read.
 
     Raises:
         ExactDecoderError: It is not a Llama-shaped model in one safetensors file.
     """
+    del spec
+    source, calibration = language_model.source, calibration_ids(language_model.encode)
     with _opening:
-        return _opened(source, _state(source), tuple(map(tuple, calibration_ids(encode))))
+        return _opened(source, _state(source), tuple(map(tuple, calibration)))
 
 
 @kept(2)

@@ -11,7 +11,7 @@ turn that round; all else is vLLM's: paged attention, chunked prefill, shared pr
   contexts whose prompt is read in part, takes the logits of the step that holds the whole group,
   and leaves one constant token for vLLM to sample: no token ever follows private logits there. A
   step with some contexts only, or with foreign ones, raises before a token is sampled.
-* `contexts.VllmContexts` has the interface of every decoder here (`models.decoding.Contexts`): one
+* `contexts.VllmContexts` is what every decoder opens (`models.decoding.Contexts`): one
   call of `next_logits` is one such step. The token that was drawn goes into the documents of all
   contexts of its batch before the next step; the constant one is dropped.
 

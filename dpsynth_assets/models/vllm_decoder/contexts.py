@@ -4,19 +4,21 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dpsynth_assets.models.decoding.protocol import Reading
 from dpsynth_assets.models.token_counts import COUNTS
-from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
 
 if TYPE_CHECKING:
     import torch
+
+    from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
 
 
 class VllmContexts:
     """R prompts, each with its own growing document, decoded one token a row at a time.
 
-    It does what `PackedContexts` does, and is called alike: one call of `next_logits` is one step
-    of vLLM that holds these rows and no others. Prompts are read by the first call. A prefix that
-    prompts share is read once, in whole blocks of 32 tokens, whether it was declared or not.
+    One call of `next_logits` is one step of vLLM that holds these rows and no others. Prompts are
+    read by the first call. A prefix that prompts share is read once, in whole blocks of 32 tokens,
+    whether it was declared or not.
 
     **Privacy** No other contexts' rows share a step with these, nor any of their keys and values.
     Among these, rounding may follow what else is in a step, how prompts were cut into parts, and
@@ -29,38 +31,22 @@ class VllmContexts:
 
     def __init__(
         self,
-        decoder: VllmDecoder,
+        decoder: "VllmDecoder",
         prompts: Sequence[Sequence[int]],
-        *,
-        prompt_columns: int,
-        max_new_tokens: int,
-        public: bool = False,
+        reading: Reading,
     ) -> None:
         """Asks vLLM for room.
 
         Args:
             decoder: The model in vLLM.
-            prompts: R token sequences of 1..P ids; R = 0 is allowed and costs nothing.
-            prompt_columns: P, the most tokens of a prompt: a public constant.
-            max_new_tokens: T, the longest document any row will hold.
-            public: Whether prompts and their number are public: steps are then not filled up.
+            prompts: R token sequences of 1..P ids.
+            reading: How they are read: steps of public prompts are not filled up.
 
         Raises:
-            ValueError: A prompt is empty or longer than P, P + T exceeds the model's attention,
-                weights on a processor are not float32, or vLLM has no room for so many rows.
+            ValueError: vLLM has no room for so many rows.
         """
-        from dpsynth_assets.models.decoding.context_window import require_room
-
-        tokens = prompt_columns + max_new_tokens
-        require_room(decoder, tokens)
-        if any(not 1 <= len(prompt) <= prompt_columns for prompt in prompts):
-            raise ValueError(
-                f"Expected prompts of 1..{prompt_columns} tokens, got a shorter or longer one. Cut "
-                "prompts to the public pad length first."
-            )
-        COUNTS.read += sum(map(len, prompts))
         self._decoder, self._count = decoder, len(prompts)
-        self._group = decoder.open_group(prompts, tokens, public=public)
+        self._group = decoder.open_group(prompts, reading.columns, public=reading.public)
         weakref.finalize(self, decoder.close_group, self._group).atexit = False
 
     def __len__(self) -> int:
@@ -72,9 +58,8 @@ class VllmContexts:
 
         Args:
             tokens: (R,) int64, the document's last token; ignored where `generated` is 0.
-            generated: (R,) int64 in [0, T), tokens the row's document has so far (`tokens`
-                included): at most one more than at the last call. Rows at 0 start a document from
-                their prompt.
+            generated: (R,) int64 in [0, T), tokens of the document so far: at most one more than
+                at the last call.
 
         Returns:
             Logits (R, V) of each row's next token, float32.

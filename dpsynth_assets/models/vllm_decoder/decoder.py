@@ -7,7 +7,8 @@ from itertools import count
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dpsynth_assets.models.engines.vllm_process import prepare_vllm, started, stop
+from dpsynth_assets.models.decoding.protocol import Decoder, Reading, attention_limit
+from dpsynth_assets.models.vllm_decoder.contexts import VllmContexts
 from dpsynth_assets.models.vllm_decoder.lockstep import (
     BALLAST,
     GROUP,
@@ -17,6 +18,7 @@ from dpsynth_assets.models.vllm_decoder.lockstep import (
     Step,
     VllmDecoderError,
 )
+from dpsynth_assets.models.vllm_decoder.process import opened_llm, stop
 from dpsynth_assets.models.vllm_decoder.worker import LockstepWorker, Written
 
 if TYPE_CHECKING:
@@ -36,7 +38,6 @@ _BALLAST_TOKENS = 33
 """Parts of private prompts are read beside so many tokens, less one."""
 _FILLER = 0
 """Token that filler rows and ballast consist of; any public one does."""
-_GIB = 2**30
 _PACKAGE = "dpsynth_assets.models.vllm_decoder"
 
 
@@ -68,7 +69,7 @@ class _Group:
         return f"{self.name}-{member}"
 
 
-class VllmDecoder:
+class VllmDecoder(Decoder):
     """Gives next-token logits by vLLM 0.32, for `VllmContexts`.
 
     vLLM loads its own copy of the weights and runs in this process. It logs nothing, counts nothing
@@ -84,13 +85,13 @@ class VllmDecoder:
 
     Attributes:
         config: The transformers configuration.
-        dtype: Number type of the weights.
-        device: Where logits are.
         most_tokens: Tokens of a context at most, prompt and document.
 
     Raises:
         VllmDecoderError: vLLM 0.32 is not installed, or cannot load the model or its cache.
     """
+
+    can_be_invariant = True
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class VllmDecoder:
         import torch
 
         self.name, self.config = language_model.name, language_model.config
-        self.dtype = getattr(torch, language_model.dtype)
+        self._dtype = getattr(torch, language_model.dtype)
         positions = getattr(self.config, "max_position_embeddings", None)
         self.most_tokens = min(MOST_TOKENS, positions or MOST_TOKENS)
         self._most_rows, self._step_tokens = most_rows, step_tokens or max(4096, most_rows)
@@ -117,13 +118,41 @@ class VllmDecoder:
         self._core = self._client.engine_core
         self._scheduler = self._core.scheduler
         self._processor, self._runner = self._llm.collective_rpc("dpsynth_lockstep")[0]
-        self.device = self._runner.device
+        self._device = self._runner.device
         self._refuse_recurrent()
+
+    @property
+    def device(self) -> "torch.device":
+        """Where logits are."""
+        device: torch.device = self._device
+        return device
+
+    @property
+    def dtype(self) -> "torch.dtype":
+        """Number type of the weights."""
+        dtype: torch.dtype = self._dtype
+        return dtype
 
     @property
     def vocabulary(self) -> int:
         """Width V of the logits."""
         return int(self.config.vocab_size)
+
+    @property
+    def attention_limit(self) -> int:
+        """Positions of the model or its sliding window, and columns of vLLM's tables."""
+        return min(self.most_tokens, attention_limit(self.config) or self.most_tokens)
+
+    @property
+    def engine_name(self) -> str:
+        """Names vLLM with its version."""
+        import vllm
+
+        return f"vllm {vllm.__version__}"
+
+    def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> VllmContexts:
+        """VLLM finds shared prefixes by itself."""
+        return VllmContexts(self, prompts, reading)
 
     def require_groups(self, groups: Sequence[tuple[int, int]]) -> None:
         """Refuses groups that vLLM has no room for at the same time.
@@ -150,11 +179,11 @@ class VllmDecoder:
                 "vllm, cache_gib: <more>}."
             )
 
-    def rows_at_once(self, tokens: int) -> int:
-        """Counts the contexts of so many tokens that fit beside the open groups, at least one."""
+    def rows_at_once(self, rows: int, tokens: int) -> int:
+        """Cuts a number of contexts to what fits beside the open groups, at least one."""
         free = (self._all_blocks - self._taken_blocks) // self._blocks(tokens)
-        rows = min(self._most_rows - self._taken_rows, free) - 1
-        return max(1, rows // _ROW_MULTIPLE * _ROW_MULTIPLE)
+        room = min(self._most_rows - self._taken_rows, free) - 1
+        return min(rows, max(1, room // _ROW_MULTIPLE * _ROW_MULTIPLE))
 
     def open_group(
         self, prompts: Sequence[Sequence[int]], tokens: int, *, public: bool = False
@@ -386,63 +415,22 @@ class VllmDecoder:
     def _opened(
         self, language_model: "LanguageModel", memory_fraction: float, cache_gib: float | None
     ) -> Any:
-        prepare_vllm()
-        _require_version()
-        from vllm import LLM
-
-        try:
-            opened = LLM(
-                language_model.source,
-                dtype=language_model.dtype,
-                max_model_len=self.most_tokens,
-                max_num_seqs=self._most_rows,
-                max_num_batched_tokens=self._step_tokens,
-                gpu_memory_utilization=memory_fraction,
-                kv_cache_memory_bytes=None if cache_gib is None else int(cache_gib * _GIB),
-                block_size=_BLOCK,
-                enforce_eager=True,  # logits of a step are not overwritten by the next
-                async_scheduling=False,  # tokens are drawn between two steps
-                enable_chunked_prefill=True,
-                enable_prefix_caching=True,
-                generation_config="vllm",
-                skip_tokenizer_init=True,
-                seed=0,
-                trust_remote_code=False,
-                disable_log_stats=True,
-                scheduler_cls=f"{_PACKAGE}.scheduler.LockstepScheduler",
-                logits_processors=[f"{_PACKAGE}.logits:LockstepLogits"],
-                worker_extension_cls=f"{_PACKAGE}.worker.{LockstepWorker.__name__}",
-            )
-        except Exception as error:  # noqa: BLE001 (vLLM raises what its parts raise)
-            raise VllmDecoderError(_opening_message(language_model, error)) from None
-        return started(opened)
+        return opened_llm(
+            language_model,
+            max_model_len=self.most_tokens,
+            max_num_seqs=self._most_rows,
+            max_num_batched_tokens=self._step_tokens,
+            gpu_memory_utilization=memory_fraction,
+            cache_gib=cache_gib,
+            block_size=_BLOCK,
+            enable_chunked_prefill=True,
+            skip_tokenizer_init=True,
+            scheduler_cls=f"{_PACKAGE}.scheduler.LockstepScheduler",
+            logits_processors=[f"{_PACKAGE}.logits:LockstepLogits"],
+            worker_extension_cls=f"{_PACKAGE}.worker.{LockstepWorker.__name__}",
+        )
 
 
 def _filled_up(rows: int) -> int:
     """Rounds up to whole multiples."""
     return -(-rows // _ROW_MULTIPLE) * _ROW_MULTIPLE
-
-
-def _require_version() -> None:
-    """Refuses another vLLM than the one whose hooks the scheduler takes."""
-    try:
-        import vllm
-    except ImportError:
-        raise VllmDecoderError(
-            "Expected vllm in this environment, found none; install the extra vllm (CUDA) or see "
-            "make test-vllm for the processor, or use decoder: transformers."
-        ) from None
-    if not vllm.__version__.startswith("0.32."):
-        raise VllmDecoderError(
-            f"Expected vllm 0.32, found {vllm.__version__}; install vllm==0.32.0, or use decoder: "
-            "transformers."
-        )
-
-
-def _opening_message(language_model: "LanguageModel", error: Exception) -> str:
-    detail = " ".join(str(error).split())[:300]
-    return (
-        f"vLLM could not open {language_model.name} in {language_model.dtype}: {detail} Check "
-        "dtype and engine: {kind: vllm, memory_fraction: ..., cache_gib: ...}, or use decoder: "
-        "transformers."
-    )

@@ -15,7 +15,9 @@ _opened: dict[tuple[Any, ...], VllmDecoder] = {}
 _lock = Lock()
 
 
-def opened_decoder(language_model: "LanguageModel", engine: "EngineSpec") -> VllmDecoder:
+def opened_decoder(
+    language_model: "LanguageModel", spec: "EngineSpec | None" = None
+) -> VllmDecoder:
     """Opens a language model in vLLM, or returns the one that is open.
 
     Another model, or other weights in the same place, closes what was open before: a GPU has memory
@@ -23,25 +25,19 @@ def opened_decoder(language_model: "LanguageModel", engine: "EngineSpec") -> Vll
 
     Args:
         language_model: Source of the weights.
-        engine: `memory_fraction` and `cache_gib` of it are read.
+        spec: `memory_fraction` and `cache_gib` of it are read; None for their defaults.
 
     Raises:
         VllmDecoderError: One line: vLLM is not installed, or cannot load the model or its cache.
     """
-    key = (
-        language_model.source,
-        language_model.dtype,
-        _state(language_model.source),
-        engine.memory_fraction,
-        engine.cache_gib,
-    )
+    source, share = language_model.source, 0.9 if spec is None else spec.memory_fraction
+    cache_gib = None if spec is None else spec.cache_gib
+    key = (source, language_model.dtype, _state(source), share, cache_gib)
     with _lock:
         if key in _opened and not _opened[key].is_stopped:
             return _opened[key]
         _close_all()
-        _opened[key] = VllmDecoder(
-            language_model, memory_fraction=engine.memory_fraction, cache_gib=engine.cache_gib
-        )
+        _opened[key] = VllmDecoder(language_model, memory_fraction=share, cache_gib=cache_gib)
         return _opened[key]
 
 

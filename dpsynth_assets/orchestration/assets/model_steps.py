@@ -45,7 +45,7 @@ def on_processors(base: PublicDataSpec | str, method: Staged[Any], stage: str) -
     vLLM takes its share of a device for itself, so there is one of it.
     """
     models = method.models_run(stage)
-    in_vllm = any(isinstance(each, EngineSpec) and each.kind == "vllm" for each in models)
+    in_vllm = any(isinstance(each, EngineSpec) and each.takes_devices for each in models)
     return not in_vllm and model_step(base, *models)["pool"] == PROCESSOR_POOL
 
 
@@ -117,9 +117,9 @@ def _devices(base: PublicDataSpec | None, model: RunModel) -> int:
 
 
 def _devices_of_engine(base: PublicDataSpec | None, engine: EngineSpec) -> int:
-    if engine.kind == "vllm":
+    if engine.takes_devices:
         return engine.tensor_parallel_size
-    if engine.kind in ("exact", "openai"):
+    if engine.needs_no_gpu:
         return 0
     if engine.model is not None or engine.device.startswith("cuda"):
         return devices_of(engine.device)

@@ -4,8 +4,8 @@ import pytest
 
 from dpsynth_assets.methods.epsvec.prompts import appendix_templates, scaffold_of
 from dpsynth_assets.models.engines import Generation
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
-from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 
 ZERO_SHOT = """Below are several diverse examples of review with a ex sentiment. Each example is \
 human-written and enclosed between <begin> and </end> tags. Within each example, the content is \
@@ -41,7 +41,7 @@ def test_the_prompts_are_those_of_appendix_b(cases, endpoint):
 
 
 def test_a_model_here_reads_the_same_words(cases, endpoint, toy_model):
-    engine = TransformersEngine(toy_model)
+    engine = DecoderEngine(toy_model)
     for shots in ((), ("a warm hall", "the sea")):
         made = scaffold(cases, engine, max_document_tokens=50)
         ids = made.prompt(0, shots)
@@ -51,7 +51,7 @@ def test_a_model_here_reads_the_same_words(cases, endpoint, toy_model):
 
 
 def test_shots_are_cut_where_records_are(cases, toy_model):
-    engine = TransformersEngine(toy_model)
+    engine = DecoderEngine(toy_model)
     made = scaffold(cases, engine, max_document_tokens=4)
     whole = scaffold(cases, engine, max_document_tokens=400)
     long = "sea " * 200
@@ -69,14 +69,14 @@ def test_without_labels_the_field_is_left_out():
 
 
 def test_instruction_prompts_use_the_chat_template(cases, toy_model):
-    made = scaffold(cases, TransformersEngine(toy_model), prompt="instruction")
+    made = scaffold(cases, DecoderEngine(toy_model), prompt="instruction")
     assert made.codec._templates.use_chat_template
     with pytest.raises(ValueError, match="chat template"):
         made.prompt(0, ())
 
 
 def test_the_documents_own_format_is_the_default(cases, toy_model):
-    made = scaffold(cases, TransformersEngine(toy_model), prompt="document")
+    made = scaffold(cases, DecoderEngine(toy_model), prompt="document")
     assert made.prompt(1, ("the sea",)) == toy_model.prompt_ids("why", ["the sea"], 6)
     assert made.stop == ()
 

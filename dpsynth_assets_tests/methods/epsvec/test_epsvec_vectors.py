@@ -24,9 +24,9 @@ from dpsynth_assets.methods.epsvec.vectors import (
     release_vectors,
 )
 from dpsynth_assets.models.engines import Capability, EngineError, Provenance
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
-from dpsynth_assets.models.engines.residual_stream import decoder_layers
-from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers
 from dpsynth_assets.privacy import vector_mean
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
@@ -127,7 +127,7 @@ def test_what_a_record_adds_to_the_sum_is_a_function_of_it_alone(
 
 def real_task(cases, toy_model, pairing):
     """A task over both layers of a real model, whose sums no noise follows."""
-    engine = TransformersEngine(toy_model)
+    engine = DecoderEngine(toy_model)
     config = cases.config(pairing=pairing, records_per_pass=7)
     reader = reader_of(cases, engine, config, layers=(0, 1))
     public = cases.public(engine)

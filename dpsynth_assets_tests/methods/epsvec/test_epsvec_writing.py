@@ -10,7 +10,7 @@ from dpsynth_assets.methods.epsvec.shots import SHOTS_FILE
 from dpsynth_assets.methods.epsvec.stages import SHOTS, VECTORS
 from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.engines import Provenance
-from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets_tests.methods.test_text_form import DECLARED
 
 
@@ -61,7 +61,7 @@ def test_released_vectors_are_added_at_the_layers_and_strengths_asked_for(cases,
 
 
 def test_candidates_and_rows_are_records_of_the_declared_schema(cases, toy_model, tmp_path):
-    engine = TransformersEngine(toy_model)
+    engine = DecoderEngine(toy_model)
     config = cases.config(use_vectors=False, max_document_tokens=80, max_new_tokens=80)
     terms = cases.terms(json_schema=DECLARED)
     private = cases.private(cases.records(40))
@@ -170,7 +170,7 @@ def test_a_judge_has_rejected_rows_written_again(cases, released, monkeypatch):
 
 
 def test_strength_zero_writes_what_the_unsteered_model_writes(cases, toy_model, tmp_path):
-    engine = TransformersEngine(toy_model)
+    engine = DecoderEngine(toy_model)
     config = cases.config(layers=(0, 1))
     private = cases.private(cases.records(20))
     released = config, *cases.run(tmp_path, config, private, cases.public(engine))
@@ -183,7 +183,7 @@ def test_states_behind_a_real_prompt_are_those_of_the_text_alone(cases, toy_mode
     from dpsynth_assets.methods.epsvec.prompts import scaffold_of
     from dpsynth_assets.methods.epsvec.states import StateReader
 
-    engine = TransformersEngine(toy_model)
+    engine = DecoderEngine(toy_model)
     config = cases.config(prompt="base", domain="visit", max_document_tokens=30)
     scaffold = scaffold_of(config, cases.terms(), engine)
     reader = StateReader(engine, scaffold, (("a warm hall",), ()), (0, 1), 30)

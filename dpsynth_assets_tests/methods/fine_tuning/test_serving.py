@@ -14,7 +14,7 @@ from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
-from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets_tests.methods.test_text_form import DECLARED
 
 SMALL = {"steps": 1, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
@@ -37,7 +37,7 @@ def test_an_engine_serves_the_released_folder_and_not_its_own_model(folders):
     engine = EngineSpec(model="some/other-model", device="cpu")
     with open_writer(folders["decoder_only"], engine, device="cpu", batch_rows=7) as (writer, name):
         assert name == "transformers"
-        assert isinstance(writer.engine, TransformersEngine)
+        assert isinstance(writer.engine, DecoderEngine)
         assert writer.engine.language_model.source == folders["decoder_only"]
         assert writer.engine._batch_rows == 7
         first = writer.generate(CONDITIONS, **HOW, progress=None)

@@ -12,6 +12,7 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.models.decoding.prefixes import PROBES
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 BEGIN, END, PAD = 0, 1, 2
@@ -83,6 +84,11 @@ class CharacterModel:
 @pytest.fixture
 def language_model():
     return CharacterModel()
+
+
+@pytest.fixture
+def decoder(language_model):
+    return TransformersDecoder(language_model.model)
 
 
 @pytest.fixture

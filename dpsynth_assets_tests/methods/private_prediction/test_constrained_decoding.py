@@ -20,7 +20,8 @@ from dpsynth_assets.methods.private_prediction.loop import (
 )
 from dpsynth_assets.methods.private_prediction.references import generate_public_only
 from dpsynth_assets.methods.registry import bound_method
-from dpsynth_assets.models.decoding import JsonConstraint, SamplingRules, sample_documents
+from dpsynth_assets.models.decoding import JsonConstraint, sample_documents
+from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM, make_terms
@@ -121,20 +122,18 @@ def batches(seed):
     return [[draw.integers(2, 200, 12).tolist() for _ in range(rows)] for rows in (3, 0, 2)]
 
 
-def test_every_finished_document_is_a_text_of_the_schema(model, constraint):
+def test_every_finished_document_is_a_text_of_the_schema(decoder, model, constraint):
     settings = rules(model, constraint=constraint)
-    documents = generate_documents(model.model, batches(1), Drawing(), settings)
+    documents = generate_documents(decoder, batches(1), Drawing(), settings)
     finished = [document for document in documents if document.finished]
     assert len(finished) > 3
     for document in finished:
         jsonschema.validate(json.loads(model.decode(document.tokens)), SCHEMA)
 
 
-def test_what_the_schema_decides_is_neither_asked_nor_paid(model, constraint):
+def test_what_the_schema_decides_is_neither_asked_nor_paid(decoder, model, constraint):
     select = Drawing()
-    documents = generate_documents(
-        model.model, batches(1), select, rules(model, constraint=constraint)
-    )
+    documents = generate_documents(decoder, batches(1), select, rules(model, constraint=constraint))
     paid = sum(document.private_tokens for document in documents)
     assert paid == len(select.asked)
     written = sum(len(document.tokens) for document in documents)
@@ -148,11 +147,11 @@ def test_what_the_schema_decides_is_neither_asked_nor_paid(model, constraint):
     assert (of_batch <= 30).all()
 
 
-def test_choices_follow_from_released_tokens_alone(model, constraint):
+def test_choices_follow_from_released_tokens_alone(decoder, model, constraint):
     asked = []
     for seed in (1, 2):  # Other records, the same draws.
         select = Drawing()
-        generate_documents(model.model, batches(seed), select, rules(model, constraint=constraint))
+        generate_documents(decoder, batches(seed), select, rules(model, constraint=constraint))
         asked.append(select.asked)
     assert asked[0] == asked[1]
 
@@ -173,14 +172,14 @@ def test_a_schema_that_leaves_nothing_to_choose_is_refused(model, schema, got):
         JsonConstraint(model, json.dumps(schema))
 
 
-def test_a_batch_writes_what_is_decided_behind_its_last_private_token(model, constraint):
+def test_a_batch_writes_what_is_decided_behind_its_last_private_token(decoder, model, constraint):
     """Nine draws: a record costs one to six, and its end is free."""
     settings = rules(
         model, constraint=constraint, tokens_per_batch=9, min_tokens_for_new_document=1
     )
     cut = []
     for seed in range(8):
-        documents = generate_documents(model.model, batches(1), Drawing(seed), settings)
+        documents = generate_documents(decoder, batches(1), Drawing(seed), settings)
         cut += [document for document in documents if not document.finished]
     for document in cut:
         assert not constraint.open(document.tokens).is_decided
@@ -201,14 +200,16 @@ def test_the_end_token_ends_whole_texts_and_stands_in_no_other_place():
     assert np.flatnonzero(text.choices()).tolist() == [model.end_token_id]
 
 
-def test_what_the_schema_decides_is_spelled_without_the_end_token():
+def test_what_the_schema_decides_is_spelled_without_the_end_token(
+    decoder,
+):
     model = BytesModel()
     (model.end_token_id,) = model.encode("zz")
     schema = {"type": "object", "required": ["zzz", "a"], "additionalProperties": False}
     schema["properties"] = {"zzz": {"type": "boolean"}, "a": {"const": "zz"}}
     constraint = JsonConstraint(model, json.dumps(schema))
     documents = generate_documents(
-        model.model, batches(1), Drawing(), rules(model, constraint=constraint)
+        decoder, batches(1), Drawing(), rules(model, constraint=constraint)
     )
     texts = {model.decode(d.tokens) for d in documents if d.finished}
     assert texts == {'{"zzz":true,"a":"zz"}', '{"zzz":false,"a":"zz"}'}
@@ -221,13 +222,15 @@ def test_a_text_that_needs_its_own_end_token_is_refused():
         JsonConstraint(model, json.dumps(SCHEMA))
 
 
-def test_a_text_that_is_stuck_ends_without_an_error_and_is_no_record():
+def test_a_text_that_is_stuck_ends_without_an_error_and_is_no_record(
+    decoder,
+):
     """An error would tell of tokens that nobody has kept."""
     model = BytesModel()
     (model.end_token_id,) = model.encode("}")
     constraint = JsonConstraint(model, json.dumps(SCHEMA))
     settings = rules(model, constraint=constraint)
-    documents = generate_documents(model.model, batches(1), Drawing(), settings)
+    documents = generate_documents(decoder, batches(1), Drawing(), settings)
     assert any(document.finished for document in documents)
     assert not any(constraint.is_followed(model.decode(d.tokens)) for d in documents)
 
@@ -266,16 +269,15 @@ def test_a_constraint_opens_after_the_declared_start_and_spells_as_it_does(model
     assert "!" not in str(error.value)
 
 
-def test_samples_follow_the_schema_and_go_on_where_a_text_stands(model, constraint):
+def test_samples_follow_the_schema_and_go_on_where_a_text_stands(decoder, model, constraint):
     begun = model.encode('{"kind":"long","who":"')
     prompts = [[model.pad_token_id], [model.pad_token_id, *begun], [model.pad_token_id]]
     sampled = sample_documents(
-        model.model,
+        decoder,
         prompts,
+        Sampling(max_new_tokens=LONGEST, seed=3),
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,
-        max_new_tokens=LONGEST,
-        rules=SamplingRules(seed=3),
         texts=[constraint.open(), constraint.open(begun), constraint.open()],
     )
     texts = [model.decode(document.tokens) for document in sampled]

@@ -15,8 +15,8 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.methods.registry import bound_method
-from dpsynth_assets.models.decoding import decoding_model, is_exact
-from dpsynth_assets.models.exact_decoder import ExactContexts, ExactDecoder, LlamaShape
+from dpsynth_assets.models.decoding import open_decoder
+from dpsynth_assets.models.exact_decoder import ExactDecoder, LlamaShape
 from dpsynth_assets.report.label_assumptions import LOGITS, assumptions
 
 NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")
@@ -148,14 +148,14 @@ def test_what_is_declared_is_what_decodes(name, cases, model, monkeypatch):
 
 
 def test_a_folder_is_opened_once_and_again_when_its_weights_change(cases, model):
-    first = decoding_model(model, exactly=True)
-    assert is_exact(first)
-    assert decoding_model(model, exactly=True) is first
+    first = open_decoder("exact", model)
+    assert first.is_exact
+    assert open_decoder("exact", model) is first
     with torch.no_grad():
         model.model.lm_head.weight.add_(1.0)
     model.model.save_pretrained(model.source)
-    assert decoding_model(model, exactly=True) is not first
-    assert decoding_model(model, exactly=False) is model.model
+    assert open_decoder("exact", model) is not first
+    assert open_decoder("transformers", model).model is model.model
 
 
 def test_labels_say_what_logits_rest_on(cases):
@@ -204,8 +204,8 @@ def test_logits_of_a_pass_are_those_of_contexts_read_alone(cases):
     )
 
     def alone(prompt, written):
-        contexts = ExactContexts(
-            decoder, [[*map(int, prompt), *written]], prompt_columns=32, max_new_tokens=1
+        contexts = decoder.open(
+            [[*map(int, prompt), *written]], prompt_columns=32, max_new_tokens=1
         )
         start = torch.zeros(1, dtype=torch.long)
         return contexts.next_logits(start, start)[0]
@@ -221,15 +221,14 @@ def test_logits_of_a_pass_are_those_of_contexts_read_alone(cases):
 
 
 def test_a_pass_has_no_bound_on_its_rows(cases, model, monkeypatch):
-    from dpsynth_assets.methods.private_prediction import loop
-
-    passes, contexts = [], loop.open_contexts
+    passes, contexts = [], ExactDecoder.open
 
     def spy(decoder, prompts, **settings):
-        passes.append(len(prompts))
+        if settings.get("public_prefixes"):  # of private contexts
+            passes.append(len(prompts))
         return contexts(decoder, prompts, **settings)
 
-    monkeypatch.setattr(loop, "open_contexts", spy)
+    monkeypatch.setattr(ExactDecoder, "open", spy)
     method, plan = planned(
         "mean_uniform", cases, "exact", batches_per_label=1, batches_per_forward=1
     )

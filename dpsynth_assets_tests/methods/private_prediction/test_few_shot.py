@@ -15,6 +15,7 @@ from dpsynth_assets.methods.private_prediction.few_shot_writer import (
     LabelWriter,
     texts_by_label,
 )
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
@@ -265,14 +266,14 @@ class Shapes:
 
     def __init__(self, monkeypatch):
         self.seen = []
-        contexts = few_shot_writer.open_contexts
+        contexts = TransformersDecoder.open
 
-        def spy(model, prompts, **settings):
+        def spy(decoder, prompts, **settings):
             kind = "public" if settings.get("public") else "private"
             self.seen.append((kind, len(prompts), settings["prompt_columns"]))
-            return contexts(model, prompts, **settings)
+            return contexts(decoder, prompts, **settings)
 
-        monkeypatch.setattr(few_shot_writer, "open_contexts", spy)
+        monkeypatch.setattr(TransformersDecoder, "open", spy)
 
 
 def test_shapes_of_passes_and_public_logits_are_no_function_of_private_texts(

@@ -107,97 +107,94 @@ def by_batch(documents, batches):
     return [[(d.tokens, d.finished) for d in documents if d.batch == b] for b in range(batches)]
 
 
-def test_reading_a_shared_public_prefix_once_changes_no_document(language_model, monkeypatch):
+def test_reading_a_shared_public_prefix_once_changes_no_document(decoder, monkeypatch):
     prefix = [5, 9, 4, 17]
     batches = [[prefix + prompt[:6] for prompt in batch] for batch in random_batches([3, 0, 4])]
-    model, widths = language_model.model, []
-    forward = type(model.base_model).forward
+    base, widths = type(decoder.model.base_model), []
+    forward = base.forward
 
     def spy(self, *args, **kwargs):
         widths.append(kwargs["input_ids"].shape[1])
         return forward(self, *args, **kwargs)
 
-    plain = generate_documents(model, batches, Recorder(), rules())
-    monkeypatch.setattr(type(model.base_model), "forward", spy)
-    shared = generate_documents(model, batches, Recorder(), rules(), public_prefixes=[prefix])
+    plain = generate_documents(decoder, batches, Recorder(), rules())
+    monkeypatch.setattr(base, "forward", spy)
+    shared = generate_documents(decoder, batches, Recorder(), rules(), public_prefixes=[prefix])
     assert shared == plain
     assert widths[:2] == [4, COLUMNS - 4]
 
 
-def test_packed_loop_writes_what_naive_recomputation_writes(language_model):
+def test_packed_loop_writes_what_naive_recomputation_writes(decoder, language_model):
     batches = random_batches([3, 5, 1, 4])
-    documents = generate_documents(language_model.model, batches, Recorder(), rules())
+    documents = generate_documents(decoder, batches, Recorder(), rules())
     expected = [naive_documents(language_model.model, batch, rules()) for batch in batches]
     assert by_batch(documents, 4) == expected
 
 
-def test_batches_in_one_pass_write_what_they_write_alone(language_model):
+def test_batches_in_one_pass_write_what_they_write_alone(decoder):
     batches = random_batches([3, 6, 0, 2], seed=4)
-    together = generate_documents(language_model.model, batches, Recorder(), rules())
+    together = generate_documents(decoder, batches, Recorder(), rules())
     alone = [
-        [
-            (d.tokens, d.finished)
-            for d in generate_documents(language_model.model, [batch], Recorder(), rules())
-        ]
+        [(d.tokens, d.finished) for d in generate_documents(decoder, [batch], Recorder(), rules())]
         for batch in batches
     ]
     assert by_batch(together, 4) == alone
 
 
-def test_a_model_that_never_ends_draws_exactly_the_budget(language_model):
+def test_a_model_that_never_ends_draws_exactly_the_budget(decoder):
     recorder = Recorder(lambda logits, rows, active: np.full(len(active), 7))
     settings = rules(max_document_tokens=1000 // 4, tokens_per_batch=33)
-    documents = generate_documents(language_model.model, random_batches([2, 2]), recorder, settings)
+    documents = generate_documents(decoder, random_batches([2, 2]), recorder, settings)
     assert [recorder.count(batch) for batch in (0, 1)] == [33, 33]
     assert [(len(d.tokens), d.finished) for d in documents] == [(33, False)] * 2
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_batch_draws_more_than_its_budget_and_ends_within_the_minimum(language_model, seed):
+def test_no_batch_draws_more_than_its_budget_and_ends_within_the_minimum(decoder, seed):
     recorder = Recorder(drawing(seed))
     settings = rules()
-    generate_documents(language_model.model, random_batches([2, 3, 2]), recorder, settings)
+    generate_documents(decoder, random_batches([2, 3, 2]), recorder, settings)
     for batch in range(3):
         left = settings.tokens_per_batch - recorder.count(batch)
         assert 0 <= left < settings.min_tokens_for_new_document
 
 
-def test_every_drawn_token_is_in_a_document_or_ends_one(language_model):
+def test_every_drawn_token_is_in_a_document_or_ends_one(decoder):
     recorder = Recorder(drawing(3))
-    documents = generate_documents(language_model.model, random_batches([2, 2]), recorder, rules())
+    documents = generate_documents(decoder, random_batches([2, 2]), recorder, rules())
     for batch in range(2):
         written = [t for d in documents if d.batch == batch for t in d.tokens]
         assert written == [t for t in recorder.tokens[batch] if t != END]
 
 
-def test_documents_end_at_the_greatest_length(language_model):
+def test_documents_end_at_the_greatest_length(decoder):
     recorder = Recorder(lambda logits, rows, active: np.full(len(active), 7))
     documents = generate_documents(
-        language_model.model, random_batches([1]), recorder, rules(max_document_tokens=12)
+        decoder, random_batches([1]), recorder, rules(max_document_tokens=12)
     )
     assert [len(d.tokens) for d in documents] == [12, 12, 12]
     assert all(d.finished for d in documents)
 
 
-def test_an_empty_batch_generates_like_any_other(language_model):
+def test_an_empty_batch_generates_like_any_other(decoder):
     recorder = Recorder(drawing(1))
-    generate_documents(language_model.model, random_batches([0, 0]), recorder, rules())
+    generate_documents(decoder, random_batches([0, 0]), recorder, rules())
     assert recorder.count(0) > 30
     assert set(recorder.rows) == {0}
 
 
-def test_finished_batches_leave_the_pass(language_model):
+def test_finished_batches_leave_the_pass(decoder):
     def answer(logits, batch_of_row, active):
         return np.where(active == 0, 7, END)
 
     recorder = Recorder(answer)
     settings = rules(tokens_per_batch=48, min_tokens_for_new_document=40, max_document_tokens=44)
-    generate_documents(language_model.model, random_batches([2, 2, 2]), recorder, settings)
+    generate_documents(decoder, random_batches([2, 2, 2]), recorder, settings)
     assert recorder.rows[0] == 6
     assert recorder.rows[-1] == 2
 
 
-def test_no_logits_outlive_their_step(language_model):
+def test_no_logits_outlive_their_step(decoder, language_model):
     # The next pass would stand beside them in memory, (R, V) twice.
     alive, held = [], []
 
@@ -209,37 +206,41 @@ def test_no_logits_outlive_their_step(language_model):
     watch = model.register_forward_pre_hook(
         lambda *_: alive.append(sum(each() is not None for each in held))
     )
-    generate_documents(model, random_batches([2, 2]), Recorder(answer), rules())
+    generate_documents(decoder, random_batches([2, 2]), Recorder(answer), rules())
     watch.remove()
     assert len(alive) > 10
     assert not any(alive)
 
 
-def test_a_public_pass_has_a_row_for_each_batch_and_no_more(language_model):
+def test_a_public_pass_has_a_row_for_each_batch_and_no_more(decoder, language_model):
     seen = []
     model = language_model.model
     watch = model.register_forward_pre_hook(
         lambda _, __, inputs: seen.append(len(inputs["input_ids"])), with_kwargs=True
     )
     generate_documents(
-        model, random_batches([2, 0, 2]), Recorder(drawing(3)), rules(), public_prompts=[[3, 4]] * 3
+        decoder,
+        random_batches([2, 0, 2]),
+        Recorder(drawing(3)),
+        rules(),
+        public_prompts=[[3, 4]] * 3,
     )
     watch.remove()
     assert len(seen) > 10
     assert set(seen) == {16, 3}  # private passes are filled to a fixed multiple
 
 
-def test_decisions_depend_on_tokens_alone_not_on_private_contexts(language_model):
+def test_decisions_depend_on_tokens_alone_not_on_private_contexts(decoder):
     """Two cohorts, the same tokens: the same questions in the same order."""
     asked = []
     for sizes in ([4, 4, 4], [0, 9, 1]):
         recorder = Recorder(drawing(8))
-        generate_documents(language_model.model, random_batches(sizes, 2), recorder, rules())
+        generate_documents(decoder, random_batches(sizes, 2), recorder, rules())
         asked.append(recorder.active)
     assert asked[0] == asked[1]
 
 
-def test_a_meter_smaller_than_the_budget_stops_the_loop_before_a_draw(language_model):
+def test_a_meter_smaller_than_the_budget_stops_the_loop_before_a_draw(decoder):
     mechanism = MeanTokenMechanism(
         clip_bound=CLIP,
         temperature=1.0,
@@ -248,7 +249,7 @@ def test_a_meter_smaller_than_the_budget_stops_the_loop_before_a_draw(language_m
     meter = PrivateTokenMeter(20, 2)
     with pytest.raises(UnaccountedReleaseError):
         generate_documents(
-            language_model.model,
+            decoder,
             random_batches([2, 2]),
             lambda logits, rows, active, _: Draws.all_private(
                 mechanism.select(logits, rows, active, meter)

@@ -30,6 +30,7 @@ from dpsynth_assets.methods.private_prediction.measured_slack import (
 )
 from dpsynth_assets.methods.private_prediction.preconditions import check_slack
 from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.models.vllm_decoder import opening
 from dpsynth_assets.privacy.guarantees import SELF_TEST
 
@@ -66,7 +67,9 @@ def terms_of(cases, decoder="transformers", **changes):
 
 def recorded(terms, slack, model):
     """Audits a model and keeps the result, as the command does."""
-    (result,) = run_audits([cohort_audit(terms, slack, model.model, model, SMALL)])
+    (result,) = run_audits(
+        [cohort_audit(terms, slack, TransformersDecoder(model.model), model, SMALL)]
+    )
     save_results(slack_file(), [dataclasses.replace(result, settings=settings_of(terms))])
     return result
 
@@ -87,14 +90,14 @@ def test_companies_leave_out_add_permute_and_isolate(rows):
 
 
 def test_float32_rows_move_by_less_than_the_default_slack(language_model):
-    found = measured_moves(language_model.model, language_model, SMALL)
+    found = measured_moves(TransformersDecoder(language_model.model), language_model, SMALL)
     assert 0 <= found.by <= FLOAT32_SLACK == MeanUniformConfig.model_fields["logit_slack"].default
     assert found.engine.startswith("transformers 5")
     assert (found.device, found.dtype, found.contexts) == ("cpu", "float32", 24)
 
 
 def test_a_row_that_moves_with_its_batch_is_measured(mixing):
-    found = measured_moves(mixing.model, mixing, SMALL)
+    found = measured_moves(TransformersDecoder(mixing.model), mixing, SMALL)
     assert found.by > 0.1 * MIXED
     assert found.by > FLOAT32_SLACK
 
@@ -102,7 +105,9 @@ def test_a_row_that_moves_with_its_batch_is_measured(mixing):
 def test_a_logit_that_is_no_number_is_an_infinite_move(language_model):
     with torch.no_grad():
         language_model.model.lm_head.weight[5] = float("nan")
-    assert measured_moves(language_model.model, language_model, SMALL).by == float("inf")
+    assert measured_moves(
+        TransformersDecoder(language_model.model), language_model, SMALL
+    ).by == float("inf")
 
 
 # Audit and plan
@@ -138,10 +143,10 @@ def test_a_plan_that_declares_less_than_is_on_record_is_refused(name, cases, mix
 
 def test_what_was_measured_since_is_refused_before_a_charge(cases, mixing):
     terms, config = terms_of(cases), MeanUniformConfig()
-    check_slack(config, terms, mixing, mixing.model)
+    check_slack(config, terms, mixing, TransformersDecoder(mixing.model))
     recorded(terms, FLOAT32_SLACK, mixing)
     with pytest.raises(ValueError, match="Expected logit_slack >= "):
-        check_slack(config, terms, mixing, mixing.model)
+        check_slack(config, terms, mixing, TransformersDecoder(mixing.model))
 
 
 def test_an_exact_decoder_that_moves_would_be_refused_too(cases, mixing):
@@ -201,10 +206,11 @@ def test_the_command_refuses_other_audits_of_a_cohort(monkeypatch, cases, langua
 @pytest.fixture
 def on_gpu(monkeypatch, language_model):
     """A stand-in for vLLM on a GPU with batch-invariant kernels."""
-    decoder = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, config=None)
+    decoder = SimpleNamespace(
+        device=torch.device("cuda"), dtype=torch.bfloat16, is_exact=False, can_be_invariant=True
+    )
     decoder = type("Decoder", (SimpleNamespace,), {"__hash__": object.__hash__})(**vars(decoder))
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
-    monkeypatch.setattr(measured_slack, "is_vllm", lambda model: model is decoder)
     monkeypatch.setattr(opening, "opened_decoder", lambda *_: decoder)
     return decoder
 
@@ -216,8 +222,8 @@ def test_a_test_of_a_plan_has_its_rows_and_tries_each_company_twice(mixing, monk
         lambda _opened, _prompts, companies: tried.append(companies) or 0.0,
     )
     passes = PassShape(rows=MOST_ROWS + 60, columns=12, new_tokens=8)
-    one = measured_moves(mixing.model, mixing, passes)
-    whole = measured_moves(mixing.model, mixing, passes, whole=True)
+    one = measured_moves(TransformersDecoder(mixing.model), mixing, passes)
+    whole = measured_moves(TransformersDecoder(mixing.model), mixing, passes, whole=True)
     assert (one.contexts, whole.contexts) == (MOST_ROWS, passes.rows)
     half = len(tried[1]) // 2
     assert tried[1][:half] == tried[1][half:]
@@ -226,7 +232,7 @@ def test_a_test_of_a_plan_has_its_rows_and_tries_each_company_twice(mixing, monk
 
 def test_a_failing_self_test_is_one_line(mixing):
     with pytest.raises(ValueError, match="Expected a self-test in which no other row") as refused:
-        self_tested(mixing.model, mixing)
+        self_tested(TransformersDecoder(mixing.model), mixing)
     assert "Nothing was charged" in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -288,6 +294,6 @@ def test_a_moving_row_a_processor_and_unasked_kernels_are_refused(
     refused(on_gpu, r"moves of 2\.9e-06 \(24 public contexts.* a GPU, bfloat16\)")
     on_gpu.device = torch.device("cpu")
     refused(on_gpu, "got a processor")
-    refused(language_model.model, "Expected logit_slack > 0")  # transformers
+    refused(TransformersDecoder(language_model.model), "Expected logit_slack > 0")  # transformers
     monkeypatch.delenv("VLLM_BATCH_INVARIANT")
     refused(on_gpu, "Expected logit_slack > 0")

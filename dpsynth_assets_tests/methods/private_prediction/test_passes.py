@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.methods.private_prediction import passes
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
 from dpsynth_assets.methods.private_prediction.passes import PassProgress, parts_of, run_passes
+from dpsynth_assets.models.transformers_decoder import decoder
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 
 
 @pytest.fixture
 def model():
     made = torch.nn.Linear(2, 2)
     made.device = torch.device("cpu")
-    return made
+    return TransformersDecoder(made)
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_passes_of_a_small_model_are_under_way_together(model, two_threads):
 
 
 def test_passes_of_a_large_model_come_one_after_another(model, two_threads, monkeypatch):
-    monkeypatch.setattr(passes, "SMALL_MODEL_PARAMETERS", 5)
+    monkeypatch.setattr(decoder, "SMALL_MODEL_PARAMETERS", 5)
     under_way = []
 
     def run(part):

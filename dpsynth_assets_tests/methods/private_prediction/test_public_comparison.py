@@ -10,7 +10,6 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.methods.registry import get_method
-from dpsynth_assets.models.decoding import PublicContexts
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import flatten
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -131,10 +130,10 @@ def test_the_break_even_share_is_where_the_two_ways_cost_the_same(cases):
     assert share * length * (draw + test) == pytest.approx(length * draw)
 
 
-def test_free_tokens_are_not_charged_and_do_not_shorten_the_budget(language_model):
+def test_free_tokens_are_not_charged_and_do_not_shorten_the_budget(decoder):
     select, _ = scripted(lambda step: step % 2 == 0)
     documents = generate_documents(
-        language_model.model,
+        decoder,
         [[[3, 4]], [[5]]],
         select,
         rules(min_tokens_for_new_document=1),
@@ -146,43 +145,32 @@ def test_free_tokens_are_not_charged_and_do_not_shorten_the_budget(language_mode
         assert sum(len(d.tokens) for d in mine) == 11
 
 
-def test_a_batch_that_draws_free_tokens_only_ends_at_its_public_limit(language_model):
+def test_a_batch_that_draws_free_tokens_only_ends_at_its_public_limit(decoder):
     select, _ = scripted(lambda step: False)
-    documents = generate_documents(
-        language_model.model, [[[3, 4]]], select, rules(), public_prompts=[[3]]
-    )
+    documents = generate_documents(decoder, [[[3, 4]]], select, rules(), public_prompts=[[3]])
     assert sum(len(d.tokens) for d in documents) == 40
     assert sum(d.private_tokens for d in documents) == 0
 
 
-def test_public_logits_follow_the_released_text_and_nothing_private(language_model):
+def test_public_logits_follow_the_released_text_and_nothing_private(decoder, language_model):
     """Two private cohorts, the same released tokens: public logits equal to the last bit."""
     seen = []
     for private in ([[[3, 4]], [[5, 6]]], [[], [[9, 8, 7], [4]]]):
         select, log = scripted(lambda step: True)
-        generate_documents(
-            language_model.model, private, select, rules(), public_prompts=[[3, 3], [4]]
-        )
+        generate_documents(decoder, private, select, rules(), public_prompts=[[3, 3], [4]])
         seen.append([public for _, public in log])
     assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
-    contexts = PublicContexts(
-        language_model.model,
-        [[3, 3], [4]],
-        prompt_columns=2,
-        max_new_tokens=5,
-        pad_token_id=PAD,
-        rows_per_prefill=16,
-        public_prefixes=[[3, 3], [4]],
-    )
+    room = {"prompt_columns": 2, "max_new_tokens": 5}
+    contexts = decoder.open([[3, 3], [4]], **room, public_prefixes=[[3, 3], [4]], public=True)
     start = contexts.next_logits(torch.tensor([PAD, PAD]), torch.zeros(2, dtype=torch.long))
     assert torch.equal(seen[0][0], start)
 
 
-def test_progress_counts_private_and_public_tokens_apart(language_model):
+def test_progress_counts_private_and_public_tokens_apart(decoder):
     select, _ = scripted(lambda step: step % 2 == 0)
     counted = []
     generate_documents(
-        language_model.model,
+        decoder,
         [[[3, 4]]],
         select,
         rules(min_tokens_for_new_document=1),

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.methods.private_prediction import loop
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
@@ -14,6 +13,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.batch_terms import row_key
 
 END = 1
@@ -34,7 +34,7 @@ def rules(**changes):
 class JealousContexts:
     """A decoder whose logits say which rows shared a pass: (id of the row, hash of all ids)."""
 
-    def __init__(self, _model, prompts, **_):
+    def __init__(self, prompts, **_):
         self.rows = [prompt[0] for prompt in prompts]
 
     def next_logits(self, tokens, _generated):
@@ -46,9 +46,8 @@ class JealousContexts:
         self.rows = [self.rows[row] for row in contexts.tolist()]
 
 
-def companies(monkeypatch, batches, most_rows):
+def companies(batches, most_rows):
     """For each row what it shared passes with, step after step; batch 0 stops after two steps."""
-    monkeypatch.setattr(loop, "open_contexts", JealousContexts)
     seen, owners = {}, {row: owner for owner, batch in enumerate(batches) for row in batch}
 
     def select(logits, batch_of_row, active, _public):
@@ -59,7 +58,7 @@ def companies(monkeypatch, batches, most_rows):
         return Draws.all_private(np.where(active == 0, END, 7))
 
     generate_documents(
-        None,
+        SimpleNamespace(open=JealousContexts),
         [[[row] for row in batch] for batch in batches],
         select,
         rules(rows_per_pass=most_rows),
@@ -80,9 +79,9 @@ def test_a_record_more_changes_the_company_of_at_most_a_pass_of_rows(
 ):
     starts = np.cumsum([10, *sizes])
     batches = [list(range(start, start + size)) for start, size in zip(starts, sizes, strict=False)]
-    before = companies(monkeypatch, batches, most_rows)
+    before = companies(batches, most_rows)
     batches[owner] = [*batches[owner], 3]
-    after = companies(monkeypatch, batches, most_rows)
+    after = companies(batches, most_rows)
     changed = [row for row in before if before[row] != after[row]]
     assert 0 < len(changed) <= most_rows
 
@@ -106,7 +105,7 @@ def test_cut_passes_write_what_one_pass_writes(cases):
 
     written = [
         generate_documents(
-            model.model,
+            TransformersDecoder(model.model),
             batches,
             likeliest,
             rules(tokens_per_batch=16, rows_per_pass=most_rows, end_token_id=cases.end),
@@ -120,7 +119,9 @@ def test_cut_passes_write_what_one_pass_writes(cases):
 
 def test_rows_without_names_are_refused_where_passes_are_bounded(cases):
     with pytest.raises(ValueError, match="row_keys"):
-        generate_documents(cases.model().model, [[[3, 4]]], None, rules(rows_per_pass=4))
+        generate_documents(
+            TransformersDecoder(cases.model().model), [[[3, 4]]], None, rules(rows_per_pass=4)
+        )
 
 
 @pytest.mark.parametrize("records", [None, 64])
@@ -140,13 +141,13 @@ def test_no_pass_of_a_run_has_more_rows_than_its_price_says(monkeypatch, cases, 
     room = method.declared.facts.rows_per_pass
     mechanism, slack = method.mean_mechanism, config.logit_slack
     assert slack * room == pytest.approx(mechanism.batch.slack_of_pass)
-    passes, packed = [], loop.open_contexts
+    passes, packed = [], TransformersDecoder.open
 
-    def recorded(model, prompts, **settings):
+    def recorded(decoder, prompts, **settings):
         passes.append(len(prompts))
-        return packed(model, prompts, **settings)
+        return packed(decoder, prompts, **settings)
 
-    monkeypatch.setattr(loop, "open_contexts", recorded)
+    monkeypatch.setattr(TransformersDecoder, "open", recorded)
     public = cases.public(cases.model())
     release = cases.release(method, plan, cases.private(600), public)
     assert release.cost.event == plan.event == mechanism.event(plan.tokens_per_batch)

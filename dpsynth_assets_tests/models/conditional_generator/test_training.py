@@ -16,9 +16,9 @@ from dpsynth_assets.models.conditional_generator.pairs import (
     ConditionSource,
     length_sorted_batches,
 )
-from dpsynth_assets.models.conditional_generator.perplexity import public_perplexity
 from dpsynth_assets.models.conditional_generator.training import (
     PairTrainingSettings,
+    public_perplexity,
     train_on_pairs,
 )
 from dpsynth_assets.models.language_model import LanguageModelError

@@ -6,9 +6,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.models.engines import Capability, Engine, EngineError, Sampling
-from dpsynth_assets.models.engines.exact_engine import ExactEngine
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.opening import open_engine, serving
-from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 from dpsynth_assets.models.language_model import load_language_model
 
 LAYERS = (0, 1)
@@ -16,12 +15,12 @@ LAYERS = (0, 1)
 
 @pytest.fixture(scope="module")
 def engine(toy_model):
-    return ExactEngine(toy_model, batch_rows=5)
+    return DecoderEngine(toy_model, "exact", batch_rows=5)
 
 
 @pytest.fixture(scope="module")
 def plain(toy_model):
-    return TransformersEngine(toy_model)
+    return DecoderEngine(toy_model)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +61,7 @@ def test_logits_are_close_to_the_models_and_equal_in_any_company(engine, plain, 
 def test_a_row_writes_the_same_in_batches_of_any_size(toy_model, engine, prompts, settings):
     sampling = Sampling(max_new_tokens=12, seed=4, **settings)
     written = engine.generate(prompts, sampling)
-    assert ExactEngine(toy_model, batch_rows=64).generate(prompts, sampling) == written
+    assert DecoderEngine(toy_model, "exact", batch_rows=64).generate(prompts, sampling) == written
     assert engine.generate(prompts[:4], sampling) == written[:4]
     assert all(len(each.token_ids) <= 12 for each in written)
 
@@ -115,7 +114,7 @@ def test_progress_rises_to_one(engine, prompts):
 def test_a_declaration_opens_it(toy_model, prompts):
     spec = EngineSpec(kind="exact", batch_rows=3)
     opened = open_engine(spec, language_model=toy_model)
-    assert isinstance(opened, ExactEngine)
+    assert opened.decoder.is_exact
     assert open_engine(spec, language_model=toy_model) is opened
     with serving(spec, toy_model) as own:
         own.next_token_logits(prompts[:1])
@@ -129,5 +128,5 @@ def test_another_architecture_is_refused_in_one_line(toy_model, tmp_path):
     )
     toy_model.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(EngineError, match="Expected a Llama model") as refusal:
-        ExactEngine(load_language_model(tmp_path, device="cpu"))
+        DecoderEngine(load_language_model(tmp_path, device="cpu"), "exact")
     assert "\n" not in str(refusal.value)

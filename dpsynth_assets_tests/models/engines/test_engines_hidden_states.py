@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaConfig
 
 from dpsynth_assets.models.engines import EngineError, Provenance
-from dpsynth_assets.models.engines.hidden_states import pooled_states
-from dpsynth_assets.models.engines.residual_stream import decoder_layers
-from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
+from dpsynth_assets.models.transformers_decoder.hidden_states import pooled_states
+from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers
 
 _SMALL = {
     "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
@@ -41,7 +41,7 @@ def texts():
 
 
 def states(model, texts, layers, **options):
-    settings = {"begin": [BEGIN], "pad_token_id": PAD, "pooling": "mean"}
+    settings = {"begin": [BEGIN], "pooling": "mean"}
     return pooled_states(model, texts, layers, **(settings | {"tokens_per_pass": 128} | options))
 
 
@@ -160,7 +160,7 @@ def test_positions_that_follow_the_longest_text_of_a_pass_follow_a_private_text_
 
 
 def test_equal_texts_of_an_engine_pass_once(toy_model):
-    engine = TransformersEngine(toy_model)
+    engine = DecoderEngine(toy_model)
     passed = []
     hook = decoder_layers(toy_model.model)[0].register_forward_pre_hook(
         lambda _m, inputs: passed.append(inputs[0].shape[0])
@@ -187,7 +187,7 @@ def test_progress_ends_at_one(model, texts):
 
 
 def test_the_engine_encodes_and_cuts(toy_model):
-    engine = TransformersEngine(toy_model)
+    engine = DecoderEngine(toy_model)
     text = "The parcel has not arrived yet."
     ids = toy_model.encode(text)
     whole, cut = engine.hidden_states([text], [0]), engine.hidden_states([text], [0], max_tokens=3)
@@ -202,4 +202,4 @@ def test_the_engine_encodes_and_cuts(toy_model):
 @pytest.mark.parametrize("layers", [[], [2], [-1], [0, 0]])
 def test_layers_that_do_not_exist_are_refused(toy_model, layers):
     with pytest.raises(EngineError, match="layers in"):
-        TransformersEngine(toy_model).hidden_states(["a"], layers)
+        DecoderEngine(toy_model).hidden_states(["a"], layers)

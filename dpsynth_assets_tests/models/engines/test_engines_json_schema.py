@@ -7,7 +7,7 @@ import pytest
 
 from dpsynth_assets.models.decoding import JsonConstraint
 from dpsynth_assets.models.engines import Sampling
-from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 
 SCHEMA = json.dumps(
     {
@@ -24,7 +24,7 @@ SCHEMA = json.dumps(
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 def test_a_model_of_random_words_answers_by_the_schema(toy_model, temperature):
-    engine = TransformersEngine(toy_model, batch_rows=4)
+    engine = DecoderEngine(toy_model, batch_rows=4)
     sampling = Sampling(temperature=temperature, max_new_tokens=60, json_schema=SCHEMA)
     answers = engine.generate(["a", "b c", "How good is it?", "a", "d", "e"], sampling)
     assert all(answer.finished for answer in answers)
@@ -38,7 +38,7 @@ def test_a_model_of_random_words_answers_by_the_schema(toy_model, temperature):
 
 def test_each_number_is_the_models_own_choice(toy_model):
     """Greedy: of the tokens that may come next, the likeliest."""
-    engine = TransformersEngine(toy_model)
+    engine = DecoderEngine(toy_model)
     prompt = toy_model.prompt_ids("a", [], 8)
     sampling = Sampling(temperature=0, max_new_tokens=60, json_schema=SCHEMA)
     [answer] = engine.generate([prompt], sampling)
@@ -55,7 +55,7 @@ def test_each_number_is_the_models_own_choice(toy_model):
 
 
 def test_a_text_goes_on_from_what_its_prompt_holds_already(toy_model):
-    engine, start = TransformersEngine(toy_model), '{"style":'
+    engine, start = DecoderEngine(toy_model), '{"style":'
     constraint = engine.constraint(SCHEMA, start)
     assert engine.constraint(SCHEMA, start) is constraint  # Read once.
     begun = tuple(toy_model.encode('2,"overall":'))

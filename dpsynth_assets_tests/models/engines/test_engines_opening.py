@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.models.engines import EngineError
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
 from dpsynth_assets.models.engines.opening import close_engines, open_engine, serving
-from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
 from dpsynth_assets.models.language_model import LanguageModel
 
 ENDPOINT = {"kind": "openai", "model": "m", "base_url": "https://host/v1"}
@@ -27,7 +27,7 @@ def nothing_open():
 def test_one_declaration_is_opened_once(toy_folder, toy_model):
     spec = EngineSpec(model=str(toy_folder), device="cpu")
     engine = open_engine(spec)
-    assert isinstance(engine, TransformersEngine)
+    assert isinstance(engine, DecoderEngine)
     assert open_engine(EngineSpec(model=str(toy_folder), device="cpu")) is engine
     assert open_engine(EngineSpec(model=str(toy_folder), device="cpu", batch_rows=2)) is not engine
 
@@ -113,8 +113,8 @@ class Blocked:
         if name.partition(".")[0] in {"pydantic", "polars", "dagster", "vllm", "httpx"}:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Blocked())
-import dpsynth_assets.models.engines.transformers_engine
-import dpsynth_assets.models.engines.vllm_engine
+import dpsynth_assets.models.engines.decoder_engine
+import dpsynth_assets.models.vllm_decoder.engine
 import dpsynth_assets.models.engines.openai_endpoint
 print(json.dumps([name for name in ("torch", "transformers") if name in sys.modules]))
 """
@@ -131,7 +131,7 @@ def test_vllm_that_is_not_installed_gives_one_line(toy_folder, monkeypatch):
 
 def test_weights_of_one_caller_are_served_and_closed_and_never_shared(toy_folder, monkeypatch):
     closed = []
-    monkeypatch.setattr(TransformersEngine, "close", lambda engine: closed.append(engine))
+    monkeypatch.setattr(DecoderEngine, "close", lambda engine: closed.append(engine))
     weights = LanguageModel(str(toy_folder))
     with serving(EngineSpec(), weights) as engine:
         assert engine.language_model is weights

@@ -11,10 +11,10 @@ from dpsynth_assets.models.engines import (
     Engine,
     EngineError,
     Sampling,
-    transformers_engine,
 )
-from dpsynth_assets.models.engines.residual_stream import decoder_layers
-from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
+from dpsynth_assets.models.transformers_decoder import decoder
+from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers
 
 NEW = 12
 GREEDY = Sampling(temperature=0, max_new_tokens=NEW)
@@ -23,7 +23,7 @@ LAYERS = (0, 1)
 
 @pytest.fixture(scope="module")
 def engine(toy_model):
-    return TransformersEngine(toy_model, batch_rows=5)
+    return DecoderEngine(toy_model, batch_rows=5)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_a_row_draws_the_same_tokens_in_any_company(engine, toy_model, prompts):
     sampling = Sampling(temperature=1.2, top_p=0.9, top_k=50, max_new_tokens=NEW, seed=3)
     together = engine.generate(prompts, sampling)
     assert engine.generate(prompts[:4], sampling) == together[:4]
-    assert TransformersEngine(toy_model, batch_rows=64).generate(prompts, sampling) == together
+    assert DecoderEngine(toy_model, batch_rows=64).generate(prompts, sampling) == together
     assert len({generation.token_ids for generation in together}) > 6
     other = Sampling(temperature=1.2, top_p=0.9, top_k=50, max_new_tokens=NEW, seed=4)
     assert engine.generate(prompts, other) != together
@@ -128,7 +128,7 @@ def test_a_stop_text_ends_the_text_before_it(engine, prompts):
 
 
 def test_equal_prompts_are_read_once_and_done_rows_leave(toy_model, prompts):
-    engine = TransformersEngine(toy_model, batch_rows=64)
+    engine = DecoderEngine(toy_model, batch_rows=64)
     limits = (2,) * 30 + (NEW,) * 10
     sampling = Sampling(temperature=1.0, max_new_tokens=limits)
     with observed(toy_model.model) as shapes:
@@ -214,7 +214,7 @@ def test_running_out_of_memory_gives_one_line(engine, prompts, monkeypatch):
     def full(*_, **__):
         raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setattr(transformers_engine, "PackedContexts", full)
+    monkeypatch.setattr(decoder, "PackedContexts", full)
     with pytest.raises(EngineError, match="lower batch_rows"):
         engine.generate(prompts, GREEDY)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.models.engines import Provenance
-from dpsynth_assets.models.engines.vllm_engine import VllmEngine
+from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 
 TEXTS = [[5, 6], [], [7, 8, 9]]
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from dpsynth_assets.models.engines import Generation, Provenance
-from dpsynth_assets.models.engines.transformers_engine import TransformersEngine
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.usage import UsageCounter
 from dpsynth_assets.models.judging import EngineJudge, JudgeError
 from dpsynth_assets.models.judging.engine_judge import PLAIN, shuffled
@@ -105,7 +105,7 @@ def test_shuffled_controls_have_the_same_words_in_another_order():
 
 def test_a_model_that_runs_here_is_asked_through_to_the_end_and_found_wanting(toy_model):
     """Its answers are scores, all of them; what they are worth, the controls say."""
-    engine = TransformersEngine(toy_model)
+    engine = DecoderEngine(toy_model)
     judge = EngineJudge(engine, max_text_tokens=40)
     scores = judge._scores(["The parcel came late.", "The bill was wrong."])
     assert all(each is not None and each.fluency is not None for each in scores)
@@ -128,7 +128,7 @@ def test_a_threshold_outside_the_rubric_is_refused():
 
 def test_a_local_model_reads_the_rubric_by_its_own_tokens(toy_model):
     """A text can bring no special token into the prompt."""
-    engine = TransformersEngine(toy_model)
+    engine = DecoderEngine(toy_model)
     judge = EngineJudge(engine, max_text_tokens=5)
     ids = judge._prompt("a fine text that goes on and on" + toy_model.tokenizer.eos_token)
     assert toy_model.end_token_id not in ids

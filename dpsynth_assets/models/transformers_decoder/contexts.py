@@ -3,17 +3,24 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.models.decoding.cached_attention import RowwiseCache, grouped_queries
-from dpsynth_assets.models.decoding.context_window import require_room
-from dpsynth_assets.models.decoding.cuda_graphs import CapturedPasses
 from dpsynth_assets.models.decoding.prefixes import PrefixGroup, prefix_groups
+from dpsynth_assets.models.decoding.protocol import Reading
 from dpsynth_assets.models.token_counts import COUNTS
+from dpsynth_assets.models.transformers_decoder.cached_attention import (
+    RowwiseCache,
+    grouped_queries,
+)
+from dpsynth_assets.models.transformers_decoder.cuda_graphs import CapturedPasses
+from dpsynth_assets.models.transformers_decoder.residual_stream import adding_to_stream
 
 if TYPE_CHECKING:
     import torch
 
 _ROW_MULTIPLE = 16
 """Decoding passes have a multiple of this many rows, so kernels see few distinct shapes."""
+
+_FILLER = 0
+"""Token of rows and columns that fill a pass up; never attended to."""
 
 _COLUMN_MULTIPLE = 64
 """On CUDA, passes see a multiple of this many columns: few graphs, and aligned masks."""
@@ -39,56 +46,47 @@ class PackedContexts:
     On CUDA a pass has static shapes and is captured as a graph (`CapturedPasses`).
     """
 
-    _row_multiple = _ROW_MULTIPLE
-
     def __init__(
         self,
         model: Any,
         prompts: Sequence[Sequence[int]],
+        reading: Reading,
         *,
-        prompt_columns: int,
-        max_new_tokens: int,
-        pad_token_id: int,
-        rows_per_prefill: int = 16,
-        public_prefixes: Sequence[Sequence[int]] = (),
         cuda_graphs: bool = True,
     ) -> None:
         """Reads the prompts into the cache.
 
+        A public prefix is read once, and its keys and values are copied to the rows that share it;
+        short prefill passes are filled up to `rows_per_prefill`. Where prompts are public, and as
+        many as is public knowledge, decoding passes have no filler rows: kernels round otherwise
+        for one row than for many, which only public values may steer.
+
         Args:
             model: transformers causal language model, in eval mode.
-            prompts: R token sequences of 1..P ids; R = 0 is allowed and costs nothing.
-            prompt_columns: P, the public pad length.
-            max_new_tokens: T, the longest document any row will hold.
-            pad_token_id: Filler; never attended to.
-            rows_per_prefill: Rows of one prefill pass; short passes are filled up to it.
-            public_prefixes: Public token sequences that prompts may begin with (`public_prefix`):
-                each is read once, and its keys and values are copied to the rows that share it.
+            prompts: R token sequences of 1..P ids.
+            reading: How they are read.
             cuda_graphs: Whether passes on CUDA are captured; without effect elsewhere.
-
-        Raises:
-            ValueError: If a prompt is empty or longer than P, if the model's positions or sliding
-                window are shorter than P + T, or if weights on the CPU are not float32.
         """
         import torch
 
-        COUNTS.read += sum(map(len, prompts))
         self._model = model
         self._device = next(model.parameters()).device
-        self._prompt_columns = prompt_columns
-        self._pad_token_id = pad_token_id
+        self._prompt_columns, rows_per_prefill = reading.prompt_columns, reading.rows_per_prefill
+        self._row_multiple = 1 if reading.public else _ROW_MULTIPLE
+        self._added = {
+            layer: torch.from_numpy(vector).to(self._device, model.dtype)
+            for layer, vector in reading.added.items()
+        }
         self._count = len(prompts)
-        require_room(model, prompt_columns + max_new_tokens)
-        _check_prompts(prompts, prompt_columns)
-        groups = prefix_groups(prompts, [list(each)[:prompt_columns] for each in public_prefixes])
+        groups = prefix_groups(prompts, reading.public_prefixes)
         rows = sum(_filled_up(len(group.prompts), rows_per_prefill) for group in groups)
-        columns = self._seen_columns(prompt_columns + max_new_tokens)
+        columns = self._seen_columns(reading.columns)
         self._cache = RowwiseCache(rows=rows, columns=columns)
         self._passes = self._forward
         if cuda_graphs and self._device.type == "cuda":
             self._passes = CapturedPasses(self._forward)
         self._lengths = torch.ones(rows, dtype=torch.long, device=self._device)
-        self._last_tokens = torch.full_like(self._lengths, pad_token_id)
+        self._last_tokens = torch.full_like(self._lengths, _FILLER)
         self.keep(self._prefill(prompts, groups, rows_per_prefill))
 
     def __len__(self) -> int:
@@ -96,16 +94,7 @@ class PackedContexts:
         return self._count
 
     def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
-        """Advances every row by one token.
-
-        Args:
-            tokens: (R,) int64, the document's last token; ignored where `generated` is 0.
-            generated: (R,) int64 in [0, T], tokens the row's document has so far (`tokens`
-                included). Rows at 0 start a document from their prompt.
-
-        Returns:
-            Logits (R, V) of each row's next token, float32. On CUDA they last until the next pass.
-        """
+        """Advances every row by one token; on CUDA logits last until the next pass."""
         import torch
 
         if not len(self):
@@ -114,7 +103,8 @@ class PackedContexts:
         # public: lengths of drawn texts
         visible = self._seen_columns(self._prompt_columns + int(generated.max()))
         tokens, generated = tokens.to(self._device), generated.to(self._device)
-        with torch.no_grad(), grouped_queries(self._model):
+        steered = adding_to_stream(self._model, self._added)
+        with torch.no_grad(), grouped_queries(self._model), steered:
             tokens = torch.where(generated == 0, self._last_tokens[: len(self)], tokens)
             columns = self._lengths - 1 + self._filled(generated)
             return self._passes(self._filled(tokens), columns, visible)[: len(self)]
@@ -178,7 +168,7 @@ class PackedContexts:
         """Reads prompts with `shared` tokens in common; these once, in a pass of their own."""
         import torch
 
-        pad = [self._pad_token_id]
+        pad = [_FILLER]
         if shared:
             prefix = torch.tensor([prompts[0][:shared]], device=self._device)
             self._prefill_part(prefix, slice(rows.start, rows.start + 1), 0)
@@ -217,24 +207,6 @@ class PackedContexts:
         return torch.cat([values, values[:1].expand(spare if len(values) else 0)])
 
 
-class PublicContexts(PackedContexts):
-    """Public prompts, as many as is public knowledge: passes have no filler rows.
-
-    Kernels round otherwise for one row than for many, which only public values may steer. A batch
-    decoded alone reads one row of its public prompt instead of sixteen.
-    """
-
-    _row_multiple = 1
-
-
 def _filled_up(count: int, multiple: int) -> int:
     """Rounds up to whole passes."""
     return -(-count // multiple) * multiple
-
-
-def _check_prompts(prompts: Sequence[Sequence[int]], prompt_columns: int) -> None:
-    if any(not 1 <= len(prompt) <= prompt_columns for prompt in prompts):
-        raise ValueError(
-            f"Expected prompts of 1..{prompt_columns} tokens, got a shorter or longer one. "
-            "Cut prompts to the public pad length first."
-        )

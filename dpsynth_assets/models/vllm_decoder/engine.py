@@ -20,13 +20,12 @@ from dpsynth_assets.models.engines.protocol import (
     Sampling,
     ShareCallback,
 )
-from dpsynth_assets.models.engines.vllm_process import prepare_vllm, started, stop
-from dpsynth_assets.models.engines.vllm_worker import DOCUMENT, ResidualStreamWorker
+from dpsynth_assets.models.vllm_decoder.engine_worker import DOCUMENT, ResidualStreamWorker
+from dpsynth_assets.models.vllm_decoder.lockstep import VllmDecoderError
+from dpsynth_assets.models.vllm_decoder.process import opened_llm, stop
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.language_model import LanguageModel
-
-_GIB = 2**30
 
 
 class VllmEngine(LocalEngine):
@@ -55,36 +54,19 @@ class VllmEngine(LocalEngine):
         cache_gib: float | None = None,
     ) -> None:
         super().__init__(language_model)
-        prepare_vllm()
         try:
-            from vllm import LLM
-        except ImportError:
-            raise EngineError(
-                "Expected vllm in this environment, found none; install the extra vllm (CUDA) or "
-                "see make test-vllm for the processor, or choose kind: transformers."
-            ) from None
-        try:
-            opened = LLM(
-                language_model.source,
-                dtype=language_model.dtype,
-                max_model_len=self._positions_for_vllm(),
+            self._llm = opened_llm(
+                language_model,
+                max_model_len=self.positions if self.positions < 2**31 else None,
                 max_num_seqs=batch_rows,
                 max_num_batched_tokens=batch_tokens,
                 tensor_parallel_size=tensor_parallel_size,
                 gpu_memory_utilization=memory_fraction,
-                kv_cache_memory_bytes=None if cache_gib is None else int(cache_gib * _GIB),
-                enforce_eager=True,  # a replayed CUDA graph would not call the worker's hooks
-                async_scheduling=False,
-                enable_prefix_caching=True,
-                generation_config="vllm",
-                seed=0,
-                trust_remote_code=False,
-                disable_log_stats=True,
-                worker_extension_cls=_qualified_name(ResidualStreamWorker),
+                cache_gib=cache_gib,
+                worker_extension_cls=f"{__package__}.engine_worker.{ResidualStreamWorker.__name__}",
             )
-        except (ValueError, RuntimeError, OSError, AssertionError) as error:
-            raise EngineError(_opening_message(language_model, error)) from None
-        self._llm = started(opened)
+        except VllmDecoderError as error:
+            raise EngineError(str(error)) from None
 
     def close(self) -> None:
         """Stops the engine core and its workers and frees their memory."""
@@ -219,10 +201,6 @@ class VllmEngine(LocalEngine):
         """Calls a method of all workers; every one has the whole stream, the first one answers."""
         return self._llm.collective_rpc(method, args=arguments)[0]
 
-    def _positions_for_vllm(self) -> int | None:
-        stated = self.positions < 2**31
-        return self.positions if stated else None
-
 
 def _bar(progress: ShareCallback) -> Any:
     """Stand-in for vLLM's progress bar: reports the share of prompts done and draws nothing."""
@@ -239,15 +217,3 @@ def _bar(progress: ShareCallback) -> Any:
             return shown
 
     return Bar
-
-
-def _qualified_name(item: type) -> str:
-    return f"{item.__module__}.{item.__qualname__}"
-
-
-def _opening_message(language_model: "LanguageModel", error: Exception) -> str:
-    detail = " ".join(str(error).split())[:300]
-    return (
-        f"vLLM could not open {language_model.name} in {language_model.dtype}: {detail} "
-        "Check memory_fraction or cache_gib, dtype and tensor_parallel_size."
-    )

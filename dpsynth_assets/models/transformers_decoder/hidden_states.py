@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.models.engines.protocol import Pooling, Provenance, ShareCallback
-from dpsynth_assets.models.engines.residual_stream import LastLayerReachedError, reading_stream
+from dpsynth_assets.models.transformers_decoder.residual_stream import (
+    LastLayerReachedError,
+    reading_stream,
+)
 from dpsynth_assets.privacy.cpu_threads import one_thread_each, shares_weights
 
 if TYPE_CHECKING:
@@ -22,13 +25,12 @@ _TEXTS_PER_TASK = 8
 """Texts that a thread reads, one after another, before it says so."""
 
 
-def pooled_states(  # noqa: PLR0913  a reading has these parts
+def pooled_states(
     model: Any,
     texts: Sequence[Sequence[int]],
     layers: Sequence[int],
     *,
     begin: Sequence[int],
-    pad_token_id: int,
     pooling: Pooling,
     tokens_per_pass: int,
     provenance: Provenance = Provenance.PRIVATE,
@@ -50,7 +52,6 @@ def pooled_states(  # noqa: PLR0913  a reading has these parts
         texts: N sequences of the texts' own tokens; may be empty.
         layers: Layers in [0, L).
         begin: Tokens that precede every text and are not pooled.
-        pad_token_id: Filler; stands behind the text, where causal attention never looks.
         pooling: `mean` over own tokens or the `last` one.
         tokens_per_pass: Rows times columns of a shared pass at most, but one row at least.
         provenance: What the texts are made of; private ones never share a pass.
@@ -64,7 +65,7 @@ def pooled_states(  # noqa: PLR0913  a reading has these parts
     begin = list(begin)
     if provenance in (Provenance.PUBLIC, Provenance.RELEASED):
         shapes = _passes(texts, len(begin), tokens_per_pass)
-        found = _together(model, texts, begin, tuple(layers), pooling, shapes, pad_token_id)
+        found = _together(model, texts, begin, tuple(layers), pooling, shapes)
     else:
         found = _alone(model, texts, begin, tuple(layers), pooling)
     done = 0
@@ -140,13 +141,12 @@ def _together(
     layers: tuple[int, ...],
     pooling: Pooling,
     shapes: Iterator[tuple[int, int, list[int]]],
-    pad_token_id: int,
 ) -> Iterator[_Pooled]:
     """Reads texts of one padded length in passes of a fixed number of rows, filled up."""
     import torch
 
     for columns, rows, chosen in shapes:
-        tokens = torch.full((rows, columns), pad_token_id)
+        tokens = torch.zeros((rows, columns), dtype=torch.long)  # filler stands behind the texts
         weights = torch.zeros((rows, columns))
         for row, index in enumerate(chosen):
             ids = [*begin, *texts[index]]

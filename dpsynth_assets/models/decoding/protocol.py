@@ -1,0 +1,253 @@
+"""The protocol of decoders: a model reads prompts, gives next-token logits, and may be read inside.
+
+Private prediction and engines decode through it alone; which model computes is a decoder's matter.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from dpsynth_assets.models.engines.protocol import (
+    Capability,
+    EngineError,
+    Pooling,
+    Provenance,
+    ShareCallback,
+)
+from dpsynth_assets.models.token_counts import COUNTS
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Contexts(Protocol):
+    """R prompts that were read, each with its own growing document: one token a row at a time."""
+
+    def __len__(self) -> int:
+        """Number of contexts R."""
+
+    def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
+        """Advances every row by one token.
+
+        Args:
+            tokens: (R,) int64, the document's last token; ignored where `generated` is 0.
+            generated: (R,) int64 in [0, T], tokens the row's document has so far (`tokens`
+                included). Rows at 0 start a document from their prompt.
+
+        Returns:
+            Logits (R, V) of each row's next token, float32, which may last until the next call.
+        """
+
+    def keep(self, contexts: "torch.Tensor") -> None:
+        """Drops all contexts but these ((R',), int64, in this order); later passes are smaller."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How prompts are read; see `Decoder.open`."""
+
+    prompt_columns: int
+    max_new_tokens: int
+    public_prefixes: Sequence[Sequence[int]] = ()
+    rows_per_prefill: int = 16
+    public: bool = False
+    added: Mapping[int, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> int:
+        """Tokens of the longest row, P + T."""
+        return self.prompt_columns + self.max_new_tokens
+
+
+class Decoder(ABC):
+    """A language model that gives the logits of many contexts' next tokens.
+
+    Another package adds one by an entry point of the group `dpsynth.decoders` (`decoding.opening`).
+
+    Attributes:
+        is_exact: Whether a row's logits are a function of its own context, bit for bit, whatever
+            shares its pass: nothing is charged for rounding then.
+        can_be_invariant: Whether it may be asked for kernels that round a row alike in every batch;
+            that they do is tested before a charge.
+        is_small: Whether threads had better run passes of their own than share operations.
+        capabilities: What an engine over it offers.
+    """
+
+    is_exact: bool = False
+    can_be_invariant: bool = False
+    is_small: bool = False
+    capabilities: frozenset[Capability] = frozenset(
+        {Capability.TOKEN_PROMPTS, Capability.LOGITS, Capability.PRIVATE_TEXT}
+    )
+
+    @property
+    @abstractmethod
+    def device(self) -> "torch.device":
+        """Where logits lie."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> "torch.dtype":
+        """Number type of the weights."""
+
+    @property
+    @abstractmethod
+    def attention_limit(self) -> int | None:
+        """The most tokens of prompt and document together; None where there is no bound."""
+
+    @abstractmethod
+    def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> Contexts:
+        """Reads prompts that fit, and takes no notice of what it has no use for."""
+
+    def open(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        prompt_columns: int,
+        max_new_tokens: int,
+        public_prefixes: Sequence[Sequence[int]] = (),
+        rows_per_prefill: int = 16,
+        public: bool = False,
+        added: Mapping[int, np.ndarray] | None = None,
+    ) -> Contexts:
+        """Reads prompts into a cache of keys and values.
+
+        Args:
+            prompts: R token sequences of 1..P ids; R = 0 is allowed and costs nothing.
+            prompt_columns: P, the most tokens of a prompt: a public constant.
+            max_new_tokens: T, the longest document any row will hold.
+            public_prefixes: Public token sequences that prompts may begin with; read once each.
+            rows_per_prefill: Rows of one prefill pass, where rounding could follow their number.
+            public: Whether prompts and their number are public: passes are then not filled up.
+            added: {layer: (d,) float32}, added to the residual stream where it leaves a layer, at
+                every position that a token is predicted from.
+
+        Raises:
+            ValueError: A prompt is empty or longer than P, P + T exceeds the attention, weights on
+                a processor are not float32, or this decoder is not steered.
+        """
+        if added and Capability.STEERING not in self.capabilities:
+            raise ValueError("Expected no steering of this decoder, got some; take another kind.")
+        if any(not 1 <= len(prompt) <= prompt_columns for prompt in prompts):
+            raise ValueError(
+                f"Expected prompts of 1..{prompt_columns} tokens, got a shorter or longer one. Cut "
+                "prompts to the public pad length first."
+            )
+        self.require_room(prompt_columns + max_new_tokens)
+        COUNTS.read += sum(map(len, prompts))
+        prefixes = [list(prefix)[:prompt_columns] for prefix in public_prefixes]
+        room = (prompt_columns, max_new_tokens)
+        return self._read(prompts, Reading(*room, prefixes, rows_per_prefill, public, added or {}))
+
+    def hidden_states(
+        self,
+        texts: Sequence[Sequence[int]],
+        layers: Sequence[int],
+        *,
+        begin: Sequence[int],
+        pooling: Pooling,
+        provenance: Provenance,
+        progress: ShareCallback | None = None,
+    ) -> dict[int, np.ndarray]:
+        """Pools each text's residual stream at chosen layers; see `Engine.hidden_states`.
+
+        Args:
+            texts: N sequences of the texts' own tokens; may be empty.
+            layers: Layers in [0, L).
+            begin: Tokens that precede every text and are not pooled.
+            pooling: `mean` over own tokens or the `last` one.
+            provenance: What the texts are made of; private ones never move each other's states.
+            progress: Called with the share of texts done.
+
+        Returns:
+            {layer: (N, d) float32}; zeros for a text without tokens.
+
+        Raises:
+            EngineError: This decoder does not show its states.
+        """
+        del texts, layers, begin, pooling, provenance, progress
+        raise EngineError(
+            "Expected a decoder that shows hidden states, got one that does not; take another kind."
+        )
+
+    @property
+    def engine_name(self) -> str:
+        """What computes, with its version."""
+        return type(self).__name__
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Names of engine, device and number type, for records."""
+        import torch
+
+        on_gpu = self.device.type == "cuda"
+        device = torch.cuda.get_device_name(self.device) if on_gpu else self.device.type
+        dtype = str(self.dtype).removeprefix("torch.")
+        return {"engine": self.engine_name, "device": device, "dtype": dtype}
+
+    def rows_at_once(self, rows: int, tokens: int) -> int:
+        """Cuts a number of rows of so many tokens each to what there is room for; at least one."""
+        del tokens
+        return rows
+
+    def require_groups(self, groups: Sequence[tuple[int, int]]) -> None:
+        """Refuses rows that there is no room for; most decoders take memory as they go.
+
+        Args:
+            groups: (rows, tokens of each at most) of contexts open at a time; public numbers.
+
+        Raises:
+            ValueError: In one line.
+        """
+        del groups
+
+    def require_room(
+        self,
+        columns: int,
+        *,
+        what: str = "prompt and document",
+        remedy: str = "Lower max_example_tokens, examples_per_context or max_document_tokens.",
+    ) -> None:
+        """Refuses weights that are not float32 on the CPU, and more tokens than are attended to.
+
+        Args:
+            columns: Tokens of the longest row.
+            what: Names the row in the message.
+            remedy: What its reader may change.
+
+        Raises:
+            ValueError: One of both.
+        """
+        import torch
+
+        if not self.is_exact and self.device.type == "cpu" and self.dtype != torch.float32:
+            raise ValueError(
+                f"Expected float32 weights on the CPU, got {self.dtype}: lower precision lets one "
+                "record move another's logits. Load the model with dtype=torch.float32."
+            )
+        limit = self.attention_limit
+        if limit is not None and columns > limit:
+            raise ValueError(
+                f"Expected {what} within {limit} tokens of attention, got {columns}. {remedy}"
+            )
+
+
+def attention_limit(config: Any) -> int | None:
+    """Reads the most tokens of prompt and document together off a transformers configuration.
+
+    The smaller of its positions and its sliding window: a row that outgrew the window would read
+    other keys than the model was trained to. None where a model has no bound.
+    """
+    limits = [getattr(config, "max_position_embeddings", None), _sliding_window(config)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _sliding_window(config: Any) -> int | None:
+    window = getattr(config, "sliding_window", None)
+    layers = getattr(config, "layer_types", None)
+    if layers is not None and "sliding_attention" not in layers:
+        return None
+    return window

@@ -1,0 +1,101 @@
+"""A transformers model as a decoder."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsynth_assets.models.decoding.protocol import Decoder, Reading, attention_limit
+from dpsynth_assets.models.engines.protocol import (
+    Capability,
+    Pooling,
+    Provenance,
+    ShareCallback,
+)
+from dpsynth_assets.models.transformers_decoder.contexts import PackedContexts
+from dpsynth_assets.models.transformers_decoder.hidden_states import pooled_states
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsynth_assets.datasets.engine import EngineSpec
+
+SMALL_MODEL_PARAMETERS = 20_000_000
+"""Operations of a model up to this size are too short for threads to share."""
+_TOKENS_PER_PASS = {"cpu": 2048, "cuda": 16384}
+"""Of texts that share a pass, by the kind of device."""
+
+
+class TransformersDecoder(Decoder):
+    """Floating point: rounding may follow what shares a pass, so private draws charge a slack.
+
+    Args:
+        model: A causal language model, in evaluation mode.
+    """
+
+    capabilities = frozenset(Capability)
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    @property
+    def device(self) -> "torch.device":
+        """Where the weights are."""
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def dtype(self) -> "torch.dtype":
+        """Number type of the weights."""
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    @property
+    def attention_limit(self) -> int | None:
+        """Positions of the model, or its sliding window."""
+        return attention_limit(self.model.config)
+
+    @property
+    def is_small(self) -> bool:  # type: ignore[override]
+        """Whether threads of a processor had better run passes of their own."""
+        if self.device.type != "cpu":
+            return False
+        return sum(each.numel() for each in self.model.parameters()) <= SMALL_MODEL_PARAMETERS
+
+    @property
+    def engine_name(self) -> str:
+        """Names transformers with its version."""
+        import transformers
+
+        return f"transformers {transformers.__version__}"
+
+    def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> PackedContexts:
+        return PackedContexts(self.model, prompts, reading)
+
+    def hidden_states(
+        self,
+        texts: Sequence[Sequence[int]],
+        layers: Sequence[int],
+        *,
+        begin: Sequence[int],
+        pooling: Pooling,
+        provenance: Provenance,
+        progress: ShareCallback | None = None,
+    ) -> dict[int, np.ndarray]:
+        """See `Decoder.hidden_states`; a private text is alone in its pass."""
+        return pooled_states(
+            self.model,
+            texts,
+            layers,
+            begin=begin,
+            pooling=pooling,
+            tokens_per_pass=_TOKENS_PER_PASS[self.device.type],
+            provenance=provenance,
+            progress=progress,
+        )
+
+
+def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> TransformersDecoder:
+    """Takes the weights of a language model, which are read at the first use."""
+    del spec
+    return TransformersDecoder(language_model.model)
