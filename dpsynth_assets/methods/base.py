@@ -250,13 +250,6 @@ def room_of(method: Staged[Any], stage: Stage, public: PublicInputs) -> Room:
     return own if writing is None else replace(own, corpus=writing.bytes)
 
 
-def reads_of(method: Staged[Any]) -> frozenset[str]:
-    """Artifacts of the public base that a method's stages read, or that it writes rows from."""
-    writing = method.writing()
-    steps = (*method.stages(), *(() if writing is None else (writing,)))
-    return frozenset[str]().union(*(step.reads for step in steps))
-
-
 def spends(method: Staged[Any]) -> bool:
     """Whether a method gets a share of the budget: not one that only builds on others' releases."""
     return bool(method.stages())

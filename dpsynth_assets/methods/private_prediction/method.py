@@ -8,7 +8,6 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dpsynth_assets.attacks.logit_moves import PassShape
-from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.files.disk_room import Room, bytes_of_texts
 from dpsynth_assets.methods.base import CohortTerms, Method, planned, refused
 from dpsynth_assets.methods.capabilities import (
@@ -415,12 +414,6 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         return own | computed | dict(parameters)
 
 
-def exact_settings(language_model: LanguageModelSpec | None) -> dict[str, Any]:
-    """Nothing is charged for rounding where the base's logits are computed in exact integers."""
-    exact = language_model is not None and language_model.decodes_exactly
-    return {"logit_slack": 0.0} if exact else {}
-
-
 def suited(pretrained: Mapping[str, Any]) -> Callable[[CohortTerms], Mapping[str, Any]]:
     """Defaults of a method by the language model of the cohort's base.
 
@@ -434,7 +427,8 @@ def suited(pretrained: Mapping[str, Any]) -> Callable[[CohortTerms], Mapping[str
 
     def defaults(terms: CohortTerms) -> Mapping[str, Any]:
         known = {} if terms.language_model is None else pretrained
-        return {**known, **exact_settings(terms.language_model)}
+        # Nothing is charged for rounding where logits are computed in exact integers.
+        return {**known, **({"logit_slack": 0.0} if terms.decodes_exactly else {})}
 
     return defaults
 
