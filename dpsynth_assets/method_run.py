@@ -28,7 +28,7 @@ from dpsynth_assets.records.record_filters import column_names
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import Label, corpus_label
-from dpsynth_assets.run.reads import Reads, public_names
+from dpsynth_assets.run.reads import Reads
 from dpsynth_assets.run.records import FrameRecords
 from dpsynth_assets.run.runner import Runner
 from dpsynth_assets.sensitive.opened_ledger import opened_ledger
@@ -99,7 +99,7 @@ class InOrder:
     def reads(self, node: Node) -> Reads:
         """What there is to read for a node."""
         charges = {place: each.reservation.id for place, each in self.releases.items()}
-        return Reads(public=self.values(public_names(node)), charges=charges)
+        return Reads(public=self.values(node.step.reads), charges=charges)
 
 
 def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
@@ -236,8 +236,8 @@ def _declaration(
     terms = cohort_terms(spec, public.spec)
     bound = [bound_method(entry.method, entry.settings, terms) for entry in spec.methods]
     for histogram, needed in (
-        ("cluster_histogram", any(each.uses_histogram for each in bound)),
-        ("topic_histogram", any(each.uses_topics for each in bound)),
+        ("cluster_histogram", any(s.follows_clusters for each in bound for s in each.stages())),
+        ("topic_histogram", any(w.follows_topics for each in bound if (w := each.writing()))),
     ):
         if needed and histogram not in fields:
             fields[histogram] = {}

@@ -11,6 +11,7 @@ import pytest
 
 from dpsynth_assets import PublicBase, run_method
 from dpsynth_assets.methods import registry
+from dpsynth_assets.methods.base import planned
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.object_stores import bucket, s3_address
@@ -187,7 +188,7 @@ def test_what_an_argument_states_is_stated_once(declared):
 
 
 def test_a_paid_stage_without_a_mechanism_is_no_plan(method, monkeypatch):
-    monkeypatch.setattr(method, "plan", lambda self, _target: self.planned({}, {}))
+    monkeypatch.setattr(method, "plan", lambda self, _target: planned(self, {}, {}))
     with pytest.raises(TypeError, match="mechanism for each paid stage"):
         run(notes("sun"), "notes")
 

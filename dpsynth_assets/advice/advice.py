@@ -11,6 +11,7 @@ from dpsynth_assets.advice.evidence import Expectation, Measured, expected, meas
 from dpsynth_assets.advice.minutes import expected_minutes
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.methods.candidates import CLUSTERS, Candidate, DeclaredFacts
+from dpsynth_assets.methods.text_form import SCHEMA
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import DatasetPlan
@@ -131,9 +132,9 @@ def advise(
     offers: dict[str, Offer] = {}
     others: dict[str, str] = {}
     for name, method in REGISTRY.items():
-        weighed = method.candidates(facts)
+        weighed = method.advice.candidates(facts)
         if not weighed:
-            others[name] = method.unadvised
+            others[name] = method.advice.unadvised
         for candidate in weighed:
             found = _offer(candidate, name, facts, spec, base, known, timed=timed)
             if isinstance(found, Offer):
@@ -185,7 +186,7 @@ def _offer(
     (*_, planned) = plan.methods
     if planned.plan.refusal is not None:
         return planned.plan.refusal
-    free = planned.method.rows_are_free
+    free = planned.rows_are_free
     bought = wanted if free else planned.plan.rows_estimate or 0
     if not free and bought < wanted:
         return f"its budget buys {bought:,} rows, {wanted:,} are wanted"
@@ -205,7 +206,7 @@ def _offer(
         else expected(candidate.line, epsilon, spec.public_facts.records, cells, _domain(base)),
         minutes=_minutes(with_method, plan, own) if timed else None,
         asks=candidate.asks,
-        follows_schema=spec.constraining_schema is not None and planned.method.follows_schema,
+        follows_schema=SCHEMA in planned.plan.parameters,
         is_for_section=candidate.concerns is not None,
         rows_free=free,
     )
@@ -217,7 +218,7 @@ def _first(candidate: Candidate, facts: DeclaredFacts) -> dict[str, Any]:
 
     if not candidate.after:
         return {}
-    (own, *_) = get_method(candidate.after).candidates(facts)
+    (own, *_) = get_method(candidate.after).advice.candidates(facts)
     return {"method": candidate.after, "budget_share": 0.5, "settings": dict(own.settings)}
 
 

@@ -22,7 +22,9 @@ import polars as pl
 
 from dpsynth_assets.datasets import MethodSpec, PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.method_run import run_method
+from dpsynth_assets.methods.candidates import Choice
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.registry import REGISTRY, get_method
 from dpsynth_assets.metrics.comparison import Comparison, compare
 from dpsynth_assets.metrics.embedding_distances import (
     energy_distance,
@@ -41,54 +43,6 @@ MOST_LABELS = 20
 LEAST_STAND_INS = 100
 """Stand-in texts, and texts they are compared with: with fewer nothing is decided."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A field that splits a budget.
-
-    Attributes:
-        place: Its keys from the dataset file's top; `settings` stands for those of the method.
-        splits: What it splits, in words.
-        values: Values that are tried beside the declared one.
-    """
-
-    place: tuple[str, ...]
-    splits: str
-    values: tuple[float, ...]
-
-    @property
-    def name(self) -> str:
-        """How a table writes it."""
-        return ".".join(self.place).removeprefix("settings.")
-
-
-_ROUNDS = Choice(place=("settings", "iterations"), splits="rounds of votes", values=(1, 2, 3, 5))
-_STEPS = Choice(place=("settings", "steps"), splits="steps of DP-SGD", values=(2, 4, 8))
-_TOPICS = Choice(
-    place=("topic_histogram", "noise_std"),
-    splits="topic histogram and fine-tuning",
-    values=(3, 10, 30),
-)
-_CLUSTERS = Choice(
-    place=("cluster_histogram", "budget_share"),
-    splits="cluster histogram and generation",
-    values=(0.01, 0.02, 0.05, 0.15),
-)
-
-CHOICES: Mapping[str, tuple[Choice, ...]] = {
-    "aug_pe": (_ROUNDS,),
-    "epsvec": (
-        Choice(
-            place=("settings", "shots_share"),
-            splits="fixed shots and vectors",
-            values=(0.03, 0.1, 0.3, 0.6),
-        ),
-    ),
-    "ctcl": (_STEPS, _TOPICS),
-    "dp_fine_tuning": (_STEPS,),
-    "mean_clustered": (_CLUSTERS,),
-}
-"""Method -> what splits its budget."""
 
 Patch = Mapping[tuple[str, ...], float]
 """Fields that differ from the declaration, by place."""
@@ -166,20 +120,25 @@ class SplitAdvice:
         return f"Undecided, so nothing is changed: {shown}, within what chance gives."
 
 
+def _choices(method: str) -> tuple[Choice, ...]:
+    """What splits the budget of a method."""
+    return get_method(method).advice.splits
+
+
 def choices_of(spec: PrivateDatasetSpec, folder: str | None = None) -> MethodSpec:
     """The method whose budget is split: the named one, or the first that splits any.
 
     Raises:
         ValueError: There is none, or trials cannot stand for its records.
     """
-    known = ", ".join(CHOICES)
+    known = ", ".join(name for name in REGISTRY if _choices(name))
     if spec.structured is not None:
         raise ValueError(
             f"{spec.name}: expected free text to try splits on, got structured records. Public "
             "documents have no such structure: choose the split by hand."
         )
     for entry in spec.methods:
-        if folder in (None, entry.key) and entry.method in CHOICES:
+        if folder in (None, entry.key) and _choices(entry.method):
             return entry
     got = folder or ", ".join(entry.key for entry in spec.methods)
     raise ValueError(
@@ -273,7 +232,7 @@ def optimise_split(
         told: Called after each trial with it and the number of those that are left.
     """
     run = _Trials(spec, entry, stand_ins, rows)
-    choices = CHOICES[entry.method]
+    choices = _choices(entry.method)
     left = sum(len(_other_values(spec, entry, choice)) for choice in choices)
     best = run.of({})
     trials = [best]
@@ -330,8 +289,6 @@ def _other_values(spec: PrivateDatasetSpec, entry: MethodSpec, choice: Choice) -
 
 def _declared_value(spec: PrivateDatasetSpec, entry: MethodSpec, choice: Choice) -> Any:
     """The value that holds today: the file's, or the default."""
-    from dpsynth_assets.methods.registry import get_method
-
     top, name = choice.place
     if top == "settings":
         defaults = get_method(entry.method).config_type.model_fields
@@ -386,8 +343,7 @@ class _Trials:
     def _arguments(self, patch: Patch) -> tuple[dict[str, Any], dict[str, Any]]:
         """Settings of the method, and further fields of the dataset file."""
         spec, settings = self._spec, dict(self._entry.settings)
-        if self._entry.method == "aug_pe":  # Its rows are its population.
-            settings["population"] = self._rows
+        settings |= get_method(self._entry.method).advice.for_rows(self._rows)
         histograms = {
             name: section.model_dump(mode="json")
             for name in ("cluster_histogram", "topic_histogram")

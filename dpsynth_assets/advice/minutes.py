@@ -21,7 +21,6 @@ from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, Plan
 from dpsynth_assets.methods.models_run import CONDITIONAL_GENERATOR, LANGUAGE_MODEL
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_settings
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.public_base.documents import documents_here
 
@@ -107,14 +106,13 @@ def expected_minutes(
 
 def _work(part: PlannedMethod | PlannedShared, sizes: PublicSizes) -> Work:
     """Work of all stages of a method, and of writing its rows."""
-    names = dict.fromkeys([*(stage.name for stage in part.plan.stages), CANDIDATE_CORPUS])
-    return _total([part.method.work(name, part.plan, sizes) for name in names])
+    return _total([step.work(part.plan, sizes) for step in part.steps])
 
 
 def _elsewhere(part: PlannedMethod | PlannedShared) -> str:
     """Why nobody knows a method's minutes: its models run where no trial was made."""
-    for name in [*(stage.name for stage in part.plan.stages), CANDIDATE_CORPUS]:
-        for model in part.method.models_run(name):
+    for step in part.steps:
+        for model in step.models:
             if not isinstance(model, EngineSpec):
                 continue
             if model.is_endpoint or model.takes_devices:
@@ -145,7 +143,7 @@ def _around(
 
 def _base_work(planned: DatasetPlan, base: PublicDataSpec, sizes: PublicSizes) -> Work:
     """Documents that are invented, clusters and topics."""
-    read = set().union(*(part.method.public_inputs for part in planned.parts))
+    read = set().union(*(step.reads for part in planned.parts for step in part.steps))
     work = Work()
     if read & {"public_clusters", "topic_model"}:
         work += Work(embedded=sizes.documents * sizes.text(base.text_embedder.max_tokens))
@@ -177,7 +175,7 @@ def _scored_texts(spec: PrivateDatasetSpec, planned: DatasetPlan) -> float:
     """Rows that are embedded to be scored."""
     asked = spec.evaluation
     return 2 * asked.reference_rows * int(asked.references) + sum(
-        min(asked.rows, each.method.default_rows) for each in planned.corpora
+        min(asked.rows, each.writing.rows) for each in planned.corpora if each.writing is not None
     )
 
 

@@ -221,28 +221,27 @@ def cohort_audit(name: str, report: Callable[[str], None]) -> CohortAudit:
         ValueError: It is not declared, no method of it predicts privately, or its model cannot be
             opened.
     """
+    from dpsynth_assets.methods.capabilities import DrawsTokens, capability
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.methods.private_prediction.decoding import decoder_of
     from dpsynth_assets.methods.private_prediction.measured_slack import cohort_audit as audit_of
-    from dpsynth_assets.methods.private_prediction.method import PrivatePrediction
     from dpsynth_assets.models.prompt_templates import prompted
 
     spec = find_cohort(name, to_spend=True)
     plan = plan_dataset(spec)
-    methods = [each.method for each in plan.methods if isinstance(each.method, PrivatePrediction)]
-    if not methods:
+    declared = ((each.method, capability(each.method, DrawsTokens)) for each in plan.methods)
+    draws = [(method, own) for method, own in declared if own is not None]
+    if not draws:
         raise ValueError(
             f"{name}: expected a method of private prediction, whose logits rows of a pass may "
             "move, got none. There is nothing to measure."
         )
     report("opening the public model")
     model = prompted(_language_model(spec), plan.terms.prompts)
-    declared = min(method.config.logit_slack for method in methods)
+    slack = min(method.config.logit_slack for method, _ in draws)
     decoder = decoder_of(plan.terms, model)
-    passes = _largest([method.pass_shape(model) for method in methods])
-    return CohortAudit(
-        audit=audit_of(plan.terms, declared, decoder, model, passes), terms=plan.terms
-    )
+    passes = _largest([own.pass_shape(method, model) for method, own in draws])
+    return CohortAudit(audit=audit_of(plan.terms, slack, decoder, model, passes), terms=plan.terms)
 
 
 def _largest(shapes: "list[PassShape]") -> "PassShape":

@@ -129,7 +129,7 @@ def _is_paid(
         return False
     request = stage_request(spec, node.part, node.stage, release=entry.release)
     # Under the names that the entry has: a method may record inputs under its own.
-    made_from = {"inputs", *node.part.method.public_inputs}
+    made_from = {"inputs", *node.stage.reads}
     recorded = {k: v for k, v in entry.parameters.items() if k in made_from}
     request = replace(request, parameters={**request.parameters, **recorded})
     released = ledger.preview(request, plan.budget, plan.releases).reused

@@ -18,7 +18,7 @@ from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.orchestration.components.planning_problems import planning_problems
 
 if TYPE_CHECKING:
-    from dpsynth_assets.methods.dataset_plan import PlannedMethod
+    from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
     from dpsynth_assets.methods.dependencies import InputProblem
 
 SAMPLE = 200
@@ -114,8 +114,9 @@ def _row_limits(spec: PrivateDatasetSpec) -> Iterator[tuple[str, int]]:
     if planning_problems(spec):
         return
     for index, planned in enumerate(plan_dataset(spec).methods):
+        own = planned.config.model_dump(include=set(_LIMITS))
         for name in _LIMITS:
-            limit = getattr(planned.config, name, None)
+            limit = own.get(name)
             if isinstance(limit, int):
                 yield f"methods.{index}.settings.{name}", limit
                 break
@@ -138,7 +139,7 @@ _REFUSAL = re.compile(r"Expected (.+?), got (.+?)\.(?: (.+))?")
 def method_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     """Asks methods about their names, settings, inputs and plans; the caller names the file."""
     words = prompt_problems(spec, declared_base(spec.public_data))
-    return planning_problems(spec) or [*words, *_plan_problems(spec), *_row_problems(spec)]
+    return planning_problems(spec) or [*words, *_plan_problems(spec)]
 
 
 def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
@@ -158,7 +159,7 @@ def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
         found += [_as_problem(problem, index) for problem in lacking]
         if planned.plan.refusal is not None and not lacking:
             found.append(_refused(planned, index))
-    return found + promise_problems(spec, plan)
+    return [*found, *promise_problems(spec, plan), *_row_problems(spec, plan)]
 
 
 def _as_problem(problem: "InputProblem", index: int) -> Problem:
@@ -177,17 +178,15 @@ def _refused(planned: "PlannedMethod", index: int) -> Problem:
     return Problem(f"methods.{index}", *told, "warning")
 
 
-def _row_problems(spec: PrivateDatasetSpec) -> list[Problem]:
+def _row_problems(spec: PrivateDatasetSpec, plan: "DatasetPlan") -> list[Problem]:
     """Checks that a schedule asks for rows of some corpus whose rows are free."""
-    from dpsynth_assets.methods.registry import get_method
-
     schedule = spec.schedule
     if schedule is None or schedule.rows is None:
         return []
-    chosen = [m for m in spec.methods if not schedule.methods or m.key in schedule.methods]
-    methods = [get_method(entry.method) for entry in chosen]
-    if any(method.rows_are_free and method.writes_corpus for method in methods):
+    asked = schedule.methods
+    chosen = [each for each in plan.methods if not asked or each.folder in asked]
+    if any(planned.writing is not None for planned in chosen):
         return []
     expected = "a corpus whose rows cost nothing among those that are made"
     remedy = "Their rows follow from the budget: drop rows, or name another corpus."
-    return [Problem("schedule.rows", expected, ", ".join(each.key for each in chosen), remedy)]
+    return [Problem("schedule.rows", expected, ", ".join(each.folder for each in chosen), remedy)]

@@ -9,8 +9,8 @@ import polars as pl
 
 from dpsynth_assets.exports.contents import write_corpus, write_generator
 from dpsynth_assets.exports.package import Packager
+from dpsynth_assets.methods.capabilities import ReleasesGenerator, capability
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
-from dpsynth_assets.methods.fine_tuning.generation import GeneratorMethod
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -69,8 +69,8 @@ def export_generator(
         PrivacyError: The method releases no generator, or has not yet, or an attack on these very
             settings refuted their claim.
     """
-    method = planned.method
-    if not isinstance(method, GeneratorMethod):
+    generator = capability(planned.method, ReleasesGenerator)
+    if generator is None:
         raise PrivacyError(
             f"Expected a method that releases a generator, got {planned.folder!r}, which releases "
             "a corpus alone. Export that, or name another method."
@@ -83,7 +83,7 @@ def export_generator(
     audits = [*find_audits(behind), *attacks]
     label = corpus_label(entries, charge.reservation, audits, kind=GENERATOR)
     weights = packager.store.files(charge.reservation)
-    prompts = method.prompts(weights)
+    prompts = generator.prompts(planned.method, weights)
     return packager.write(
         target,
         folder=planned.folder,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.catalogue import MEDIAN_GAMMA, MEDIAN_REMOVAL, Attack
+from dpsynth_assets.methods.capabilities import Attacks, attacks_on, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import ProgressCallback
 
@@ -25,7 +26,7 @@ def attacked(plan: DatasetPlan, attack: Attack) -> tuple[PlannedMethod, ...]:
     return tuple(
         planned
         for planned in plan.methods
-        if attack in planned.method.attacks and planned.plan.refusal is None
+        if attack in attacks_on(planned.method) and planned.plan.refusal is None
     )
 
 
@@ -60,13 +61,20 @@ def reconstruct(
     from dpsynth_assets.attacks.audits import AuditKind, AuditResult
     from dpsynth_assets.attacks.reconstruction import judge
 
-    methods = attacked(plan, Attack.RECONSTRUCTION)
-    cases = [(name, planned) for name in models for planned in methods]
+    attacked_by = [
+        (p, capability(p.method, Attacks)) for p in attacked(plan, Attack.RECONSTRUCTION)
+    ]
+    cases = [
+        (name, planned, own.reconstruct)
+        for name in models
+        for planned, own in attacked_by
+        if own is not None
+    ]
     found = []
-    for index, (model, planned) in enumerate(cases):
+    for index, (model, planned, run) in enumerate(cases):
         report(index / len(cases), f"{planned.folder} on the {model}")
         started = time.perf_counter()
-        written = planned.method.reconstruct(planned.plan, planned.target_epsilon, models[model])
+        written = run(planned.method, planned.plan, planned.target_epsilon, models[model])
         if written is None:
             continue
         name = f"{dataset}/{planned.folder}/{Attack.RECONSTRUCTION} ({model})"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.datasets import HistogramSpec
-from dpsynth_assets.methods.base import Staged
+from dpsynth_assets.methods.base import Staged, planned
 from dpsynth_assets.methods.counted_labels import counted_labels
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
@@ -214,12 +214,6 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
     """The cluster histogram of a dataset, which clustered methods cut their batches by."""
 
     name = CLUSTER_HISTOGRAM
-    free_settings = frozenset({"prompts"})  # Counting reads no prompt.
-
-    @property
-    def public_inputs(self) -> frozenset[str]:
-        """The public centres."""
-        return frozenset({"public_clusters"})
 
     def stages(self) -> tuple[Stage, ...]:
         """The two histograms, released together."""
@@ -234,6 +228,10 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
             needs_embeddings=True,
             in_parts=True,
             on_gpu=False,
+            reads=frozenset({"public_clusters"}),
+            draws=self.release,
+            mechanism_name=f"two {self.config.noise} histograms over public clusters",
+            identity=_named,
         )
         return (stage,)
 
@@ -256,7 +254,8 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
             "clusters_per_label": self.config.clusters_per_label,
             "labels": list(self.terms.labels),
         }
-        return self.planned({CLUSTER_HISTOGRAM: mechanism}, parameters)
+        free = frozenset({"prompts"})  # Counting reads no prompt.
+        return planned(self, {CLUSTER_HISTOGRAM: mechanism}, parameters, free=free)
 
     def _scale(self, rho: float) -> float:
         """Half of ρ each: ε²/2 of a pure release, Δ²/(2σ²) of a Gaussian one."""
@@ -269,15 +268,6 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
             max_records_per_unit=self.terms.unit.max_records,
         )
         return math.sqrt(2) * each if gaussian else each
-
-    def request_parameters(self, stage: Stage, inputs: Mapping[str, str]) -> dict[str, Any]:
-        """Writes noise and centres, under the names that ledgers have held from the first."""
-        return {**stage.settings, "public_clusters": inputs.get("public_clusters", "")}
-
-    def mechanism_name(self, stage: Stage) -> str:
-        """Names the noise."""
-        del stage
-        return f"two {self.config.noise} histograms over public clusters"
 
     def release(
         self,
@@ -294,6 +284,11 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
             raise ValueError("Expected public centres and a planned histogram, got none.")
         made = mechanism.release(private, centers)
         return Release(value=StageRelease(facts=made.value.to_json()), cost=made.cost)
+
+
+def _named(inputs: Mapping[str, str]) -> dict[str, Any]:
+    """Names the centres in the ledger as ledgers have from the first."""
+    return {"public_clusters": inputs.get("public_clusters", "")}
 
 
 def _split(counts: np.ndarray, lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -8,7 +8,7 @@ from dpsynth_assets.datasets import MethodSpec, PrivateDatasetSpec, PublicDataSp
 from dpsynth_assets.methods.base import CohortTerms, Method, Staged
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.provenance import PlanGraph
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, SHARED, MethodPlan
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, SHARED, MethodPlan, Step, Writing
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, epsilon_with_inputs
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -32,6 +32,11 @@ class PlannedShared:
     share: float
     target_epsilon: float | None = None
     folder: str = SHARED
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Its one stage."""
+        return self.plan.stages
 
     @cached_property
     def event(self) -> Event:
@@ -74,6 +79,21 @@ class PlannedMethod:
         """The method's validated settings."""
         return self.method.config
 
+    @cached_property
+    def writing(self) -> Writing | None:
+        """How rows are written from what it released; None where a stage releases them."""
+        return self.method.writing()
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Its stages, and the writing of its rows."""
+        return (*self.plan.stages, *(() if self.writing is None else (self.writing,)))
+
+    @property
+    def rows_are_free(self) -> bool:
+        """Whether no paid stage releases the rows."""
+        return all(stage.name != CANDIDATE_CORPUS for stage in self.plan.stages)
+
     @property
     def corpus(self) -> str:
         """The node of its corpus, before the release gate (`provenance.PlanGraph`)."""
@@ -81,8 +101,8 @@ class PlannedMethod:
 
     @property
     def writes_corpus(self) -> bool:
-        """Whether it writes a corpus; a method may release a downstream model instead."""
-        return self.method.writes_corpus
+        """Whether there is a corpus; a method may release a downstream model instead."""
+        return self.writing is not None or not self.rows_are_free
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +160,7 @@ class DatasetPlan:
     @property
     def predictions(self) -> tuple[PlannedMethod, ...]:
         """The methods whose rows are themselves a paid release, drawn token by token."""
-        return tuple(planned for planned in self.methods if not planned.method.rows_are_free)
+        return tuple(planned for planned in self.methods if not planned.rows_are_free)
 
     @property
     def events(self) -> tuple[Event, ...]:

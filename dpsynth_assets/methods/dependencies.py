@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dpsynth_assets.methods.base import Method, Staged
-from dpsynth_assets.methods.stages import MethodPlan
+from dpsynth_assets.methods.capabilities import BuildsOn, capability, corpora_named, reads_weights
+from dpsynth_assets.methods.stages import MethodPlan, Writing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Provenance
 
@@ -44,6 +45,10 @@ class Planned(Part, Protocol):
     @property
     def writes_corpus(self) -> bool:
         """Whether it writes a corpus."""
+
+    @property
+    def writing(self) -> Writing | None:
+        """How its rows are written for nothing."""
 
 
 Methods = Mapping[str, Planned]
@@ -82,13 +87,13 @@ class InputProblem:
 def input_problems(planned: Planned, known: Methods, *, has_topics: bool) -> list[InputProblem]:
     """Lists what a method builds on that is not there; empty if all of it is."""
     topics = [] if has_topics else _topic_problems(planned)
-    found = [_corpus_problem(planned, folder, known) for folder in planned.method.builds_on]
+    found = [_corpus_problem(planned, folder, known) for folder in corpora_named(planned.method)]
     return topics + [problem for problem in found if problem is not None]
 
 
 def readable_corpora(planned: Planned, known: Methods) -> tuple[str, ...]:
     """Folders that a method's settings name and whose corpora it can read, without a circle."""
-    named = planned.method.builds_on
+    named = corpora_named(planned.method)
     return tuple(folder for folder in named if _unreadable(planned, folder, known) is None)
 
 
@@ -108,7 +113,7 @@ def refusal_for_inputs(planned: Planned, known: Methods, *, has_topics: bool) ->
 
 
 def _topic_problems(planned: Planned) -> list[InputProblem]:
-    if not planned.method.uses_topics:
+    if planned.writing is None or not planned.writing.follows_topics:
         return []
     return [
         InputProblem(
@@ -140,7 +145,8 @@ def _corpus_problem(planned: Planned, folder: str, known: Methods) -> InputProbl
 
 def _no_generator(planned: Planned, other: Planned) -> InputProblem | None:
     """Why the corpus of another method has no fine-tuned language model behind it."""
-    if not planned.method.reads_generator or other.method.fine_tunes_language_model:
+    fine_tunes = any(stage.releases_language_model for stage in other.plan.stages)
+    if not reads_weights(planned.method) or fine_tunes:
         return None
     return InputProblem(
         field="settings",
@@ -168,12 +174,11 @@ def _unreadable(planned: Planned, folder: str, known: Methods) -> InputProblem |
 
 def _nothing_to_choose(planned: Planned, other: Planned) -> InputProblem | None:
     """Whoever asks for all rows of a corpus, or for more, gets that corpus under another name."""
-    if not planned.method.chooses_rows:
-        return None
-    if not (planned.method.rows_are_free and other.method.rows_are_free):
+    own, others = planned.writing, other.writing
+    built = capability(planned.method, BuildsOn)
+    if built is None or not built.chooses_rows or own is None or others is None:
         return None  # How many rows a corpus of one release has is known once it was made.
-    asked = planned.method.default_rows
-    there = other.method.default_rows
+    asked, there = own.rows, others.rows
     if asked < there:
         return None
     return InputProblem(
@@ -200,4 +205,4 @@ class _Named(Provenance):
 
     def reads(self, name: str) -> list[str]:
         """Folders that a method's settings name and that are there."""
-        return [each for each in self._known[name].method.builds_on if each in self._known]
+        return [each for each in corpora_named(self._known[name].method) if each in self._known]

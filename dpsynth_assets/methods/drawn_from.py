@@ -64,7 +64,7 @@ def drawn_from(
         declared["public_data"] = base.model_dump(mode="json")
     facts: dict[str, Any] = _deciding(declared)
     settings = planned.method.config.model_dump(mode="json")
-    own = {name: it for name, it in settings.items() if name not in planned.method.free_settings}
+    own = {name: it for name, it in settings.items() if name not in planned.plan.free_settings}
     return {**facts, "settings": own, "labels": list(spec.composite_labels[0])}
 
 

@@ -216,3 +216,17 @@ class PublicInputs:
     corpora: "Mapping[str, pl.DataFrame]" = field(default_factory=dict, repr=False)
     generators: Mapping[str, Path] = field(default_factory=dict)
     reopened: "Callable[[], PublicInputs] | None" = field(default=None, repr=False)
+
+
+def rows_behind(folder: str, public: PublicInputs) -> "pl.DataFrame":
+    """Rows of another method's published corpus: columns `text` and `label`.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if folder not in public.corpora:
+        raise ValueError(
+            f"Expected the published corpus of {folder}, got none. Publish it first, or name "
+            "another method's folder as `corpus`."
+        )
+    return public.corpora[folder]

@@ -4,26 +4,19 @@ The weights were released under DP and paid for by their own method, so all that
 public as they are: texts that they write stand where those of the public model stood.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel, Field
 
-from dpsynth_assets.methods.base import Method
-from dpsynth_assets.methods.inputs import (
-    Checkpoint,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-)
-from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, SyntheticCorpus
+from dpsynth_assets.methods.base import Method, refused
+from dpsynth_assets.methods.capabilities import BuildsOn
+from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.stages import MethodPlan, Stage, Writing
 from dpsynth_assets.models.engines.opening import open_engine
 from dpsynth_assets.models.kept import kept
 from dpsynth_assets.models.language_model import LanguageModel, load_language_model
 from dpsynth_assets.models.prompt_templates import prompted
-from dpsynth_assets.privacy.release import Release
 
 
 class GeneratorChoice(BaseModel):
@@ -37,6 +30,10 @@ class GeneratorChoice(BaseModel):
     )
 
 
+READS_GENERATOR = BuildsOn(corpora=lambda method: (method.config.generator,), weights=True)
+"""It builds on the method whose generator is the model."""
+
+
 class OnGenerator(Method[Any]):
     """What a method gains in front of its own class: its public model is the fine-tuned one.
 
@@ -44,20 +41,14 @@ class OnGenerator(Method[Any]):
     and lineage state both; the mechanism and its cost are those of the method alone.
     """
 
-    reads_generator: ClassVar[bool] = True
-
-    @property
-    def builds_on(self) -> tuple[str, ...]:
-        """The method whose generator is the model."""
-        return (self.config.generator,)
-
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Refuses an engine with a model of its own; else the method's plan."""
         engine = self.terms.engine
-        if self.uses_engine and (engine.is_endpoint or engine.model is not None):
-            return self.refused(
+        if self._has_engine and (engine.is_endpoint or engine.model is not None):
+            return refused(
+                self,
                 f"engine: expected one that serves the generator of {self.config.generator}, got "
-                "one with a model of its own. Drop model, or take kind transformers or vllm."
+                "one with a model of its own. Drop model, or take kind transformers or vllm.",
             )
         return super().plan(target_epsilon)  # type: ignore[safe-super]
 
@@ -70,38 +61,39 @@ class OnGenerator(Method[Any]):
                 reads_corpora=True,
                 # Workers open the base's model, not the generator.
                 in_parts=stage.in_parts and not (stage.in_model or stage.draws_passes),
+                **self._calls(stage),
             )
             for stage in own
         )
 
-    def check_public(self, stage: Stage, public: PublicInputs) -> None:
-        """Asks for the generator, then what the method asks for of its model."""
-        super().check_public(stage, self._on_generator(public))
+    def writing(self) -> Writing | None:
+        """The method's own, with the generator."""
+        own: Writing | None = super().writing()
+        if own is None:
+            return None
+        return replace(
+            own, write=lambda public, *asked: own.write(self._on_generator(public), *asked)
+        )
 
-    def rests_on(self, stage: Stage, public: PublicInputs) -> Mapping[str, Any]:
-        """States what was tested of the generator."""
-        return super().rests_on(stage, self._on_generator(public))
+    def _calls(self, stage: Stage) -> dict[str, Any]:
+        """What a stage asks and runs, given the generator in the place of the public model."""
+        on, make, draws = self._on_generator, stage.make, stage.draws
+        calls: dict[str, Any] = {
+            "check": lambda public: stage.check(on(public)),
+            "tested": lambda public: stage.tested(on(public)),
+        }
+        if make is not None:
+            calls["make"] = lambda public, *rest: make(on(public), *rest)
+        if draws is not None:
+            calls["draws"] = lambda own, private, public, *rest: draws(
+                own, private, on(public), *rest
+            )
+        return calls
 
-    def make_public(
-        self, stage: Stage, public: PublicInputs, folder: Path, progress: ProgressCallback
-    ) -> StageRelease:
-        """Runs a public stage on the generator."""
-        return super().make_public(stage, self._on_generator(public), folder, progress)
-
-    def release(
-        self,
-        stage: Stage,
-        private: PrivateInputs,
-        public: PublicInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
-        """Runs a paid stage on the generator."""
-        return super().release(stage, private, self._on_generator(public), checkpoint, progress)
-
-    def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:
-        """Writes with the generator."""
-        return super().write(self._on_generator(public), rows, progress)
+    @property
+    def _has_engine(self) -> bool:
+        own = super().stages()  # type: ignore[safe-super]
+        return any(stage.engine is not None for stage in own)
 
     def _on_generator(self, public: PublicInputs) -> PublicInputs:
         """The public inputs with the fine-tuned weights behind the same prompts.
@@ -118,7 +110,7 @@ class OnGenerator(Method[Any]):
         own = public.language_model
         model = _loaded(str(public.generators[folder]), own.dtype, own.device)
         engine = None
-        if self.uses_engine:
+        if self._has_engine:
             engine = open_engine(self.terms.engine, language_model=model)
         own = prompted(model, self.terms.prompts)
         return replace(public, language_model=own, engine=engine, opens_engine=None)

@@ -18,7 +18,8 @@ from dpsynth_assets.datasets import (
     PublicDataSpec,
 )
 from dpsynth_assets.datasets.standing import declared_base
-from dpsynth_assets.methods.base import CohortTerms, Method
+from dpsynth_assets.methods.base import CohortTerms, Method, refused, spends
+from dpsynth_assets.methods.capabilities import ProtectsSecrets, capability
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogramRelease
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.declared_terms import budget_terms, cohort_terms, secret_terms
@@ -55,7 +56,7 @@ def plan_dataset(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
     terms = cohort_terms(spec, base)
     if terms.accountant == "zcdp":
         return _plan_at(spec, base, terms, 1.0)
-    if not any(_spends(entry) for entry in spec.methods):
+    if not any(_spends(entry, terms) for entry in spec.methods):
         plan = _plan_at(spec, base, terms, 1.0)
         if not plan.events:
             return plan  # Nothing costs ε, so nothing can be scaled to it.
@@ -90,7 +91,7 @@ def _plan_at(
     scale /= spec.budget.rounds
     shares = _shares(spec, terms)
     try:
-        of_secrets, overclaimed = _secret_shares(spec), None
+        of_secrets, overclaimed = _secret_shares(spec, terms), None
     except ValueError as error:  # Methods that claim too much together are refused together.
         of_secrets, overclaimed = {}, str(error)
     matched = {entry.key: shares[entry.key] for entry in spec.methods}
@@ -128,7 +129,7 @@ def _with_inputs(methods: list[PlannedMethod], *, has_topics: bool) -> tuple[Pla
         refusal = refusal_for_inputs(planned, known, has_topics=has_topics)
         if refusal is None or planned.plan.refusal is not None:
             return planned.plan
-        return planned.method.refused(refusal)
+        return refused(planned.method, refusal)
 
     return tuple(replace(planned, plan=plan(planned)) for planned in methods)
 
@@ -136,7 +137,7 @@ def _with_inputs(methods: list[PlannedMethod], *, has_topics: bool) -> tuple[Pla
 def _shares(spec: PrivateDatasetSpec, terms: CohortTerms) -> dict[str, float]:
     """Share of each method by folder: declared, or an equal part of what the others leave."""
     open_keys = [
-        entry.key for entry in spec.methods if entry.budget_share is None and _spends(entry)
+        entry.key for entry in spec.methods if entry.budget_share is None and _spends(entry, terms)
     ]
     left = max(0.0, 1.0 - spec.budget_shares - _topics_share(spec, terms))
     return {
@@ -145,29 +146,33 @@ def _shares(spec: PrivateDatasetSpec, terms: CohortTerms) -> dict[str, float]:
     }
 
 
-def _secret_shares(spec: PrivateDatasetSpec) -> dict[str, float]:
+def _secret_shares(spec: PrivateDatasetSpec, terms: CohortTerms) -> dict[str, float]:
     """Share of the secrets' bound, in one round, of each method that protects them."""
     secret = secret_terms(spec)
     claims = {
-        entry.key: get_method(entry.method).config_type.model_validate(entry.settings)
+        entry.key: found.share(_bound(entry, terms))
         for entry in spec.methods
-        if get_method(entry.method).guarantee is GuaranteeType.SECRET
+        if (found := capability(get_method(entry.method), ProtectsSecrets)) is not None
     }
     if secret is None or not claims:
         return {}
     shared = spec.cluster_histogram is not None or spec.topic_histogram is not None
-    dp = shared or any(_spends(entry) for entry in spec.methods)
+    dp = shared or any(_spends(entry, terms) for entry in spec.methods)
     return divided_secret_shares(
-        {key: getattr(config, "secret_share", None) for key, config in claims.items()},
+        claims,
         secret,
         rounds=spec.budget.rounds,
         dp_mu=gaussian_mu(spec.budget.epsilon, spec.budget.delta) if dp else 0.0,
     )
 
 
-def _spends(entry: MethodSpec) -> bool:
-    method = get_method(entry.method)
-    return method.spends and method.guarantee is GuaranteeType.DP
+def _bound(entry: MethodSpec, terms: CohortTerms) -> Method[Any]:
+    return bound_method(entry.method, entry.settings, terms)
+
+
+def _spends(entry: MethodSpec, terms: CohortTerms) -> bool:
+    method = _bound(entry, terms)
+    return method.guarantee is GuaranteeType.DP and spends(method)
 
 
 def _shared_share(spec: PrivateDatasetSpec, terms: CohortTerms) -> float:
@@ -221,9 +226,9 @@ def _plan_method(
     target_epsilon: float,
     overclaimed: str | None = None,
 ) -> PlannedMethod:
-    method = bound_method(entry.method, entry.settings, terms)
+    method = _bound(entry, terms)
     if overclaimed is not None and method.guarantee is GuaranteeType.SECRET:
-        plan = method.refused(overclaimed)
+        plan = refused(method, overclaimed)
     else:
         plan = _priced(method, target_epsilon)
     return PlannedMethod(
@@ -233,25 +238,24 @@ def _plan_method(
 
 def _priced(method: Method[Any], target: float) -> MethodPlan:
     """Plans a method, or says why it cannot run."""
-    if target <= 0 and method.spends and method.guarantee is GuaranteeType.DP:
-        return method.refused(
+    if target <= 0 and spends(method) and method.guarantee is GuaranteeType.DP:
+        return refused(
+            method,
             f"Expected a budget_share for {method.name}, got none: the other releases take the "
-            "whole budget. Lower their shares in the dataset file."
+            "whole budget. Lower their shares in the dataset file.",
         )
     try:
         return _readable(method, method.plan(target))
     except ValueError as error:  # Of public facts; the other methods, and cohorts, go on.
-        return method.refused(" ".join(str(error).split()))
+        return refused(method, " ".join(str(error).split()))
 
 
 def _readable(method: Method[Any], plan: MethodPlan) -> MethodPlan:
-    """States a plan's tail, and refuses one whose text would drown in it."""
-    if plan.refusal is not None:
-        return plan
-    tail = method.tail(plan)
+    """Refuses a plan whose text would be mostly tail."""
+    tail = plan.tail
     if tail is None or tail.refusal is None:
-        return replace(plan, tail=tail)
-    return replace(method.refused(tail.refusal, plan.parameters), tail=tail)
+        return plan
+    return replace(refused(method, tail.refusal, plan.parameters), tail=tail)
 
 
 def reference_settings(plan: DatasetPlan) -> Any:
@@ -262,14 +266,7 @@ def reference_settings(plan: DatasetPlan) -> Any:
     """
     if plan.predictions:
         return plan.predictions[0].config
-    fields = ("max_new_tokens", "max_document_tokens")
-    of_rows = (
-        next(
-            (getattr(each.config, name, None) for name in fields if hasattr(each.config, name)),
-            None,
-        )
-        for each in plan.corpora
-    )
+    of_rows = (each.writing.row_tokens for each in plan.corpora if each.writing is not None)
     longest = max((length for length in of_rows if length is not None), default=None)
     settings = MeanUniformConfig()
     if longest is None:
@@ -280,7 +277,8 @@ def reference_settings(plan: DatasetPlan) -> Any:
 
 def examples_shown(plan: DatasetPlan) -> int:
     """Records in a prompt of the ceiling: as many as the most examples that a method shows."""
-    return max((each.method.examples_in_prompt for each in plan.methods), default=1)
+    steps = [step for each in plan.methods for step in each.steps]
+    return max((step.examples_in_prompt for step in steps), default=1)
 
 
 ROUND_DOWN = 1.0 - 1e-6

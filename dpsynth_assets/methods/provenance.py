@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.methods.capabilities import reads_weights
 from dpsynth_assets.methods.dependencies import Methods, Part, Planned, readable_corpora
 from dpsynth_assets.methods.drawn_from import drawn_from
 from dpsynth_assets.methods.stages import (
@@ -16,6 +17,7 @@ from dpsynth_assets.methods.stages import (
     FINETUNED_GENERATOR,
     SHARED,
     Stage,
+    Step,
     with_corpora_behind,
 )
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
@@ -47,6 +49,14 @@ class Node:
     def name(self) -> str:
         """Folder and last part of its asset's key."""
         return f"{self.part.folder}/{CANDIDATE_CORPUS if self.stage is None else self.stage.name}"
+
+    @property
+    def step(self) -> Step:
+        """The stage, or the writing of the rows."""
+        step = self.stage or self.part.method.writing()
+        if step is None:
+            raise TypeError(f"Expected a method that writes rows, got {self.part.folder}.")
+        return step
 
     @property
     def event(self) -> Event | None:
@@ -97,8 +107,8 @@ class PlanGraph(Provenance):
             for stage in planned.plan.stages:
                 read = corpora if stage.reads_corpora else {}
                 found.append(Node(spec, base, planned, stage, _read(planned, stage), read))
-            if planned.writes_corpus and planned.method.rows_are_free:
-                topics = follows if planned.method.uses_topics else ()
+            if planned.writing is not None:
+                topics = follows if planned.writing.follows_topics else ()
                 rows = {each.name: own + each.name for each in planned.plan.stages}
                 rows |= {name: f"{SHARED}/{name}" for name in topics}
                 found.append(Node(spec, base, planned, None, rows, corpora))
@@ -127,6 +137,6 @@ def _corpora(planned: Planned, known: Methods) -> dict[str, str]:
     found = {}
     for folder in readable_corpora(planned, known):
         stages = [stage.name for stage in known[folder].plan.stages]
-        weights = planned.method.reads_generator and FINETUNED_GENERATOR in stages
+        weights = reads_weights(planned.method) and FINETUNED_GENERATOR in stages
         found[folder] = f"{folder}/{FINETUNED_GENERATOR if weights else CANDIDATE_CORPUS}"
     return found

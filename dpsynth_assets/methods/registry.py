@@ -70,14 +70,14 @@ def _all_methods() -> dict[str, type[Method[Any]]]:
 
 def _outside(point: EntryPoint) -> type[Method[Any]]:
     try:
-        method = point.load()
+        loaded = point.load()
     except Exception as error:  # Whatever a package raises when it is imported.
         raise ImportError(_complaint(point, f"{type(error).__name__}: {error}")) from error
-    if not (isinstance(method, type) and issubclass(method, Method)):
-        raise ImportError(_complaint(point, repr(method)))  # noqa: TRY004 - a broken package
-    if method.name != point.name:
-        raise ImportError(_complaint(point, f"a class of the name {method.name!r}"))
-    return method
+    if not (isinstance(loaded, type) and issubclass(loaded, Method)):
+        raise ImportError(_complaint(point, repr(loaded)))  # noqa: TRY004 - a broken package
+    if loaded.name != point.name:
+        raise ImportError(_complaint(point, f"a class of the name {loaded.name!r}"))
+    return loaded
 
 
 def _complaint(point: EntryPoint, got: str) -> str:
@@ -111,7 +111,7 @@ def bound_method(name: str, settings: Mapping[str, Any], terms: CohortTerms) -> 
         ValueError: If a setting is unknown or out of its domain.
     """
     kind = get_method(name)
-    chosen = {**kind.default_settings(terms), **settings}
+    chosen = {**kind.advice.defaults(terms), **settings}
     return kind(kind.config_type.model_validate(chosen), terms)
 
 

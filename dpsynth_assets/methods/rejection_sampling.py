@@ -25,12 +25,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
+from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.judging import EngineJudge, Judge, JudgeError, LikelihoodJudge, Verdict
 from dpsynth_assets.models.judging.row_rules import RULES, RowRules, Rule, has_abuse
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from dpsynth_assets.methods.base import CohortTerms
 
 Row = TypeVar("Row", covariant=True)
 _JUDGING_SHARE = 0.2
@@ -164,6 +167,11 @@ class RejectionSettings(BaseModel):
         return sizes.writing(rows, rubric, ANSWER_TOKENS, rows=64)
 
 
+def judged_inputs(settings: RejectionSettings | None) -> frozenset[str]:
+    """Artifacts of the public base that only writing reads: no paid release depends on them."""
+    return frozenset() if settings is None else settings.public_inputs()
+
+
 _KEPT = (
     "Which rows are kept: what breaks a public rule, or a judge turns down, is written again for "
     "nothing, or left out where private tokens have drawn it. Empty: all rules, no judge."
@@ -250,6 +258,22 @@ class RowFilter:
             settings = settings.model_copy(update={"rules": ()})
         judge = None if settings.judge == "none" else open_judge(settings, public)
         return cls(settings=settings, judge=judge, words=words)
+
+    @classmethod
+    def of(
+        cls,
+        settings: RejectionSettings | None,
+        terms: "CohortTerms",
+        public: PublicInputs,
+        form: TextForm,
+    ) -> "RowFilter":
+        """Opens what a method's settings say of a cohort's rows, all rules where they say nothing.
+
+        **Privacy** Reads public and released values alone.
+        """
+        words = " ".join((terms.domain, *terms.label_texts))
+        whole = form.schema is not None
+        return cls.opened(settings or RejectionSettings(), public, words, whole=whole)
 
     def rules(self) -> RowRules:
         """The rules that are asked for, about to see a corpus."""

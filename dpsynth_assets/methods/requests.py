@@ -38,12 +38,12 @@ def stage_request(
     """
     if stage.mechanism is None and not stage.public:
         raise TypeError(f"Expected a planned stage {stage.name}, got one without a mechanism.")
-    parameters = planned.method.request_parameters(stage, inputs or {})
+    parameters = stage.request_parameters(inputs or {})
     return ReleaseRequest(
         cohort=spec.account,
         dataset=spec.dataset,
         asset=f"{spec.name}/{planned.folder}/{stage.name}",
-        mechanism=planned.method.mechanism_name(stage),
+        mechanism=stage.mechanism_name or planned.method.name,
         guarantee=planned.plan.guarantee,
         event=POST_PROCESSING if stage.mechanism is None else stage.mechanism.event(),
         parameters={**parameters, RESTS_ON: {**(rests_on or {}), **stage.rests_on}},
@@ -73,7 +73,7 @@ def corpus_request(
         event=POST_PROCESSING,
         parameters={
             **planned.plan.parameters,
-            **planned.method.engine_identity,
+            **({} if planned.writing is None else planned.writing.engine_identity),
             "rows": rows,
             "inputs": dict(inputs),
         },

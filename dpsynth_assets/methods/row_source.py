@@ -1,11 +1,8 @@
 """Rows of a chosen label, written on demand from what a method has released."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
-
-from dpsynth_assets.methods.inputs import PublicInputs
+from typing import Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +44,3 @@ class RowSource(Protocol):
 
     def tokens(self, text: str) -> int:
         """Counts the tokens of a text."""
-
-
-@runtime_checkable
-class ServesRows(Protocol):
-    """A method whose release writes any number of rows, at no further cost."""
-
-    def open_rows(self, public: PublicInputs) -> AbstractContextManager[RowSource]:
-        """Opens the release for writing.
-
-        **Privacy** Post-processing of what was released: any number of rows is free.
-        """

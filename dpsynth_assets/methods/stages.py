@@ -1,14 +1,30 @@
 """Stages of a method, each with the mechanism that is charged, and the plan that holds them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.files.disk_room import Room, bytes_of_texts
+from dpsynth_assets.methods.inputs import (
+    Checkpoint,
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+)
+from dpsynth_assets.methods.models_run import (
+    CONDITIONAL_GENERATOR,
+    LANGUAGE_MODEL,
+    TEXT_EMBEDDER,
+    RunModel,
+)
 from dpsynth_assets.methods.tails import Tail
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.privacy.events import POST_PROCESSING, ComposedEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.release import Release
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,6 +37,12 @@ CANDIDATE_CORPUS = "candidate_corpus"
 
 FINETUNED_GENERATOR = "finetuned_generator"
 """Name of the stage whose files are weights that were fine-tuned on the records."""
+
+
+PaidRun = Callable[
+    ["Stage", PrivateInputs, PublicInputs, Checkpoint, ProgressCallback], "Release[StageRelease]"
+]
+"""Runs one paid stage; the caller has charged its mechanism to the ledger already."""
 
 
 def with_corpora_behind(inputs: Mapping[str, str], corpora: Mapping[str, str]) -> dict[str, str]:
@@ -39,6 +61,9 @@ def with_corpora_behind(inputs: Mapping[str, str], corpora: Mapping[str, str]) -
     named = {f"corpus:{name}" if name in inputs else name: it for name, it in corpora.items()}
     return {**inputs, **named}
 
+
+ROW_TOKENS = 1024
+"""Length of a row, for its room on a disk, where a method's settings name none."""
 
 SERVED, EXPORTED = "served", "exported"
 """What left the house by a command, no asset of a graph: last parts of their names in the ledger
@@ -59,8 +84,54 @@ class Mechanism(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class Step:
+    """What a stage and the writing of rows say alike: what is read and computed.
+
+    Attributes:
+        reads: Artifacts of the public base, by the last part of their asset keys.
+        engine: The engine of the dataset file, where it reads or writes through it.
+        runs: Models that it computes with, whose processors or GPUs it waits for. None: those that
+            it reads, and the engine in the place of the language model.
+        examples_in_prompt: Texts that stand in a prompt as examples.
+        work: Counts what it computes, from a plan that was not refused and from declared numbers
+            and lengths of public texts: what its minutes follow from.
+    """
+
+    reads: frozenset[str] = frozenset()
+    engine: EngineSpec | None = None
+    runs: tuple[RunModel, ...] | None = None
+    examples_in_prompt: int = 1
+    work: "Callable[[MethodPlan, PublicSizes], Work]" = field(
+        default=lambda _plan, _sizes: Work(), compare=False
+    )
+
+    @property
+    def models(self) -> tuple[RunModel, ...]:
+        """The models that it computes with."""
+        if self.runs is not None:
+            return self.runs
+        writer = [LANGUAGE_MODEL] if self.engine is None else []
+        read = (each for each in (*writer, TEXT_EMBEDDER, CONDITIONAL_GENERATOR))
+        engine = () if self.engine is None else (self.engine,)
+        return (*engine, *(each for each in read if each in self.reads))
+
+    @property
+    def engine_identity(self) -> dict[str, str]:
+        """The model that an engine serves: another one makes another release.
+
+        What merely runs it (kind, device, batch size) does not; a public model of the base is among
+        the public inputs already.
+        """
+        model = None if self.engine is None else self.engine.model
+        return {} if model is None else {"engine_model": model}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(Step):
     """One release of a method, paid or public, as the asset graph shows it.
+
+    What is asked before a charge (`check`, `tested`, `takes`) reads settings, public models and
+    released values only.
 
     Attributes:
         name: Last part of its asset key, e.g. `finetuned_generator`.
@@ -76,12 +147,26 @@ class Stage:
         in_model: Whether it reads records inside the language model. Its parts are worked on where
             that runs on processors; where it runs on a GPU, the step itself reads all records.
         shared: Histograms of the dataset that it reads.
+        follows_clusters: Whether the released cluster histogram decides how many batches it draws.
         reads_corpora: Whether it reads the published corpora that the method builds on.
-        public: Whether it reads public and released values only: it is charged nothing, has no
-            mechanism, and is run by `make_public` instead of `release`.
         resumes_by: What a killed run left to go on with: a checkpoint, or finished passes.
         on_gpu: Whether it runs a model: it waits for a place in the pool of such steps, and asks
             for a GPU where the installation declares one.
+        releases_language_model: Whether its files are weights that read prompts as the base's
+            language model does.
+        check: Loads what the stage will run, and refuses what it could not end with, in one line
+            that anybody may read (ValueError).
+        tested: States what was tested of public inputs, which the charge keeps for the label.
+        takes: Bounds what the stage takes of the disks: its release and its draw. Beside it each
+            disk must have 16 MiB left in any case, which suffice for small tables.
+        draws: Runs a paid stage; None for a public one.
+        make: Runs a public stage, given public inputs, an empty folder for its files, and progress.
+            It reads public and released values only and is charged nothing.
+        mechanism_name: Name of the mechanism in the ledger; empty: that of the method.
+        identity: Writes what its release is known by in the ledger beside its settings, given the
+            identity of all that it reads; None: its name, the engine's model and those inputs.
+        free: Parameters of the plan that its release does not depend on, beside those that no
+            stage does.
         mechanism: What is charged and run. None for a public stage, and in a plan that refuses.
         settings: Public parameters that its release depends on: with others it is another release.
         rests_on: What its sensitivity rests on (JSON values): facts for the label, no part of what
@@ -97,10 +182,25 @@ class Stage:
     in_model: bool = False
     after: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
+    follows_clusters: bool = False
     reads_corpora: bool = False
-    public: bool = False
     resumes_by: Literal["checkpoint", "passes"] = "checkpoint"
     on_gpu: bool = True
+    releases_language_model: bool = False
+    check: Callable[[PublicInputs], None] = field(default=lambda _: None, compare=False)
+    tested: Callable[[PublicInputs], Mapping[str, Any]] = field(default=lambda _: {}, compare=False)
+    takes: "Callable[[Stage, PublicInputs], Room]" = field(
+        default=lambda _stage, _public: Room(), compare=False
+    )
+    draws: PaidRun | None = field(default=None, compare=False)
+    make: "Callable[[PublicInputs, Path, ProgressCallback], StageRelease] | None" = field(
+        default=None, compare=False
+    )
+    mechanism_name: str = ""
+    identity: Callable[[Mapping[str, str]], Mapping[str, Any]] | None = field(
+        default=None, compare=False
+    )
+    free: frozenset[str] = frozenset()
     mechanism: Mechanism | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     rests_on: Mapping[str, Any] = field(default_factory=dict)
@@ -114,9 +214,70 @@ class Stage:
             )
 
     @property
+    def public(self) -> bool:
+        """Whether it reads public and released values only, and is charged nothing."""
+        return self.make is not None
+
+    @property
     def draws_passes(self) -> bool:
         """Whether workers draw its passes, each with a model, where records lie in parts."""
         return self.in_parts and self.resumes_by == "passes"
+
+    def request_parameters(self, inputs: Mapping[str, str]) -> dict[str, Any]:
+        """Writes what the release is known by in the ledger.
+
+        Args:
+            inputs: Identity of each public artifact and earlier release that it reads, by name.
+        """
+        if self.identity is not None:
+            return {**self.settings, **self.identity(inputs)}
+        own = {"stage": self.name, "inputs": dict(inputs)}
+        return {**self.settings, **self.engine_identity, **own}
+
+    def release(
+        self,
+        private: PrivateInputs,
+        public: PublicInputs,
+        checkpoint: Checkpoint,
+        progress: ProgressCallback,
+    ) -> "Release[StageRelease]":
+        """Runs a paid stage. The caller has charged `mechanism` to the ledger already.
+
+        Args:
+            private: What the stage reads.
+            public: Public and released inputs, earlier stages in `public.released`.
+            checkpoint: Where an unfinished stage keeps its state, and its scratch folders.
+            progress: Told the share done; what it is told may depend on saved draws only.
+
+        Raises:
+            TypeError: It is public, or has no mechanism yet.
+        """
+        if self.draws is None or self.mechanism is None:
+            raise TypeError(f"Expected a planned paid stage, got {self.name}. Plan first.")
+        return self.draws(self, private, public, checkpoint, progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing(Step):
+    """Rows written from what a method's stages released: any number of them, for nothing.
+
+    Attributes:
+        rows: Rows written unless a launch asks for another number.
+        row_tokens: Longest row (tokens); None where settings name none.
+        follows_topics: Whether rows follow the released topic histogram, and so carry its cost.
+        write: Writes so many rows, given public inputs and all stages in `public.released`. It
+            reads nothing private and costs nothing.
+    """
+
+    rows: int
+    row_tokens: int | None = None
+    follows_topics: bool = False
+    write: "Callable[[PublicInputs, int, ProgressCallback], SyntheticCorpus]"
+
+    @property
+    def bytes(self) -> int:
+        """Most bytes of the corpus: its rows at full length."""
+        return bytes_of_texts(self.rows, self.row_tokens or ROW_TOKENS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +328,8 @@ class MethodPlan:
         refusal: Why the method cannot run, in one line; None if it can.
         tail: Share of private draws on tokens that nobody proposes; None where no token is drawn
             from private prompts. It follows from the parameters and is not among them.
+        free_settings: Parameters that no stage's release depends on: with others, what was paid for
+            is used again.
     """
 
     guarantee: GuaranteeType
@@ -177,6 +340,7 @@ class MethodPlan:
     rows_estimate: int | None = None
     refusal: str | None = None
     tail: Tail | None = None
+    free_settings: frozenset[str] = frozenset()
 
     def stage(self, name: str) -> Stage:
         """Looks a stage up by its name.

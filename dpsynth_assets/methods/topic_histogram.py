@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.datasets import TopicHistogramSpec
-from dpsynth_assets.methods.base import CohortTerms, Staged
+from dpsynth_assets.methods.base import CohortTerms, Staged, planned
 from dpsynth_assets.methods.counted_labels import UNCOUNTED, counted_labels
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
@@ -262,12 +262,6 @@ class TopicHistogramRelease(Staged[TopicHistogramSpec]):
     """The topic histogram of a dataset, in whose proportions corpora are written."""
 
     name = TOPIC_HISTOGRAM
-    free_settings = frozenset({"prompts"})  # Counting reads no prompt.
-
-    @property
-    def public_inputs(self) -> frozenset[str]:
-        """The public topic model."""
-        return frozenset({"topic_model"})
 
     def stages(self) -> tuple[Stage, ...]:
         """The histogram."""
@@ -281,25 +275,22 @@ class TopicHistogramRelease(Staged[TopicHistogramSpec]):
             needs_embeddings=True,
             in_parts=True,
             on_gpu=False,
+            reads=frozenset({"topic_model"}),
+            draws=self.release,
+            mechanism_name="gaussian histogram over public topics",
+            identity=_named,
         )
         return (stage,)
 
     def plan(self) -> MethodPlan:
         """Prices the declared noise."""
         noise_std = self.config.noise_std
-        return self.planned(
+        return planned(
+            self,
             {TOPIC_HISTOGRAM: topic_counting(noise_std, self.terms)},
             {"noise_std": noise_std, "labels": list(self.terms.labels)},
+            free=frozenset({"prompts"}),  # Counting reads no prompt.
         )
-
-    def request_parameters(self, stage: Stage, inputs: Mapping[str, str]) -> dict[str, Any]:
-        """Writes noise and topics."""
-        return {**stage.settings, "inputs": dict(inputs)}
-
-    def mechanism_name(self, stage: Stage) -> str:
-        """Names the noise."""
-        del stage
-        return "gaussian histogram over public topics"
 
     def release(
         self,
@@ -316,6 +307,11 @@ class TopicHistogramRelease(Staged[TopicHistogramSpec]):
             raise ValueError("Expected a public topic model and a planned histogram, got none.")
         made = mechanism.release(private, public.topic_model)
         return Release(value=StageRelease(facts=made.value.to_json()), cost=made.cost)
+
+
+def _named(inputs: Mapping[str, str]) -> dict[str, Any]:
+    """Names the topics in the ledger."""
+    return {"inputs": dict(inputs)}
 
 
 def _count(

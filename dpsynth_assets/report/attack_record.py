@@ -26,6 +26,7 @@ from dpsynth_assets.files.kept import JSON, found
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.methods.attack_runs import Reconstruction
 from dpsynth_assets.methods.base import REJECTION, Method
+from dpsynth_assets.methods.capabilities import attacks_on as attacks_declared
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import home
@@ -45,7 +46,7 @@ CODE_VERSION = "2"
 
 def attacks_of(method: type[Method[Any]]) -> tuple[str, ...]:
     """Names of the results of the attacks that concern a method."""
-    return tuple(name for attack in method.attacks for name in attack.results)
+    return tuple(name for attack in attacks_declared(method) for name in attack.results)
 
 
 def attacks_file() -> Path:

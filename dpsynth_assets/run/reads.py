@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.provenance import Node
@@ -34,14 +33,6 @@ class Reads:
     charges: Mapping[str, str] = field(default_factory=dict)
 
 
-def public_names(node: Node) -> frozenset[str]:
-    """Names of the public artifacts that a node reads."""
-    method = node.part.method
-    if node.stage is None and isinstance(method, Method):
-        return method.public_inputs | method.writing_inputs
-    return method.public_inputs
-
-
 @dataclass(frozen=True, kw_only=True)
 class Opened:
     """Opens what one release reads beside the records.
@@ -65,7 +56,7 @@ class Opened:
     @property
     def public(self) -> dict[str, Any]:
         """The public artifacts that are read."""
-        names = public_names(self.node)
+        names = self.node.step.reads
         return {name: value for name, value in self.reads.public.items() if name in names}
 
     @property
@@ -84,7 +75,7 @@ class Opened:
             self.public,
             self.models,
             method.terms,
-            method.terms.engine if method.uses_engine else None,
+            self.node.step.engine,
             salt=f"{cohort}/{self.node.part.folder}/{self.release}",
             seed=zlib.crc32(self.release.encode()),  # Another release writes other rows.
         )

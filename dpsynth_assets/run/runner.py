@@ -16,6 +16,7 @@ from typing import Any
 
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.files.redaction import withheld
+from dpsynth_assets.methods.base import room_of
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.dependencies import Part
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
@@ -112,11 +113,14 @@ class Runner:
             rows: How many; None: as many as its settings say.
             reads: Public artifacts and releases, those that the rows are written from among them.
         """
-        number = planned.method.default_rows if rows is None else rows
+        writing = planned.writing
+        if writing is None:
+            raise TypeError(f"Expected a method that writes rows, got {planned.folder}.")
+        number = writing.rows if rows is None else rows
         opened = self._opened(self.plan.graph.nodes[planned.corpus], reads)
 
         def draw(_: Reservation) -> Drawn:
-            made = planned.method.write(opened.inputs(), number, self.progress)
+            made = writing.write(opened.inputs(), number, self.progress)
             return Drawn(facts=made.facts, rows=made.rows, cost=_free(planned))
 
         return release_once(
@@ -186,7 +190,7 @@ class _StageRun:
             ValueError: The stage could not run with them.
         """
         inputs = self.opened.inputs()
-        self.part.method.check_public(self.stage, inputs)
+        self.stage.check(inputs)
         return inputs
 
     def stored(self) -> StoredRelease:
@@ -203,7 +207,7 @@ class _StageRun:
                 passes=self._unfinished if paid else None,
                 drawn_from=self._drawn_from,
                 prepare=self._prepare,
-                rests_on=lambda: self.part.method.rests_on(self.stage, self.public),
+                rests_on=lambda: self.stage.tested(self.public),
             )
 
     def _request(self) -> ReleaseRequest:
@@ -221,17 +225,15 @@ class _StageRun:
         """Refuses, before a charge, what the stage could not end with; returns what it takes."""
         public, method = self.public, self.part.method
         if self.stage.public:
-            return method.room(self.stage, public)
+            return room_of(method, self.stage, public)
         self.records.require(self.stage)
-        return self.records.room(method.room(self.stage, public))
+        return self.records.room(room_of(method, self.stage, public))
 
     def _drawn_from(self) -> Mapping[str, Any]:
         """All that decides the draw beside its request; binds the charge to the records."""
-        method = self.part.method
-        engine = method.terms.engine if method.uses_engine else None
         return {
             **self.node.drawn_from,
-            "files": model_files(self.opened.public, engine),
+            "files": model_files(self.opened.public, self.stage.engine),
             **self.records.drawn_from(self.stage),
         }
 
@@ -246,13 +248,13 @@ class _StageRun:
         self.runner.charged(self.runner)
         self.runner.progress(0.0, self.runner.budget_line())
         public, checkpoint = self.public, self.records.checkpoint(reservation)
-        method, progress = self.part.method, self.runner.progress
+        progress = self.runner.progress
         with (
             withheld(self.name, "Its charge stands: run again, and it is resumed."),
             self.records.opened(self.stage, reservation) as read,
         ):
             private, started = self._with_passes(read, reservation), time.monotonic()
-            made = method.release(self.stage, private, public, checkpoint, progress)
+            made = self.stage.release(private, public, checkpoint, progress)
             self._keep_internal(made, time.monotonic() - started)
         return _drawn(made.value, made.cost)
 
@@ -263,8 +265,9 @@ class _StageRun:
 
     def _make_public(self, scratch: Path, _: Reservation) -> Drawn:
         """Makes a public stage in a scratch folder, from which its files are stored."""
-        method, progress = self.part.method, self.runner.progress
-        made = method.make_public(self.stage, self.public, scratch, progress)
+        if self.stage.make is None:
+            raise TypeError(f"Expected a public stage, got {self.name}.")
+        made = self.stage.make(self.public, scratch, self.runner.progress)
         return _drawn(made, _free(self.part))
 
     def _keep_internal(self, made: Release[StageRelease], seconds: float) -> None:

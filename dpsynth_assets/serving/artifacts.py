@@ -12,11 +12,12 @@ from dpsynth_assets.exports.exporting import (
     last_release,
     refuse_refuted,
 )
+from dpsynth_assets.methods.capabilities import ServesRows, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.provenance import Node
-from dpsynth_assets.methods.row_source import RowSource, ServesRows
-from dpsynth_assets.methods.stages import SERVED, SHARED
+from dpsynth_assets.methods.row_source import RowSource
+from dpsynth_assets.methods.stages import SERVED, SHARED, Writing
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -62,7 +63,7 @@ class Cohort:
         """
         name = f"{self.spec.name}/{planned.folder}"
         paid = [stage.name for stage in planned.plan.stages if stage.name in planned.plan.charges]
-        if not isinstance(planned.method, ServesRows) or not paid:
+        if capability(planned.method, ServesRows) is None or not paid:
             raise PrivacyError(
                 f"Expected a method whose release writes rows on demand, got {name}: its rows are "
                 "themselves the release. `dpsynth export` packs them."
@@ -152,21 +153,21 @@ class Artifact:
         Raises:
             PrivacyError: A public artifact is another one than the release was made with.
         """
-        method = self.planned.method
-        if not isinstance(method, ServesRows):
-            raise TypeError(f"Expected a method that serves rows, got {method.name}.")
-        return method.open_rows(self._inputs())
+        served, writing = capability(self.planned.method, ServesRows), self.planned.writing
+        if served is None or writing is None:
+            raise TypeError(f"Expected a method that serves rows, got {self.name}.")
+        return served.open(self.planned.method, self._inputs(writing))
 
-    def _inputs(self) -> PublicInputs:
+    def _inputs(self, writing: Writing) -> PublicInputs:
         """Public artifacts and releases, as a corpus is written from them."""
         cohort, planned = self.cohort, self.planned
-        values = dict(cohort.values(planned.method.public_inputs | planned.method.writing_inputs))
+        values = dict(cohort.values(writing.reads))
         self._refuse_other_public(values)
         opened = load_public_inputs(
             values,
             OpenedModels(),
             cohort.plan.terms,
-            cohort.plan.terms.engine if planned.method.uses_engine else None,
+            writing.engine,
             salt="",
             seed=0,
         )

@@ -11,7 +11,7 @@ from dpsynth_assets.advice.advice import advise
 from dpsynth_assets.advice.evidence import Measured, expected, likeness, measured_lines
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.methods.candidates import DeclaredFacts
+from dpsynth_assets.methods.candidates import Advice, DeclaredFacts
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets_tests.advice.conftest import speed_of
 
@@ -51,10 +51,10 @@ def cell(line, share, epsilon=3.0, records=4000, dataset="reviews", **costs):
 @pytest.mark.parametrize("method", REGISTRY.values(), ids=REGISTRY)
 def test_every_method_names_settings_that_hold_or_says_why_it_has_none(method):
     facts = [DeclaredFacts(rows=300, labels=n, words=words) for n, words in ((1, None), (40, 9))]
-    weighed = [each for own in facts for each in method.candidates(own)]
+    weighed = [each for own in facts for each in method.advice.candidates(own)]
     for candidate in weighed:
         method.config_type.model_validate(dict(candidate.settings))
-    assert bool(weighed) != ("unadvised" in vars(method))
+    assert bool(weighed) != (method.advice.unadvised != Advice().unadvised)
 
 
 def test_the_method_with_the_nearest_best_cells_comes_first():

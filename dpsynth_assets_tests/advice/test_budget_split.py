@@ -1,6 +1,7 @@
 """Splits of a budget, tried on public text."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from dpsynth_assets.advice.budget_split import (
 )
 from dpsynth_assets.cli.budget_split import _changed, _stand_ins
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.methods.evolution import AugPe
 from dpsynth_assets.metrics.comparison import compare
 from dpsynth_assets.metrics.resampling import Estimate
 
@@ -144,7 +146,7 @@ def test_noise_on_counts_is_as_much_smaller_as_the_texts_are_fewer():
 
 def test_every_split_runs_once_and_the_declared_one_first(stand_ins, monkeypatch):
     rounds = Choice(place=("settings", "iterations"), splits="rounds", values=(1, 2))
-    monkeypatch.setitem(budget_split.CHOICES, "aug_pe", (rounds,))
+    monkeypatch.setattr(AugPe, "advice", replace(AugPe.advice, splits=(rounds,)))
     spec, told = declared(), []
     found = optimise_split(
         spec, spec.methods[0], stand_ins, rows=24, told=lambda trial, left: told.append(left)

@@ -93,7 +93,8 @@ def test_an_engine_asks_for_its_own_devices():
 def asked(name, stage, declared, **settings):
     """GPUs of a stage of a method on a base."""
     method = bound_method(name, settings, terms(declared))
-    return gpus(model_step(declared, *method.models_run(stage)))
+    steps = {CANDIDATE_CORPUS: method.writing()} | {step.name: step for step in method.stages()}
+    return gpus(model_step(declared, *steps[stage].models))
 
 
 def terms(declared):
@@ -108,7 +109,7 @@ def terms(declared):
         ("epsvec", "dataset_vectors", {}, 0),
         ("epsvec", CANDIDATE_CORPUS, {"rejection": {"judge": "rubric"}}, 0),
         ("epsvec", CANDIDATE_CORPUS, {"rejection": {"judge": "likelihood"}}, 1),
-        ("aug_pe", "evolution", {}, 0),
+        ("aug_pe", "population", {}, 0),
         ("dp_fine_tuning", FINETUNED_GENERATOR, {"architecture": "decoder_only"}, 1),
         ("dp_fine_tuning", FINETUNED_GENERATOR, {}, 1),
         ("downstream_fine_tuning", "downstream_model", {"task": "classification"}, 0),

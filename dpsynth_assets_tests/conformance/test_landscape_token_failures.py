@@ -198,7 +198,7 @@ def observe(private, config):
     plan = method.plan(3.0)
     assert plan.refusal is None
     (stage,) = plan.stages
-    release = method.release(stage, private, public, None, lambda share, message: None)
+    release = stage.release(private, public, None, lambda share, message: None)
     facts = tuple(sorted(release.value.facts.items()))
     lengths = release.value.rows["n_tokens"]
     return Observable(release.cost.event, len(lengths), int(lengths.max()), facts)

@@ -74,7 +74,7 @@ def test_a_histogram_that_a_stage_reads_is_behind_its_corpus_needed_or_not():
     """The charge names it among its inputs, and the label counts what the charge names."""
     plan = plan_of(method("mean_uniform", **PREDICTION))
     planned = plan.method("mean_uniform")
-    assert not planned.method.uses_histogram
+    assert not planned.plan.stages[0].follows_clusters
     assert list(plan.graph.events_behind(planned.corpus)) == [plan.histogram.event]
 
 

@@ -114,13 +114,24 @@ def test_it_runs_in_one_call_and_pays(installed):
     assert "reserve" in out
 
 
-def test_the_rehearsal_of_an_installation_takes_it_in(installed):
+def test_its_defaults_candidates_and_splits_are_its_own(installed):
     out = run(
         installed,
-        "from dpsynth_assets_tests.security.leak_planting import rehearsed\n"
-        "print(rehearsed()['public_copy'])",
+        "from dpsynth_assets.advice.advice import advise\n"
+        "from dpsynth_assets.advice.budget_split import choices_of, optimise_split\n"
+        "from dpsynth_assets.datasets import PrivateDatasetSpec\n"
+        "from dpsynth_assets.methods.planning import plan_dataset\n"
+        "fields = {'name': 'notes', 'source': {'path': 'notes.csv'},\n"
+        "          'columns': {'labels': ['label']},\n"
+        "          'public_facts': {'labels': {'label': ['good', 'bad']}},\n"
+        "          'budget': {'epsilon': 4.0, 'delta': 1e-6},\n"
+        "          'methods': [{'method': 'public_copy'}]}\n"
+        "spec = PrivateDatasetSpec.model_validate(fields)\n"
+        "print(plan_dataset(spec).methods[0].config.rows, choices_of(spec).method)\n"
+        "print([each.settings for each in advise(spec, None, rows=30).offers "
+        "if each.method == 'public_copy'])\n",
     )
-    assert out.strip().endswith("{'rows': 4}")
+    assert out.splitlines() == ["20 public_copy", "[{'rows': 30}]"]
 
 
 def test_a_package_that_offers_no_method_is_named(installed):

@@ -61,8 +61,6 @@ def test_a_plan_names_the_schema_where_texts_follow_it(name, settings, follows):
     free = make_terms(public_records=4_000, generator=GENERATOR, language_model=MODEL)
     terms = replace(free, json_schema=DECLARED)
     method = bound_method(name, settings, terms)
-    assert method.follows_schema == follows
-    assert method.form.schema == (DECLARED if follows else None)
     assert (SCHEMA in method.plan(8.0).parameters) == follows
     assert SCHEMA not in bound_method(name, settings, free).plan(8.0).parameters
 
@@ -90,6 +88,9 @@ def test_what_the_packed_decoder_writes_is_free_text(generator, engine):
     endpoint = {"model": "m", "base_url": "https://host/v1"} if engine == "openai" else {}
     spec = EngineSpec(kind=engine, **endpoint)
     terms = make_terms(
-        json_schema=DECLARED, engine=spec, generator=ConditionalGeneratorSpec(**generator)
+        public_records=4_000,
+        json_schema=DECLARED,
+        engine=spec,
+        generator=ConditionalGeneratorSpec(**generator),
     )
-    assert not bound_method("ctcl", {}, terms).follows_schema
+    assert SCHEMA not in bound_method("ctcl", {}, terms).plan(8.0).parameters

@@ -137,7 +137,7 @@ def released(method, private, progress=lambda *_: None):
     assert plan.refusal is None
     (stage,) = plan.stages
     assert stage.draws_passes
-    return method.release(stage, private, public_inputs(), None, progress)
+    return stage.release(private, public_inputs(), None, progress)
 
 
 PAIRS = {"examples_per_context": 2}
@@ -225,7 +225,7 @@ def test_selectors_are_handed_the_logits_of_the_whole_to_the_last_bit(home, logi
     method = bound("mean_clustered")
     whole = read_whole(home.parts("letters").places, "source", with_embeddings=True)
     plan = method.plan(6.0)
-    made = method.release(plan.stages[0], whole, public_inputs(), None, lambda *_: None)
+    made = plan.stages[0].release(whole, public_inputs(), None, lambda *_: None)
     expected = list(logits_handed_over)
     logits_handed_over.clear()
     parted = released(method, in_parts(home, LocalWorkers(1)))

@@ -107,7 +107,7 @@ def trained(method, public, private, folder):
     assert stage.in_parts
     torch.manual_seed(0)
     checkpoint = CheckpointFolders(folder)
-    made = method.release(stage, private, public, checkpoint, silent)
+    made = stage.release(private, public, checkpoint, silent)
     assert made.cost.event == stage.mechanism.event()
     [file] = made.value.files.glob("*.safetensors")
     return load_file(file)

@@ -89,9 +89,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def rehearsed() -> dict[str, dict[str, Any]]:
-    """Settings of every method of that cohort; those of other packages state their own."""
-    others = (name for name in REGISTRY if name not in _SETTINGS and name != "secpe")
-    return _SETTINGS | {name: dict(REGISTRY[name].rehearsal) for name in others}
+    """Settings of every method of that cohort; a new one runs at its own defaults."""
+    return {name: _SETTINGS.get(name, {}) for name in REGISTRY if name != "secpe"}
 
 
 @dataclass(frozen=True)

@@ -161,14 +161,14 @@ class Kept:
 
 def released(name, kind, language_model, texts, **settings):
     """What a method releases, and what its passes drew."""
-    method, plan = planned(name, kind, **settings)
+    _method, plan = planned(name, kind, **settings)
     assert plan.refusal is None, plan.refusal
     private, public = inputs(language_model, texts)
     kept = Kept()
     private = replace(private, passes=kept)
     (stage,) = plan.stages
-    method.check_public(stage, public)
-    return plan, method.release(stage, private, public, None, lambda *_: None), kept.passes
+    stage.check(public)
+    return plan, stage.release(private, public, None, lambda *_: None), kept.passes
 
 
 @pytest.fixture
@@ -446,10 +446,10 @@ def test_a_pass_larger_than_vllm_takes_is_refused_before_a_charge(
     name, language_model, texts, opened_small
 ):
     larger = {"subsets": 100} if name == "few_shot" else {"batches_per_forward": 32}
-    method, plan = planned(name, "vllm", **larger)
+    _method, plan = planned(name, "vllm", **larger)
     _, public = inputs(language_model, texts)
     with pytest.raises(VllmDecoderError, match=f"at most {ROWS} contexts") as refused:
-        method.check_public(plan.stages[0], public)
+        plan.stages[0].check(public)
     assert "\n" not in str(refused.value)
 
 
@@ -458,9 +458,9 @@ def test_a_cache_smaller_than_a_pass_is_refused_before_a_charge(
 ):
     pool = opened_small._scheduler.kv_cache_manager.block_pool
     monkeypatch.setattr(pool, "num_gpu_blocks", 40)
-    method, plan = planned("mean_uniform", "vllm")
+    _, plan = planned("mean_uniform", "vllm")
     with pytest.raises(VllmDecoderError, match="tokens of keys and values") as refused:
-        method.check_public(plan.stages[0], inputs(language_model, texts)[1])
+        plan.stages[0].check(inputs(language_model, texts)[1])
     assert "\n" not in str(refused.value)
 
 
@@ -470,7 +470,7 @@ def test_rounding_is_never_free(name, language_model, texts, opened_small):
     assert re.match("Expected logit_slack > 0 with decoder: transformers or vllm", plan.refusal)
     _, public = inputs(language_model, texts)
     with pytest.raises(ValueError, match="Expected logit_slack > 0"):
-        method.check_public(method.stages()[0], public)
+        method.stages()[0].check(public)
 
 
 def test_a_model_that_vllm_cannot_load_gives_one_line(language_model, tmp_path):
@@ -491,9 +491,9 @@ def test_a_declaration_opens_vllm_and_its_weights_once(language_model, texts, se
     private, public = inputs(language_model, texts)
     (stage,) = plan.stages
     seeded()
-    method.check_public(stage, public)
+    stage.check(public)
     (first,) = opening._opened.values()
-    made = method.release(stage, private, public, None, lambda *_: None)
+    made = stage.release(private, public, None, lambda *_: None)
     assert len(made.value.rows)
     assert made.cost.event == plan.event
     assert list(opening._opened.values()) == [first]

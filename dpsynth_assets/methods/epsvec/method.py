@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from dpsynth_assets.files.disk_room import Room
-from dpsynth_assets.methods.base import CohortTerms, Method
-from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts, behind
+from dpsynth_assets.methods.base import CohortTerms, Method, planned, refused
+from dpsynth_assets.methods.candidates import Advice, Candidate, Choice, DeclaredFacts, behind
+from dpsynth_assets.methods.capabilities import ServesRows
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig, vector_settings
 from dpsynth_assets.methods.epsvec.plan import Calibration, noise_parameters
 from dpsynth_assets.methods.epsvec.stages import (
@@ -27,8 +28,9 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
-from dpsynth_assets.methods.models_run import TEXT_EMBEDDER, RunModel
-from dpsynth_assets.methods.on_generator import GeneratorChoice, OnGenerator
+from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
+from dpsynth_assets.methods.on_generator import READS_GENERATOR, GeneratorChoice, OnGenerator
+from dpsynth_assets.methods.rejection_sampling import RowFilter, judged_inputs
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     Mechanism,
@@ -36,7 +38,9 @@ from dpsynth_assets.methods.stages import (
     Stage,
     StageRelease,
     SyntheticCorpus,
+    Writing,
 )
+from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.privacy.guarantees import STATES, GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram
@@ -69,6 +73,20 @@ PRETRAINED_TOP_P = 0.95
 """Rows come from tokens of this probability together (docs/methods.md has the figures)."""
 
 
+def _defaults(terms: CohortTerms) -> Mapping[str, Any]:
+    """Leaves out the least likely tokens where a dataset file declares the base.
+
+    A pretrained model has tens of thousands of tokens, and its tail writes words that are none.
+    """
+    return {} if terms.language_model is None else {"top_p": PRETRAINED_TOP_P}
+
+
+def _after_ctcl(facts: DeclaredFacts) -> tuple[Candidate, ...]:
+    """After ctcl, with what it leaves of the budget."""
+    settings = {"generator": "ctcl", **vector_settings(facts)}
+    return (Candidate(line="epsvec_on_ctcl", settings=settings, **behind("ctcl")),)
+
+
 class EpsVec(Method[EpsVecConfig]):
     """Banayeeanzade et al. 2026: fixed shots and dataset vectors, then steered decoding."""
 
@@ -81,30 +99,23 @@ class EpsVec(Method[EpsVecConfig]):
     arxiv: ClassVar[str] = "2602.21218"
     guarantee: ClassVar[GuaranteeType] = GuaranteeType.DP
     config_type = EpsVecConfig
-    free_settings: ClassVar[frozenset[str]] = _WRITING
+    # Each row behind one of twelve public texts that records voted for, steered by vectors.
+    advice = Advice(
+        defaults=_defaults,
+        candidates=lambda facts: (Candidate(line="epsvec", settings=vector_settings(facts)),),
+        splits=(
+            Choice(
+                place=("settings", "shots_share"),
+                splits="fixed shots and vectors",
+                values=(0.03, 0.1, 0.3, 0.6),
+            ),
+        ),
+    )
 
-    @classmethod
-    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
-        """Each row behind one of twelve public texts that records voted for, steered by vectors."""
-        return (Candidate(line=cls.name, settings=vector_settings(facts)),)
-
-    @classmethod
-    def default_settings(cls, terms: CohortTerms) -> Mapping[str, Any]:
-        """Leaves out the least likely tokens where a dataset file declares the base.
-
-        A pretrained model has tens of thousands of tokens, and its tail writes words that are none.
-        """
-        return {} if terms.language_model is None else {"top_p": PRETRAINED_TOP_P}
-
-    @property
-    def follows_schema(self) -> bool:
-        """Always: candidates, negatives and rows are written under the schema."""
-        return True
-
-    @property
-    def uses_engine(self) -> bool:
-        """Always: everything is written and read through the engine."""
-        return True
+    @cached_property
+    def form(self) -> TextForm:
+        """The form of candidates, negatives and rows: all are written under the schema."""
+        return self.terms.form()
 
     @property
     def public_inputs(self) -> frozenset[str]:
@@ -117,22 +128,24 @@ class EpsVec(Method[EpsVecConfig]):
             needed.add("public_corpus")
         return frozenset(needed)
 
-    def models_run(self, stage: str) -> tuple[RunModel, ...]:
-        """The embedder of votes, and the engine of all else with the judge of rows."""
-        if stage == SHOTS:
-            return (TEXT_EMBEDDER,) if self.config.noisy_shots else ()
-        judge = self.config.rejection if stage == CANDIDATE_CORPUS else None
-        return (self.terms.engine, *(() if judge is None else judge.models_run()))
+    def writing(self) -> Writing:
+        """Rows are written by the engine from shots and vectors, and judged."""
+        config, judge = self.config, self.config.rejection
+        return Writing(
+            reads=self.public_inputs | judged_inputs(judge),
+            engine=self.terms.engine,
+            runs=(self.terms.engine, *(() if judge is None else judge.models_run())),
+            examples_in_prompt=config.shots if config.use_fixed_shots else 1,
+            rows=config.rows,
+            row_tokens=config.max_new_tokens,
+            work=partial(self.work, CANDIDATE_CORPUS),
+            write=self.write,
+        )
 
-    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def work(self, step: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts texts that are written, and texts whose states are read behind prompts."""
         del plan
-        return counted_work(self.config, self.terms, stage, sizes)
-
-    @property
-    def examples_in_prompt(self) -> int:
-        """Fixed shots of a prompt."""
-        return self.config.shots if self.config.use_fixed_shots else 1
+        return counted_work(self.config, self.terms, step, sizes)
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which both releases cost at most `target_epsilon`."""
@@ -142,13 +155,16 @@ class EpsVec(Method[EpsVecConfig]):
         )
         refusal = calibration.refusal()
         if refusal is not None:
-            return self.refused(refusal, settings)
+            return refused(self, refusal, settings)
         shots = calibration.shots()
         vectors = calibration.vectors(None if shots is None else shots.event())
         found: dict[str, Mechanism | None] = {SHOTS: shots, VECTORS: vectors}
-        return self.planned(
+        return planned(
+            self,
             {stage: mechanism for stage, mechanism in found.items() if mechanism is not None},
             {**settings, **noise_parameters(shots, vectors)},
+            form=self.form,
+            free=_WRITING,
             epsilon=calibration.epsilon(shots, vectors),
             rows_estimate=self.config.rows,
             rests_on={VECTORS: {STATES: {"passes": "alone"}}},
@@ -160,7 +176,7 @@ class EpsVec(Method[EpsVecConfig]):
             Stage(
                 name=CANDIDATES,
                 title="Texts the model writes of each label, without any record.",
-                public=True,
+                **self._made(CANDIDATES),
             ),
             Stage(
                 name=SHOTS,
@@ -169,7 +185,7 @@ class EpsVec(Method[EpsVecConfig]):
                 needs_embeddings=self.config.private_histogram,
                 in_parts=self.config.private_histogram,
                 after=(CANDIDATES,),
-                public=not self.config.private_histogram,
+                **(self._drawn if self.config.private_histogram else self._made)(SHOTS),
             ),
         ]
         before = (SHOTS,) if self.config.use_fixed_shots else ()
@@ -178,7 +194,7 @@ class EpsVec(Method[EpsVecConfig]):
                 name=NEGATIVES,
                 title="What the model writes from the fixed shots, and its states inside it.",
                 after=before,
-                public=True,
+                **self._made(NEGATIVES),
             ),
             Stage(
                 name=VECTORS,
@@ -186,6 +202,8 @@ class EpsVec(Method[EpsVecConfig]):
                 in_parts=True,
                 in_model=True,
                 after=(*before, NEGATIVES),
+                **self._drawn(VECTORS),
+                takes=room_of_vectors,
             ),
         ]
         return (
@@ -193,27 +211,31 @@ class EpsVec(Method[EpsVecConfig]):
             *(vectors if self.config.use_vectors else []),
         )
 
-    def check_public(self, stage: Stage, public: PublicInputs) -> None:
+    def _step(self, name: str) -> dict[str, Any]:
+        """Keywords of every stage: the embedder casts votes, and all else is the engine's."""
+        embedder = (TEXT_EMBEDDER,) if self.config.noisy_shots else ()
+        return {
+            "reads": self.public_inputs,
+            "engine": self.terms.engine,
+            "runs": embedder if name == SHOTS else (self.terms.engine,),
+            "work": partial(self.work, name),
+            "check": self.check_public,
+            "free": _LATER[name],
+        }
+
+    def _made(self, name: str) -> dict[str, Any]:
+        return {**self._step(name), "make": partial(self.make_public, name)}
+
+    def _drawn(self, name: str) -> dict[str, Any]:
+        return {**self._step(name), "draws": self.release}
+
+    def check_public(self, public: PublicInputs) -> None:
         """Reads the schema in the model's tokens, where there is one."""
-        del stage
         if self.form.schema is not None and public.engine is not None:
             public.engine.require_schema(self.form.schema, self.form.text_start)
 
-    def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Leaves out what only later stages and writing depend on."""
-        free = self.free_settings | _LATER[stage]
-        return {name: value for name, value in parameters.items() if name not in free}
-
-    def room(self, stage: Stage, public: PublicInputs) -> Room:
-        """Counts the states of the negatives: vectors are means of as many or fewer of them."""
-        room = super().room(stage, public)
-        if stage.name != VECTORS:
-            return room
-        states = public.released[NEGATIVES].folder.iterdir()
-        return replace(room, release=sum(file.stat().st_size for file in states))
-
     def make_public(
-        self, stage: Stage, public: PublicInputs, folder: Path, progress: ProgressCallback
+        self, stage: str, public: PublicInputs, folder: Path, progress: ProgressCallback
     ) -> StageRelease:
         """Writes candidates or negatives, or draws shots without a histogram."""
         work = self._work(public)
@@ -222,7 +244,7 @@ class EpsVec(Method[EpsVecConfig]):
             SHOTS: work.draw_shots,
             NEGATIVES: work.make_negatives,
         }
-        return StageRelease(facts=make[stage.name](folder, progress), files=folder)
+        return StageRelease(facts=make[stage](folder, progress), files=folder)
 
     def release(
         self,
@@ -254,7 +276,8 @@ class EpsVec(Method[EpsVecConfig]):
         Raises:
             ValueError: If the vectors belong to another model than the engine runs.
         """
-        return write_corpus(self._writer(public), self.row_filter(public), rows, progress)
+        kept = RowFilter.of(self.config.rejection, self.terms, public, self.form)
+        return write_corpus(self._writer(public), kept, rows, progress)
 
     @contextmanager
     def open_rows(self, public: PublicInputs) -> Iterator[VectorRows]:
@@ -266,6 +289,8 @@ class EpsVec(Method[EpsVecConfig]):
             ValueError: If the vectors belong to another model than the engine runs.
         """
         yield VectorRows(self._writer(public))
+
+    capabilities = (ServesRows(open_rows),)
 
     def _writer(self, public: PublicInputs) -> Writer:
         work = self._work(public)
@@ -281,6 +306,13 @@ class EpsVec(Method[EpsVecConfig]):
 
     def _work(self, public: PublicInputs) -> StageWork:
         return StageWork(config=self.config, terms=self.terms, public=public)
+
+
+def room_of_vectors(stage: Stage, public: PublicInputs) -> Room:
+    """Counts the states of the negatives: vectors are means of as many or fewer of them."""
+    del stage
+    states = public.released[NEGATIVES].folder.iterdir()
+    return Room(release=sum(file.stat().st_size for file in states))
 
 
 class EpsVecOnGeneratorConfig(GeneratorChoice, EpsVecConfig):
@@ -299,15 +331,12 @@ class EpsVecOnGenerator(OnGenerator, EpsVec):
     name: ClassVar[str] = "epsvec_on_generator"
     title: ClassVar[str] = "EPSVec on a fine-tuned generator"
     config_type = EpsVecOnGeneratorConfig
-
-    @classmethod
-    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
-        """After ctcl, with what it leaves of the budget."""
-        settings = {"generator": "ctcl", **vector_settings(facts)}
-        return (Candidate(line="epsvec_on_ctcl", settings=settings, **behind("ctcl")),)
+    advice = Advice(defaults=_defaults, candidates=_after_ctcl)
 
     @contextmanager
     def open_rows(self, public: PublicInputs) -> Iterator[VectorRows]:
         """Opens released shots and vectors on the generator they were made with."""
         with super().open_rows(self._on_generator(public)) as rows:
             yield rows
+
+    capabilities = (READS_GENERATOR, ServesRows(open_rows))

@@ -69,8 +69,10 @@ def read_prompts(config: EvolutionConfig, terms: CohortTerms) -> tuple[PromptFil
     known = list(label_variables(config, terms).values())
     texts: dict[str, Any] = dict.fromkeys((SAMPLE, MASKED_SAMPLE, WORD_COUNT), "")
     found = []
-    for name, given in (("random_prompt", {}), ("variation_prompt", texts)):
-        source = getattr(config, name)
+    for name, source, given in (
+        ("random_prompt", config.random_prompt, {}),
+        ("variation_prompt", config.variation_prompt, texts),
+    ):
         if source is None:
             raise PromptError(f"Expected {name}, got none. Give a prompt file.")
         prompt = read_prompt(source)

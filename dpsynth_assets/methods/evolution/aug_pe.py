@@ -6,7 +6,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
+from dpsynth_assets.methods.base import planned, refused
+from dpsynth_assets.methods.candidates import Advice, Candidate, Choice
 from dpsynth_assets.methods.counted_labels import LabelCounts
 from dpsynth_assets.methods.evolution.aug_pe_votes import (
     VOTES_PER_RECORD,
@@ -15,6 +16,7 @@ from dpsynth_assets.methods.evolution.aug_pe_votes import (
 )
 from dpsynth_assets.methods.evolution.config import AugPeConfig, VotedConfig
 from dpsynth_assets.methods.evolution.method import (
+    FREE_SETTINGS,
     STAGE,
     EvolutionMethod,
     evolution_settings,
@@ -40,6 +42,9 @@ from dpsynth_assets.privacy.voting import voting_noise_std
 LABEL_STAGE = "label_histogram"
 """Name of the stage that releases noisy label counts."""
 
+_OF_LABELS = ("method", "label_noise_std")
+"""Parameters that the label histogram depends on."""
+
 
 VotedT = TypeVar("VotedT", bound=VotedConfig)
 
@@ -56,19 +61,21 @@ class VotedEvolution(EvolutionMethod[VotedT]):
     def stages(self) -> tuple[Stage, ...]:
         """The histogram of labels, where shares are released, and the population."""
         released = self.config.label_shares == "released"
-        labels = Stage(
-            name=LABEL_STAGE,
+        labels = self.stage(
+            LABEL_STAGE,
             title="Noisy numbers of records of each label, which share out the population.",
             kinds=("polars",),
             in_parts=True,
+            draws=self.release,
         )
-        population = Stage(
-            name=STAGE,
+        population = self.stage(
+            STAGE,
             title="Texts that won the noisy votes of the private records, round by round.",
             kinds=("pytorch", "polars"),
             needs_embeddings=True,
             in_parts=True,
             after=(LABEL_STAGE,) if released else (),
+            draws=self.release,
         )
         return (labels, population) if released else (population,)
 
@@ -83,7 +90,7 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         """
         refusal = self.refusal(target_epsilon)
         if refusal is not None:
-            return self.refused(refusal, self.config.model_dump(mode="json"))
+            return refused(self, refusal, self.config.model_dump(mode="json"))
         found = remembered(
             self._cache_key(target_epsilon), lambda: self._calibrated(target_epsilon)
         )
@@ -92,18 +99,18 @@ class VotedEvolution(EvolutionMethod[VotedT]):
             f"Gaussian of {found['noise_std']:.4g} votes on each candidate in each of "
             f"{self.config.iterations} rounds"
         )
-        return self.planned(
+        parameters = {**self.settings(), **found, "noise": noise}
+        of_labels = {name: parameters[name] for name in _OF_LABELS if name in parameters}
+        return planned(
+            self,
             self._mechanisms(found),
-            {**self.settings(), **found, "noise": noise},
+            parameters,
+            form=self.form,
+            free=FREE_SETTINGS,
+            settings={LABEL_STAGE: of_labels},
             epsilon=epsilon,
             rows_estimate=self.config.rows,
         )
-
-    def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects what a stage depends on; the label histogram depends on no other setting."""
-        if stage == LABEL_STAGE:
-            return {name: parameters[name] for name in ("method", "label_noise_std")}
-        return super().stage_settings(stage, parameters)
 
     def label_shares(self, public: PublicInputs) -> np.ndarray:
         """Computes equal shares, or those of the released histogram, denoised.
@@ -237,8 +244,11 @@ class AugPe(VotedEvolution[AugPeConfig]):
     name: ClassVar[str] = "aug_pe"
     title: ClassVar[str] = "Aug-PE: private evolution of texts"
     config_type = AugPeConfig
-
-    @classmethod
-    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
-        """A population as large as the corpus: votes choose its rows themselves."""
-        return (Candidate(line=cls.name, settings=evolution_settings(facts)),)
+    # A population as large as the corpus: votes choose its rows themselves.
+    advice = Advice(
+        candidates=lambda facts: (Candidate(line="aug_pe", settings=evolution_settings(facts)),),
+        splits=(
+            Choice(place=("settings", "iterations"), splits="rounds of votes", values=(1, 2, 3, 5)),
+        ),
+        for_rows=lambda rows: {"population": rows},
+    )

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts, behind
+from dpsynth_assets.methods.candidates import Advice, Candidate, DeclaredFacts, behind
+from dpsynth_assets.methods.capabilities import BuildsOn, Evolves
 from dpsynth_assets.methods.evolution.aug_pe import VotedEvolution
 from dpsynth_assets.methods.evolution.config import AugPeFromCorpusConfig
 from dpsynth_assets.methods.evolution.method import STAGE, evolution_settings
 from dpsynth_assets.methods.evolution.text_api import ShareCallback, TextApi
-from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.inputs import PublicInputs, rows_behind
 from dpsynth_assets.methods.stages import Stage
 
 
@@ -52,6 +53,12 @@ class StartingRows:
         return self.api.vary(texts, labels, degree=degree, seed=seed, progress=progress)
 
 
+def _after_ctcl(facts: DeclaredFacts) -> tuple[Candidate, ...]:
+    """After ctcl, whose rows lie near the records: one round less."""
+    settings = {"corpus": "ctcl", **evolution_settings(facts), "iterations": 2}
+    return (Candidate(line="aug_pe_from_ctcl", settings=settings, **behind("ctcl")),)
+
+
 class AugPeFromCorpus(VotedEvolution[AugPeFromCorpusConfig]):
     """Aug-PE (Xie et al. 2024) from the rows of another DP corpus of the same cohort.
 
@@ -62,33 +69,23 @@ class AugPeFromCorpus(VotedEvolution[AugPeFromCorpusConfig]):
     name: ClassVar[str] = "aug_pe_from_corpus"
     title: ClassVar[str] = "Aug-PE from another corpus"
     config_type = AugPeFromCorpusConfig
-
-    @classmethod
-    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
-        """After ctcl, whose rows lie near the records: one round less."""
-        settings = {"corpus": "ctcl", **evolution_settings(facts), "iterations": 2}
-        return (Candidate(line="aug_pe_from_ctcl", settings=settings, **behind("ctcl")),)
-
-    @property
-    def builds_on(self) -> tuple[str, ...]:
-        """The corpus that the first population is."""
-        return (self.config.corpus,)
+    advice = Advice(candidates=_after_ctcl)
+    capabilities = (Evolves(STAGE), BuildsOn(corpora=lambda own: (own.config.corpus,)))
 
     def stages(self) -> tuple[Stage, ...]:
         """Those of Aug-PE; the population reads the other corpus."""
-        return tuple(
-            replace(stage, reads_corpora=stage.name == STAGE) for stage in super().stages()
-        )
+        *before, population = super().stages()
+        own = replace(population, reads_corpora=True, check=self.check_with_corpus)
+        return (*before, own)
 
-    def check_public(self, stage: Stage, public: PublicInputs) -> None:
+    def check_with_corpus(self, public: PublicInputs) -> None:
         """Asks for the other corpus, beside what Aug-PE asks for."""
-        super().check_public(stage, public)
-        if stage.name == STAGE:
-            self.rows_behind(self.config.corpus, public)
+        self.check_public(public)
+        rows_behind(self.config.corpus, public)
 
     def writer(self, public: PublicInputs) -> TextApi:
         """Opens the writer, which begins with released rows."""
-        rows = self.rows_behind(self.config.corpus, public)
+        rows = rows_behind(self.config.corpus, public)
         by_label = {
             label: list(filter(self.form.read, rows.filter(rows["label"] == label)["text"]))
             for label in self.terms.labels

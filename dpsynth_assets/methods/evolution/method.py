@@ -2,14 +2,16 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.files.disk_room import Room, bytes_of_texts
 from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.candidates import DeclaredFacts
+from dpsynth_assets.methods.capabilities import Capability, Evolves
 from dpsynth_assets.methods.evolution.apis import open_api, read_prompts
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.evolution import Evolution, VoteFunction
@@ -24,18 +26,23 @@ from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.evolution.text_api import TextApi
 from dpsynth_assets.methods.evolution.writing import write_rows
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.rejection_sampling import RowFilter, judged_inputs
 from dpsynth_assets.methods.stages import (
-    CANDIDATE_CORPUS,
     MethodPlan,
     Stage,
     StageRelease,
     SyntheticCorpus,
+    Writing,
 )
+from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.decoding import attention_limit
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 
 STAGE = "population"
+
+FREE_SETTINGS = frozenset({"rows", "rows_per_forward"})
+"""Settings that no evolution depends on."""
 
 EvolutionT = TypeVar("EvolutionT", bound=EvolutionConfig)
 
@@ -65,7 +72,7 @@ def evolution_settings(facts: DeclaredFacts) -> dict[str, Any]:
 class EvolutionMethod(Method[EvolutionT]):
     """A population evolves under released votes; rows are its survivors and their variations."""
 
-    free_settings: ClassVar[frozenset[str]] = frozenset({"rows", "rows_per_forward"})
+    capabilities: ClassVar[tuple[Capability, ...]] = (Evolves(STAGE),)
 
     @abstractmethod
     def label_shares(self, public: PublicInputs) -> np.ndarray:
@@ -77,19 +84,45 @@ class EvolutionMethod(Method[EvolutionT]):
         model = {"public_language_model"} if self.config.api == "public_model" else set()
         return frozenset({"text_embedder", *model})
 
-    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
-        """Counts the texts of all rounds and their embeddings, or rows beside the survivors."""
-        del plan
-        if stage == STAGE:
-            return self._rounds(sizes)
-        if stage == CANDIDATE_CORPUS:
-            new = max(0, self.config.rows - self.config.population)
-            shown = Work(embedded=min(sizes.documents, _SHOWN) * sizes.text_tokens)
-            return self._variations(new, self.config.last_degree, sizes) + shown
-        return Work()
+    @property
+    def _engine(self) -> EngineSpec | None:
+        return self.terms.engine if self.config.api == "engine" else None
 
-    def _rounds(self, sizes: PublicSizes) -> Work:
+    def stage(self, name: str, **own: Any) -> Stage:
+        """A stage: all of them read the same, and have the room of the evolution.
+
+        What the schema leaves unwritten is told before the first charge.
+        """
+        if name == STAGE:
+            own["work"] = self.rounds_work
+        if name == STAGE or self.form.schema is not None:
+            own.setdefault("check", self.check_public)
+        return Stage(
+            name=name, reads=self.public_inputs, engine=self._engine, takes=self.room, **own
+        )
+
+    def writing(self) -> Writing:
+        """Rows are the last survivors and variations of them."""
+        config = self.config
+        return Writing(
+            reads=self.public_inputs | judged_inputs(config.rejection),
+            engine=self._engine,
+            rows=config.rows,
+            row_tokens=config.max_new_tokens,
+            work=self.rows_work,
+            write=self.write,
+        )
+
+    def rows_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts the rows beside the survivors."""
+        del plan
+        new = max(0, self.config.rows - self.config.population)
+        shown = Work(embedded=min(sizes.documents, _SHOWN) * sizes.text_tokens)
+        return self._variations(new, self.config.last_degree, sizes) + shown
+
+    def rounds_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """First texts and T - 1 rounds of variations; a round embeds candidates, or K of each."""
+        del plan
         config = self.config
         candidates, longest = config.population * config.variations, config.max_new_tokens
         counted = sizes.writing(
@@ -118,20 +151,13 @@ class EvolutionMethod(Method[EvolutionT]):
         begun = own * (1.0 - degree)
         return sizes.writing(texts, sizes.frame(0), longest, rows=rows, begun=begun)
 
-    @property
-    def follows_schema(self) -> bool:
-        """Always: texts are written from left to right."""
-        return True
+    @cached_property
+    def form(self) -> TextForm:
+        """The form of its texts, which are written from left to right."""
+        return self.terms.form()
 
-    @property
-    def uses_engine(self) -> bool:
-        """Whether prompt files say what is written."""
-        return self.config.api == "engine"
-
-    def check_public(self, stage: Stage, public: PublicInputs) -> None:
+    def check_public(self, public: PublicInputs) -> None:
         """Loads the model that writes."""
-        if stage.name != STAGE and self.form.schema is None:
-            return  # What the schema leaves unwritten is told before the first charge.
         if public.language_model is not None and self.config.api == "public_model":
             self._require_room(public.language_model)
         api = open_api(self.config, self.terms, public, self.form)
@@ -153,10 +179,11 @@ class EvolutionMethod(Method[EvolutionT]):
 
     def room(self, stage: Stage, public: PublicInputs) -> Room:
         """Counts the candidates of all rounds at full length: they are released and kept."""
+        del stage, public
         config = self.config
         candidates = config.population * (config.variations + 1) * (config.iterations + 1)
         texts = bytes_of_texts(candidates, config.max_new_tokens)
-        return replace(super().room(stage, public), release=texts, kept=texts)
+        return Room(release=texts, kept=texts)
 
     def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:
         """Writes the last survivors and variations of them.
@@ -174,7 +201,7 @@ class EvolutionMethod(Method[EvolutionT]):
             self.config,
             public.seed,
             progress,
-            kept=self.row_filter(public),
+            kept=RowFilter.of(self.config.rejection, self.terms, public, self.form),
             form=self.form,
         )
 

@@ -1,16 +1,19 @@
 """SecPE: a population evolves under the votes of clusters that were released once."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dpsynth_assets.datasets.secrets import incidence_digest
-from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
+from dpsynth_assets.methods.base import planned, refused
+from dpsynth_assets.methods.candidates import Advice, Candidate, DeclaredFacts
+from dpsynth_assets.methods.capabilities import Evolves, ProtectsSecrets
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.method import (
+    FREE_SETTINGS,
     ONCE_SETTINGS,
     STAGE,
     EvolutionMethod,
@@ -48,6 +51,13 @@ _OF_EVOLUTION = frozenset(
 """Settings that the paid stage does not depend on."""
 
 
+def _for_secrets(facts: DeclaredFacts) -> tuple[Candidate, ...]:
+    """As Aug-PE, where secrets are declared."""
+    asks = "secrets, and a tight accountant; it protects them alone, not whole records"
+    settings = evolution_settings(facts)
+    return (Candidate(line="secpe", settings=settings, asks=asks, concerns="secrets"),)
+
+
 class SecPe(EvolutionMethod[SecPeConfig]):
     """Wang et al. 2025: noisy centres and counts of clusters vote in place of the records."""
 
@@ -60,13 +70,8 @@ class SecPe(EvolutionMethod[SecPeConfig]):
     arxiv: ClassVar[str] = "2510.10990"
     guarantee = GuaranteeType.SECRET
     config_type = SecPeConfig
-
-    @classmethod
-    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
-        """As Aug-PE, for whoever declares secrets."""
-        asks = "secrets, and a tight accountant; it protects them alone, not whole records"
-        settings = evolution_settings(facts)
-        return (Candidate(line=cls.name, settings=settings, asks=asks, concerns="secrets"),)
+    advice = Advice(candidates=_for_secrets)
+    capabilities = (Evolves(STAGE), ProtectsSecrets(lambda own: own.config.secret_share))
 
     @property
     def public_inputs(self) -> frozenset[str]:
@@ -75,8 +80,8 @@ class SecPe(EvolutionMethod[SecPeConfig]):
 
     def stages(self) -> tuple[Stage, ...]:
         """The paid clusters, and the population, which follows from them."""
-        clusters = Stage(
-            name=CLUSTER_STAGE,
+        clusters = self.stage(
+            CLUSTER_STAGE,
             title=(
                 "Public clusters moved by sampled private records, counts and centres with noise "
                 "(SecPE, Algorithm 2). Protects declared secrets only: no record, no other content."
@@ -85,13 +90,15 @@ class SecPe(EvolutionMethod[SecPeConfig]):
             needs_embeddings=True,
             needs_secrets=True,
             in_parts=True,
+            draws=self.release,
+            free=_OF_EVOLUTION,
         )
-        population = Stage(
-            name=STAGE,
+        population = self.stage(
+            STAGE,
             title="Texts that won the votes of the released clusters, round by round.",
             kinds=("pytorch", "polars"),
             after=(CLUSTER_STAGE,),
-            public=True,
+            make=self.make_public,
         )
         return (clusters, population)
 
@@ -108,10 +115,13 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         except IncidenceError as error:
             refusal, mechanism = str(error), None
         if mechanism is None:
-            return self.refused(refusal or "", self.config.model_dump(mode="json"))
-        return self.planned(
+            return refused(self, refusal or "", self.config.model_dump(mode="json"))
+        return planned(
+            self,
             {CLUSTER_STAGE: mechanism},
             {**self.settings(), **self._parameters(mechanism, calibration.share)},
+            form=self.form,
+            free=FREE_SETTINGS,
             guarantee=self._guarantee,
             epsilon=(
                 epsilon_of([mechanism.event()], self.terms.delta, self.terms.accountant)
@@ -158,12 +168,6 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         # Without record_level it is given no share of any ε, and needs none.
         return super().refusal(target_epsilon if self.config.record_level else 1.0)
 
-    def stage_settings(self, stage: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects what a stage depends on; the clusters depend on no setting of the evolution."""
-        if stage == CLUSTER_STAGE:
-            return {name: v for name, v in parameters.items() if name not in _OF_EVOLUTION}
-        return super().stage_settings(stage, parameters)
-
     def label_shares(self, public: PublicInputs) -> np.ndarray:
         """Computes equal shares, or those of the released counts."""
         if self.config.label_shares == "equal":
@@ -202,7 +206,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         return Release(value=made, cost=cost)
 
     def make_public(
-        self, stage: Stage, public: PublicInputs, folder: Path, progress: ProgressCallback
+        self, public: PublicInputs, folder: Path, progress: ProgressCallback
     ) -> StageRelease:
         """Evolves the population under the votes of the released clusters.
 
@@ -217,7 +221,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         return self.evolve(
             public,
             votes,
-            identity={"stage": stage.name},
+            identity={"stage": STAGE},
             checkpoint=Unkept(folder),
             progress=progress,
         )

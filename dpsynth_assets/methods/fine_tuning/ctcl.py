@@ -4,13 +4,34 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.methods.candidates import FINE_TUNED, NUMBER, TOPICS, Candidate, DeclaredFacts
+from dpsynth_assets.methods.candidates import (
+    FINE_TUNED,
+    NUMBER,
+    TOPICS,
+    Advice,
+    Candidate,
+    Choice,
+    DeclaredFacts,
+)
 from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
-from dpsynth_assets.methods.fine_tuning.config import CtclConfig
-from dpsynth_assets.methods.fine_tuning.generation import GeneratorMethod
+from dpsynth_assets.methods.fine_tuning.config import CtclConfig, generator_settings
+from dpsynth_assets.methods.fine_tuning.generation import STEPS, GeneratorMethod
 from dpsynth_assets.methods.fine_tuning.generators import required
 from dpsynth_assets.methods.fine_tuning.writing import released_cells
 from dpsynth_assets.methods.inputs import PublicInputs
+
+TOPIC_NOISE = Choice(
+    place=("topic_histogram", "noise_std"),
+    splits="topic histogram and fine-tuning",
+    values=(3, 10, 30),
+)
+
+
+def _of_language_model(facts: DeclaredFacts) -> tuple[Candidate, ...]:
+    """The base's language model, fine-tuned at the settings that suit it."""
+    settings = {"max_document_tokens": facts.text_tokens, "rows": facts.rows}
+    asks = f"{NUMBER}; topic_histogram"
+    return (Candidate(line="ctcl", settings=settings, declared=TOPICS, base=FINE_TUNED, asks=asks),)
 
 
 class Ctcl(GeneratorMethod[CtclConfig]):
@@ -24,17 +45,9 @@ class Ctcl(GeneratorMethod[CtclConfig]):
     )
     arxiv = "2503.12347"
     config_type = CtclConfig
-
-    @classmethod
-    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
-        """The base's language model, fine-tuned at the settings that suit it."""
-        settings = {"max_document_tokens": facts.text_tokens, "rows": facts.rows}
-        asks = f"{NUMBER}; topic_histogram"
-        return (
-            Candidate(
-                line=cls.name, settings=settings, declared=TOPICS, base=FINE_TUNED, asks=asks
-            ),
-        )
+    advice = Advice(
+        defaults=generator_settings, candidates=_of_language_model, splits=(STEPS, TOPIC_NOISE)
+    )
 
     @property
     def public_inputs(self) -> frozenset[str]:
@@ -42,7 +55,7 @@ class Ctcl(GeneratorMethod[CtclConfig]):
         return frozenset({"conditional_generator", "topic_model", "text_embedder", "public_corpus"})
 
     @property
-    def uses_topics(self) -> bool:
+    def follows_topics(self) -> bool:
         """Rows follow the released histogram."""
         return True
 

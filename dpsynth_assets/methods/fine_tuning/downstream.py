@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.methods.base import refused
+from dpsynth_assets.methods.candidates import Advice
 from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, DownstreamConfig
 from dpsynth_assets.methods.fine_tuning.generators import public_texts, trainable
 from dpsynth_assets.methods.fine_tuning.private_training import (
@@ -23,7 +25,7 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
-from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
+from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import (
@@ -58,29 +60,18 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
     paper = "Tan et al. 2025, section 4.1.2, Downstream DPFT"
     arxiv = "2503.12347"
     config_type = DownstreamConfig
-    unadvised = "releases a trained model, no text"
-    writes_corpus = False
-
-    @property
-    def public_inputs(self) -> frozenset[str]:
-        """Public text on which the loss that is reported is measured."""
-        return frozenset({"public_corpus"} if self.config.task == "next_word" else ())
+    advice = Advice(unadvised="releases a trained model, no text")
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which all steps cost at most `target_epsilon`."""
         refusal = self._refusal()
         if refusal is not None:
-            return self.refused(refusal, self.config.model_dump(mode="json"))
+            return refused(self, refusal, self.config.model_dump(mode="json"))
         return super().plan(target_epsilon)
 
-    def models_run(self, stage: str) -> tuple[RunModel, ...]:
-        """The model that is trained: on a GPU, where there is one, unless it is one layer."""
-        del stage
-        return (LANGUAGE_MODEL_WEIGHTS,) if self.config.task == "next_word" else ()
-
-    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the training of the causal model, or of one layer over embeddings."""
-        del stage, plan
+        del plan
         config = self.config
         layers = config.layers * config.width * (4 * config.width + 3 * config.feed_forward)
         causal = config.task == "next_word"
@@ -89,23 +80,32 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
         return self.training_work(parameters, tokens, sizes)
 
     def stages(self) -> tuple[Stage, ...]:
-        """The trained model."""
+        """The trained model: on a GPU, where there is one, unless it is one layer.
+
+        It reads public text, on which the loss that is reported is measured.
+        """
+        causal = self.config.task == "next_word"
         stage = Stage(
             name=STAGE,
             title="Downstream model trained on the private records by DP-Adam.",
             needs_embeddings=self.config.task == "classification",
-            in_parts=self.config.exact_sums and self.config.task == "next_word",
+            in_parts=self.config.exact_sums and causal,
+            reads=frozenset({"public_corpus"} if causal else ()),
+            runs=(LANGUAGE_MODEL_WEIGHTS,) if causal else (),
+            work=self.work,
+            check=self.check_public,
+            takes=self.room,
+            draws=self.release,
         )
         return (stage,)
 
-    def check_public(self, stage: Stage, public: PublicInputs) -> None:
+    def check_public(self, public: PublicInputs) -> None:
         """Takes the causal model through half a step; the classifier is one linear layer.
 
         Raises:
             TypeError: If a parameter cannot be clipped by example.
             ValueError: If no learning rate can be chosen.
         """
-        del stage
         if self.config.task != "next_word":
             return
         start = self._causal_start(public)
@@ -232,7 +232,7 @@ class NextWordInputs:
 def next_word_settings(config: DownstreamConfig) -> NextWordSettings:
     """Shape of the causal model as `metrics.next_word` trains it on corpora."""
     shape = ("vocabulary", "width", "layers", "heads", "feed_forward", "max_document_tokens")
-    return NextWordSettings(**{name: getattr(config, name) for name in shape})
+    return NextWordSettings(**config.model_dump(include=set(shape)))
 
 
 def _embeddings(private: PrivateInputs) -> np.ndarray:

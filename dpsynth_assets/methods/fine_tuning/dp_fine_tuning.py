@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.methods.candidates import Advice
 from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
-from dpsynth_assets.methods.fine_tuning.config import DpFineTuningConfig
-from dpsynth_assets.methods.fine_tuning.generation import GeneratorMethod
+from dpsynth_assets.methods.fine_tuning.config import DpFineTuningConfig, generator_settings
+from dpsynth_assets.methods.fine_tuning.generation import STEPS, GeneratorMethod
 from dpsynth_assets.methods.fine_tuning.generators import required
 from dpsynth_assets.methods.fine_tuning.writing import equal_cells, released_cells
 from dpsynth_assets.methods.inputs import PublicInputs
@@ -23,7 +24,11 @@ class DpFineTuning(GeneratorMethod[DpFineTuningConfig]):
     )
     arxiv = "2210.14348"
     config_type = DpFineTuningConfig
-    unadvised = "is ctcl without topics; on Yelp ctcl was better (docs/benchmarks.md)"
+    advice = Advice(
+        defaults=generator_settings,
+        unadvised="is ctcl without topics; on Yelp ctcl was better (docs/benchmarks.md)",
+        splits=(STEPS,),
+    )
 
     @property
     def public_inputs(self) -> frozenset[str]:
@@ -34,7 +39,7 @@ class DpFineTuning(GeneratorMethod[DpFineTuningConfig]):
         return frozenset(names)
 
     @property
-    def uses_topics(self) -> bool:
+    def follows_topics(self) -> bool:
         """Whether rows follow topics or the released shares of labels."""
         return self.config.keywords or self.config.label_shares == "released"
 
@@ -62,7 +67,7 @@ class DpFineTuning(GeneratorMethod[DpFineTuningConfig]):
 
     def cells(self, public: PublicInputs, known: Conditioning, rows: int) -> np.ndarray:
         """Topics, or labels alone, in the proportions of the histogram; or labels equally often."""
-        if not self.uses_topics:
+        if not self.follows_topics:
             return equal_cells(known, rows)
         cells = released_cells(public, known, rows)
         if not self.config.keywords:

@@ -1,7 +1,7 @@
 """Methods that fine-tune a generator: one paid stage, then any number of free rows."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil
@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpsynth_assets.files.disk_room import Room
-from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.candidates import Choice
+from dpsynth_assets.methods.capabilities import ReleasesGenerator, ServesRows
 from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,
     conditioning,
     generator_prompts,
 )
-from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig, generator_settings
+from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
 from dpsynth_assets.methods.fine_tuning.generator_inputs import GeneratorInputs, generator_of
 from dpsynth_assets.methods.fine_tuning.generators import (
     public_pairs,
@@ -54,14 +55,17 @@ from dpsynth_assets.methods.models_run import (
     LANGUAGE_MODEL_WEIGHTS,
     RunModel,
 )
+from dpsynth_assets.methods.rejection_sampling import RowFilter, judged_inputs
 from dpsynth_assets.methods.stages import (
-    CANDIDATE_CORPUS,
     FINETUNED_GENERATOR,
     MethodPlan,
     Stage,
     StageRelease,
+    Step,
     SyntheticCorpus,
+    Writing,
 )
+from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.prompt_templates import PromptTemplates
@@ -70,6 +74,8 @@ from dpsynth_assets.privacy.release import Release
 GeneratorConfigT = TypeVar("GeneratorConfigT", bound=GeneratorConfig)
 
 
+STEPS = Choice(place=("settings", "steps"), splits="steps of DP-SGD", values=(2, 4, 8))
+
 _PACKED_STEP = 0.01
 """Seconds of a step of the packed decoder beside its products."""
 
@@ -77,10 +83,10 @@ _PACKED_STEP = 0.01
 class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     """DP-Adam on (condition, document) pairs, then sampling from what came out."""
 
-    @classmethod
-    def default_settings(cls, terms: CohortTerms) -> Mapping[str, Any]:
-        """Chooses settings that suit the base's generator, where the file names none."""
-        return generator_settings(terms)
+    @property
+    @abstractmethod
+    def public_inputs(self) -> frozenset[str]:
+        """Artifacts of the public base that training and writing read."""
 
     @property
     @abstractmethod
@@ -108,43 +114,66 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         return whole and declared is not None and declared.kind == "language_model"
 
     @property
-    def follows_schema(self) -> bool:
-        """Where it writes by the engine: an encoder-decoder does not."""
-        return self.fine_tunes_language_model and not self.terms.engine.is_endpoint
+    @abstractmethod
+    def follows_topics(self) -> bool:
+        """Whether rows follow the released topic histogram."""
+
+    @property
+    def form(self) -> TextForm:
+        """The form of its texts: an encoder-decoder, which no engine serves, follows no schema."""
+        here = not self.terms.engine.is_endpoint
+        return self.terms.form(follows_schema=self.fine_tunes_language_model and here)
 
     @property
     def templates(self) -> PromptTemplates | None:
         """Prompts of the base's language model; None where conditions are aspect lines."""
         return generator_prompts(self.terms, self.config.document_type, keywords=self.has_keywords)
 
-    def models_run(self, stage: str) -> tuple[RunModel, ...]:
-        """Weights that are trained; the engine that serves them, and the judge of rows."""
-        in_floats = {LANGUAGE_MODEL: LANGUAGE_MODEL_WEIGHTS}
-        trained = [in_floats.get(str(name), name) for name in super().models_run(stage)]
-        if stage != CANDIDATE_CORPUS:
-            return tuple(trained)
-        judge = self.config.rejection
-        served = () if self.fine_tunes_language_model else tuple(trained)
-        return (*served, self.terms.engine, *(() if judge is None else judge.models_run()))
+    def writing(self) -> Writing:
+        """Rows are sampled by the engine that serves the weights, and judged."""
+        config, judge = self.config, self.config.rejection
+        served = () if self.fine_tunes_language_model else self._trained
+        return Writing(
+            reads=self.public_inputs | judged_inputs(judge),
+            runs=(*served, self.terms.engine, *(() if judge is None else judge.models_run())),
+            rows=config.rows,
+            row_tokens=config.max_document_tokens,
+            follows_topics=self.follows_topics,
+            work=self.rows_work,
+            write=self.write,
+        )
 
-    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
-        """Counts the training, or the rows that the engine or the packed decoder writes."""
+    @property
+    def _trained(self) -> tuple[RunModel, ...]:
+        """Models that training computes with: weights in floating point."""
+        in_floats = {LANGUAGE_MODEL: LANGUAGE_MODEL_WEIGHTS}
+        return tuple(
+            in_floats.get(str(each), each) for each in Step(reads=self.public_inputs).models
+        )
+
+    def _parameters(self, sizes: PublicSizes) -> float:
+        served = self.fine_tunes_language_model
+        return sizes.parameters.get(LANGUAGE_MODEL if served else CONDITIONAL_GENERATOR, 0.0)
+
+    def stage_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts the training."""
         del plan
-        config, served = self.config, self.fine_tunes_language_model
-        parameters = sizes.parameters.get(LANGUAGE_MODEL if served else CONDITIONAL_GENERATOR, 0.0)
-        if stage == FINETUNED_GENERATOR:
-            return self.training_work(parameters, sizes.text(config.max_document_tokens), sizes)
-        if stage != CANDIDATE_CORPUS:
-            return Work()
+        tokens = sizes.text(self.config.max_document_tokens)
+        return self.training_work(self._parameters(sizes), tokens, sizes)
+
+    def rows_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts the rows that the engine or the packed decoder writes."""
+        del plan
+        config = self.config
         judged = Work() if config.rejection is None else config.rejection.work(config.rows, sizes)
         longest, rows = config.max_document_tokens, config.rows_per_forward
-        if served:
+        if self.fine_tunes_language_model:
             different = None if self.has_keywords else len(self.terms.labels)
             frame = sizes.frame(0)
             written = sizes.writing(config.rows, frame, longest, rows=rows, different=different)
             return written + judged
         steps = ceil(config.rows / rows) * longest
-        products = config.rows * sizes.text(longest) * parameters / 1e9
+        products = config.rows * sizes.text(longest) * self._parameters(sizes) / 1e9
         return Work(trained=products, seconds=steps * _PACKED_STEP) + judged
 
     def stages(self) -> tuple[Stage, ...]:
@@ -154,10 +183,17 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             title="Generator fine-tuned on the private records by DP-Adam.",
             needs_embeddings=self.has_keywords,
             in_parts=self.config.exact_sums,
+            releases_language_model=self.fine_tunes_language_model,
+            reads=self.public_inputs,
+            runs=self._trained,
+            work=self.stage_work,
+            check=self.check_public,
+            takes=self.room,
+            draws=self.release,
         )
         return (stage,)
 
-    def check_public(self, stage: Stage, public: PublicInputs) -> None:
+    def check_public(self, public: PublicInputs) -> None:
         """Takes the public model through half a step: one that cannot be trained costs nothing.
 
         Its weights are dropped afterwards, and read again once the stage is charged.
@@ -166,7 +202,6 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
             ValueError: If an artifact is missing, or no learning rate can be chosen.
         """
-        del stage
         refuse_without_rate(self.config, len(public_texts(public)))
         inputs = self._inputs(public)
         start = inputs.open()
@@ -175,12 +210,13 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
 
     def room(self, stage: Stage, public: PublicInputs) -> Room:
         """Counts the weights and files of the public model, where they lie in a folder here."""
+        del stage
         folder = Path(self.starts_from(public).source)
         trained = training_room(
             stored_shapes(folder), self.config.lora_rank, self.config.prompt_tokens
         )
         release = trained.release + bytes_beside_weights(folder)
-        return replace(super().room(stage, public), release=release, kept=trained.kept)
+        return Room(release=release, kept=trained.kept)
 
     def release(
         self,
@@ -217,7 +253,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         config, kind = self.config, self.terms.engine.kind
         known = self._conditioning(public)
         cells = self.cells(public, known, rows)
-        kept = self.row_filter(public)
+        kept = RowFilter.of(config.rejection, self.terms, public, self.form)
         with open_writer(
             public.released[FINETUNED_GENERATOR].folder,
             self.terms.engine,
@@ -283,6 +319,8 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
                 known.labels, encoder.condition_ids(conditions, bound), strict=True
             )
         }
+
+    capabilities = (ServesRows(open_rows), ReleasesGenerator(prompts))
 
     def _inputs(self, public: PublicInputs) -> GeneratorInputs:
         start = self.starts_from(public)

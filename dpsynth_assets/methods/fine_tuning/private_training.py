@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.base import Method, planned, refused
 from dpsynth_assets.methods.fine_tuning.config import PrivateTrainingConfig
 from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining, PlannedTraining
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.stages import MethodPlan, Stage
-from dpsynth_assets.methods.text_form import SCHEMA
+from dpsynth_assets.methods.text_form import SCHEMA, TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import (
     ExampleLoss,
@@ -81,7 +81,10 @@ class TrainingStart:
 class TrainingMethod(Method[TrainingConfigT]):
     """A method whose one paid stage trains a model by DP-SGD."""
 
-    free_settings = FREE_SETTINGS
+    @property
+    def form(self) -> TextForm:
+        """The form of the texts that it writes."""
+        return self.terms.form(follows_schema=False)
 
     @property
     def declared(self) -> DeclaredTraining:
@@ -93,14 +96,17 @@ class TrainingMethod(Method[TrainingConfigT]):
         parameters = self.config.model_dump(mode="json")
         refusal = self.declared.refusal(self.name, target_epsilon)
         if refusal is not None:
-            return self.refused(refusal, parameters)
+            return refused(self, refusal, parameters)
         training = self.declared.planned(target_epsilon)
-        (stage,) = self.stages()
-        return self.planned(
+        (stage,), writing = self.stages(), self.writing()
+        return planned(
+            self,
             {stage.name: training},
             {**parameters, **training.parameters},
+            form=self.form,
+            free=FREE_SETTINGS,
             epsilon=training.epsilon,
-            rows_estimate=self.default_rows or None,
+            rows_estimate=None if writing is None else writing.rows,
             rests_on={stage.name: {GRADIENTS: training.passes}},
         )
 

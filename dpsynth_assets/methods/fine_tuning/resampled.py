@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.methods.base import Method
+from dpsynth_assets.methods.base import Method, planned
+from dpsynth_assets.methods.candidates import Advice
+from dpsynth_assets.methods.capabilities import BuildsOn
 from dpsynth_assets.methods.fine_tuning.config import ResampledConfig
 from dpsynth_assets.methods.fine_tuning.generators import required
 from dpsynth_assets.methods.fine_tuning.writing import released_histogram
-from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
-from dpsynth_assets.methods.stages import MethodPlan, Stage, SyntheticCorpus
+from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, rows_behind
+from dpsynth_assets.methods.stages import MethodPlan, Stage, SyntheticCorpus, Writing
 from dpsynth_assets.methods.work import PublicSizes, Work
 
 if TYPE_CHECKING:
@@ -30,35 +32,30 @@ class Resampled(Method[ResampledConfig]):
     paper = "Yu et al. 2024, Privacy-preserving instructions for aligning large language models"
     arxiv = "2402.13659"
     config_type = ResampledConfig
-    unadvised = "chooses rows of another method's corpus; it writes none itself"
-    spends = False
-    chooses_rows = True
+    advice = Advice(unadvised="chooses rows of another method's corpus; it writes none itself")
+    capabilities = (BuildsOn(corpora=lambda own: (own.config.corpus,), chooses_rows=True),)
 
-    @property
-    def uses_topics(self) -> bool:
-        """The released histogram says how many rows of each topic are kept."""
-        return True
+    def writing(self) -> Writing:
+        """Rows follow the released histogram; their topics come from the public topic model."""
+        return Writing(
+            reads=frozenset({"topic_model", "text_embedder"}),
+            rows=self.config.rows,
+            follows_topics=True,
+            work=self.work,
+            write=self.write,
+        )
 
-    @property
-    def builds_on(self) -> tuple[str, ...]:
-        """The corpus that rows are chosen from."""
-        return (self.config.corpus,)
-
-    @property
-    def public_inputs(self) -> frozenset[str]:
-        """Topics of rows come from the public topic model."""
-        return frozenset({"topic_model", "text_embedder"})
-
-    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the embeddings of the rows that are chosen from: twice as many as are kept."""
-        del stage, plan
+        del plan
         return Work(embedded=2 * self.config.rows * sizes.text_tokens)
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Plans no charge: everything it reads was released or is public."""
         del target_epsilon
         noise = f"none of its own: rows of {self.config.corpus} by the topic histogram"
-        return self.planned(
+        return planned(
+            self,
             {},
             {**self.config.model_dump(mode="json"), "noise": noise},
             rows_estimate=self.config.rows,
@@ -83,7 +80,7 @@ class Resampled(Method[ResampledConfig]):
         """
         import polars as pl
 
-        corpus = self.rows_behind(self.config.corpus, public)
+        corpus = rows_behind(self.config.corpus, public)
         histogram = released_histogram(public, self.terms.labels)
         progress(0.0, f"topics of {corpus.height} rows")
         labels, topics = self._labels(corpus), _topics(corpus, public)

@@ -6,7 +6,7 @@ number comes from released or declared numbers, never from private records.
 Letters: s contexts in a batch, k records in a context, b batches of a cell.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,33 +169,38 @@ SIZES = (64, 128, 256)
 
 def batch_candidates(
     method: str,
-    facts: DeclaredFacts,
     *,
-    asks: str = NUMBER,
-    declared: Mapping[str, Any] | None = None,
     sizes: Sequence[int] = SIZES,
-) -> tuple[Candidate, ...]:
+    settings: Mapping[str, Any] | None = None,
+    **facts_of_all: Any,
+) -> Callable[[DeclaredFacts], tuple[Candidate, ...]]:
     """A method's candidates, the smallest batch first: it reads the fewest contexts for a token.
 
     Args:
         method: Its name, which is its line on the leaderboard too.
-        facts: What is public about the dataset.
-        asks: What a steward has to declare.
-        declared: Further fields of the dataset file that it needs.
         sizes: Records of a batch.
+        settings: Further settings.
+        facts_of_all: Further keywords of each `Candidate`.
+
+    Returns:
+        What `Advice.candidates` asks for.
     """
-    lengths = (
-        {}
-        if facts.words is None
-        else {"max_document_tokens": facts.text_tokens, "max_example_tokens": facts.text_tokens}
-    )
-    return tuple(
-        Candidate(
-            line=method,
-            settings={"expected_batch_size": size, "max_batches": BATCHES, **lengths},
-            declared=declared or {},
-            asks=asks,
-            batch=size,
+
+    def candidates(facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        lengths = (
+            {}
+            if facts.words is None
+            else {"max_document_tokens": facts.text_tokens, "max_example_tokens": facts.text_tokens}
         )
-        for size in sizes
-    )
+        own = {**lengths, **(settings or {})}
+        return tuple(
+            Candidate(
+                line=method,
+                settings={"expected_batch_size": size, "max_batches": BATCHES, **own},
+                batch=size,
+                **{"asks": NUMBER, **facts_of_all},
+            )
+            for size in sizes
+        )
+
+    return candidates

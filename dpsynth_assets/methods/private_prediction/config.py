@@ -1,11 +1,9 @@
 """Settings of the private-prediction methods, as they stand in a dataset file."""
 
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.base import MethodConfig
 from dpsynth_assets.methods.rejection_sampling import KEPT_IF_SAID, PaidRows
 
@@ -13,20 +11,6 @@ PRETRAINED_TOP_K = 100
 """Public support of a pretrained model: of tens of thousands of tokens at the floor, few are left.
 
 See `vocabulary_tails`: at c = 6, τ = 1 SmolLM2's 49,152 tokens would take a third of the draws.
-"""
-
-_MEAN = {"public_top_k": PRETRAINED_TOP_K, "clip_bound": 4.0}
-PRETRAINED_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "mean_uniform": _MEAN,
-    "mean_clustered": _MEAN,
-    "mean_svt": _MEAN,
-    "mean_svt_on_generator": _MEAN,
-    "median_clustered": {"clip_bound": 8.0},  # The median has no public support.
-}
-"""Settings by method where the base's model is pretrained and the dataset file names none.
-
-Chosen on public text (docs/methods.md, "Settings compared on public text"): behind a public top-k a
-bound of 4 leaves the law of a bound of 8, at a quarter of its cost.
 """
 
 
@@ -146,6 +130,16 @@ class PrivatePredictionConfig(MethodConfig):
 
     rejection: PaidRows = KEPT_IF_SAID
 
+    @property
+    def support(self) -> int | None:
+        """Public tokens among which a private one is drawn; None: all."""
+        return None
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Tokens a batch may write in all, where some cost nothing; None: all cost."""
+        return None
+
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
         if self.min_tokens_for_new_document > self.max_document_tokens:
@@ -188,6 +182,11 @@ class MeanUniformConfig(UniformBatchesConfig):
 
     method: Literal["mean_uniform"] = "mean_uniform"
     public_top_k: int | None = PUBLIC_TOP_K
+
+    @property
+    def support(self) -> int | None:
+        """The likeliest ones."""
+        return self.public_top_k
 
 
 class MeanSvtConfig(UniformBatchesConfig):
@@ -235,6 +234,16 @@ class MeanSvtConfig(UniformBatchesConfig):
         ),
     )
 
+    @property
+    def support(self) -> int | None:
+        """The likeliest ones."""
+        return self.public_top_k
+
+    @property
+    def most_tokens(self) -> int:
+        """The declared number."""
+        return self.max_tokens_per_batch
+
 
 class InvisibleInkConfig(UniformBatchesConfig):
     """InvisibleInk: clipped differences from public logits, over a public support."""
@@ -268,12 +277,22 @@ class InvisibleInkConfig(UniformBatchesConfig):
         ),
     )
 
+    @property
+    def support(self) -> int | None:
+        """The likeliest ones."""
+        return self.top_k
+
 
 class MeanClusteredConfig(PrivatePredictionConfig):
     """Amin et al. 2025 with mean aggregation: batches within label and public cluster."""
 
     method: Literal["mean_clustered"] = "mean_clustered"
     public_top_k: int | None = PUBLIC_TOP_K
+
+    @property
+    def support(self) -> int | None:
+        """The likeliest ones."""
+        return self.public_top_k
 
 
 class MedianClusteredConfig(PrivatePredictionConfig):
@@ -371,18 +390,7 @@ class FewShotConfig(MethodConfig):
     )
     rejection: PaidRows = KEPT_IF_SAID
 
-
-def settings_for(method: str, language_model: LanguageModelSpec | None) -> dict[str, Any]:
-    """Chooses a method's settings by the declared language model, where a file names none.
-
-    Args:
-        method: Name of the method.
-        language_model: As the public base declares it; None where no dataset file does.
-
-    Returns:
-        Settings that come before the defaults of the fields, which suit a small vocabulary.
-    """
-    if language_model is None:
-        return {}
-    exact = {"logit_slack": 0.0} if language_model.decodes_exactly else {}
-    return {**PRETRAINED_SETTINGS.get(method, {}), **exact}
+    @property
+    def support(self) -> int:
+        """The likeliest ones."""
+        return self.top_k

@@ -87,7 +87,7 @@ class GenerationTask:
         """The loop's public rules."""
         model, config = self.public.language_model, self.config
         constraint = constraint_of(self.terms, model)
-        most = getattr(config, "max_tokens_per_batch", None)
+        most = config.most_tokens
         if most is None and constraint is not None:  # Every document costs a token.
             most = self.tokens_per_batch * config.max_document_tokens
         return GenerationRules(

@@ -206,7 +206,9 @@ class DeclaredBatches:
                 "Expected public_facts.slots (label, cluster and place of every record are public) "
                 "for batching: slots, got none. Declare it, or use batching: hashed."
             )
-        if self.in_slots and getattr(self.config, "batches_per_label", None) is not None:
+        config = self.config
+        uniform = isinstance(config, UniformBatchesConfig) and config.batches_per_label is not None
+        if self.in_slots and uniform:
             return (
                 "Expected no batches_per_label with batching: slots, got one: the records' places "
                 "say how many batches there are. Leave it out, or use batching: hashed."

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.files.disk_room import Room, bytes_of_texts
+from dpsynth_assets.methods.base import planned, refused
+from dpsynth_assets.methods.candidates import Advice
+from dpsynth_assets.methods.capabilities import Attacks, DrawsTokens
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -28,12 +31,16 @@ from dpsynth_assets.methods.private_prediction.few_shot_writer import (
     texts_by_label,
     write_demonstrations,
 )
-from dpsynth_assets.methods.private_prediction.method import PrivatePrediction, released
+from dpsynth_assets.methods.private_prediction.method import (
+    PrivatePrediction,
+    released,
+    suited,
+)
 from dpsynth_assets.methods.private_prediction.planted_keys import KeyTask, few_shot_fitted
 from dpsynth_assets.methods.private_prediction.preconditions import check_few_shot
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import noisy_tail
-from dpsynth_assets.methods.rejection_sampling import kept_rows
+from dpsynth_assets.methods.rejection_sampling import RowFilter, kept_rows
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     MethodPlan,
@@ -41,7 +48,6 @@ from dpsynth_assets.methods.stages import (
     StageRelease,
     SyntheticCorpus,
 )
-from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
@@ -66,7 +72,22 @@ class FewShot(PrivatePrediction[FewShotConfig]):
     )
     arxiv = "2309.11765"
     config_type = FewShotConfig
-    unadvised = "shows records to the model under zero-out batches of few tokens; see mean_uniform"
+    advice = Advice(
+        defaults=suited({}),
+        unadvised="shows records to the model under zero-out batches of few tokens; see "
+        "mean_uniform",
+    )
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The corpus."""
+        stage = self.corpus_stage(
+            examples_in_prompt=self.config.examples_per_subset,
+            work=self.work,
+            check=self.check_public,
+            takes=self.room,
+            draws=self.release,
+        )
+        return (stage,)
 
     @property
     def sampling_probability(self) -> float | None:
@@ -91,24 +112,18 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         refusal = slack_refusal(self.terms, self.config.logit_slack)
         refusal = refusal or input_refusal(chance, target_epsilon)
         if chance is None or refusal is not None:
-            return self.refused(refusal or "", settings)
+            return refused(self, refusal or "", settings)
         noise = least_noise(self._event, chance, self.terms, target_epsilon)
         return self.plan_at_noise(noise)
 
-    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts prompts that every step reads anew, each with another sample of records."""
-        if stage != CANDIDATE_CORPUS:
-            return Work()
         config, labels = self.config, len(self.terms.labels)
         steps = labels * int(plan.parameters["steps_per_label"])
         prompt = sizes.prompt(config.examples_per_subset, config.max_example_tokens)
         prompt += config.max_document_tokens / 2
         rows = steps * config.subsets
         return Work(read=rows * prompt, steps=steps, written=rows)
-
-    def tail(self, plan: MethodPlan) -> Tail | None:
-        """Estimates how often noise chooses a token that no subset proposes."""
-        return noisy_tail(self.config, float(plan.parameters["noise_std"]))
 
     def plan_at_noise(self, noise_multiplier: float) -> MethodPlan:
         """Plans all steps of each label at this noise, whatever they cost.
@@ -117,7 +132,8 @@ class FewShot(PrivatePrediction[FewShotConfig]):
             ValueError: If no number of records is declared.
         """
         mechanism, chance = self._mechanism(noise_multiplier), self._declared_chance()
-        return self.planned(
+        return planned(
+            self,
             {CANDIDATE_CORPUS: mechanism},
             self.config.model_dump(mode="json")
             | decoder_parameters(self.terms)
@@ -131,6 +147,7 @@ class FewShot(PrivatePrediction[FewShotConfig]):
                     f"{mechanism.steps} steps a label, each record sampled with {chance:.3g}"
                 ),
             },
+            tail=noisy_tail(self.config, mechanism.noise_std),
             epsilon=epsilon_of([mechanism.event()], self.terms.delta, self.terms.accountant),
             rows_estimate=len(self.terms.labels) * self.config.documents_per_label
             + self.config.extra_documents,
@@ -166,11 +183,6 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         return chance
 
     @property
-    def examples_in_prompt(self) -> int:
-        """Records of a subset."""
-        return self.config.examples_per_subset
-
-    @property
     def _steps(self) -> int:
         return self.config.documents_per_label * self.config.max_document_tokens
 
@@ -188,12 +200,11 @@ class FewShot(PrivatePrediction[FewShotConfig]):
             new_tokens=config.max_document_tokens,
         )
 
-    def check_public(self, stage: Stage, public: PublicInputs) -> None:
+    def check_public(self, public: PublicInputs) -> None:
         """Asks for room for prompts with their documents.
 
         **Privacy** Reads settings and the public model only.
         """
-        del stage
         check_few_shot(self.config, self.terms, public)
 
     def room(self, stage: Stage, public: PublicInputs) -> Room:
@@ -224,15 +235,18 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         `noisy_probabilities_event`).
         """
         del checkpoint
-        planned = self.mechanism_of(stage, NoisyProbabilities)
-        mechanisms = [replace(planned) for _ in self.terms.labels]
+        mechanism = self.mechanism_of(stage, NoisyProbabilities)
+        mechanisms = [replace(mechanism) for _ in self.terms.labels]
         task = FewShotTask(config=self.config, terms=self.terms, public=public)
         texts = texts_by_label(private.records, self.terms.labels)
         written = write_demonstrations(task, texts, mechanisms, progress, private.passes)
         corpus = few_shot_corpus(task, list(written), progress)
-        rows, judged = kept_rows(corpus.rows, self.row_filter(public))
+        kept = RowFilter.of(
+            self.config.rejection, self.terms, public, self.terms.form(follows_schema=False)
+        )
+        rows, judged = kept_rows(corpus.rows, kept)
         facts = {**corpus.facts, **judged, "rows": rows.height}
-        cost = Cost(guarantee=self.guarantee, event=planned.event())
+        cost = Cost(guarantee=self.guarantee, event=mechanism.event())
         made = SyntheticCorpus(rows=rows, facts=facts)
         return Release(value=released(made), cost=cost)
 
@@ -255,3 +269,5 @@ class FewShot(PrivatePrediction[FewShotConfig]):
     ) -> "KeysWritten":
         """Runs the method on planted keys (`planted_keys`)."""
         return self.key_task(plan, model).run()
+
+    capabilities = (DrawsTokens(pass_shape), Attacks(reconstruct=reconstruct))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.methods.candidates import Candidate, DeclaredFacts
+from dpsynth_assets.methods.candidates import Advice
 from dpsynth_assets.methods.private_prediction.batching import batch_candidates
 from dpsynth_assets.methods.private_prediction.config import InvisibleInkConfig
 from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory
@@ -14,6 +14,7 @@ from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.method import (
     BatchPrediction,
     BatchTokens,
+    suited,
     tokens_within,
 )
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import difference_tail
@@ -72,20 +73,17 @@ class InvisibleInk(BatchPrediction[InvisibleInkConfig]):
     )
     arxiv = "2507.02974"
     config_type = InvisibleInkConfig
-
-    @classmethod
-    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
-        """Small batches, which suffice it."""
-        return batch_candidates(cls.name, facts, sizes=(8,))
+    # Small batches suffice it.
+    advice = Advice(defaults=suited({}), candidates=batch_candidates(name, sizes=(8,)))
 
     @property
     def compares_with_public_prompts(self) -> bool:
         """Always: differences are from the logits of a public prompt."""
         return True
 
-    def tail(self, plan: MethodPlan) -> Tail | None:
+    @property
+    def tail(self) -> Tail:
         """Estimates the tail of draws from clipped differences over the public support."""
-        del plan
         vocabulary = declared_vocabulary(self.terms.language_model)
         return difference_tail(self.declared, self.config, vocabulary)
 

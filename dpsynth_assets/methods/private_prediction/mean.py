@@ -6,22 +6,39 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.candidates import HISTOGRAM, NUMBER, Candidate, DeclaredFacts
+from dpsynth_assets.methods.candidates import HISTOGRAM, NUMBER, Advice, Choice
 from dpsynth_assets.methods.private_prediction.batching import batch_candidates
 from dpsynth_assets.methods.private_prediction.config import (
+    PRETRAINED_TOP_K,
     MeanClusteredConfig,
     MeanUniformConfig,
     PrivatePredictionConfig,
 )
 from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
-from dpsynth_assets.methods.private_prediction.method import BatchPrediction, BatchTokens
+from dpsynth_assets.methods.private_prediction.method import (
+    BatchPrediction,
+    BatchTokens,
+    suited,
+)
 from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
 MeanT = TypeVar("MeanT", bound=PrivatePredictionConfig)
+
+PRETRAINED_MEAN = {"public_top_k": PRETRAINED_TOP_K, "clip_bound": 4.0}
+"""Settings over a pretrained model, chosen on public text (docs/methods.md, "Settings compared on
+public text"): behind a public top-k a bound of 4 leaves the law of a bound of 8, at a quarter of
+its cost.
+"""
+
+CLUSTERED_HISTOGRAM = Choice(
+    place=("cluster_histogram", "budget_share"),
+    splits="cluster histogram and generation",
+    values=(0.01, 0.02, 0.05, 0.15),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +106,7 @@ class MeanUniform(MeanPrediction[MeanUniformConfig]):
     paper = "Amin et al. 2024, Private prediction for large-scale synthetic text generation"
     arxiv = "2407.12108"
     config_type = MeanUniformConfig
-
-    @classmethod
-    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
-        """The papers' batches."""
-        return batch_candidates(cls.name, facts)
+    advice = Advice(defaults=suited(PRETRAINED_MEAN), candidates=batch_candidates(name))
 
 
 class MeanClustered(MeanPrediction[MeanClusteredConfig]):
@@ -104,11 +117,9 @@ class MeanClustered(MeanPrediction[MeanClusteredConfig]):
     paper = "Amin et al. 2025, Clustering improves differentially private inference"
     arxiv = "2506.04566"
     config_type = MeanClusteredConfig
+    advice = Advice(
+        defaults=suited(PRETRAINED_MEAN),
+        candidates=batch_candidates(name, asks=f"{NUMBER}; cluster_histogram", declared=HISTOGRAM),
+        splits=(CLUSTERED_HISTOGRAM,),
+    )
     needs_embeddings = True
-
-    @classmethod
-    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
-        """The papers' batches, in the clusters that the histogram names."""
-        return batch_candidates(
-            cls.name, facts, asks=f"{NUMBER}; cluster_histogram", declared=HISTOGRAM
-        )

@@ -1,20 +1,23 @@
 """Mean of clipped logits behind a test whether public text would do: only other tokens are paid."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dpsynth_assets.methods.candidates import NUMBER, Candidate, DeclaredFacts
-from dpsynth_assets.methods.on_generator import GeneratorChoice, OnGenerator
+from dpsynth_assets.methods.candidates import NUMBER, Advice
+from dpsynth_assets.methods.capabilities import DrawsTokens
+from dpsynth_assets.methods.on_generator import READS_GENERATOR, GeneratorChoice, OnGenerator
 from dpsynth_assets.methods.private_prediction.batching import batch_candidates
 from dpsynth_assets.methods.private_prediction.config import MeanSvtConfig
 from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
+from dpsynth_assets.methods.private_prediction.mean import PRETRAINED_MEAN
 from dpsynth_assets.methods.private_prediction.method import (
     BatchPrediction,
     BatchTokens,
+    suited,
     tokens_within,
 )
 from dpsynth_assets.methods.stages import MethodPlan
@@ -91,14 +94,16 @@ class MeanSvt(BatchPrediction[MeanSvtConfig]):
     paper = "Amin et al. 2024, Private prediction for large-scale synthetic text generation"
     arxiv = "2407.12108"
     config_type = MeanSvtConfig
-
-    @classmethod
-    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
-        """Text with a structure, which pays for the test, at the papers' batches."""
-        return tuple(
-            replace(each, settings={**each.settings, "svt_threshold": 1.0}, concerns="structured")
-            for each in batch_candidates(cls.name, facts, asks=f"{NUMBER}; structured")
-        )
+    # Text with a structure pays for the test.
+    advice = Advice(
+        defaults=suited(PRETRAINED_MEAN),
+        candidates=batch_candidates(
+            name,
+            settings={"svt_threshold": 1.0},
+            asks=f"{NUMBER}; structured",
+            concerns="structured",
+        ),
+    )
 
     @property
     def compares_with_public_prompts(self) -> bool:
@@ -162,11 +167,9 @@ class MeanSvtOnGenerator(OnGenerator, MeanSvt):
     name: ClassVar[str] = "mean_svt_on_generator"
     title: ClassVar[str] = "Private prediction with a generator's free tokens"
     config_type = MeanSvtOnGeneratorConfig
-    unadvised = "builds on another method's generator, which is paid for beside it"
-    attacks = ()  # The attack plants keys before any generator exists; `mean_svt` draws alike.
-
-    @classmethod
-    def candidates(cls, facts: DeclaredFacts) -> tuple[Candidate, ...]:
-        """None: `mean_svt` is weighed."""
-        del facts
-        return ()
+    advice = Advice(
+        defaults=suited(PRETRAINED_MEAN),
+        unadvised="builds on another method's generator, which is paid for beside it",
+    )
+    # No attack: it plants keys before any generator exists; `mean_svt` draws alike.
+    capabilities = (READS_GENERATOR, DrawsTokens(BatchPrediction.pass_shape))

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
-from dpsynth_assets.attacks.catalogue import Attack
+from dpsynth_assets.methods.base import planned
+from dpsynth_assets.methods.candidates import Advice
+from dpsynth_assets.methods.capabilities import Attacks, DrawsTokens
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -17,7 +19,7 @@ from dpsynth_assets.methods.private_prediction.config import MedianClusteredConf
 from dpsynth_assets.methods.private_prediction.corpus import Drawing, SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.median_attack import audit_median
-from dpsynth_assets.methods.private_prediction.method import BatchPrediction, released
+from dpsynth_assets.methods.private_prediction.method import BatchPrediction, released, suited
 from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan, Stage, StageRelease
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -25,9 +27,6 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-
-if TYPE_CHECKING:
-    from dpsynth_assets.attacks.median_audit import MedianAudit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +84,21 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
     arxiv = "2506.04566"
     guarantee = GuaranteeType.EX_POST
     config_type = MedianClusteredConfig
-    unadvised = "its ε is known only afterwards (ex post); declare accepts_ex_post"
-    attacks = (Attack.RECONSTRUCTION, Attack.MEDIAN_AUDIT)
+    # The median has no public support, so that its bound is as wide as whole logits need.
+    advice = Advice(
+        defaults=suited({"clip_bound": 8.0}),
+        unadvised="its ε is known only afterwards (ex post); declare accepts_ex_post",
+    )
+    capabilities = (
+        DrawsTokens(BatchPrediction.pass_shape),
+        Attacks(reconstruct=BatchPrediction.reconstruct, audit_median=audit_median),
+    )
     needs_embeddings = True
+
+    @property
+    def matched_epsilon(self) -> float | None:
+        """The declared ε of the mean whose tokens it draws as many as."""
+        return self.config.matched_epsilon
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Plans as many tokens as the mean would get, and no event.
@@ -99,15 +110,18 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
         **Source** Amin et al. 2025, section 6.1, "Privacy budget".
         """
         parameters = {"eta": self.mean_mechanism.eta}
-        matched = self.config.matched_epsilon or target_epsilon
+        matched = self.matched_epsilon or target_epsilon
         if (refusal := self._ex_post_refusal(matched)) is not None:
             return self.refused_plan(refusal, parameters)
         tokens = self.mean_tokens(matched)
-        if (refused := self.refused_tokens(tokens, parameters, matched)) is not None:
-            return refused
-        return self.planned(
+        if (unpaid := self.refused_tokens(tokens, parameters, matched)) is not None:
+            return unpaid
+        return planned(
+            self,
             {CANDIDATE_CORPUS: MedianTokens(tokens=tokens, mechanism=self.median_mechanism)},
             self.settings(tokens, {**parameters, "matched_epsilon": matched}),
+            form=self.form,
+            tail=self.tail,
             tokens_per_batch=tokens,
             rows_estimate=self.declared.rows_estimate(tokens),
         )
@@ -171,13 +185,3 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
         costs = RealisedCosts.of_nothing(batches, drawn.tokens)
         task = self.task(public, drawn.tokens)
         return Drawing(task=task, selector=drawn.selector(costs), costs=costs)
-
-    def audit_median(
-        self,
-        target_epsilon: float,
-        documents: PrivateInputs,
-        public: PublicInputs,
-        progress: ProgressCallback,
-    ) -> "MedianAudit":
-        """Audits every token drawn from batches of public documents (`median_attack`)."""
-        return audit_median(self, target_epsilon, documents, public, progress)

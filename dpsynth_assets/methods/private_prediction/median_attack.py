@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.base import CohortTerms, Method
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import (
     ClusterHistogram,
     assign_clusters,
@@ -23,13 +23,14 @@ from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.median_audit import MedianAudit
+    from dpsynth_assets.methods.private_prediction.method import BatchPrediction
 
 AUDITED_CONTEXTS = 64
 """Contexts of a batch that the median audit removes one after another, each alone."""
 
 
 def audit_median(
-    method: Method[Any],
+    method: "BatchPrediction[Any]",
     target_epsilon: float,
     documents: PrivateInputs,
     public: PublicInputs,
@@ -72,8 +73,7 @@ def audit_median(
     )
     size = own.expected_batch_size * own.examples_per_context
     histogram = public_histogram(documents, terms, public.cluster_centers, batches, size)
-    fitted.release(
-        replace(stage, mechanism=replace(planned, mechanism=watched)),
+    replace(stage, mechanism=replace(planned, mechanism=watched)).release(
         documents,
         replace(public, cluster_histogram=histogram),
         NO_CHECKPOINT,

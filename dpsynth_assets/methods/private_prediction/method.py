@@ -7,10 +7,14 @@ from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.files.disk_room import Room, bytes_of_texts
-from dpsynth_assets.methods.base import CohortTerms, Method
+from dpsynth_assets.methods.base import CohortTerms, Method, planned, refused
+from dpsynth_assets.methods.capabilities import (
+    Attacks,
+    DrawsTokens,
+    corpora_named,
+)
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
@@ -21,7 +25,6 @@ from dpsynth_assets.methods.inputs import (
 from dpsynth_assets.methods.private_prediction.config import (
     FewShotConfig,
     PrivatePredictionConfig,
-    settings_for,
 )
 from dpsynth_assets.methods.private_prediction.corpus import (
     Drawing,
@@ -39,6 +42,7 @@ from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.methods.private_prediction.split_passes import DrawPass, generate_in_workers
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import clipped_tail
+from dpsynth_assets.methods.rejection_sampling import RowFilter
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     Mechanism,
@@ -49,6 +53,7 @@ from dpsynth_assets.methods.stages import (
     with_corpora_behind,
 )
 from dpsynth_assets.methods.tails import Tail
+from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.declared_vocabulary import declared_vocabulary
 from dpsynth_assets.models.decoding.writing import ROWS_TOGETHER
@@ -70,31 +75,31 @@ MechanismT = TypeVar("MechanismT", bound=Mechanism)
 class PrivatePrediction(Method[PredictionT]):
     """Rows drawn token by token from private prompts: they are themselves the paid release."""
 
-    rows_are_free = False
-    attacks: ClassVar[tuple[Attack, ...]] = (Attack.RECONSTRUCTION,)
     needs_embeddings: ClassVar[bool] = False
-
-    @classmethod
-    def default_settings(cls, terms: CohortTerms) -> Mapping[str, Any]:
-        """Chooses settings that suit the base's language model, where the file names none."""
-        return settings_for(cls.name, terms.language_model)
 
     @property
     def public_inputs(self) -> frozenset[str]:
         """The language model, and the centres over which a histogram may be released."""
         return frozenset({"public_language_model", "public_clusters"})
 
-    def stages(self) -> tuple[Stage, ...]:
-        """The corpus, whose finished passes a killed run need not repeat."""
-        stage = Stage(
+    def corpus_stage(self, **own: Any) -> Stage:
+        """The corpus, whose finished passes a killed run need not repeat.
+
+        Args:
+            own: How a method draws it, as further keywords of `Stage`.
+        """
+        return Stage(
             name=CANDIDATE_CORPUS,
             title="Rows whose tokens are drawn one after another from private prompts.",
             kinds=("pytorch", "polars"),
             needs_embeddings=self.needs_embeddings,
             shared=(CLUSTER_HISTOGRAM,) if self.terms.has_cluster_histogram else (),
             resumes_by="passes",
+            reads=self.public_inputs,
+            tested=self.tested,
+            identity=self.identity,
+            **own,
         )
-        return (stage,)
 
     def mechanism_of(self, stage: Stage, kind: type[MechanismT]) -> MechanismT:
         """Takes the mechanism of a planned stage.
@@ -106,17 +111,12 @@ class PrivatePrediction(Method[PredictionT]):
             raise TypeError(f"Expected a planned stage of {self.name}, got none. Plan first.")
         return stage.mechanism
 
-    @abstractmethod
-    def pass_shape(self, language_model: Any) -> PassShape:
-        """Says what a forward pass of private contexts holds at most; public."""
-
-    def rests_on(self, stage: Stage, public: PublicInputs) -> Mapping[str, Any]:
+    def tested(self, public: PublicInputs) -> Mapping[str, Any]:
         """States the self-test that a slack of 0 rests on where vLLM decodes."""
-        del stage
         return logits_rest_on(self.config, self.terms, public.language_model)
 
-    def request_parameters(self, stage: Stage, inputs: Mapping[str, str]) -> dict[str, Any]:
-        """Writes settings and inputs under the names that ledgers have held from the first."""
+    def identity(self, inputs: Mapping[str, str]) -> dict[str, Any]:
+        """Writes inputs under the names that ledgers have held from the first."""
         names = {
             "language_model": "public_language_model",
             "public_clusters": "public_clusters",
@@ -125,10 +125,10 @@ class PrivatePrediction(Method[PredictionT]):
         read = {name: inputs.get(artifact, "") for name, artifact in names.items()}
         corpora = {
             folder: inputs.get(f"corpus:{folder}", inputs[folder])
-            for folder in self.builds_on
+            for folder in corpora_named(self)
             if folder in inputs
         }
-        return {**stage.settings, "inputs": with_corpora_behind(read, corpora)}
+        return {"inputs": with_corpora_behind(read, corpora)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +154,10 @@ class BatchTokens(Mechanism):
 class BatchPrediction(PrivatePrediction[BatchesT]):
     """Methods that aggregate the next-token logits of the contexts of a batch."""
 
-    @property
-    def follows_schema(self) -> bool:
-        """Always: every token of a batch is drawn under the schema."""
-        return True
+    @cached_property
+    def form(self) -> TextForm:
+        """The form of its texts: every token of a batch is drawn under the schema."""
+        return self.terms.form()
 
     @cached_property
     def declared(self) -> DeclaredBatches:
@@ -172,27 +172,30 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         Not where vLLM decodes: one engine takes a GPU whole, and the self-test that the charge
         states is of the engine that draws.
         """
-        in_parts = not self.terms.decodes_in_vllm
-        return tuple(replace(stage, in_parts=in_parts) for stage in super().stages())
-
-    @property
-    def examples_in_prompt(self) -> int:
-        """Records of a context."""
-        return self.config.examples_per_context
-
-    @property
-    def uses_histogram(self) -> bool:
-        """Whether the number of batches comes from the released cluster histogram."""
-        return self.declared.uses_histogram
+        stage = self.corpus_stage(
+            in_parts=not self.terms.decodes_in_vllm,
+            follows_clusters=self.declared.uses_histogram,
+            examples_in_prompt=self.config.examples_per_context,
+            work=self.work,
+            check=self.check_public,
+            takes=self.room,
+            draws=self.release,
+        )
+        return (stage,)
 
     @property
     def compares_with_public_prompts(self) -> bool:
         """Whether each batch has a public prompt that is decoded beside it."""
-        return getattr(self.config, "public_top_k", None) is not None
+        return self.config.support is not None
 
-    def tail(self, plan: MethodPlan) -> Tail | None:
+    @property
+    def matched_epsilon(self) -> float | None:
+        """ε by which private tokens are counted instead of the target; None: by the target."""
+        return None
+
+    @property
+    def tail(self) -> Tail:
         """Estimates the tail of draws from clipped logits, by the settings and the vocabulary."""
-        del plan
         return clipped_tail(self.declared, declared_vocabulary(self.terms.language_model))
 
     def pass_shape(self, language_model: Any) -> PassShape:
@@ -216,7 +219,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
             batch=self.declared.facts,
             clip_bound=self.config.clip_bound,
             temperature=self.config.temperature,
-            public_top_k=getattr(self.config, "public_top_k", None),
+            public_top_k=self.config.support,
         )
 
     def mean_tokens(self, target_epsilon: float) -> int:
@@ -230,20 +233,17 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
             accountant="zcdp",
         )
 
-    def check_public(self, stage: Stage, public: PublicInputs) -> None:
+    def check_public(self, public: PublicInputs) -> None:
         """Asks for the batches' cells, and for room for prompts with their documents.
 
         **Privacy** Reads settings, the public model and the released histogram only.
         """
-        del stage
         finishes = self.config.on_exhaustion == "finish_publicly"
         reads = finishes or self.compares_with_public_prompts
         check_batches(self.declared, public, reads_public_prompts=reads)
 
-    def work(self, stage: str, plan: MethodPlan, sizes: PublicSizes) -> Work:
+    def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the contexts of all batches, and the texts that are finished publicly."""
-        if stage != CANDIDATE_CORPUS:
-            return Work()
         config, tokens = self.config, plan.tokens_per_batch or 0
         batches, size = self.declared.expected_batches(sizes.records), config.expected_batch_size
         examples, contexts = config.examples_per_context, batches * size
@@ -263,7 +263,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
     def room(self, stage: Stage, public: PublicInputs) -> Room:
         """Counts the tokens of all batches, each with a public document that ends it."""
         private = int(stage.settings["tokens_per_batch"])
-        tokens = max(private, getattr(self.config, "max_tokens_per_batch", 0))
+        tokens = max(private, self.config.most_tokens or 0)
         if self.terms.json_schema is not None:  # What the schema decides is not among them.
             tokens *= self.config.max_document_tokens
         tokens += self.config.max_document_tokens
@@ -331,7 +331,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
             public=public,
             tokens_per_batch=tokens,
             form=self.form,
-            kept=self.row_filter(public),
+            kept=RowFilter.of(self.config.rejection, self.terms, public, self.form),
         )
 
     def reconstruct(
@@ -344,6 +344,8 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         task = batches_task(self, target_epsilon, model)
         return None if task is None else task.run()
 
+    capabilities = (DrawsTokens(pass_shape), Attacks(reconstruct=reconstruct))
+
     def planned_tokens(
         self, mechanism: BatchTokens, parameters: Mapping[str, Any], target_epsilon: float
     ) -> MethodPlan:
@@ -354,15 +356,18 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
             parameters: What the ledger keeps beside the settings.
             target_epsilon: ε that the tokens were sized by.
         """
-        refused = self.refused_tokens(mechanism.tokens, parameters, target_epsilon)
-        if refused is not None:
-            return refused
+        unpaid = self.refused_tokens(mechanism.tokens, parameters, target_epsilon)
+        if unpaid is not None:
+            return unpaid
         refusal = self._composition_refusal()
         if refusal is not None:
             return self.refused_plan(refusal, parameters)
-        return self.planned(
+        return planned(
+            self,
             {CANDIDATE_CORPUS: mechanism},
             self.settings(mechanism.tokens, parameters),
+            form=self.form,
+            tail=self.tail,
             epsilon=epsilon_of([mechanism.event()], self.terms.delta, self.terms.accountant),
             tokens_per_batch=mechanism.tokens,
             rows_estimate=self.declared.rows_estimate(mechanism.tokens),
@@ -400,13 +405,32 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
 
     def refused_plan(self, refusal: str, parameters: Mapping[str, Any]) -> MethodPlan:
         """Makes a plan of no tokens that says why in one line."""
-        return replace(self.refused(refusal, self.settings(0, parameters)), tokens_per_batch=0)
+        return replace(refused(self, refusal, self.settings(0, parameters)), tokens_per_batch=0)
 
     def settings(self, tokens: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Writes the settings as the ledger keeps them, with what was computed from them."""
         own = self.config.model_dump(mode="json")
         computed = {"tokens_per_batch": tokens, **decoder_parameters(self.terms)}
         return own | computed | dict(parameters)
+
+
+def suited(pretrained: Mapping[str, Any]) -> Callable[[CohortTerms], Mapping[str, Any]]:
+    """Defaults of a method by the language model of the cohort's base.
+
+    Args:
+        pretrained: Settings over a pretrained model, for whose vocabulary those of the fields,
+            which suit a small one, are not made.
+
+    Returns:
+        What `Advice.defaults` asks for: nothing where no dataset file declares the base.
+    """
+
+    def defaults(terms: CohortTerms) -> Mapping[str, Any]:
+        known = {} if terms.language_model is None else pretrained
+        # Nothing is charged for rounding where logits are computed in exact integers.
+        return {**known, **({"logit_slack": 0.0} if terms.decodes_exactly else {})}
+
+    return defaults
 
 
 def tokens_within(price: Callable[[int], Event], target_epsilon: float, delta: float) -> int:

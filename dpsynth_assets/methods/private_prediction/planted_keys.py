@@ -24,6 +24,7 @@ from dpsynth_assets.privacy.renyi import zcdp_epsilon, zcdp_rho
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.reconstruction import KeysWritten, PlantedKeys
+    from dpsynth_assets.methods.private_prediction.method import BatchPrediction
 
 CONTEXTS = 96
 """Contexts that generate side by side in a test, whole batches: one batch at least."""
@@ -83,9 +84,8 @@ class KeyTask:
         planted = self.plant()
         present = key_records(planted.source)
         records = present if planted.places is None else key_records(planted.places)
-        made = self.method.release(
-            self.plan.stage(CANDIDATE_CORPUS), records, self.public, NO_CHECKPOINT, _silent
-        )
+        stage = self.plan.stage(CANDIDATE_CORPUS)
+        made = stage.release(records, self.public, NO_CHECKPOINT, _silent)
         config, terms = self.method.config, self.method.terms
         copied = generate_non_private(
             config, terms, present, self.public, CONTROL_DOCUMENTS, _silent
@@ -98,7 +98,9 @@ class KeyTask:
         )
 
 
-def batches_task(method: Method[Any], target_epsilon: float, model: Any) -> KeyTask | None:
+def batches_task(
+    method: "BatchPrediction[Any]", target_epsilon: float, model: Any
+) -> KeyTask | None:
     """Fits a method of batches to keys; None if its budget does not reach for a single one."""
     from dpsynth_assets.attacks.reconstruction import KEYS
 
@@ -169,9 +171,9 @@ def key_length(model: Any) -> int:
     return max(len(model.encode(digit * DIGITS)) for digit in "0123456789")
 
 
-def short_plan(method: Method[Any], target_epsilon: float) -> MethodPlan:
+def short_plan(method: "BatchPrediction[Any]", target_epsilon: float) -> MethodPlan:
     """Plans as declared, or about `PRIVATE_TOKENS`: they cost ρ in proportion."""
-    target = getattr(method.config, "matched_epsilon", None) or target_epsilon
+    target = method.matched_epsilon or target_epsilon
     plan = method.plan(target)
     tokens = plan.tokens_per_batch or 0
     if plan.refusal is not None or tokens <= PRIVATE_TOKENS:

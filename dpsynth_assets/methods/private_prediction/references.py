@@ -155,5 +155,4 @@ def _sample(
 
 def _top_k(config: PrivatePredictionConfig) -> int:
     """Likeliest tokens that are drawn from: what the method declares, if it does."""
-    declared = (getattr(config, name, None) for name in ("public_top_k", "top_k"))
-    return next((value for value in declared if value is not None), TOP_K)
+    return config.support or TOP_K

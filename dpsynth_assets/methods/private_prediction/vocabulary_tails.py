@@ -52,7 +52,7 @@ def clipped_tail(declared: DeclaredBatches, vocabulary: int | None) -> Tail:
     **Source** Amin et al. 2024, Eq. (1) and Algorithm 1, line 15; Amin et al. 2025, Eq. (3).
     """
     config, filled = declared.config, filled_share(declared)
-    tokens = _fewer(vocabulary, getattr(config, "public_top_k", None))
+    tokens = _fewer(vocabulary, config.support)
     scale = filled * config.clip_bound / config.temperature
     settings = f"clip_bound {config.clip_bound:g}, temperature {config.temperature:g}"
     if filled < 1:

@@ -26,6 +26,7 @@ from dpsynth_assets.methods.attack_runs import (
     public_records,
     reconstruct,
 )
+from dpsynth_assets.methods.capabilities import Attacks, attacks_on, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL
@@ -81,7 +82,7 @@ def attack_keys(dataset: str, planned: PlannedMethod) -> list[dg.AssetKey]:
     """The attacks that one method of a dataset is tested with."""
     if planned.plan.refusal is not None:
         return []
-    return [dataset_key(dataset, AUDIT, _ARTIFACTS[each]) for each in planned.method.attacks]
+    return [dataset_key(dataset, AUDIT, _ARTIFACTS[each]) for each in attacks_on(planned.method)]
 
 
 def _settings(planned: PlannedMethod, plan: DatasetPlan, manifest: Mapping[str, Any] | None) -> str:
@@ -326,7 +327,10 @@ def _audited(
     results: list[AuditResult] = []
     for planned in medians:
         started = time.perf_counter()
-        audit = planned.method.audit_median(planned.target_epsilon, records, public, report)
+        own = capability(planned.method, Attacks)
+        if own is None or own.audit_median is None:
+            raise TypeError(f"Expected a method that draws from medians, got {planned.folder}.")
+        audit = own.audit_median(planned.method, planned.target_epsilon, records, public, report)
         gaps[planned.folder] = audit.batches
         settings = _settings(planned, plan, manifest)
         results += [

@@ -48,7 +48,7 @@ def method_definitions(
     stages = [release_asset(spec, plan, planned, stage) for stage in planned.plan.stages]
     if not planned.writes_corpus:
         return dg.Definitions(assets=stages)
-    written = [written_corpus(spec, plan, planned)] if planned.method.rows_are_free else []
+    written = [written_corpus(spec, plan, planned)] if planned.rows_are_free else []
     return dg.Definitions(
         assets=[
             *stages,

@@ -80,9 +80,8 @@ def score_models(
 def _models(plan: DatasetPlan) -> Iterator[tuple[PlannedMethod, str]]:
     """Methods that write no corpus, each with the stage that releases its model: the last one."""
     for planned in plan.methods:
-        method = planned.method
-        if not method.writes_corpus:
-            yield planned, method.stages()[-1].name
+        if not planned.writes_corpus:
+            yield planned, planned.plan.stages[-1].name
 
 
 def _latest(

@@ -13,9 +13,9 @@ import polars as pl
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.tables import markdown_table
+from dpsynth_assets.methods.capabilities import Evolves, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.evolution.generations import generation_facts, read_generations
-from dpsynth_assets.methods.evolution.method import STAGE, EvolutionMethod
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.orchestration.assets.keys import dataset_key
 from dpsynth_assets.orchestration.assets.method_assets import part_asset
@@ -39,18 +39,22 @@ REFERENCE_ROWS = 1_000
 
 def evolution_plot_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
     """One asset for each evolving method of a dataset."""
-    evolving = [planned for planned in plan.methods if isinstance(planned.method, EvolutionMethod)]
-    return dg.Definitions(assets=[_rounds(spec, planned) for planned in evolving])
+    evolving = [(planned, capability(planned.method, Evolves)) for planned in plan.methods]
+    return dg.Definitions(
+        assets=[_rounds(spec, planned, own.stage) for planned, own in evolving if own is not None]
+    )
 
 
-def _rounds(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.AssetsDefinition:
+def _rounds(
+    spec: PrivateDatasetSpec, planned: PlannedMethod, population: str
+) -> dg.AssetsDefinition:
     name = f"{spec.name}/{planned.folder}/{ROUNDS}"
 
     @dg.asset(
         **part_asset(spec, planned, ROUNDS),
         ins={
             **public_ins(spec, ("public_corpus", "text_embedder")),
-            STAGE: dg.AssetIn(dataset_key(spec.name, planned.folder, STAGE)),
+            population: dg.AssetIn(dataset_key(spec.name, planned.folder, population)),
         },
         tags={PRIVACY: RELEASED},
         kinds={"matplotlib", "polars"},
@@ -70,7 +74,7 @@ def _rounds(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.AssetsDefini
         **upstream: Any,
     ) -> dg.MaterializeResult:
         report = progress.start(context, name)
-        stage: Mapping[str, Any] = upstream[STAGE]
+        stage: Mapping[str, Any] = upstream[population]
         generations = read_generations(release_store.files(str(stage["reservation"])))
         embedder = models.text_embedder(upstream["text_embedder"])
         report(0.0, "embedding public text and survivors")

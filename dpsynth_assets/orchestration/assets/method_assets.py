@@ -3,6 +3,7 @@
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.base import spends
 from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
 from dpsynth_assets.orchestration.assets.groups import level_group, method_group
 from dpsynth_assets.orchestration.assets.keys import dataset_key
@@ -40,10 +41,10 @@ def described(planned: PlannedMethod) -> str:
     method = f"{named(planned)}."
     if plan.refusal is not None:
         return f"{method} Refuses: {plan.refusal}"
-    if plan.epsilon is not None and kind.spends:
+    if plan.epsilon is not None and spends(kind):
         cost = epsilon_up(plan.epsilon)
         spend = f"Drawing it charges ε = {cost}, counted alone; drawn once, it is kept."
-    elif not kind.spends:
+    elif not spends(kind):
         spend = "Charges nothing itself: it builds on other releases."
     elif plan.guarantee is GuaranteeType.SECRET:
         spend = "Charges the secrets' bound and no ε: it protects declared secrets, no record."

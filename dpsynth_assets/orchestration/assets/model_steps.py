@@ -10,7 +10,6 @@ from typing import Any
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.standing import declared_base
-from dpsynth_assets.methods.base import Staged
 from dpsynth_assets.methods.models_run import (
     CONDITIONAL_GENERATOR,
     LANGUAGE_MODEL,
@@ -39,21 +38,20 @@ def model_step(base: PublicDataSpec | str, *models: RunModel) -> dict[str, Any]:
     return step_on(max((_devices(spec, each) for each in models), default=0))
 
 
-def on_processors(base: PublicDataSpec | str, method: Staged[Any], stage: str) -> bool:
+def on_processors(base: PublicDataSpec | str, stage: Stage) -> bool:
     """Whether a stage runs on no GPU, and its engine is one that workers can open beside it.
 
     vLLM takes its share of a device for itself, so there is one of it.
     """
-    models = method.models_run(stage)
-    in_vllm = any(isinstance(each, EngineSpec) and each.takes_devices for each in models)
-    return not in_vllm and model_step(base, *models)["pool"] == PROCESSOR_POOL
+    in_vllm = any(isinstance(each, EngineSpec) and each.takes_devices for each in stage.models)
+    return not in_vllm and model_step(base, *stage.models)["pool"] == PROCESSOR_POOL
 
 
-def given_parts(spec: PrivateDatasetSpec, method: Staged[Any], stage: Stage) -> bool:
+def given_parts(spec: PrivateDatasetSpec, stage: Stage) -> bool:
     """Whether workers go over the parts of the records for a stage."""
     if not stage.in_parts or spec.parts <= 1:
         return False
-    return not stage.in_model or on_processors(spec.public_data, method, stage.name)
+    return not stage.in_model or on_processors(spec.public_data, stage)
 
 
 def step_on(devices: int) -> dict[str, Any]:
@@ -65,19 +63,16 @@ def step_on(devices: int) -> dict[str, Any]:
     return {"pool": model_pool(devices), "op_tags": model_op_tags(devices)}
 
 
-def stage_step(
-    spec: PrivateDatasetSpec, method: Staged[Any], stage: Stage
-) -> tuple[dict[str, Any], float]:
+def stage_step(spec: PrivateDatasetSpec, stage: Stage) -> tuple[dict[str, Any], float]:
     """Pool and GPU request of a stage's step, and GPUs of each task that draws for it.
 
     Args:
         spec: The dataset.
-        method: What the stage belongs to.
         stage: Nothing is asked for one that runs no model.
     """
     if not stage.on_gpu:
         return {}, 0
-    step = model_step(spec.public_data, *method.models_run(stage.name))
+    step = model_step(spec.public_data, *stage.models)
     return step_of_tasks(step) if stage.draws_passes and spec.parts > 1 else (step, 0)
 
 

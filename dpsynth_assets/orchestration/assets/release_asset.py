@@ -38,7 +38,6 @@ from dpsynth_assets.orchestration.resources.private_section import (
     refused,
 )
 from dpsynth_assets.releases.once import StoredRelease
-from dpsynth_assets.run.reads import public_names
 from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Runner
 from dpsynth_assets.tags import MECHANISM, PRIVACY, RELEASED
@@ -53,10 +52,10 @@ def release_asset(
     """The asset of one stage of a method, or of a histogram that the methods share."""
     resources = PUBLIC_RESOURCES if stage.public else PUBLIC_RESOURCES | {"sensitive_store"}
     section = public_section if stage.public else private_section
-    step, gpus = stage_step(spec, planned.method, stage)
+    step, gpus = stage_step(spec, stage)
     node = plan.graph.nodes[f"{planned.folder}/{stage.name}"]
     name = f"{spec.name}/{node.name}"
-    if in_parts := given_parts(spec, planned.method, stage):
+    if in_parts := given_parts(spec, stage):
         resources |= {"workers"}
 
     @dg.asset(
@@ -65,7 +64,7 @@ def release_asset(
             *([] if stage.public else private_inputs(spec, stage)),
             *corpora_read(node),
         ],
-        ins=node_ins(node, public_names(node)),
+        ins=node_ins(node, node.step.reads),
         tags={PRIVACY: RELEASED}
         | ({} if stage.public else {MECHANISM: f"{planned.method.name}.{stage.name}"}),
         kinds=set(stage.kinds),
@@ -76,7 +75,7 @@ def release_asset(
             None if stage.public else spec.budget,
             spec.prompt,
             spec.structured,
-            planned.method.engine_identity,
+            stage.engine_identity,
             planned.method.code_version,
             stage.name,
         ),

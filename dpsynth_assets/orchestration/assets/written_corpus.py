@@ -24,7 +24,6 @@ from dpsynth_assets.orchestration.assets.released_values import node_ins
 from dpsynth_assets.orchestration.assets.stage_metadata import shown_facts
 from dpsynth_assets.orchestration.metadata import spend_metadata
 from dpsynth_assets.orchestration.resources.private_section import public_section
-from dpsynth_assets.run.reads import public_names
 from dpsynth_assets.tags import PRIVACY, RELEASED
 
 
@@ -38,16 +37,16 @@ def written_corpus(
     @dg.asset(
         **part_asset(spec, planned, CANDIDATE_CORPUS),
         deps=corpora_read(node),
-        ins=node_ins(node, public_names(node)),
+        ins=node_ins(node, node.step.reads),
         tags={PRIVACY: RELEASED},
         kinds={"pytorch", "polars"},
-        **model_step(spec.public_data, *method.models_run(CANDIDATE_CORPUS)),
+        **model_step(spec.public_data, *node.step.models),
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of(
             method.config,
             spec.prompt,
             spec.structured,
-            method.engine_identity,
+            node.step.engine_identity,
             method.code_version,
         ),
         description=_description(planned),

@@ -139,7 +139,7 @@ def row_settings(
     writers = [
         dataset_key(spec.name, planned.folder, "candidate_corpus").to_python_identifier()
         for planned in chosen
-        if planned.method.rows_are_free and planned.method.writes_corpus
+        if planned.writing is not None
     ]
     if not writers:
         names = ", ".join(planned.folder for planned in chosen)

@@ -152,11 +152,11 @@ def run_stages(folder, config, private, public, terms=None, target_epsilon=8.0):
     plan = method.plan(target_epsilon)
     for stage in plan.stages:
         scratch = folder / stage.name
-        if stage.public:
+        if stage.make is not None:
             scratch.mkdir(parents=True)
-            made = method.make_public(stage, public, scratch, silent)
+            made = stage.make(public, scratch, silent)
         else:
-            release = method.release(stage, private, public, CheckpointFolders(scratch), silent)
+            release = stage.release(private, public, CheckpointFolders(scratch), silent)
             assert release.cost.event == stage.mechanism.event() == plan.charges[stage.name]
             made = release.value
         done = Released(reservation=stage.name, facts=made.facts, folder=made.files)

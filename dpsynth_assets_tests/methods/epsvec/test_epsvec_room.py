@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dpsynth_assets.methods.base import room_of
 from dpsynth_assets.methods.epsvec.negatives import Negatives
 from dpsynth_assets.methods.epsvec.stages import NEGATIVES, SHOTS, VECTORS
 from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
@@ -39,8 +40,8 @@ def test_vectors_fit_into_the_room_of_their_stage(cases, tmp_path, texts):
     public = SimpleNamespace(released={NEGATIVES: SimpleNamespace(folder=negatives)})
     method = cases.method(cases.config())
     stages = {stage.name: stage for stage in method.stages()}
-    room = method.room(stages[VECTORS], public)
+    room = room_of(method, stages[VECTORS], public)
     taken = sum(file.stat().st_size for file in vectors.iterdir())
     assert taken <= room.release + NOTHING_ELSE
     assert room.corpus > 0
-    assert method.room(stages[SHOTS], public).release == 0
+    assert room_of(method, stages[SHOTS], public).release == 0

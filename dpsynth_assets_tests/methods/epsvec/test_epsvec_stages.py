@@ -44,7 +44,7 @@ def test_ablations_have_fewer_or_freer_stages(cases):
 
 def test_a_public_stage_cannot_ask_for_private_inputs():
     with pytest.raises(ValueError, match="read nothing private"):
-        Stage(name="pool", title="Pool.", public=True, needs_embeddings=True)
+        Stage(name="pool", title="Pool.", make=print, needs_embeddings=True)
 
 
 @pytest.mark.parametrize("changes", [
@@ -78,8 +78,9 @@ def test_public_inputs_are_those_that_settings_use(cases):
     assert needs(cases.config()) == {"public_language_model", "text_embedder", "public_corpus"}
     assert needs(cases.config(clip_bound=1.0, use_fixed_shots=False)) == {"public_language_model"}
     judged = cases.config(rejection={"judge": "likelihood"})
-    assert "public_corpus" in cases.method(judged).writing_inputs
-    assert cases.method(cases.config()).writing_inputs == frozenset()
+    assert "public_corpus" in cases.method(judged).writing().reads
+    plain = cases.method(cases.config())
+    assert plain.writing().reads == plain.public_inputs
 
 
 def test_released_facts_hold_no_private_word(cases, engine, tmp_path):

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 
 from dpsynth_assets.methods.epsvec.stages import CANDIDATES, NEGATIVES, SHOTS, VECTORS
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.methods.work import PublicSizes, Work
 
 TEXT_WORDS = 5
@@ -44,14 +43,14 @@ def test_counted_work_is_what_the_engine_does(kept, cases, tmp_path, engine):
         tmp_path, config, cases.private(cases.records(40)), cases.public(engine)
     )
     method = cases.method(config)
-    stages = [method.work(stage.name, plan, SIZES) for stage in plan.stages]
+    stages = [stage.work(plan, SIZES) for stage in plan.stages]
     counted = sum(stages, start=Work())
     written, read = seen(engine)
     assert counted.written == written
     assert counted.read == pytest.approx(read, rel=0.15 if kept else 0.06)
     calls, texts = len(engine.asked), len(engine.read)
-    method.write(public, config.rows, cases.silent)
-    rows = method.work(CANDIDATE_CORPUS, plan, SIZES)
+    method.writing().write(public, config.rows, cases.silent)
+    rows = method.writing().work(plan, SIZES)
     assert rows.written == seen(engine, calls, texts)[0]
     assert rows.read == pytest.approx(seen(engine, calls, texts)[1], rel=0.35 if kept else 0.05)
 

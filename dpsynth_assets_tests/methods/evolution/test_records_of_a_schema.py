@@ -41,7 +41,7 @@ def test_a_bound_that_no_record_fits_in_is_told_before_the_charge(model):
     (stage,) = method.stages()
     public = replace(make_public(), language_model=prompted(model, TEMPLATES))
     with pytest.raises(ValueError, match="no trial text came to its end"):
-        method.check_public(stage, public)
+        stage.check(public)
 
 
 def test_prompts_that_leave_no_room_for_a_text_are_told_before_the_charge(model):
@@ -49,4 +49,4 @@ def test_prompts_that_leave_no_room_for_a_text_are_told_before_the_charge(model)
     method = bound_method("aug_pe", {}, terms)
     public = replace(make_public(), language_model=model)
     with pytest.raises(ValueError, match="Shorten the domain, description or label words"):
-        method.check_public(method.stages()[-1], public)
+        method.stages()[-1].check(public)

@@ -346,12 +346,10 @@ def run(tmp_path, api, settings, private=None):
     public = make_public(public_records=PUBLIC)
     checkpoint = Checkpoints(tmp_path / "checkpoint")
     paid = made.stage(CLUSTER_STAGE)
-    release = method.release(paid, private or make_private(), public, checkpoint, lambda *_: None)
+    release = paid.release(private or make_private(), public, checkpoint, lambda *_: None)
     clusters = Released(reservation="1", facts=release.value.facts, folder=release.value.files)
     public = make_public(public_records=PUBLIC, released={CLUSTER_STAGE: clusters})
-    population = method.make_public(
-        made.stage(STAGE), public, tmp_path / "population", lambda *_: None
-    )
+    population = made.stage(STAGE).make(public, tmp_path / "population", lambda *_: None)
     return release, population, public, made
 
 

@@ -5,7 +5,6 @@ import pytest
 from dpsynth_assets.methods.evolution.aug_pe import AugPe
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.inputs import Released
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets_tests.methods.evolution.conftest import (
     Checkpoints,
@@ -52,23 +51,23 @@ def test_counted_work_is_what_writer_and_embedder_do(changes, tmp_path, monkeypa
     method = AugPe(config, make_terms())
     plan, private, public = method.plan(2.0), make_private(), make_public()
     monkeypatch.setattr(WordEmbedder, "embed", counted)
-    made = method.release(
-        plan.stage(STAGE), private, public, Checkpoints(tmp_path / "own"), lambda *_: None
+    made = plan.stage(STAGE).release(
+        private, public, Checkpoints(tmp_path / "own"), lambda *_: None
     )
-    work = method.work(STAGE, plan, SIZES)
+    work = plan.stage(STAGE).work(plan, SIZES)
     assert work.written == pytest.approx(api.written, rel=0.02)
     assert work.embedded == TOKENS * len(embedded)
     api.written = 0.0
     folder = Released(reservation="r", facts=made.value.facts, folder=made.value.files)
-    method.write(make_public(released={STAGE: folder}), config.rows, lambda *_: None)
-    rows = method.work(CANDIDATE_CORPUS, plan, SIZES)
+    method.writing().write(make_public(released={STAGE: folder}), config.rows, lambda *_: None)
+    rows = method.writing().work(plan, SIZES)
     assert rows.written == pytest.approx(api.written, rel=0.02)
 
 
 def test_an_engine_is_shown_whole_texts_and_the_model_their_beginnings():
     config = make_config(max_new_tokens=TOKENS)
     method = AugPe(config, make_terms())
-    begun = method.work(CANDIDATE_CORPUS, method.plan(2.0), SIZES)
+    begun = method.writing().work(method.plan(2.0), SIZES)
     message = {"role": "user", "content": "Write of {sample}"}
     prompt = {"message_template": [message], "replacement_rules": []}
     shown = AugPe(
@@ -76,7 +75,7 @@ def test_an_engine_is_shown_whole_texts_and_the_model_their_beginnings():
             max_new_tokens=TOKENS, api="engine", random_prompt=prompt, variation_prompt=prompt
         ),
         make_terms(),
-    ).work(CANDIDATE_CORPUS, method.plan(2.0), SIZES)
+    ).rows_work(method.plan(2.0), SIZES)
     assert begun.read < shown.read
     assert begun.written < shown.written
     assert Work() + begun == begun

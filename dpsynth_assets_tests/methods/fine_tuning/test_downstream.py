@@ -15,7 +15,7 @@ from dpsynth_assets.methods.fine_tuning.config import (
     DownstreamConfig,
     PrivateTrainingConfig,
 )
-from dpsynth_assets.methods.fine_tuning.downstream import NextWordInputs, next_word_settings
+from dpsynth_assets.methods.fine_tuning.downstream import STAGE, NextWordInputs, next_word_settings
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.metrics.downstream import downstream_model_scores
 from dpsynth_assets.models.next_word_model import load_next_word_model, new_next_word_model
@@ -34,7 +34,7 @@ def train(cases, public, checkpoint, private=None, epsilon=1e4, **settings):
     config = DownstreamConfig(**(SMALL | settings))
     method = DownstreamFineTuning(config, cases.terms(epsilon=epsilon, accountant="tight"))
     [stage] = method.plan(epsilon).stages
-    release = method.release(stage, private or cases.private(), public, checkpoint, cases.silent)
+    release = stage.release(private or cases.private(), public, checkpoint, cases.silent)
     assert release.cost.event == stage.mechanism.event()
     return config, release.value
 
@@ -107,12 +107,10 @@ def test_null_records_contribute_nothing(cases):
         assert len(examples(without)) == 6
 
 
-def test_there_is_no_corpus(cases, public):
+def test_there_is_no_corpus(cases):
     method = DownstreamFineTuning(DownstreamConfig(), cases.terms())
-    assert not method.writes_corpus
-    assert method.default_rows == 0
-    with pytest.raises(ValueError, match="writes text"):
-        method.write(public, 5, cases.silent)
+    assert method.writing() is None
+    assert [stage.name for stage in method.stages()] == [STAGE]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +141,7 @@ def test_models_are_tried_before_anything_is_charged(cases, public, monkeypatch)
     def check(inputs, **settings):
         method = DownstreamFineTuning(DownstreamConfig(**SMALL, **settings), cases.terms())
         [stage] = method.stages()
-        method.check_public(stage, inputs)
+        stage.check(inputs)
 
     check(public)
     check(public, lora_rank=2)

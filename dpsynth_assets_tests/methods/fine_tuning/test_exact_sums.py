@@ -37,7 +37,7 @@ def test_the_setting_decides_how_clipped_gradients_are_added(
     plan = method.plan(4.0)
     [stage] = plan.stages
     inputs, checkpoint = replace(public, public_records=None), CheckpointFolders(tmp_path / "c")
-    method.release(stage, cases.private(), inputs, checkpoint, lambda *_: None)
+    stage.release(cases.private(), inputs, checkpoint, lambda *_: None)
     assert asked == [products]
     passes = stage.rests_on["gradients"]["passes"]
     assert passes == ("alone" if products is Products.FLOAT64 else "shared")
@@ -58,7 +58,7 @@ def test_records_pass_alone_for_exact_sums_and_share_passes_up_to_what_is_kept_b
         method = DownstreamFineTuning(DownstreamConfig(**TRAINING, **chosen), cases.terms())
         [stage] = method.plan(4.0).stages
         place = CheckpointFolders(tmp_path / str(number))
-        method.release(stage, cases.private(), inputs, place, lambda *_: None)
+        stage.release(cases.private(), inputs, place, lambda *_: None)
         assert (max(together, default=1) == 1) is bool(chosen)
 
 

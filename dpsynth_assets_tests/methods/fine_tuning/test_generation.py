@@ -27,12 +27,8 @@ SMALL = {"steps": 3, "expected_batch_size": 10, "max_document_tokens": 24, "rows
 def train(cases, public, checkpoint, method=Ctcl, config=None, private=None, progress=None):
     bound = method(config or method.config_type(**SMALL), cases.terms())
     plan = bound.plan(4.0)
-    release = bound.release(
-        plan.stage(STAGE),
-        private or cases.private(),
-        public,
-        checkpoint,
-        progress or cases.silent,
+    release = plan.stage(STAGE).release(
+        private or cases.private(), public, checkpoint, progress or cases.silent
     )
     return plan, release
 
@@ -46,7 +42,7 @@ def write(cases, public, release, method=Ctcl, config=None, rows=12):
 
 def check_public(cases, public, method=Ctcl, **settings):
     bound = method(method.config_type(**SMALL, **settings), cases.terms())
-    bound.check_public(bound.plan(4.0).stage(STAGE), public)
+    bound.plan(4.0).stage(STAGE).check(public)
 
 
 def weights(generator):
@@ -88,9 +84,9 @@ def test_no_private_fact_is_told(cases, public, checkpoint):
 
 
 def test_a_stage_runs_and_costs_the_mechanism_of_its_plan(cases, public, checkpoint):
-    method = Ctcl(CtclConfig(**SMALL), cases.terms())
+    Ctcl(CtclConfig(**SMALL), cases.terms())
     shorter = Ctcl(CtclConfig(**SMALL | {"steps": 2}), cases.terms()).plan(4.0).stage(STAGE)
-    made = method.release(shorter, cases.private(), public, checkpoint, cases.silent)
+    made = shorter.release(cases.private(), public, checkpoint, cases.silent)
     assert made.cost.event == shorter.mechanism.event()
     assert made.value.facts["steps"] == made.cost.event.steps == 2
     assert made.value.facts["noise_multiplier"] == made.cost.event.noise_multiplier
@@ -99,8 +95,8 @@ def test_a_stage_runs_and_costs_the_mechanism_of_its_plan(cases, public, checkpo
 def test_a_stage_without_a_mechanism_is_refused_before_anything_is_drawn(cases, public, checkpoint):
     method = Ctcl(CtclConfig(**SMALL), cases.terms())
     [stage] = method.plan(0.0).stages
-    with pytest.raises(TypeError, match="Expected a planned training"):
-        method.release(stage, cases.private(), public, checkpoint, cases.silent)
+    with pytest.raises(TypeError, match="Expected a planned paid stage"):
+        stage.release(cases.private(), public, checkpoint, cases.silent)
 
 
 def test_a_finished_checkpoint_is_not_trained_again(cases, public, checkpoint):
@@ -289,9 +285,9 @@ def test_dp_fine_tuning_declares_what_it_reads(cases):
 
     plain, keyed = bound(), bound(keywords=True)
     causal = bound(architecture="decoder_only", label_shares="released")
-    assert not plain.uses_topics
-    assert keyed.uses_topics
-    assert causal.uses_topics
+    assert not plain.writing().follows_topics
+    assert keyed.writing().follows_topics
+    assert causal.writing().follows_topics
     assert "topic_model" not in plain.public_inputs
     assert {"topic_model", "conditional_generator"} <= keyed.public_inputs
     assert "public_language_model" in causal.public_inputs

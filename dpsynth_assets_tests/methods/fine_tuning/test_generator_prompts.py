@@ -109,7 +109,7 @@ def test_prompts_without_a_place_for_keywords_are_refused_before_the_charge(case
     declared = replace(DECLARED, public="Visits\n")
     method = bound_method("ctcl", {}, terms_of(cases, prompts=declared))
     with pytest.raises(ValueError, match=r"Expected \{label\} in prompt.public") as raised:
-        method.check_public(method.plan(4.0).stage(STAGE), public)
+        method.plan(4.0).stage(STAGE).check(public)
     assert "\n" not in str(raised.value)
 
 

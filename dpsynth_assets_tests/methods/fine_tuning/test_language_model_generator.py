@@ -38,8 +38,8 @@ def bound(cases, name="ctcl", engine=None, **settings):
 def released(cases, public, checkpoint, **settings):
     method = bound(cases, **settings)
     stage = method.plan(4.0).stage(STAGE)
-    method.check_public(stage, public)
-    return stage, method.release(stage, cases.private(), public, checkpoint, cases.silent)
+    stage.check(public)
+    return stage, stage.release(cases.private(), public, checkpoint, cases.silent)
 
 
 def test_a_base_names_its_language_model_as_the_generator_or_weights():
@@ -90,5 +90,5 @@ def test_layers_that_the_model_does_not_have_are_one_line_before_the_charge(
 ):
     method = bound(cases, **settings)
     with pytest.raises(ValueError, match=message) as raised:
-        method.check_public(method.plan(4.0).stage(STAGE), with_language_model)
+        method.plan(4.0).stage(STAGE).check(with_language_model)
     assert "\n" not in str(raised.value)

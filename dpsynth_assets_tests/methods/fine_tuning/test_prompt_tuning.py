@@ -7,6 +7,7 @@ import torch
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.base import room_of
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
@@ -64,8 +65,8 @@ def bound(cases, engine="exact", **settings):
 def released(cases, public, checkpoint, **settings):
     method = bound(cases, **settings)
     stage = method.plan(4.0).stage(STAGE)
-    method.check_public(stage, public)
-    return stage, method.release(stage, cases.private(), public, checkpoint, cases.silent)
+    stage.check(public)
+    return stage, stage.release(cases.private(), public, checkpoint, cases.silent)
 
 
 def test_reserved_tokens_stand_for_nothing_else(folder):
@@ -121,7 +122,7 @@ def test_the_datasets_engine_writes_from_the_tuned_prompt(cases, with_reserved, 
 
 def test_the_plan_holds_room_for_what_is_released(cases, with_reserved, checkpoint):
     method = bound(cases)
-    room = method.room(method.plan(4.0).stage(STAGE), with_reserved)
+    room = room_of(method, method.plan(4.0).stage(STAGE), with_reserved)
     _, release = released(cases, with_reserved, checkpoint)
     size = sum(file.stat().st_size for file in release.value.files.rglob("*") if file.is_file())
     assert size <= room.release + HEADS
@@ -145,14 +146,15 @@ def test_what_cannot_be_tuned_is_one_line_before_the_charge(cases, public, check
     method = bound_method("ctcl", SMALL, cases.terms())
     stage = method.plan(4.0).stage(STAGE)
     with pytest.raises(ValueError, match="decoder-only generator for prompt_tokens"):
-        method.check_public(stage, public)
+        stage.check(public)
     inexact = bound(cases, exact_sums=False)
     assert "exact_sums: true" in inexact.plan(4.0).refusal
 
 
 def test_weights_that_need_virtual_tokens_are_no_language_model_for_others(cases):
-    assert not bound(cases).fine_tunes_language_model
-    assert bound(cases, prompt_tokens=None).fine_tunes_language_model
+    (stage,), (whole,) = bound(cases).stages(), bound(cases, prompt_tokens=None).stages()
+    assert not stage.releases_language_model
+    assert whole.releases_language_model
 
 
 def test_settings_without_prompt_tokens_are_the_same_release_as_ever(cases):

@@ -46,7 +46,7 @@ def trained(method, config, cases, public, folder, lengths):
     [stage] = bound.plan(4.0).stages
     private = of_lengths(cases.private(), lengths)
     checkpoint = CheckpointFolders(folder)
-    return bound.release(stage, private, public, checkpoint, lambda *_: None).value.files
+    return stage.release(private, public, checkpoint, lambda *_: None).value.files
 
 
 @pytest.mark.parametrize("lengths", [[], [40], [40, 40, 1, 40]], ids=["short", "one long", "some"])

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from dpsynth_assets.methods.capabilities import corpora_named
 from dpsynth_assets.methods.fine_tuning import Resampled
 from dpsynth_assets.methods.fine_tuning.config import ResampledConfig
 from dpsynth_assets.methods.fine_tuning.resampled import choose_rows, quotas
@@ -113,15 +114,14 @@ def test_it_spends_nothing_and_says_what_it_builds_on(cases):
     assert not plan.charges
     assert not plan.stages
     assert plan.refusal is None
-    assert not method.spends
     assert method.stages() == ()
-    assert method.builds_on == ("other",)
-    assert method.uses_topics
+    assert corpora_named(method) == ("other",)
+    assert method.writing().follows_topics
 
 
 def test_a_missing_corpus_is_named(cases, public):
     method = Resampled(ResampledConfig(corpus="gone"), cases.terms())
     with pytest.raises(ValueError, match="gone"):
         method.write(public, 10, cases.silent)
-    with pytest.raises(NotImplementedError, match="paid stage of resampled"):
-        method.release(Stage(name="x", title=""), None, public, None, cases.silent)
+    with pytest.raises(TypeError, match="planned paid stage"):
+        Stage(name="x", title="").release(None, public, None, cases.silent)

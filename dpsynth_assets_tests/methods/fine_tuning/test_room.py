@@ -2,6 +2,7 @@
 
 import pytest
 
+from dpsynth_assets.methods.base import room_of
 from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 
@@ -33,8 +34,8 @@ def test_weights_and_checkpoints_fit_into_the_room_of_the_plan(
 ):
     method = kind(kind.config_type(**SMALL, **changes), cases.terms())
     [stage] = method.plan(4.0).stages
-    room = method.room(stage, public)
-    release = method.release(stage, cases.private(), public, checkpoint, cases.silent)
+    room = room_of(method, stage, public)
+    release = stage.release(cases.private(), public, checkpoint, cases.silent)
     assert size(release.value.files) <= room.release + HEADS
     assert size(checkpoint.saved) <= room.kept + HEADS
     assert room.release <= 2 * size(release.value.files), "far more than is taken"
@@ -42,7 +43,7 @@ def test_weights_and_checkpoints_fit_into_the_room_of_the_plan(
 
 def test_the_corpus_is_counted_by_its_declared_rows(cases, public):
     few, many = (
-        kind.room(kind.plan(4.0).stage(STAGE), public).corpus
+        room_of(kind, kind.plan(4.0).stage(STAGE), public).corpus
         for kind in (Ctcl(Ctcl.config_type(**SMALL, rows=n), cases.terms()) for n in (10, 1000))
     )
     assert many == 100 * few > 1000 * 24 * 4

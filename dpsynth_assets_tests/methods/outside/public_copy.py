@@ -6,9 +6,10 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
-from dpsynth_assets.methods.base import Method, MethodConfig
+from dpsynth_assets.methods.base import Method, MethodConfig, planned
+from dpsynth_assets.methods.candidates import Advice, Candidate, Choice
 from dpsynth_assets.methods.counted_labels import UNCOUNTED, counted_labels
-from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus
+from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus, Writing
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import integer_noise_std
 from dpsynth_assets.privacy.histogram import NoisyHistogram
@@ -32,17 +33,20 @@ class PublicCopy(Method[PublicCopyConfig]):
     paper = "Nobody 2026, A method from outside"
     arxiv = "2601.00001"
     config_type = PublicCopyConfig
-    free_settings = frozenset({"rows"})
-    rehearsal = {"rows": 4}  # noqa: RUF012 - as the contract declares it
-
-    @property
-    def writing_inputs(self):
-        """Rows are copied from the public corpus."""
-        return frozenset({"public_corpus"})
+    advice = Advice(
+        defaults=lambda terms: {"rows": 10 * len(terms.labels)},
+        candidates=lambda facts: (Candidate(line="public_copy", settings={"rows": facts.rows}),),
+        splits=(Choice(place=("settings", "rows"), splits="nothing, for a test", values=(5, 9)),),
+    )
 
     def stages(self):
         """The histogram."""
-        return (Stage(name=COUNTS, title="Noisy numbers of records of each label."),)
+        title = "Noisy numbers of records of each label."
+        return (Stage(name=COUNTS, title=title, draws=self.release),)
+
+    def writing(self):
+        """Rows are copied from the public corpus."""
+        return Writing(rows=self.config.rows, reads=frozenset({"public_corpus"}), write=self.write)
 
     def plan(self, target_epsilon):
         """Finds the least noise at which the histogram costs at most `target_epsilon`."""
@@ -62,10 +66,12 @@ class PublicCopy(Method[PublicCopyConfig]):
             accountant=self.terms.accountant,
         )
         mechanism = counts(noise_std)
-        return self.planned(
+        return planned(
+            self,
             {COUNTS: mechanism},
             self.config.model_dump(mode="json") | {"noise_std": noise_std},
             epsilon=epsilon_of([mechanism.event()], self.terms.delta, self.terms.accountant),
+            free=frozenset({"rows"}),
             rows_estimate=self.config.rows,
         )
 

@@ -251,7 +251,7 @@ def test_what_stands_in_the_way_is_told_before_the_charge(name, bound, cases):
     (stage,) = method.plan(8.0).stages
     public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
     with pytest.raises(ValueError, match="Expected a tokenizer"):
-        method.check_public(stage, public)
+        stage.check(public)
 
 
 def test_a_constraint_opens_after_the_declared_start_and_spells_as_it_does(model):
@@ -434,7 +434,7 @@ def test_a_bound_that_no_record_fits_in_is_told_before_the_charge(model):
     (stage,) = method.stages()
     public = PublicInputs(language_model=model, salt="s", cluster_histogram=HISTOGRAM)
     with pytest.raises(ValueError, match="got none in 16 texts of the public prompt with 8 tokens"):
-        method.check_public(stage, public)
+        stage.check(public)
 
 
 def test_a_median_is_audited_on_the_allowed_tokens_alone():

@@ -53,13 +53,13 @@ def test_a_slack_of_zero_is_refused(name, cases):
 
 @pytest.mark.parametrize("name", [*NAMES, "few_shot"])
 def test_an_environment_without_vllm_is_refused_before_a_charge(name, cases, without_vllm):
-    method, plan = planned(name, cases, "vllm")
+    _method, plan = planned(name, cases, "vllm")
     model = cases.model()
     model.source, model.dtype, model.name = "folder", "float32", "folder"
     model.config = model.model.config
     public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
     with pytest.raises(VllmDecoderError, match="Expected vllm in this environment") as refused:
-        method.check_public(plan.stages[0], public)
+        plan.stages[0].check(public)
     assert "\n" not in str(refused.value)
 
 

@@ -114,9 +114,9 @@ def test_rounding_that_is_not_charged_is_refused(name, cases, model):
     _, plan = planned(name, cases, "transformers", logit_slack=0.0)
     assert plan.refusal.startswith("Expected logit_slack > 0 with decoder: transformers")
     assert "\n" not in plan.refusal
-    method, plan = planned(name, cases, None, logit_slack=0.0)  # of no declared base
+    _method, plan = planned(name, cases, None, logit_slack=0.0)  # of no declared base
     with pytest.raises(ValueError, match="Expected logit_slack > 0"):
-        method.check_public(plan.stages[0], public_of(cases, model))
+        plan.stages[0].check(public_of(cases, model))
 
 
 def public_of(cases, model):
@@ -128,9 +128,9 @@ def test_a_model_of_another_shape_is_refused_before_a_charge(name, cases, model,
     other = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2))
     model.source = str(tmp_path / "gpt2")
     other.save_pretrained(model.source)
-    method, plan = planned(name, cases, "exact")
+    _method, plan = planned(name, cases, "exact")
     with pytest.raises(ValueError, match="Expected a Llama model") as refusal:
-        method.check_public(plan.stages[0], public_of(cases, model))
+        plan.stages[0].check(public_of(cases, model))
     assert "\n" not in str(refusal.value)
 
 
@@ -140,7 +140,7 @@ def test_what_is_declared_is_what_decodes(name, cases, model, monkeypatch):
     method, plan = planned(name, cases, "exact")
     monkeypatch.setattr(model, "model", None)
     public = public_of(cases, model)
-    method.check_public(plan.stages[0], public)
+    plan.stages[0].check(public)
     release = cases.release(method, plan, cases.private(64), public)
     assert len(release.value.rows)
     if name != "median_clustered":

@@ -133,7 +133,7 @@ def test_a_plan_without_budget_is_refused(cases):
 
 def test_noise_that_drowns_every_agreement_is_refused(cases):
     method = FewShot(config_of(), cases.terms())
-    tail = method.tail(method.plan(0.1))
+    tail = method.plan(0.1).tail
     assert tail.agreed > 0.5
     assert "noise of std" in tail.refusal
     assert "Raise target_epsilon or subsets" in tail.refusal
@@ -380,7 +380,7 @@ def test_extra_documents_fit_whenever_demonstrations_do(cases, endless_model):
     terms = cases.terms(epsilon=100.0)
     method, public = FewShot(config, terms), cases.public(endless_model)
     plan = method.plan(100.0)
-    method.check_public(plan.stages[0], public)
+    plan.stages[0].check(public)
     release = cases.release(method, plan, cases.private(64), public)
     rows = release.value.rows
     assert rows.filter(rows["origin"] == "extra")["n_tokens"].to_list() == [40] * 4

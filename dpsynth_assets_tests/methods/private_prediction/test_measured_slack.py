@@ -261,7 +261,7 @@ def test_a_slack_of_zero_is_tested_once_and_stated(cases, language_model, on_gpu
     for passes in (plan, None, plan):
         check_slack(config, terms, language_model, on_gpu, passes)
     method = bound_method("mean_uniform", BATCHES | {"logit_slack": 0.0}, terms)
-    facts = method.rests_on(None, cases.public(language_model))
+    facts = method.stages()[0].tested(cases.public(language_model))
     assert facts == {
         SELF_TEST: {
             "passed": True,
@@ -276,7 +276,7 @@ def test_a_slack_of_zero_is_tested_once_and_stated(cases, language_model, on_gpu
     check_slack(config, terms, language_model, on_gpu, dataclasses.replace(plan, rows=601))
     assert len(runs) == 2
     paid = bound_method("mean_uniform", BATCHES, terms)
-    assert paid.rests_on(None, cases.public(language_model)) == {}
+    assert paid.stages()[0].tested(cases.public(language_model)) == {}
 
 
 def test_a_moving_row_a_processor_and_unasked_kernels_are_refused(

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from dpsynth_assets.methods.base import room_of
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets_tests.methods.private_prediction.conftest import (
     HISTOGRAM,
@@ -40,7 +41,7 @@ def inputs(cases, model):
 def test_batches_that_never_end_fit_into_the_room_of_their_plan(name, cases, endless_model):
     method, plan = planned(name, cases)
     public, passes = inputs(cases, endless_model), MemoryPasses()
-    room = method.room(plan.stages[0], public)
+    room = room_of(method, plan.stages[0], public)
     release = cases.release(method, plan, replace(cases.private(64), passes=passes), public)
     assert len(json.dumps(passes.kept)) <= room.kept
     assert len(json.dumps(release.value.rows.to_dicts())) <= min(room.release, room.corpus)
@@ -53,7 +54,7 @@ def test_room_follows_the_batches_that_can_be_and_not_a_limit_that_none_reaches(
 
     def room(**changes):
         method, plan = planned("mean_clustered", cases, **changes)
-        return method.room(plan.stages[0], public).release
+        return room_of(method, plan.stages[0], public).release
 
     assert room(max_batches=1_000_000) == room(max_batches=8)  # 62 released records, in eights.
     assert room(max_batches=2) == room(max_batches=8) / 4

@@ -98,7 +98,7 @@ def test_generation_refuses_undeclared_places_even_with_a_plan(cases, language_m
 def test_slots_need_no_histogram_and_generate(cases, language_model):
     terms = cases.terms(public_slots=True, relation=NeighboringRelation.ZERO_OUT)
     method = MeanUniform(MeanUniformConfig(**SETTINGS), terms)
-    assert not method.uses_histogram
+    assert not method.stages()[0].follows_clusters
     public = cases.public(language_model)
     release = cases.release(method, method.plan(20.0), cases.private(40), public)
     assert release.value.facts["batches"] == 2 * (20 // 4)

@@ -9,10 +9,10 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.declared_terms import cohort_terms
 from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
-from dpsynth_assets.methods.private_prediction.config import settings_for
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import filled_share, share_at_floor
-from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.registry import REGISTRY, bound_method
 from dpsynth_assets.methods.tails import LARGEST_TAIL, percent
+from dpsynth_assets_tests.methods.private_prediction.conftest import make_terms
 
 SMOLLM2 = {"kind": "smollm2"}
 
@@ -177,7 +177,9 @@ def test_the_share_of_hashed_contexts_that_are_kept_is_that_of_draws(k, load):
 
 def test_methods_on_another_release_have_the_settings_of_those_they_draw_like():
     chosen = {
-        name: settings_for(name, LanguageModelSpec(kind="smollm2"))
+        name: REGISTRY[name].advice.defaults(
+            make_terms(language_model=LanguageModelSpec(kind="smollm2"))
+        )
         for name in ("mean_svt", "mean_svt_on_generator")
     }
     assert chosen["mean_svt_on_generator"] == chosen["mean_svt"]

@@ -3,7 +3,6 @@
 import pytest
 
 from dpsynth_assets.methods.registry import get_method
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.methods.work import PublicSizes
 from dpsynth_assets.models.token_counts import COUNTS
 from dpsynth_assets_tests.methods.private_prediction.test_methods import config_of, run
@@ -26,8 +25,8 @@ def test_counted_work_is_what_the_decoder_does(finishes, cases, endless_model):
         "mean_uniform", cases, endless_model, private=cases.private(RECORDS), config=config
     )
     done = COUNTS.since(before)
-    method = get_method("mean_uniform")(config, cases.terms())
-    work = method.work(CANDIDATE_CORPUS, plan, sizes(endless_model))
+    get_method("mean_uniform")(config, cases.terms())
+    work = plan.stages[0].work(plan, sizes(endless_model))
     assert work.written == pytest.approx(done.written, rel=0.15)
     assert work.steps == pytest.approx(2 * plan.tokens_per_batch, rel=0.25)
 
@@ -39,7 +38,5 @@ def test_batches_follow_declared_facts_alone(cases, endless_model):
     )
     plan = method.plan(10.0)
     assert plan.refusal is None
-    many, few = (
-        method.work(CANDIDATE_CORPUS, plan, sizes(endless_model, records)) for records in (64, 16)
-    )
+    many, few = (plan.stages[0].work(plan, sizes(endless_model, records)) for records in (64, 16))
     assert many.written > few.written

@@ -1,0 +1,31 @@
+"""The contract of a method stays small, and no reader knows a method's class or fields."""
+
+import re
+from pathlib import Path
+
+from dpsynth_assets.methods.base import Method, Staged
+
+PRODUCT = Path(__file__).parents[2] / "dpsynth_assets"
+ASKS_A_CLASS = re.compile(
+    r"isinstance\((\w+\.)*method\b|\b(get|has)attr\((self\.|\w+\.)*(config|method),"
+    r"(?!.*(max_position_embeddings|rope_parameters))"  # Those of weights.
+)
+OF_MODELS = "models"
+"""Folder where `config` is the configuration of weights."""
+
+
+def test_the_contract_has_at_most_fourteen_members():
+    members = {name for kind in (Staged, Method) for name in {*vars(kind), *kind.__annotations__}}
+    public = {name for name in members if not name.startswith("_")} | {"config", "terms"}
+    assert len(public) <= 14, sorted(public)
+
+
+def test_nobody_asks_for_a_class_or_for_a_field_by_name():
+    asking = [
+        f"{file.relative_to(PRODUCT)}: {line.strip()}"
+        for file in PRODUCT.rglob("*.py")
+        if file.relative_to(PRODUCT).parts[0] != OF_MODELS
+        for line in file.read_text().splitlines()
+        if ASKS_A_CLASS.search(line)
+    ]
+    assert not asking
