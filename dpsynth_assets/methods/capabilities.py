@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
-from dpsynth_assets.methods.row_source import RowSource
 from dpsynth_assets.methods.stages import MethodPlan
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from dpsynth_assets.attacks.reconstruction import KeysWritten
     from dpsynth_assets.methods.base import Staged
 
-    Declaring = Staged[Any] | type[Staged[Any]]
+    Declaring: TypeAlias = Staged[Any] | type[Staged[Any]]
 
 
 class Capability:
@@ -69,11 +68,11 @@ class ServesRows(Capability):
     """Rows of a chosen label come from its release on demand.
 
     Attributes:
-        open: Opens the release for writing, given public inputs. Post-processing of what was
-            released: any number of rows is free.
+        open: Opens the release for writing as a `RowSource`, given public inputs. Post-processing
+            of what was released: any number of rows is free.
     """
 
-    open: Callable[[Any, PublicInputs], AbstractContextManager[RowSource]]
+    open: Callable[[Any, PublicInputs], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class OnGenerator(Method[Any]):
             for stage in own
         )
 
-    def writing(self) -> Writing | None:
+    def writing(self) -> Any:
         """The method's own, with the generator."""
         own: Writing | None = super().writing()
         if own is None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.methods.base import CohortTerms, Method, planned, refused
 from dpsynth_assets.methods.candidates import Advice, Candidate, Choice, DeclaredFacts, behind
-from dpsynth_assets.methods.capabilities import ServesRows
+from dpsynth_assets.methods.capabilities import Capability, ServesRows
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig, vector_settings
 from dpsynth_assets.methods.epsvec.plan import Calibration, noise_parameters
 from dpsynth_assets.methods.epsvec.stages import (
@@ -290,7 +290,7 @@ class EpsVec(Method[EpsVecConfig]):
         """
         yield VectorRows(self._writer(public))
 
-    capabilities = (ServesRows(open_rows),)
+    capabilities: ClassVar[tuple[Capability, ...]] = (ServesRows(open_rows),)
 
     def _writer(self, public: PublicInputs) -> Writer:
         work = self._work(public)

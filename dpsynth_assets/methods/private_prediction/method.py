@@ -12,6 +12,7 @@ from dpsynth_assets.files.disk_room import Room, bytes_of_texts
 from dpsynth_assets.methods.base import CohortTerms, Method, planned, refused
 from dpsynth_assets.methods.capabilities import (
     Attacks,
+    Capability,
     DrawsTokens,
     corpora_named,
 )
@@ -344,7 +345,10 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         task = batches_task(self, target_epsilon, model)
         return None if task is None else task.run()
 
-    capabilities = (DrawsTokens(pass_shape), Attacks(reconstruct=reconstruct))
+    capabilities: ClassVar[tuple[Capability, ...]] = (
+        DrawsTokens(pass_shape),
+        Attacks(reconstruct=reconstruct),
+    )
 
     def planned_tokens(
         self, mechanism: BatchTokens, parameters: Mapping[str, Any], target_epsilon: float
