@@ -87,7 +87,7 @@ class InOrder:
             rows: Rows to write; None: as many as its settings say.
         """
         nodes = self.runner.plan.graph.nodes
-        own = [node for node in nodes.values() if node.part.folder == part.folder]
+        own = [node for node in nodes.values() if node.part is part]
         for node in own:
             reads = self.reads(node)
             if node.stage is not None:

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
+from dpsynth_assets.methods.private_prediction import preconditions
 from dpsynth_assets.models.decoding import open_decoder, opening
 from dpsynth_assets.models.engines import EngineError, Sampling
 from dpsynth_assets.models.engines.opening import close_engines, open_engine
@@ -54,6 +55,12 @@ def test_it_writes_where_a_dataset_file_names_it(toy_model):
     assert tokens == [(21, 22, 23), (11, 12, 13, 14, 15), (21, 22)]
     with pytest.raises(EngineError, match="Expected a decoder that shows hidden states"):
         engine.hidden_states(["a"], [0])
+
+
+def test_no_record_is_given_to_a_decoder_that_does_not_say_where_prompts_go(toy_model):
+    decoder = open_decoder("counting", toy_model)
+    with pytest.raises(ValueError, match=r"states Capability.PRIVATE_TEXT.*got CountingDecoder"):
+        preconditions._require_private_reading(decoder)
 
 
 def test_private_draws_over_it_are_charged_for_rounding(toy_model):

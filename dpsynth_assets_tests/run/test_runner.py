@@ -148,23 +148,23 @@ def test_a_name_that_looks_like_a_paid_one_is_refused(houses, name):
         replace(houses["ctcl"].runner, release_name=name)
 
 
-def test_a_failure_is_withheld_and_its_charge_is_resumed(houses, monkeypatch):
+def test_a_failure_is_withheld_and_its_charge_is_resumed(houses):
     house = houses["mean_uniform"]
-    part, release = house.part("mean_uniform"), REGISTRY["mean_uniform"].release
+    part = house.part("mean_uniform")
+    (node,) = [each for each in house.runner.plan.graph.nodes.values() if each.part is part]
 
-    def fails(self, stage, private, public, checkpoint, progress):
+    def fails(stage, private, public, checkpoint, progress):
         raise RuntimeError(private.records["text"][0])
 
-    monkeypatch.setattr(REGISTRY["mean_uniform"], "release", fails)
+    failing = replace(node, stage=replace(node.stage, draws=fails))
     with pytest.raises(PrivacyError) as caught:
-        house.again(part, release_name="failed")
+        replace(house.runner, release_name="failed").release(failing, house.run.reads(node))
     asset = f"{house.runner.plan.spec.name}/mean_uniform/candidate_corpus"
     said = str(caught.value)
     assert said.startswith(f"{asset} failed with RuntimeError. Its message is withheld")
     assert said.endswith("Its charge stands: run again, and it is resumed.")
     assert caught.value.__cause__ is None
     paid = len(house.runner.ledger.entries())
-    monkeypatch.setattr(REGISTRY["mean_uniform"], "release", release)
     (made,) = house.again(part, release_name="failed")
     assert not made.reservation.reused
     assert len(house.runner.ledger.entries()) == paid + 1  # The commit alone.

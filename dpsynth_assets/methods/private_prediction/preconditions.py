@@ -25,7 +25,7 @@ from dpsynth_assets.models.decoding import (
     JsonConstraint,
     sample_documents,
 )
-from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.engines import Capability, Sampling
 from dpsynth_assets.privacy.guarantees import SELF_TEST
 
 _TRIAL_TEXTS = 16
@@ -51,6 +51,7 @@ def check_batches(
     passes = PassShape(
         rows=declared.facts.rows_per_pass, columns=columns, new_tokens=config.max_document_tokens
     )
+    _require_private_reading(decoder)
     check_slack(config, terms, model, decoder, passes)
     if constraint is not None:
         _require_a_record(constraint, terms, model, decoder, config.max_document_tokens)
@@ -76,6 +77,7 @@ def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInpu
         model, terms.label_texts, config.examples_per_subset, config.max_example_tokens
     )
     passes = PassShape(rows=config.subsets, columns=columns, new_tokens=length)
+    _require_private_reading(decoder)
     check_slack(config, terms, model, decoder, passes)
     decoder.require_room(
         columns + length,
@@ -85,6 +87,15 @@ def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInpu
     # A document's tokens stand in the prompts of the subsets, of which one more is drawn.
     groups = [(config.subsets, columns + length), (1, max(columns + length, longest))]
     decoder.require_groups(groups)
+
+
+def _require_private_reading(decoder: Decoder) -> None:
+    """Refuses a decoder that does not say that prompts stay on this machine."""
+    if Capability.PRIVATE_TEXT not in decoder.capabilities:
+        raise ValueError(
+            "Expected a decoder that states Capability.PRIVATE_TEXT, since its prompts hold "
+            f"records, got {type(decoder).__name__}. Let its package state it, or name another."
+        )
 
 
 def check_slack(
@@ -110,7 +121,7 @@ def check_slack(
 
     if (measured := measured_refusal(terms, config.logit_slack)) is not None:
         raise ValueError(measured)
-    if decoder.is_exact:
+    if terms.decodes_exactly:  # What is priced decides, not what a package says of itself.
         return
     if config.logit_slack == 0:
         require_invariant_kernels(decoder)

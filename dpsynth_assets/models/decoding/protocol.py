@@ -73,15 +73,14 @@ class Decoder(ABC):
         can_be_invariant: Whether it may be asked for kernels that round a row alike in every batch;
             that they do is tested before a charge.
         is_small: Whether threads had better run passes of their own than share operations.
-        capabilities: What an engine over it offers.
+        capabilities: What an engine over it offers. `PRIVATE_TEXT` says that no prompt leaves this
+            machine: private records are given to no decoder that does not say so.
     """
 
     is_exact: bool = False
     can_be_invariant: bool = False
     is_small: bool = False
-    capabilities: frozenset[Capability] = frozenset(
-        {Capability.TOKEN_PROMPTS, Capability.LOGITS, Capability.PRIVATE_TEXT}
-    )
+    capabilities: frozenset[Capability] = frozenset({Capability.TOKEN_PROMPTS, Capability.LOGITS})
 
     @property
     @abstractmethod

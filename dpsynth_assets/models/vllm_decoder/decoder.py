@@ -8,6 +8,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dpsynth_assets.models.decoding.protocol import Decoder, Reading, attention_limit
+from dpsynth_assets.models.engines.protocol import Capability
 from dpsynth_assets.models.vllm_decoder.contexts import VllmContexts
 from dpsynth_assets.models.vllm_decoder.lockstep import (
     BALLAST,
@@ -92,6 +93,7 @@ class VllmDecoder(Decoder):
     """
 
     can_be_invariant = True
+    capabilities = Decoder.capabilities | {Capability.PRIVATE_TEXT}
 
     def __init__(
         self,
