@@ -21,6 +21,7 @@ from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
 from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.orchestration.resources.workers import PartWorkers
 from dpsynth_assets.sensitive import pass_tasks
+from dpsynth_assets.sensitive.parted_source import StoredParts
 from dpsynth_assets_tests.parts.conftest import MANIFEST, SECRET, declared, texts
 from dpsynth_assets_tests.tiny_models import write_language_model
 
@@ -119,8 +120,16 @@ def test_a_corpus_over_parts_is_charged_once_and_reused(
     spec = cohort(tmp_path)
     assert materialised(spec, language_model, select=SHARED).success
     monkeypatch.setenv("DPSYNTH_WORKER_COUNT", count)
+    at_reading, made = [], StoredParts.draw_passes
+
+    def watched(self, *arguments, **options):
+        at_reading.append(charges())
+        return made(self, *arguments, **options)
+
+    monkeypatch.setattr(StoredParts, "draw_passes", watched)
     result = materialised(spec, language_model, select={"candidate_corpus"})
     assert result.success
+    assert at_reading == [["reserve"]]
     assert charges() == ["reserve", "commit"]
     value = result.output_for_node("letters__mean_clustered__candidate_corpus")
     assert value.height > 0
