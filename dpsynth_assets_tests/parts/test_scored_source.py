@@ -9,10 +9,10 @@ import pytest
 from dpsynth_assets.attacks.overlap import close_among
 from dpsynth_assets.orchestration.assets import copied_spans
 from dpsynth_assets.orchestration.assets.scoring import CorpusToScore, score_corpora
-from dpsynth_assets.orchestration.resources import sensitive_store
 from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.records import read_private_records
+from dpsynth_assets.sensitive import store as sensitive_store
 from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.sensitive.record_parts import (
     SPLITS,

@@ -22,6 +22,7 @@ from dpsynth_assets.methods.private_prediction.references import generate_public
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import JsonConstraint, sample_documents
 from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM, make_terms
@@ -84,6 +85,11 @@ class BytesModel:
 @pytest.fixture(scope="module")
 def model():
     return BytesModel()
+
+
+@pytest.fixture(scope="module")
+def decoder(model):
+    return TransformersDecoder(model.model)
 
 
 @pytest.fixture(scope="module")
@@ -200,9 +206,7 @@ def test_the_end_token_ends_whole_texts_and_stands_in_no_other_place():
     assert np.flatnonzero(text.choices()).tolist() == [model.end_token_id]
 
 
-def test_what_the_schema_decides_is_spelled_without_the_end_token(
-    decoder,
-):
+def test_what_the_schema_decides_is_spelled_without_the_end_token(decoder):
     model = BytesModel()
     (model.end_token_id,) = model.encode("zz")
     schema = {"type": "object", "required": ["zzz", "a"], "additionalProperties": False}
@@ -222,9 +226,7 @@ def test_a_text_that_needs_its_own_end_token_is_refused():
         JsonConstraint(model, json.dumps(SCHEMA))
 
 
-def test_a_text_that_is_stuck_ends_without_an_error_and_is_no_record(
-    decoder,
-):
+def test_a_text_that_is_stuck_ends_without_an_error_and_is_no_record(decoder):
     """An error would tell of tokens that nobody has kept."""
     model = BytesModel()
     (model.end_token_id,) = model.encode("}")
