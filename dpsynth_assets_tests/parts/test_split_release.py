@@ -189,10 +189,10 @@ def test_a_draw_that_fails_is_redacted_and_goes_on_under_its_charge(
 def test_on_ray_the_tasks_that_draw_ask_for_gpus_and_not_their_step(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
     whole, parted = cohort(tmp_path).model_copy(update={"parts": 1}), cohort(tmp_path)
-    planned, stage = only_stage(plan_dataset(parted))
-    assert stage_step(parted, planned.method, stage)[1] == 0
+    _, stage = only_stage(plan_dataset(parted))
+    assert stage_step(parted, stage)[1] == 0
     monkeypatch.setenv("DPSYNTH_WORKERS", "ray")
-    step, gpus = stage_step(parted, planned.method, stage)
+    step, gpus = stage_step(parted, stage)
     assert (step["op_tags"], gpus) == ({}, 1)
-    step, gpus = stage_step(whole, planned.method, stage)
+    step, gpus = stage_step(whole, stage)
     assert (step["op_tags"]["dagster-ray/config"], gpus) == ({"num_gpus": 1}, 0)

@@ -323,16 +323,16 @@ def test_records_are_read_in_the_model_by_workers_only_where_it_runs_on_processo
     tmp_path, monkeypatch
 ):
     spec = declared(tmp_path, parts=3)
-    method, in_vllm, exact = (
-        EpsVec(EpsVecConfig(), terms(engine=EngineSpec(kind=kind)))
+    (shots, vectors), (_, in_vllm), (_, exact) = (
+        [stage for stage in method.stages() if stage.in_parts]
         for kind in ("transformers", "vllm", "exact")
+        for method in [EpsVec(EpsVecConfig(), terms(engine=EngineSpec(kind=kind)))]
     )
-    shots, vectors = (stage for stage in method.stages() if stage.in_parts)
-    assert given_parts(spec, method, shots)
-    assert given_parts(spec, method, vectors)
-    assert not given_parts(declared(tmp_path), method, vectors)
-    assert not given_parts(spec, in_vllm, vectors)
+    assert given_parts(spec, shots)
+    assert given_parts(spec, vectors)
+    assert not given_parts(declared(tmp_path), vectors)
+    assert not given_parts(spec, in_vllm)
     monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
-    assert given_parts(spec, method, shots)
-    assert not given_parts(spec, method, vectors)
-    assert given_parts(spec, exact, vectors)
+    assert given_parts(spec, shots)
+    assert not given_parts(spec, vectors)
+    assert given_parts(spec, exact)
