@@ -34,7 +34,7 @@ KEPT = {
     ("methods/epsvec/plan.py", "noise.noise_multiplier"),
     ("methods/epsvec/plan.py", "noise.sampling_probability"),
     # The planted bug itself.
-    ("attacks/audits/statements.py", "bound"),
+    ("attacks/audits/ledger_rules.py", "bound"),
     # A constant of layer norms.
     ("models/gguf_checkpoint.py", "fields['llama.attention.layer_norm_rms_epsilon']"),
     # Ratios, scores, seconds, clip bounds of public text: no bound is read off them.
