@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from cohorts import COHORTS, Cohort, load_cohort, public_documents
 from presets import PRESETS, SIZES, Preset, Size, of_method
 from transformers.utils.logging import disable_progress_bar
@@ -39,7 +40,6 @@ from dpsynth_assets.benchmark.cells import (
     Models,
     found_cell,
     is_made,
-    made_rows,
     make_cell,
     score_cell,
     stands,
@@ -73,6 +73,12 @@ COLUMNS = {
 }
 
 
+def _made_rows(folder: Path, cell: Cell) -> int:
+    """Rows of a kept corpus; 0 if there is none."""
+    rows = folder / "rows" / f"{cell.name}.parquet"
+    return pl.scan_parquet(rows).select(pl.len()).collect().item() if rows.exists() else 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """What is measured: cohorts, lines, ε, seeds, all at one size."""
@@ -85,7 +91,7 @@ class Table:
         """Rows that every corpus of a cohort is scored on: the smallest number that is there."""
         if self.options.score_rows:
             return int(self.options.score_rows)
-        made = (made_rows(self.options.work, cell) for cell, _ in self.cells(cohort))
+        made = (_made_rows(self.options.work, cell) for cell, _ in self.cells(cohort))
         return min([self.size.rows, *(rows for rows in made if rows > 0)])
 
     def shared(self, cohort: Cohort) -> dict[str, Any]:

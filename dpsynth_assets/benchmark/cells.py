@@ -206,12 +206,6 @@ def make_cell(bench: Bench, cell: Cell) -> dict[str, Any]:
     return facts
 
 
-def made_rows(folder: Path, cell: Cell) -> int:
-    """Rows of a kept corpus; 0 if there is none."""
-    rows, _ = _kept(folder, cell)
-    return pl.scan_parquet(rows).select(pl.len()).collect().item() if rows.exists() else 0
-
-
 def is_made(folder: Path, cell: Cell) -> bool:
     """Whether an earlier run has finished the corpus, or this code has refused its plan."""
     return stands(_read(_file(folder, "cells", cell, ".json")))

@@ -129,8 +129,7 @@ def test_a_corpus_over_parts_is_charged_once_and_reused(
     monkeypatch.setattr(StoredParts, "draw_passes", watched)
     result = materialised(spec, language_model, select={"candidate_corpus"})
     assert result.success
-    assert at_reading == [["reserve"]]
-    assert charges() == ["reserve", "commit"]
+    assert [*at_reading, charges()] == [["reserve"], ["reserve", "commit"]]
     value = result.output_for_node("letters__mean_clustered__candidate_corpus")
     assert value.height > 0
     assert value["batch"].n_unique() > 1

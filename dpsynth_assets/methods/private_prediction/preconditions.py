@@ -93,8 +93,7 @@ def _require_private_reading(decoder: Decoder) -> None:
     """Refuses a decoder that does not say that prompts stay on this machine."""
     if Capability.PRIVATE_TEXT not in decoder.capabilities:
         raise ValueError(
-            "Expected a decoder that states Capability.PRIVATE_TEXT, since its prompts hold "
-            f"records, got {type(decoder).__name__}. Let its package state it, or name another."
+            f"Expected a decoder that states Capability.PRIVATE_TEXT, got {type(decoder).__name__}."
         )
 
 

@@ -84,12 +84,6 @@ class ConditionalGenerator:
         """
         return _load_sequence_model(self.checkpoint) if self.has_encoder else self.checkpoint.model
 
-    def with_model(self, model: Any) -> "ConditionalGenerator":
-        """The same tokenizer and format around other weights, e.g. fine-tuned ones."""
-        other = ConditionalGenerator(self.checkpoint, self.templates, self.prefix)
-        other.__dict__["model"] = model
-        return other
-
     @cached_property
     def written_format(self) -> dict[str, Any]:
         """Description of the folder's conditions; empty for foreign checkpoints."""

@@ -198,17 +198,3 @@ def test_a_folder_without_weights_is_one_line(toy_generator, tmp_path):
     with pytest.raises(LanguageModelError, match="encoder-decoder weights") as error:
         _ = load_conditional_generator(tmp_path, device="cpu").model
     assert "\n" not in str(error.value)
-
-
-def test_other_weights_write_with_the_same_tokenizer_and_leave_the_first_alone(toy_generator):
-    import copy
-
-    other = copy.deepcopy(toy_generator.model)
-    with torch.no_grad():
-        other.final_logits_bias.zero_()
-    changed = toy_generator.with_model(other)
-    assert changed.model is other
-    assert toy_generator.model is not other
-    assert changed.generate(["Keywords: violin"] * 5) != toy_generator.generate(
-        ["Keywords: violin"] * 5
-    )
