@@ -58,9 +58,8 @@ def test_it_writes_where_a_dataset_file_names_it(toy_model):
 
 
 def test_no_record_is_given_to_a_decoder_that_does_not_say_where_prompts_go(toy_model):
-    decoder = open_decoder("counting", toy_model)
     with pytest.raises(ValueError, match=r"states Capability.PRIVATE_TEXT.*got CountingDecoder"):
-        preconditions._require_private_reading(decoder)
+        preconditions._require_private_reading(open_decoder("counting", toy_model))
 
 
 def test_private_draws_over_it_are_charged_for_rounding(toy_model):

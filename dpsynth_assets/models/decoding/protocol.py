@@ -70,6 +70,8 @@ class Decoder(ABC):
     Attributes:
         is_exact: Whether a row's logits are a function of its own context, bit for bit, whatever
             shares its pass: nothing is charged for rounding then.
+        shares_prefixes: Whether it reads what prompts share once by itself; its contexts cannot be
+            kept twice.
         can_be_invariant: Whether it may be asked for kernels that round a row alike in every batch;
             that they do is tested before a charge.
         is_small: Whether threads had better run passes of their own than share operations.
@@ -77,9 +79,7 @@ class Decoder(ABC):
             machine: private records are given to no decoder that does not say so.
     """
 
-    is_exact: bool = False
-    can_be_invariant: bool = False
-    is_small: bool = False
+    is_exact = shares_prefixes = can_be_invariant = is_small = False
     capabilities: frozenset[Capability] = frozenset({Capability.TOKEN_PROMPTS, Capability.LOGITS})
 
     @property

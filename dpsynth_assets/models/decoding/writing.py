@@ -76,17 +76,18 @@ def read_in_passes(
         )
         read = [tuple(prompts[row][:columns]) for row in rows]
         unread = [list(prompts[row][columns:]) for row in rows]
-        different = {prompt: place for place, prompt in enumerate(dict.fromkeys(read))}
+        once = read if decoder.shares_prefixes else list(dict.fromkeys(read))
         contexts = decoder.open(
-            list(different),
+            once,
             prompt_columns=columns,
             max_new_tokens=max(
                 len(rest) + limits[row] for row, rest in zip(rows, unread, strict=True)
             ),
-            rows_per_prefill=min(len(different), _ROWS_PER_PREFILL),
+            rows_per_prefill=min(len(once), _ROWS_PER_PREFILL),
             added=added,
         )
-        contexts.keep(torch.tensor([different[prompt] for prompt in read]))
+        if len(once) < len(read):
+            contexts.keep(torch.tensor([once.index(prompt) for prompt in read]))
         yield ReadPass(rows, contexts, unread)
         del contexts
 

@@ -92,7 +92,7 @@ class VllmDecoder(Decoder):
         VllmDecoderError: vLLM 0.32 is not installed, or cannot load the model or its cache.
     """
 
-    can_be_invariant = True
+    can_be_invariant = shares_prefixes = True
     capabilities = Decoder.capabilities | {Capability.PRIVATE_TEXT}
 
     def __init__(
