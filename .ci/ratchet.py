@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PRODUCT, TESTS = "dpsynth_assets", "dpsynth_assets_tests"
-GENERATED = {"leaderboard.md"}
+GENERATED = {"leaderboard.md", "datasets.md"}
 INTERNALS = "dagster_internals.py"
 _SILENT = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
