@@ -99,6 +99,9 @@ def test_a_public_base_over_a_private_source_is_refused_where_it_is_read(folder,
         read_documents(PublicDataSpec.model_validate(base))
     copy = base | {"source": {"path": str(folder / "copy.csv")}}
     assert read_documents(PublicDataSpec.model_validate(copy)).height == 20
+    (folder / "broken.yaml").write_text("type: dpsynth_assets.components.PrivateDataset\n")
+    with pytest.raises(SourceError, match=r"cannot be read, in .*broken.yaml\. Mend that file"):
+        read_documents(PublicDataSpec.model_validate(copy))
 
 
 def test_a_public_base_at_the_address_of_private_records_is_refused_before_it_is_opened(folder):

@@ -58,7 +58,7 @@ class PrivateFiles:
         """Name of a private dataset that reads this file, folder, link or address, if any does."""
         return next((owner for source, owner in self.declared if _holds(source, path)), None)
 
-    def problem(self, path: Path) -> tuple[str, str] | None:
+    def problem(self, path: Path | str) -> tuple[str, str] | None:
         """Says why a file may not be read as public text: what it is, and what to do about it."""
         if self.unreadable:
             return (

@@ -155,16 +155,42 @@ class RejectionSettings(BaseModel):
             return (LANGUAGE_MODEL_WEIGHTS,)
         return () if self.engine is None else (self.engine,)
 
-    def work(self, rows: float, sizes: PublicSizes) -> Work:
-        """Counts the judging of so many rows, and of the public texts a threshold is taken from."""
+    def work(self, candidates: float, sizes: PublicSizes) -> Work:
+        """Counts the judging, and that of the public texts which a threshold is taken from."""
         if self.judge == "none":
             return Work()
         if self.judge == "likelihood":
-            return Work(read=(rows + self.public_texts) * sizes.text(self.max_text_tokens))
+            texts = candidates + self.public_texts
+            return Work(read=texts * sizes.text(self.max_text_tokens))
         from dpsynth_assets.models.judging.rubric import ANSWER_TOKENS, RUBRIC
 
         rubric = sizes.tokens_of(RUBRIC) + sizes.text(self.max_text_tokens)
-        return sizes.writing(rows, rubric, ANSWER_TOKENS, rows=64)
+        return sizes.writing(candidates, rubric, ANSWER_TOKENS, rows=64)
+
+
+_WRITTEN_AGAIN = 0.25
+"""Candidates written again for each that is asked for: 5 % after epsvec and aug_pe with SmolLM2,
+28 % after ctcl of three steps, 102 % after secpe on letters of few alike."""
+
+
+def accepted_work(
+    settings: RejectionSettings | None,
+    rows: float,
+    sizes: PublicSizes,
+    write: Callable[[float], Work],
+) -> Work:
+    """Counts a corpus: candidates of every row, those written again, and the judging.
+
+    Args:
+        settings: As in the dataset file; None: the rules alone.
+        rows: Rows of the corpus.
+        sizes: Declared numbers and public lengths.
+        write: Work of writing so many texts.
+    """
+    settings = settings or RejectionSettings()
+    candidates = rows * settings.best_of
+    again = candidates * _WRITTEN_AGAIN
+    return write(candidates) + write(again) + settings.work(candidates + again, sizes)
 
 
 def judged_inputs(settings: RejectionSettings | None) -> frozenset[str]:

@@ -291,20 +291,19 @@ def read_public_records(spec: PublicDataSpec) -> pl.DataFrame:
 
 
 def refuse_private(source: SourceSpec) -> None:
-    """Refuses a source of public text that a private declaration of this installation reads.
+    """Refuses a source of public text that a private declaration of this installation may read.
 
     Its texts would be candidates, shots and centres, which are released as they are.
 
     Raises:
-        SourceError: Names the file and the dataset.
+        SourceError: Names the file, and the dataset or the declaration that cannot be read.
     """
     private = PrivateFiles.of_installation()
     for file in [source.path] if "://" in source.path else source_files(source):
-        if (owner := private.owner_of(file)) is not None:
+        if (problem := private.problem(file)) is not None:
+            got, remedy = problem
             raise SourceError(
-                expected="text that anyone may read",
-                got=f"{file}, a file of the private dataset {owner!r}",
-                remedy="Name public text: a public base is released as it is.",
+                expected="text that anyone may read", got=f"{file}: {got}", remedy=remedy
             )
 
 

@@ -38,6 +38,7 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
+from dpsynth_assets.methods.rejection_sampling import accepted_work
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, StageRelease
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.engines import Engine, Provenance
@@ -295,15 +296,16 @@ def counted_work(config: EpsVecConfig, terms: CohortTerms, stage: str, sizes: Pu
         records = min(config.vector_records or sizes.records, sizes.records)
         return _states(config, records, prompt, labels, sizes)
     if stage == CANDIDATE_CORPUS:
-        judged = Work() if config.rejection is None else config.rejection.work(config.rows, sizes)
-        each = sizes.writing(  # Labels are steered, and so written, one by one.
-            config.rows / labels,
-            prompt,
-            config.max_new_tokens,
-            rows=rows,
-            different=None if different is None else 1,
-        )
-        return sum([each] * labels, start=judged)
+        different = None if different is None else 1
+
+        def write(texts: float) -> Work:
+            """Labels are steered, and so written, one by one."""
+            length = config.max_new_tokens
+            share = texts / labels
+            each = sizes.writing(share, prompt, length, rows=rows, different=different)
+            return sum([each] * labels, start=Work())
+
+        return accepted_work(config.rejection, config.rows, sizes, write)
     return Work()
 
 

@@ -26,7 +26,7 @@ from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.evolution.text_api import TextApi
 from dpsynth_assets.methods.evolution.writing import write_rows
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback, PublicInputs
-from dpsynth_assets.methods.rejection_sampling import RowFilter, judged_inputs
+from dpsynth_assets.methods.rejection_sampling import RowFilter, accepted_work, judged_inputs
 from dpsynth_assets.methods.stages import (
     MethodPlan,
     Stage,
@@ -116,9 +116,14 @@ class EvolutionMethod(Method[EvolutionT]):
     def rows_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the rows beside the survivors."""
         del plan
-        new = max(0, self.config.rows - self.config.population)
+        config = self.config
+        survivors = min(config.rows, config.population)
         shown = Work(embedded=min(sizes.documents, _SHOWN) * sizes.text_tokens)
-        return self._variations(new, self.config.last_degree, sizes) + shown
+
+        def write(texts: float) -> Work:
+            return self._variations(texts, config.last_degree, sizes)
+
+        return accepted_work(config.rejection, config.rows - survivors, sizes, write) + shown
 
     def rounds_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """First texts and T - 1 rounds of variations; a round embeds candidates, or K of each."""
@@ -142,7 +147,7 @@ class EvolutionMethod(Method[EvolutionT]):
             counted += self._variations(ahead, config.degree(number + 1), sizes)
         return counted
 
-    def _variations(self, texts: int, degree: float, sizes: PublicSizes) -> Work:
+    def _variations(self, texts: float, degree: float, sizes: PublicSizes) -> Work:
         """Texts whose beginning stands in the prompt; an engine is shown the whole of each."""
         longest, rows = self.config.max_new_tokens, self.config.rows_per_forward
         own = sizes.text(longest)

@@ -38,6 +38,7 @@ from dpsynth_assets.methods.inputs import (
 )
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
 from dpsynth_assets.methods.text_form import SCHEMA
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release
@@ -91,6 +92,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
             needs_secrets=True,
             in_parts=True,
             draws=self.release,
+            work=self._clusters_work,
             free=_OF_EVOLUTION,
         )
         population = self.stage(
@@ -101,6 +103,12 @@ class SecPe(EvolutionMethod[SecPeConfig]):
             make=self.make_public,
         )
         return (clusters, population)
+
+    def _clusters_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
+        """Counts the public documents that are embedded to be clustered."""
+        del plan
+        documents = min(self.config.public_documents, sizes.documents)
+        return Work(embedded=documents * sizes.text_tokens)
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which every kind of secret keeps its (p, r).

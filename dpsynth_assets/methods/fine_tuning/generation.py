@@ -55,7 +55,7 @@ from dpsynth_assets.methods.models_run import (
     LANGUAGE_MODEL_WEIGHTS,
     RunModel,
 )
-from dpsynth_assets.methods.rejection_sampling import RowFilter, judged_inputs
+from dpsynth_assets.methods.rejection_sampling import RowFilter, accepted_work, judged_inputs
 from dpsynth_assets.methods.stages import (
     FINETUNED_GENERATOR,
     MethodPlan,
@@ -165,16 +165,19 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         """Counts the rows that the engine or the packed decoder writes."""
         del plan
         config = self.config
-        judged = Work() if config.rejection is None else config.rejection.work(config.rows, sizes)
-        longest, rows = config.max_document_tokens, config.rows_per_forward
-        if self.fine_tunes_language_model:
+        longest, together = config.max_document_tokens, config.rows_per_forward
+
+        def write(texts: float) -> Work:
+            if not self.fine_tunes_language_model:
+                products = texts * sizes.text(longest) * self._parameters(sizes) / 1e9
+                return Work(
+                    trained=products, seconds=ceil(texts / together) * longest * _PACKED_STEP
+                )
             different = None if self.has_keywords else len(self.terms.labels)
             frame = sizes.frame(0)
-            written = sizes.writing(config.rows, frame, longest, rows=rows, different=different)
-            return written + judged
-        steps = ceil(config.rows / rows) * longest
-        products = config.rows * sizes.text(longest) * self._parameters(sizes) / 1e9
-        return Work(trained=products, seconds=steps * _PACKED_STEP) + judged
+            return sizes.writing(texts, frame, longest, rows=together, different=different)
+
+        return accepted_work(config.rejection, config.rows, sizes, write)
 
     def stages(self) -> tuple[Stage, ...]:
         """The fine-tuned generator."""
