@@ -161,15 +161,16 @@ def one_stage(options: argparse.Namespace) -> dict:
 
 def prepared(stage: str, folder: Path, parts: int, workers):
     """Opens what a stage needs; returns the call that is timed."""
-    from dpsynth_assets.sensitive import part_tasks, parted_source
-    from dpsynth_assets.sensitive.parted_source import StoredParts, embed_parts
+    from dpsynth_assets.sensitive import part_tasks, read_source
+    from dpsynth_assets.sensitive.read_source import embed_parts
     from dpsynth_assets.sensitive.record_parts import files_of
+    from dpsynth_assets.sensitive.stored_parts import StoredParts
 
     spec, store = declaration(folder, parts), record_parts(folder)
     places = store.begin(parts) if stage == "sort" else store.places
 
     def sort() -> None:
-        for number, pieces in enumerate(parted_source.pieces_of_source(spec)):
+        for number, pieces in enumerate(read_source.pieces_of_source(spec)):
             for part, rows in pieces.items():
                 path = places[part] / f"{part_tasks.PIECE}-{number:05d}.parquet"
                 files_of(places[part]).write(path, rows.write_parquet)
@@ -182,7 +183,7 @@ def prepared(stage: str, folder: Path, parts: int, workers):
     ways = {
         "sort": sort,
         "canonical": lambda: each(part_tasks.Canonical(spec)),
-        "fingerprints": lambda: admitted(folder, parted_source.prints_of_parts(places)),
+        "fingerprints": lambda: admitted(folder, read_source.prints_of_parts(places)),
         "note": lambda: each(part_tasks.NoteRead("r-1")),
         "embed": lambda: embed_parts(MANIFEST, places, workers, lambda *_: None),
     }
@@ -220,7 +221,7 @@ def noisy(counts: np.ndarray) -> None:
 
 def admitted(folder: Path, prints) -> None:
     from dpsynth_assets.sensitive.fingerprints import Fingerprints, Reader
-    from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
+    from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
 
     base = folder / "sensitive"
     reader = Reader(cohort="growth", account="growth", dataset="growth")
@@ -247,7 +248,7 @@ def declaration(folder: Path, parts: int):
 
 
 def record_parts(folder: Path):
-    from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
+    from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
     from dpsynth_assets.sensitive.record_parts import RecordParts
 
     base = folder / "sensitive"

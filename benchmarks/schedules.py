@@ -120,7 +120,7 @@ def measure(declared: Path, cohorts: int, charges: int) -> None:
     from dpsynth_assets.datasets.cohort_registry import register_cohorts
     from dpsynth_assets.datasets.cohort_windows import CohortsSpec
     from dpsynth_assets.definitions import defs
-    from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+    from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
     from dpsynth_assets.paths import home
 
     rule = CohortsSpec.model_validate(
@@ -221,7 +221,7 @@ def check(url: str, names: list[str]) -> None:
     from dpsynth_assets.cli.cohorts import find_cohort
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.methods.requests import stage_request
-    from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+    from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
     from dpsynth_assets.privacy.events import GaussianEvent
     from dpsynth_assets.privacy.ledger import Ledger
 

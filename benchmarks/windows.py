@@ -67,7 +67,7 @@ def ticks(instance: "dg.DagsterInstance", loaded: "dg.Definitions", windows: int
     import dagster as dg
 
     from dpsynth_assets.defs.sensors import cohorts_sensor
-    from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+    from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 
     def sense(sensor: "dg.SensorDefinition") -> "object":
         context = dg.build_sensor_context(
@@ -127,7 +127,7 @@ def measure_copies(names: list[str]) -> None:
 
     from dpsynth_assets.cli.cohorts import find_cohort
     from dpsynth_assets.definitions import defs
-    from dpsynth_assets.orchestration.components.cohort import cohort_definitions
+    from dpsynth_assets.orchestration.components.cohort import declared_definitions
     from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
     from dpsynth_assets.orchestration.metadata import as_shown
 
@@ -137,7 +137,7 @@ def measure_copies(names: list[str]) -> None:
     loaded: list[dg.Definitions] = []
 
     def load() -> None:
-        copies = dg.Definitions.merge(demo, *(cohort_definitions(spec) for spec in specs))
+        copies = dg.Definitions.merge(demo, *(declared_definitions(spec) for spec in specs))
         copies = copies.map_asset_specs(func=as_shown)
         verify_privacy_lineage(copies)
         loaded.append(copies)

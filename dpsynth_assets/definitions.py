@@ -14,8 +14,8 @@ warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 def defs() -> dg.Definitions:
     """All definitions of the code location; a graph that breaks the lineage does not load."""
     import dpsynth_assets.defs
-    from dpsynth_assets.orchestration.assets.step_order import first_rows_first
-    from dpsynth_assets.orchestration.components.tree import DatasetTree
+    from dpsynth_assets.orchestration.assets.automation import first_rows_first
+    from dpsynth_assets.orchestration.components.declared import DatasetTree
     from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
     from dpsynth_assets.orchestration.metadata import as_shown
     from dpsynth_assets.privacy.cpu_threads import check_declared_threads

@@ -22,7 +22,7 @@ from dpsynth_assets.orchestration.assets.audit_trail import (
     write_trail,
     written_files,
 )
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType

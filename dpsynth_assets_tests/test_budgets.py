@@ -26,7 +26,7 @@ from dpsynth_assets.orchestration.assets.privacy_budgets import (
     report_budgets,
 )
 from dpsynth_assets.orchestration.instance import dagster_instance
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.orchestration.schedules.refusals import refusal_of
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PlanChangedError

@@ -11,7 +11,7 @@ import pytest
 from dagster._core.execution.plan import instance_concurrency_context as concurrency
 
 from dpsynth_assets.orchestration import dagster_internals
-from dpsynth_assets.orchestration.resources import waiting
+from dpsynth_assets.orchestration.resources import live_runs
 from dpsynth_assets.orchestration.resources.executors import declared_executor
 
 POOL = "narrow"
@@ -39,7 +39,7 @@ def job() -> dg.JobDefinition:
 def test_a_waiting_run_asks_a_few_times_a_second(tmp_path, monkeypatch, executor):
     monkeypatch.setenv("DPSYNTH_EXECUTOR", executor)
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(waiting, "free_dead_runs", lambda _: [])  # "another" is no real run.
+    monkeypatch.setattr(live_runs, "free_dead_runs", lambda _: [])  # "another" is no real run.
     asked, rested = [], []
     dagster_internals.rest_between_claims()
     ask = concurrency.InstanceConcurrencyContext.claim

@@ -6,7 +6,7 @@ import pytest
 
 from dpsynth_assets.methods.evolution.generations import generation_facts, voted_frame
 from dpsynth_assets.methods.evolution.population import Population
-from dpsynth_assets.orchestration.assets.evolution_plots import round_distances, rounds_table
+from dpsynth_assets.orchestration.assets.method_plots import round_distances, rounds_table
 from dpsynth_assets.report.evolution_plots import TITLES, evolution_pictures
 
 LABELS = ("", "five $ stars")

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 
-from dpsynth_assets.orchestration.resources import ray_steps
-from dpsynth_assets.orchestration.resources.ray_steps import (
+from dpsynth_assets.orchestration.resources import executors
+from dpsynth_assets.orchestration.resources.executors import (
     GROWS_VARIABLE,
     PASSED,
     refuse_what_no_node_can_run,
@@ -42,7 +42,7 @@ def test_settings_are_passed_and_secrets_are_not(monkeypatch):
 @pytest.mark.parametrize(("asked", "has"), [((0, 1), [0]), ((2,), [1, 1]), ((1,), [])])
 def test_a_step_that_no_node_can_run_is_refused(asked, has, monkeypatch):
     monkeypatch.delenv(GROWS_VARIABLE, raising=False)
-    monkeypatch.setattr(ray_steps, "_gpus_of_nodes", lambda _: has)
+    monkeypatch.setattr(executors, "_gpus_of_nodes", lambda _: has)
     with pytest.raises(dg.Failure) as refusal:
         refuse_what_no_node_can_run(plan(*asked), None)
     told = refusal.value.description
@@ -56,7 +56,7 @@ def test_a_step_that_no_node_can_run_is_refused(asked, has, monkeypatch):
 
 @pytest.mark.parametrize(("asked", "has"), [((0, 0), None), ((1, 0), [0, 1]), ((), None)])
 def test_what_fits_a_node_is_run(asked, has, monkeypatch):
-    monkeypatch.setattr(ray_steps, "_gpus_of_nodes", lambda _: has)
+    monkeypatch.setattr(executors, "_gpus_of_nodes", lambda _: has)
     refuse_what_no_node_can_run(plan(*asked), None)
 
 

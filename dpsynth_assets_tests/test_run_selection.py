@@ -19,7 +19,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.asset_selection import name_in_ledger, selected_assets
 from dpsynth_assets.orchestration.assets.launch import ReleaseConfig, release_name
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.tags import COHORT, LAUNCHED_BY, RELEASE

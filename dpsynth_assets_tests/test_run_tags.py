@@ -13,7 +13,7 @@ from dpsynth_assets.orchestration.assets.launch import (
     tag_run,
 )
 from dpsynth_assets.orchestration.instance import LOCATION, in_timeline
-from dpsynth_assets.orchestration.resources.run_tags import tag_cohorts
+from dpsynth_assets.orchestration.resources.executors import tag_cohorts
 from dpsynth_assets.orchestration.web import services
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.events import POST_PROCESSING

@@ -46,7 +46,7 @@ def cohort(
     """Audit a cohort; exit code 1 if ledger, event log, stores and released files disagree."""
     from dpsynth_assets.orchestration.assets.audit_trail import audit_trail
     from dpsynth_assets.orchestration.instance import dagster_instance
-    from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+    from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 
     book = open_ledger(ledger)
     with dagster_instance() as instance:
@@ -74,7 +74,7 @@ def used_by(
     as_json: AsJson = False,
 ) -> None:
     """List the releases that read one record or one unit, and say nothing about any other."""
-    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
     from dpsynth_assets.records import canonical_record_id
     from dpsynth_assets.records.record_filters import canonical_id_of
 

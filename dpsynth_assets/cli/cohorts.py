@@ -73,7 +73,7 @@ def _found(name: str, *, to_spend: bool) -> tuple[PrivateDatasetSpec, Path]:
         )
     spec, path = cohorts[name]
     if to_spend:
-        from dpsynth_assets.orchestration.components.planning_problems import require_plan
+        from dpsynth_assets.orchestration.components.refused import require_plan
 
         require_plan(spec, path)
         _refuse_shared_records(spec, declared.usable)

@@ -15,7 +15,7 @@ import polars as pl
 from dpsynth_assets.datasets import PrivateDatasetSpec, Problem, PublicDataSpec
 from dpsynth_assets.datasets.prompt_words import prompt_problems
 from dpsynth_assets.datasets.standing import declared_base
-from dpsynth_assets.orchestration.components.planning_problems import planning_problems
+from dpsynth_assets.orchestration.components.refused import planning_problems
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod

@@ -43,8 +43,7 @@ def export(
     from dpsynth_assets.exports.package import Packager
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.orchestration.assets.audit import audit_results
-    from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-    from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+    from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
     from dpsynth_assets.report.hub import HubFacts
 
     spec = find_cohort(cohort)

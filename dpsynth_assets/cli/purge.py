@@ -37,8 +37,8 @@ def purge(
     as_json: AsJson = False,
 ) -> None:
     """Remove records, embeddings, internal tables and left-over checkpoints from the store."""
-    from dpsynth_assets.orchestration.resources.purging import PurgeRule, purge as remove
-    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
+    from dpsynth_assets.sensitive.purging import PurgeRule, purge as remove
 
     if cohort is not None:
         _require_known(cohort)
@@ -65,8 +65,8 @@ def _require_known(cohort: str) -> None:
         typer.BadParameter: It is unknown.
     """
     from dpsynth_assets.datasets import dataset_folders, standing
-    from dpsynth_assets.orchestration.resources.purging import kept_datasets
-    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
+    from dpsynth_assets.sensitive.purging import kept_datasets
 
     known = {*kept_datasets(SensitiveStore())}
     if cohort not in known:

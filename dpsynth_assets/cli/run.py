@@ -18,8 +18,7 @@ from dpsynth_assets.cli.report import print_summary, summarise
 from dpsynth_assets.cli.terminal import AsJson, say, show_json
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.orchestration.asset_selection import name_in_ledger, selected_assets
-from dpsynth_assets.orchestration.run_events import follow_run
-from dpsynth_assets.orchestration.run_progress import OTHERS, RunProgress
+from dpsynth_assets.orchestration.run_progress import OTHERS, RunProgress, follow_run
 from dpsynth_assets.privacy.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -78,16 +77,14 @@ def _materialise(
 
     _quieten()
     from dpsynth_assets.definitions import defs
-    from dpsynth_assets.orchestration.assets.partitions import shown_partition
-    from dpsynth_assets.orchestration.assets.purge_after_run import purge_finished
+    from dpsynth_assets.orchestration.assets.partitions import purge_finished, shown_partition
     from dpsynth_assets.orchestration.resources.interrupting import (
         ended_by_signals,
         was_interrupted,
     )
-    from dpsynth_assets.orchestration.resources.live_runs import alive
-    from dpsynth_assets.orchestration.resources.purging import purges_after_success
-    from dpsynth_assets.orchestration.resources.waiting import watched
+    from dpsynth_assets.orchestration.resources.live_runs import alive, watched
     from dpsynth_assets.releases.consent import paying_only
+    from dpsynth_assets.sensitive.purging import purges_after_success
 
     loaded = defs()
     keys = selected_assets(select, spec, loaded.resolve_asset_graph())
@@ -141,7 +138,7 @@ def _ask_before_paying(
         typer.BadParameter: Nobody can be asked and `yes` was not given.
         typer.Abort: The person said no.
     """
-    from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+    from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 
     ledger = PrivacyLedger().open()
     pending, expected = pending_releases(spec, selected, release, ledger), {}

@@ -99,8 +99,7 @@ def _cohort(spec: PrivateDatasetSpec, engine: str) -> "Cohort":
     """The cohort with its ledger, store and public artifacts, and the engine that shall serve."""
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.orchestration.assets.audit import audit_results
-    from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-    from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+    from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
     from dpsynth_assets.serving.artifacts import Cohort
 
     return Cohort(

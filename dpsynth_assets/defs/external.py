@@ -14,27 +14,24 @@ def external() -> dg.Definitions:
     """
     from dpsynth_assets.datasets import dataset_folders, standing
     from dpsynth_assets.datasets.benchmark_spec import BenchmarkFile, benchmark_files
-    from dpsynth_assets.orchestration.components.benchmark import benchmark_file_definitions
     from dpsynth_assets.orchestration.components.declared import file_definitions
-    from dpsynth_assets.orchestration.components.refused import contained, refused_by_file
+    from dpsynth_assets.orchestration.components.refused import contained, refused_definitions
 
     own, *folders = dataset_folders()
-    found = standing([own, *folders])
-    parts = [
-        contained(file.path, partial(file_definitions, file.spec, file.path))
-        for file in found.usable
-        if not file.path.is_relative_to(own.resolve())
-    ]
-    outside = {
+    found, inside = standing([own, *folders]), own.resolve()
+    usable = [file for file in found.usable if not file.path.is_relative_to(inside)]
+    refused = {
         path: problems
         for path, problems in found.refused.items()
-        if not path.is_relative_to(own.resolve())
+        if not path.is_relative_to(inside)
     }
     for each in benchmark_files(folders):
         if isinstance(each, BenchmarkFile):
-            build = partial(benchmark_file_definitions, each.spec, each.path)
-            parts.append(contained(each.path, build))
+            usable.append(each)
         else:
             place = Path(each.file)
-            outside[place] = (*outside.get(place, ()), each)
-    return dg.Definitions.merge(refused_by_file(outside), *parts)
+            refused[place] = (*refused.get(place, ()), each)
+    return dg.Definitions.merge(
+        *(refused_definitions(file, problems) for file, problems in refused.items()),
+        *(contained(each.path, partial(file_definitions, each.spec, each.path)) for each in usable),
+    )

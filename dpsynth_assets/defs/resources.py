@@ -5,15 +5,17 @@ import dagster as dg
 
 @dg.definitions
 def resources() -> dg.Definitions:
-    """Binds resources; paths and URLs come from DPSYNTH_HOME and DPSYNTH_LEDGER_URL."""
+    """Binds resources, whose places are those of the installation."""
     from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
     from dpsynth_assets.orchestration.resources.executors import declared_executor
-    from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-    from dpsynth_assets.orchestration.resources.models import Models
     from dpsynth_assets.orchestration.resources.progress import Progress
-    from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
-    from dpsynth_assets.orchestration.resources.workers import PartWorkers
+    from dpsynth_assets.orchestration.resources.stores import (
+        Models,
+        PartWorkers,
+        PrivacyLedger,
+        ReleaseStore,
+        SensitiveStore,
+    )
 
     return dg.Definitions(
         resources={

@@ -1,7 +1,9 @@
-"""Sensors that belong to no dataset: follow releases, register cohorts, audit, free runs, purge."""
+"""What belongs to no dataset: all budgets, and sensors that follow, register, audit and purge."""
 
 import json
 import time
+from collections.abc import Callable
+from typing import Any
 
 import dagster as dg
 
@@ -13,16 +15,17 @@ SECONDS_BETWEEN_AUDITS, SECONDS_BETWEEN_TICKS, SECONDS_OF_A_TICK = 3300.0, 300, 
 
 @dg.definitions
 def sensors() -> dg.Definitions:
-    """The sensors of the installation."""
-    return dg.Definitions(
-        sensors=[
-            _follow_releases(),
-            cohorts_sensor(),
-            _audit_hourly(),
-            killed_runs_sensor(),
-            _purge_finished(),
-        ]
-    )
+    """The sensors of the installation, and all budgets on one page with their check."""
+    from dpsynth_assets.orchestration.assets.privacy_budgets import budget_definitions
+
+    found = [
+        _follow_releases(),
+        cohorts_sensor(),
+        _audit_hourly(),
+        killed_runs_sensor(),
+        _purge_finished(),
+    ]
+    return dg.Definitions.merge(budget_definitions(), dg.Definitions(sensors=found))
 
 
 def _follow_releases() -> dg.AutomationConditionSensorDefinition:
@@ -39,113 +42,115 @@ def _follow_releases() -> dg.AutomationConditionSensorDefinition:
     )
 
 
-def cohorts_sensor() -> dg.SensorDefinition:
-    """A sensor that runs wherever the daemon does: it reads no record and launches nothing."""
+def _ticking(
+    name: str, seconds: int, title: str, description: str, tick: Callable[[Any], str]
+) -> dg.SensorDefinition:
+    """A sensor that runs wherever the daemon does; it launches nothing and says what it did."""
 
     @dg.sensor(
-        name="register_cohorts",
-        minimum_interval_seconds=SECONDS_BETWEEN_TICKS,
+        name=name,
+        minimum_interval_seconds=seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=(
-            "Adds a partition to the assets of a dataset for each file or window that has become "
-            "complete. Reads dataset files, the calendar and names of files; launches no run and "
-            "charges nothing."
-        ),
+        description=description,
     )
-    @public_section("Registering cohorts")
-    def register_cohorts(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+    @public_section(title)
+    def ticking(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        return dg.SkipReason(tick(context))
+
+    return ticking
+
+
+def cohorts_sensor() -> dg.SensorDefinition:
+    """Adds partitions; reads no record."""
+
+    def register_cohorts(context: dg.SensorEvaluationContext) -> str:
         from dpsynth_assets.orchestration.assets.partitions import register_declared
 
         added = register_declared(context.instance)
-        return dg.SkipReason(
-            f"Added {', '.join(added)}." if added else "No file or window has become complete."
-        )
+        return f"Added {', '.join(added)}." if added else "No file or window has become complete."
 
-    return register_cohorts
+    return _ticking(
+        "register_cohorts",
+        SECONDS_BETWEEN_TICKS,
+        "Registering cohorts",
+        "Adds a partition to the assets of a dataset for each file or window that has become "
+        "complete. Reads dataset files, the calendar and names of files; launches no run and "
+        "charges nothing.",
+        register_cohorts,
+    )
 
 
 def _audit_hourly() -> dg.SensorDefinition:
-    """A sensor that runs wherever the daemon does: it compares, launches nothing, pays nothing."""
+    """Compares; pays nothing."""
 
-    @dg.sensor(
-        name="audit_hourly",
-        minimum_interval_seconds=SECONDS_BETWEEN_TICKS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=(
-            "Compares ledger, event log, stored releases and released files of every cohort that "
-            "was audited before, each hour, and shows the result as the check of its audit trail; "
-            "then brings privacy_budgets and its check up to date. Reads no private record, "
-            "launches no run and charges nothing."
-        ),
-    )
-    @public_section("The hourly audit")
-    def audit_hourly(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        from dpsynth_assets.orchestration.assets.audit_trail import (
-            audited_cohorts,
-            report_agreement,
-            report_no_audit,
-        )
+    def audit_hourly(context: dg.SensorEvaluationContext) -> str:
+        from dpsynth_assets.orchestration.assets import audit_trail
         from dpsynth_assets.orchestration.assets.privacy_budgets import report_budgets_or_problem
-        from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-        from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+        from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 
         last: dict[str, float] = json.loads(context.cursor or "{}")
-        started, done, failed = time.time(), [], []
-        for cohort in audited_cohorts(context.instance):
+        started, done, failed, instance = time.time(), [], [], context.instance
+        for cohort in audit_trail.audited_cohorts(instance):
             if started - last.get(cohort, 0.0) < SECONDS_BETWEEN_AUDITS:
                 continue
             last[cohort] = started
             try:
-                report_agreement(cohort, PrivacyLedger().open(), ReleaseStore(), context.instance)
+                ledger = PrivacyLedger().open()
+                audit_trail.report_agreement(cohort, ledger, ReleaseStore(), instance)
                 done.append(cohort)
             except Exception as error:  # noqa: BLE001 - one cohort must not keep others from it
-                report_no_audit(cohort, f"{type(error).__name__}: {error}", context.instance)
-                failed.append(f"{cohort} ({type(error).__name__}: {error})")
+                told = f"{type(error).__name__}: {error}"
+                audit_trail.report_no_audit(cohort, told, instance)
+                failed.append(f"{cohort} ({told})")
             if time.time() - started > SECONDS_OF_A_TICK:
                 break  # The others follow with the next tick.
         context.update_cursor(json.dumps(last))
-        said = [f"Audited {', '.join(done)}."] if done else []
+        problems = []
         if failed:
-            said.append(f"Could not audit {', '.join(failed)}: dpsynth audit NAME says why.")
-            context.log.error(said[-1])
-        problem = ""
+            problems.append(f"Could not audit {', '.join(failed)}: dpsynth audit NAME says why.")
         if done or failed:
-            problem = report_budgets_or_problem(PrivacyLedger().open, context.instance)
-        if problem:
-            said.append(problem)
+            problems.append(report_budgets_or_problem(PrivacyLedger().open, instance))
+        for problem in filter(None, problems):
             context.log.error(problem)
-        return dg.SkipReason(" ".join(said) or "No audit is due.")
+        said = [f"Audited {', '.join(done)}." if done else "", *problems]
+        return " ".join(filter(None, said)) or "No audit is due."
 
-    return audit_hourly
+    return _ticking(
+        "audit_hourly",
+        SECONDS_BETWEEN_TICKS,
+        "The hourly audit",
+        "Compares ledger, event log, stored releases and released files of every cohort that "
+        "was audited before, each hour, and shows the result as the check of its audit trail; "
+        "then brings privacy_budgets and its check up to date. Reads no private record, "
+        "launches no run and charges nothing.",
+        audit_hourly,
+    )
 
 
 def killed_runs_sensor() -> dg.SensorDefinition:
-    """A sensor that runs wherever the daemon does: it reads no data and launches nothing."""
+    """Frees runs; reads no data."""
 
-    @dg.sensor(
-        name="free_killed_runs",
-        minimum_interval_seconds=30,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=(
-            "Reports runs whose process was killed as failed, and frees their places in pools, so "
-            "that no later run waits for them."
-        ),
-    )
-    @public_section("Freeing killed runs")
-    def free_killed_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+    def free_killed_runs(context: dg.SensorEvaluationContext) -> str:
         from dpsynth_assets.orchestration.resources.live_runs import free_dead_runs
         from dpsynth_assets.orchestration.resources.model_pool import carry_over_limit
 
         carried = carry_over_limit(context.instance)
         lines = [*([carried] if carried else []), *free_dead_runs(context.instance)]
-        return dg.SkipReason(" ".join(lines) or "No run was killed.")
+        return " ".join(lines) or "No run was killed."
 
-    return free_killed_runs
+    return _ticking(
+        "free_killed_runs",
+        30,
+        "Freeing killed runs",
+        "Reports runs whose process was killed as failed, and frees their places in pools, so "
+        "that no later run waits for them.",
+        free_killed_runs,
+    )
 
 
 def _purge_finished() -> dg.SensorDefinition:
     """A sensor, running where DPSYNTH_PURGE_AFTER_SUCCESS=1, that purges finished cohorts."""
-    from dpsynth_assets.orchestration.resources.purging import purges_after_success
+    from dpsynth_assets.sensitive.purging import purges_after_success
 
     status = (
         dg.DefaultSensorStatus.RUNNING if purges_after_success() else dg.DefaultSensorStatus.STOPPED
@@ -161,7 +166,7 @@ def _purge_finished() -> dg.SensorDefinition:
     def purge_sensitive_store_after_success(
         context: dg.RunStatusSensorContext,
     ) -> dg.SkipReason | None:
-        from dpsynth_assets.orchestration.assets.purge_after_run import purge_finished
+        from dpsynth_assets.orchestration.assets.partitions import purge_finished
 
         purged = purge_finished(context.instance, context.dagster_run.run_id)
         return None if purged else dg.SkipReason("The run finished no cohort.")

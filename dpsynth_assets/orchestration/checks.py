@@ -18,10 +18,9 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
-from dpsynth_assets.orchestration.metadata import compared
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.metadata import check_result
 from dpsynth_assets.orchestration.resources.private_section import public_section
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
 from dpsynth_assets.releases.sealed import candidate_problem, sealed_release
@@ -159,9 +158,6 @@ def card_check(
             return None if rows is None else published(rows)
 
         problems += [] if problems else rows_problem(folder, expected)
-        return dg.AssetCheckResult(
-            passed=not problems,
-            metadata=compared("rows, label and card as the ledger sealed them", problems),
-        )
+        return check_result("rows, label and card as the ledger sealed them", problems)
 
     return card_equals_ledger

@@ -34,40 +34,31 @@ class PrivacyLineageError(dg.DagsterInvalidDefinitionError):
 
 def verify_privacy_lineage(defs: dg.Definitions) -> None:
     """Raises PrivacyLineageError that lists every violation of the rules above."""
-    problems = [
-        *_level_problems(defs),
-        *_flow_problems(defs),
-        *_resource_problems(defs),
-        *_check_problems(defs),
-        *_spending_problems(defs),
-    ]
+    graph = defs.resolve_asset_graph()
+    keys = sorted(graph.get_all_asset_keys())
+    rules = (_level_problems, _flow_problems, _resource_problems)
+    problems = [problem for rule in rules for key in keys for problem in rule(graph, key)]
+    problems += _check_problems(graph)
+    problems += [problem for key in keys for problem in _spending_problems(graph, key)]
     if problems:
         raise PrivacyLineageError(
             "The asset graph breaks the privacy lineage:\n" + "\n".join(f"  {p}" for p in problems)
         )
 
 
-def _level_problems(defs: dg.Definitions) -> list[str]:
-    graph = defs.resolve_asset_graph()
-    return [
-        f"{key.to_user_string()}: expected the tag {PRIVACY} in {sorted(PRIVACY_LEVELS)}, "
-        f"got {graph.get(key).tags.get(PRIVACY)!r}."
-        for key in sorted(graph.get_all_asset_keys())
-        if graph.get(key).tags.get(PRIVACY) not in PRIVACY_LEVELS
-    ]
+def _level_problems(graph: Any, key: dg.AssetKey) -> Iterator[str]:
+    level = graph.get(key).tags.get(PRIVACY)
+    if level not in PRIVACY_LEVELS:
+        expected = f"the tag {PRIVACY} in {sorted(PRIVACY_LEVELS)}"
+        yield f"{key.to_user_string()}: expected {expected}, got {level!r}."
 
 
-def _flow_problems(defs: dg.Definitions) -> list[str]:
-    graph = defs.resolve_asset_graph()
-    problems = []
-    for key in sorted(graph.get_all_asset_keys()):
-        level = graph.get(key).tags.get(PRIVACY)
-        if level == INTERNAL or level is None:
-            continue
-        for path in _unprotected_paths(graph, key):
-            names = " <- ".join(path)
-            problems.append(f"{level} asset reaches private data without a mechanism: {names}")
-    return problems
+def _flow_problems(graph: Any, key: dg.AssetKey) -> Iterator[str]:
+    level = graph.get(key).tags.get(PRIVACY)
+    if level in (INTERNAL, None):
+        return
+    for path in _unprotected_paths(graph, key):
+        yield f"{level} asset reaches private data without a mechanism: {' <- '.join(path)}"
 
 
 def _unprotected_paths(graph: Any, key: dg.AssetKey) -> list[tuple[str, ...]]:
@@ -92,28 +83,20 @@ def _unprotected_paths(graph: Any, key: dg.AssetKey) -> list[tuple[str, ...]]:
     return found
 
 
-def _resource_problems(defs: dg.Definitions) -> list[str]:
+def _resource_problems(graph: Any, key: dg.AssetKey) -> Iterator[str]:
     """Public and released assets whose code may open private data, and which are no mechanisms."""
-    graph = defs.resolve_asset_graph()
-    problems: list[str] = []
-    for key in sorted(graph.get_all_asset_keys()):
-        node = graph.get(key)
-        level = node.tags.get(PRIVACY)
-        if level not in (PUBLIC, RELEASED) or not node.is_materializable:
-            continue
-        if MECHANISM in node.tags and level == RELEASED:
-            continue
-        problems.extend(
-            f"{level} asset may read private data through a resource: "
-            f"{key.to_user_string()} <- {name}"
-            for name in _private_resources(node.assets_def)
-        )
-    return problems
+    node = graph.get(key)
+    level = node.tags.get(PRIVACY)
+    is_mechanism = MECHANISM in node.tags and level == RELEASED
+    if level not in (PUBLIC, RELEASED) or not node.is_materializable or is_mechanism:
+        return
+    for name in _private_resources(node.assets_def):
+        told = f"{key.to_user_string()} <- {name}"
+        yield f"{level} asset may read private data through a resource: {told}"
 
 
-def _check_problems(defs: dg.Definitions) -> list[str]:
+def _check_problems(graph: Any) -> list[str]:
     """Checks that tell of private data at a public or released asset, or block because of it."""
-    graph = defs.resolve_asset_graph()
     problems: list[str] = []
     for key in sorted(graph.asset_check_keys, key=lambda each: (each.asset_key, each.name)):
         spec, own = graph.get_check_spec(key), graph.get(key.asset_key)
@@ -174,21 +157,14 @@ def _private_parents(graph: Any, key: dg.AssetCheckKey) -> list[str]:
     ]
 
 
-def _spending_problems(defs: dg.Definitions) -> list[str]:
-    graph = defs.resolve_asset_graph()
-    problems = []
-    for key in sorted(graph.get_all_asset_keys()):
-        node = graph.get(key)
-        if MECHANISM not in node.tags or not node.is_materializable:
-            continue
-        name = key.to_user_string()
-        if node.tags.get(PRIVACY) != RELEASED:
-            problems.append(f"{name}: a mechanism's output must be tagged {RELEASED}.")
-        if node.automation_condition is not None:
-            problems.append(f"{name}: a mechanism must not be automated, each run may spend.")
-        problems.extend(
-            f"{name}: op {op.name} has a retry policy, each attempt may spend."
-            for op in node.assets_def.node_def.iterate_op_defs()
-            if op.retry_policy is not None
-        )
-    return problems
+def _spending_problems(graph: Any, key: dg.AssetKey) -> Iterator[str]:
+    node, name = graph.get(key), key.to_user_string()
+    if MECHANISM not in node.tags or not node.is_materializable:
+        return
+    if node.tags.get(PRIVACY) != RELEASED:
+        yield f"{name}: a mechanism's output must be tagged {RELEASED}."
+    if node.automation_condition is not None:
+        yield f"{name}: a mechanism must not be automated, each run may spend."
+    for op in node.assets_def.node_def.iterate_op_defs():
+        if op.retry_policy is not None:
+            yield f"{name}: op {op.name} has a retry policy, each attempt may spend."

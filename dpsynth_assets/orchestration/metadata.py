@@ -11,12 +11,7 @@ import dagster as dg
 
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed, epsilon_with_inputs
-from dpsynth_assets.privacy.directed_rounding import (
-    declared,
-    epsilon_up,
-    rounded_down,
-    rounded_up,
-)
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import RESTS_ON, SELF_TEST, GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
@@ -39,6 +34,8 @@ PAPERS: Final = {
 }
 """Citation -> arXiv number, of every paper that a description names."""
 
+SHOWN_DIGITS = 12
+
 _CITATION = re.compile(r"(?<!\[)\b(?:" + "|".join(map(re.escape, PAPERS)) + r")\b")
 
 
@@ -57,6 +54,11 @@ def bound_down(value: float) -> float:
     return float(rounded_down(value))
 
 
+def short_digest(digest: str) -> dg.MarkdownMetadataValue:
+    """A digest as its first digits, a link that leads nowhere and has the whole as its address."""
+    return dg.MetadataValue.md(f"[{digest[:SHOWN_DIGITS]}](#{digest})")
+
+
 def compared(expected: str, problems: Sequence[str]) -> dict[str, Any]:
     """Metadata of a check: what it expects beside what it found, a line a problem.
 
@@ -66,6 +68,12 @@ def compared(expected: str, problems: Sequence[str]) -> dict[str, Any]:
     """
     observed = "\n\n".join(problems) if problems else "as expected"
     return {"expected": expected, "observed": dg.MetadataValue.md(observed)}
+
+
+def check_result(expected: str, problems: Sequence[str], **more: Any) -> dg.AssetCheckResult:
+    """Result of a check, as `compared` shows it; `more` are other fields of it."""
+    shown = compared(expected, problems)
+    return dg.AssetCheckResult(passed=not problems, metadata=shown, **more)
 
 
 def with_paper_links(description: str) -> str:

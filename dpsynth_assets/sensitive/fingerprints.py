@@ -21,20 +21,18 @@ said follows from private records; it is no release, and no file that is shared 
 """
 
 import hashlib
-import io
 import json
-import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.kept import ARRAY
 from dpsynth_assets.paths import Folder, home
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below
+from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below, kept_key
 
 FOLDER = ".fingerprints"
 """Name of the folder below the sensitive store; no dataset is called so."""
@@ -49,6 +47,9 @@ NONE = np.empty(0, dtype=np.uint64)
 """No fingerprint at all."""
 
 _KEY, _LOCK = "key", "lock"
+_TEXTS, _IDS, _DESCRIBED, _PAID = ".npy", ".ids.npy", ".json", ".paid"
+"""Ends of the names of a cohort's files."""
+
 _BYTES = 8
 
 
@@ -105,7 +106,8 @@ class Fingerprints:
             return False
         with self._files.alone(self._folder / _LOCK):
             readers = self._readers()
-            mine = self._prints(texts) if readers else NONE
+            key = store_key(self._files, self._folder.parent)
+            mine = text_prints(texts, key) if readers else NONE
             if len(mine) < MANY_PUBLIC:
                 return False
             common = [np.intersect1d(mine, self._read(each.cohort).texts) for each in readers]
@@ -123,7 +125,7 @@ class Fingerprints:
         Returns:
             Name of a cohort that shares records with it, in which case nothing was kept; or None.
         """
-        return self.admit_prints(reader, lambda _: Prints(self._prints(texts)))
+        return self.admit_prints(reader, lambda key: Prints(text_prints(texts, key)))
 
     def admit_prints(self, reader: Reader, prints: Callable[[bytes], Prints]) -> str | None:
         """Does as `admit` with the fingerprints of a cohort, which `prints` makes with a key."""
@@ -134,9 +136,8 @@ class Fingerprints:
             for other in self._readers():
                 if reader.account != other.account and self._meet(reader, mine, other):
                     return other.cohort
-            if all(
-                map(self._files.exists, (self._paid(reader.cohort), self._place(reader.cohort)))
-            ):
+            kept = [self._of(reader.cohort, kind) for kind in (_PAID, _TEXTS)]
+            if all(map(self._files.exists, kept)):
                 mine = mine.joined(self._read(reader.cohort))
             self._write(reader, mine)
         return None
@@ -153,69 +154,40 @@ class Fingerprints:
 
     def note_paid(self, cohort: str) -> None:
         """Notes that a paid release read the records of a cohort: its fingerprints then stay."""
-        if self._files.exists(self._place(cohort)):
-            self._files.write(self._paid(cohort), lambda _: None)
+        if self._files.exists(self._of(cohort, _TEXTS)):
+            self._files.write(self._of(cohort, _PAID), b"")
 
     def removable(self, cohort: str | None) -> list[Folder]:
         """Files of one cohort, or of all, on whose records no paid release rests."""
         names = [reader.cohort for reader in self._readers()] if cohort is None else [cohort]
         return [
-            path
+            self._of(name, kind)
             for name in names
-            if not self._files.exists(self._paid(name))
-            for path in (
-                self._place(name),
-                self._ids(name),
-                self._described(name),
-                self._folder / f"{name}.read",
-            )
-            if self._files.exists(path)
+            if not self._files.exists(self._of(name, _PAID))
+            for kind in (_TEXTS, _IDS, _DESCRIBED, ".read")
+            if self._files.exists(self._of(name, kind))
         ]
-
-    def _prints(self, texts: Iterable[str]) -> np.ndarray:
-        """Sorted fingerprints of the texts that occur once, uint64 (n,)."""
-        return text_prints(texts, store_key(self._files, self._folder.parent))
 
     def _write(self, reader: Reader, prints: Prints) -> None:
         content = json.dumps(asdict(reader)).encode()
-        for place, values in zip(
-            (self._place(reader.cohort), self._ids(reader.cohort)), prints, strict=True
-        ):
+        for kind, values in zip((_TEXTS, _IDS), prints, strict=True):
             if values is None:
-                self._files.remove(place)
+                self._files.remove(self._of(reader.cohort, kind))
             else:
-                self._files.write(place, partial(_save, values))
-        self._files.write(self._described(reader.cohort), lambda file: file.write(content))
+                self._files.write(self._of(reader.cohort, kind), ARRAY.write(values))
+        self._files.write(self._of(reader.cohort, _DESCRIBED), content)
 
     def _read(self, cohort: str) -> Prints:
-        ids = self._ids(cohort)
-        return Prints(
-            self._array(self._place(cohort)), self._array(ids) if self._files.exists(ids) else None
-        )
-
-    def _array(self, place: Folder) -> np.ndarray:
-        content = io.BytesIO(self._files.read(place))
-        return np.asarray(np.load(content, allow_pickle=False), dtype=np.uint64)
+        texts, ids = self._of(cohort, _TEXTS), self._of(cohort, _IDS)
+        known = self._files.read_array(ids) if self._files.exists(ids) else None
+        return Prints(self._files.read_array(texts), known)
 
     def _readers(self) -> list[Reader]:
-        described = self._files.matching(self._folder, "[!.]*.json")
+        described = self._files.matching(self._folder, f"[!.]*{_DESCRIBED}")
         return [Reader(**json.loads(self._files.read(path))) for path in described]
 
-    def _place(self, cohort: str) -> Folder:
-        return self._folder / f"{cohort}.npy"
-
-    def _ids(self, cohort: str) -> Folder:
-        return self._folder / f"{cohort}.ids.npy"
-
-    def _described(self, cohort: str) -> Folder:
-        return self._folder / f"{cohort}.json"
-
-    def _paid(self, cohort: str) -> Folder:
-        return self._folder / f"{cohort}.paid"
-
-
-def _save(values: np.ndarray, file: BinaryIO) -> None:
-    np.save(file, values, allow_pickle=False)
+    def _of(self, cohort: str, kind: str) -> Folder:
+        return self._folder / f"{cohort}{kind}"
 
 
 def all_prints(texts: Iterable[str], key: bytes) -> np.ndarray:
@@ -270,12 +242,7 @@ def refuse_private_table(texts: Iterable[str], field: str) -> None:
 
 def store_key(files: PrivateFiles, base: Folder) -> bytes:
     """Reads the random key, 32 bytes, of the store below `base`; makes it where there is none."""
-    path = base / FOLDER / _KEY
-    if not files.exists(path):
-        files.make_folder(base / FOLDER)
-        made = secrets.token_bytes(32)
-        files.write(path, lambda file: file.write(made), only_if_absent=True)
-    return files.read(path)
+    return kept_key(files, base / FOLDER / _KEY)
 
 
 def refuse_unmatched(spec: PrivateDatasetSpec, prints: Prints, key: bytes) -> None:

@@ -1,21 +1,20 @@
 """Records as a release reads them: bound to a charge before it is made, read once it is open."""
 
 import hashlib
-import secrets
 from dataclasses import replace
 
 import polars as pl
 
 from dpsynth_assets.methods.inputs import PrivateInputs
-from dpsynth_assets.paths import Folder, absolute
+from dpsynth_assets.paths import absolute
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
-from dpsynth_assets.sensitive.contributions import Contributions
 from dpsynth_assets.sensitive.part_tasks import NoteRead
-from dpsynth_assets.sensitive.parted_source import StoredParts
+from dpsynth_assets.sensitive.read_records import Contributions
 from dpsynth_assets.sensitive.record_parts import EXCHANGE, read_table
 from dpsynth_assets.sensitive.store import DICTIONARY, StoredRecords, in_parts
+from dpsynth_assets.sensitive.stored_parts import StoredParts, new_folder
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
 from dpsynth_assets.workers import Workers
 
@@ -151,25 +150,12 @@ class PaidRecords(StoredRecords):
         for _ in workers.map_parts(NoteRead(reservation.id), places):
             pass
         release = absolute(self.folder(dataset) / _PASSES / reservation.id)
-        exchange = self._new_exchange(release)
+        self._files.make_folder(release.parent, release)
+        exchange = new_folder(self._files, release, EXCHANGE)
         parts = StoredParts(
             places, workers, with_embeddings, exchange, release, gpus, require_charged
         )
         return replace(in_parts(parts), passes=self.passes(dataset, reservation), secrets=found)
-
-    def _new_exchange(self, release: Folder) -> Folder:
-        """An empty folder for what driver and workers of this run hand one another.
-
-        A killed run may have left something: sums without noise, or weights of a step that no
-        checkpoint holds. It is removed before anything is drawn again, and with the rest of the
-        unfinished release. The name is new: a worker of another run finds its own folder gone.
-        """
-        for left in self._files.matching(release, f"*{EXCHANGE}*"):
-            self._files.withdraw(left)
-        self._files.make_folder(release.parent, release)
-        folder = release / f"{EXCHANGE}-{secrets.token_hex(8)}"
-        self._files.begin_folder(folder)
-        return folder
 
     def _found_secrets(self, dataset: str) -> pl.DataFrame:
         """Numbers of records by secret; what the secrets say stays where it is."""

@@ -5,28 +5,42 @@ object store (`sealed_objects.SealedObjects`). What reads and writes private fil
 and asks nothing of the place itself.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import fcntl
+import io
+import os
+import secrets
+import shutil
+import tempfile
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 
+from dpsynth_assets.files.whole_files import (
+    alone,
+    flush,
+    is_held,
+    owner_folder,
+    replaced,
+    write_whole,
+)
+from dpsynth_assets.files.whole_folders import flush_all
 from dpsynth_assets.paths import Folder
-from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
+from dpsynth_assets.sensitive.sealing import SealingKey, SensitiveKeyError, is_sealed, sealing_key
+
+Content = bytes | memoryview
 
 
 class PrivateFiles(Protocol):
     """Files below one root; the place below the root is part of what encryption seals."""
 
-    def write(
-        self, path: Folder, write: Callable[[BinaryIO], object], *, only_if_absent: bool = False
-    ) -> None:
-        """Calls `write` on an open file, which becomes `path` once it is whole, for good.
+    def write(self, path: Folder, content: Content, *, only_if_absent: bool = False) -> None:
+        """Writes a file, which is there once it is whole, for good.
 
         Args:
             path: Place below the root.
-            write: Writes the content.
+            content: What it holds.
             only_if_absent: Leave a file that is already there, also when another process or
                 another machine was first.
         """
@@ -88,6 +102,14 @@ class PrivateFiles(Protocol):
         """A name for what a private text stands for; others learn nothing from it."""
 
 
+def kept_key(files: PrivateFiles, path: Folder) -> bytes:
+    """Reads a random key of 32 bytes; makes it where there is none."""
+    if not files.exists(path):
+        files.make_folder(path.parent)
+        files.write(path, secrets.token_bytes(32), only_if_absent=True)
+    return files.read(path)
+
+
 def files_below(root: Folder) -> PrivateFiles:
     """The files of a sensitive store.
 
@@ -99,3 +121,198 @@ def files_below(root: Folder) -> PrivateFiles:
     from dpsynth_assets.sensitive.sealed_objects import SealedObjects
 
     return cast(PrivateFiles, SealedObjects(root))
+
+
+# Local files for their owner alone: mode 0600, whole or absent, encrypted where a key is set.
+
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - a disk in memory, where folders are made by mkdtemp
+"""Where plain files of an encrypted store may lie while code that wants a path works on them."""
+
+_PREFIX = "dpsynth-plain-"
+
+_locks: dict[Path, int] = {}
+"""Open descriptors whose locks say that this process still uses its plain folders."""
+
+
+class OwnerOnlyFiles:
+    """Files below a local folder; see `private_files.PrivateFiles`."""
+
+    def __init__(self, root: Path) -> None:
+        """Names the root; it has to exist once something is written."""
+        self._root = root
+
+    def write(self, path: Path, content: Content, *, only_if_absent: bool = False) -> None:
+        """Writes a file of mode 0600, which becomes `path` by one rename or link."""
+        key = sealing_key()
+        with replaced(path, only_if_absent=only_if_absent) as new, new.open("wb") as file:
+            if key is None:
+                file.write(content)
+            else:
+                key.seal(io.BytesIO(content), file, self._name(path))
+
+    def read(self, path: Path) -> bytes:
+        """Reads a file whole; a sealed one is decrypted in memory alone.
+
+        Raises:
+            SensitiveKeyError: The file is sealed and there is no key, or not the right one, or
+                there is a key and the file is not sealed.
+        """
+        key = sealing_key()
+        with path.open("rb") as file:
+            if key is not None:
+                return key.open(file, self._name(path))
+            if not is_sealed(file):
+                file.seek(0)
+                return file.read()
+        raise SensitiveKeyError(
+            f"Expected the key of the encrypted file {self._name(path)}, got none. Export "
+            "DPSYNTH_SENSITIVE_KEY, or run `dpsynth purge` and materialise private_records again."
+        )
+
+    def read_array(self, path: Path) -> np.ndarray:
+        """Reads a NumPy file: mapped (changes stay in memory) without a key, else decrypted.
+
+        Raises:
+            SensitiveKeyError: As `read`.
+        """
+        if sealing_key() is None:
+            with path.open("rb") as file:
+                plain = not is_sealed(file)
+            if plain:
+                return np.load(path, mmap_mode="c", allow_pickle=False)
+        return np.load(io.BytesIO(self.read(path)), allow_pickle=False)
+
+    def exists(self, path: Path) -> bool:
+        """Says whether there is a file."""
+        return path.exists()
+
+    def matching(self, folder: Path, pattern: str) -> list[Path]:
+        """Files and folders directly in a folder, by a pattern of their names; sorted."""
+        return sorted(folder.glob(pattern))
+
+    def is_folder(self, place: Path) -> bool:
+        """Says whether there is a folder."""
+        return place.is_dir()
+
+    def make_folder(self, *folders: Path) -> None:
+        """Makes folders of mode 0700, each with those above it."""
+        for folder in folders:
+            owner_folder(folder).chmod(0o700)
+
+    def begin_folder(self, folder: Path) -> None:
+        """Makes a folder, on disk, in one that may have to be made."""
+        for made in (folder.parent, folder):
+            made.mkdir(exist_ok=True, mode=0o700)
+            flush(made.parent)
+
+    def has_begun(self, folder: Path) -> bool:
+        """Says whether there is a folder."""
+        return folder.is_dir()
+
+    def remove(self, place: Path) -> None:
+        """Removes a file, or a folder with all in it, if it is there."""
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
+
+    def discard(self, folder: Path) -> None:
+        """Removes a folder as far as it can be removed."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def withdraw(self, folder: Path) -> None:
+        """Renames a folder, then removes it."""
+        aside = folder.with_name(f".{folder.name.lstrip('.')}")
+        with suppress(FileNotFoundError):  # Removed by somebody else.
+            folder.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def last_written(self, place: Path) -> float:
+        """When a file, or the newest one in a folder, was written: seconds since 1970."""
+        return max(each.lstat().st_mtime for each in (place, *place.rglob("*")))
+
+    def alone(self, place: Path) -> AbstractContextManager[None]:
+        """Holds a lock of the kernel on a file, which a kill releases."""
+        return alone(place)
+
+    def hidden_name(self, text: str) -> str:
+        """The text itself: names of files here are for their owner alone, too."""
+        return text
+
+    def is_whole(self, stored: Path) -> bool:
+        """Says whether there is a folder: it came by one rename."""
+        return stored.is_dir()
+
+    def store_folder(self, plain: Path, target: Path) -> None:
+        """Makes `target` hold the files of folder `plain`, whole and on disk; removes `plain`.
+
+        Without a key the folder itself is renamed; with one its files are sealed.
+        """
+        key = sealing_key()
+        ready = plain if key is None else self._sealed_beside(key, plain, target)
+        for path in (*ready.rglob("*"), ready):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+        flush_all(ready)
+        ready.replace(target)
+        flush(target.parent)
+        shutil.rmtree(plain, ignore_errors=True)
+
+    def open_folder(self, stored: Path, plain: Path) -> Path:
+        """Decrypts a folder into `plain`, which is made; without a key `stored` is the folder."""
+        if sealing_key() is None:
+            return stored
+        for path in sorted(stored.rglob("*")):
+            if path.is_file():
+                write_whole(plain / path.relative_to(stored), self.read(path))
+        return plain
+
+    def _sealed_beside(self, key: SealingKey, plain: Path, target: Path) -> Path:
+        """Seals each file under the name it will have once the folder is renamed to `target`."""
+        beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        beside.mkdir(mode=0o700)
+        for path in sorted(plain.rglob("*")):
+            if path.is_file():
+                place = beside / path.relative_to(plain)
+                name = self._name(target / path.relative_to(plain))
+                owner_folder(place.parent)
+                with path.open("rb") as source, place.open("wb") as sealed:
+                    key.seal(source, sealed, name)
+        return beside
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix()
+
+
+def plain_folder() -> Path:
+    """A new folder of mode 0700 for plain files: in memory where the system has such a disk.
+
+    This process holds a lock on it until `forget_plain_folder`, or until it ends, however it ends,
+    so that `abandoned_plain_folders` finds what a killed one left behind. Another container that
+    shares the disk sees the lock, but not the process.
+    """
+    unlocked = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=plain_place()))
+    lock = os.open(unlocked, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    folder = unlocked.with_name(unlocked.name.removeprefix("."))
+    unlocked.rename(folder)  # Under this name it is looked for, and never without its lock.
+    _locks[folder] = lock
+    return folder
+
+
+def forget_plain_folder(folder: Path) -> None:
+    """Removes a folder of this process, then lets go of its lock."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(_locks.pop(folder))
+
+
+def abandoned_plain_folders() -> list[Path]:
+    """Plain folders of this user whose process is gone."""
+    left = plain_place().glob(f"{_PREFIX}*")
+    mine = [path for path in left if path.lstat().st_uid == os.geteuid()]
+    return [path for path in mine if path.is_dir() and not is_held(path)]
+
+
+def plain_place() -> Path:
+    """Where plain folders are made: memory, or the system's temporary folder."""
+    return MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())

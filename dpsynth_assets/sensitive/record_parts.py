@@ -15,11 +15,12 @@ import io
 import json
 import secrets
 from collections.abc import Sequence
-from typing import BinaryIO, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import polars as pl
 
+from dpsynth_assets.files.kept import ARRAY, TABLE
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -65,7 +66,7 @@ class RecordParts:
         """
         if not self._same(places):
             content = json.dumps({"folder": places[0].parent.name, "count": len(places)})
-            self._files.write(self._folder / _NAMED, lambda file: file.write(content.encode()))
+            self._files.write(self._folder / _NAMED, content.encode())
         self._remove_others()
 
     def forget(self) -> None:
@@ -114,15 +115,14 @@ def write_canonical(
         records: The records.
         files: The store; None: that of a part, by its path.
     """
-    content = io.BytesIO()
-    records.write_parquet(content)
-    digest = hashlib.sha256(content.getbuffer()).hexdigest()
+    content = TABLE.write(records)
+    digest = hashlib.sha256(content).hexdigest()
     files, noted = files or files_of(part), part / f"{split}.digest"
     if not files.exists(noted) or files.read(noted) != digest.encode():
         for path in (noted, *files.matching(part, f"{split}_embeddings.*")):
             files.remove(path)
-    files.write(part / f"{split}.parquet", lambda file: file.write(content.getbuffer()))
-    files.write(noted, lambda file: file.write(digest.encode()))
+    files.write(part / f"{split}.parquet", content)
+    files.write(noted, digest.encode())
 
 
 def read_table(part: Folder, name: str, files: PrivateFiles | None = None) -> pl.DataFrame:
@@ -149,39 +149,12 @@ def read_text(part: Folder, name: str) -> str | None:
 
 def write_text(part: Folder, name: str, content: str) -> None:
     """Writes a short file of a part."""
-    files_of(part).write(part / name, lambda file: file.write(content.encode()))
+    files_of(part).write(part / name, content.encode())
 
 
 def write_array(part: Folder, name: str, values: np.ndarray) -> None:
     """Writes an array of a part."""
-    write_file(files_of(part), part / name, values)
-
-
-def write_file(files: PrivateFiles, path: Folder, values: np.ndarray) -> None:
-    """Writes an array to a file of the store."""
-
-    def save(file: BinaryIO) -> None:
-        np.save(file, values, allow_pickle=False)
-
-    files.write(path, save)
-
-
-def write_arrays(files: PrivateFiles, path: Folder, values: Sequence[np.ndarray]) -> None:
-    """Writes several arrays to one file of the store."""
-
-    def save(file: BinaryIO) -> None:
-        for each in values:
-            np.save(file, each, allow_pickle=False)
-
-    files.write(path, save)
-
-
-def read_arrays(files: PrivateFiles, path: Folder) -> list[np.ndarray]:
-    """Reads what `write_arrays` wrote, in the same order."""
-    content, found = io.BytesIO(files.read(path)), []
-    while content.tell() < content.getbuffer().nbytes:
-        found.append(np.load(content, allow_pickle=False))
-    return found
+    files_of(part).write(part / name, ARRAY.write(values))
 
 
 def content_of(part: Folder) -> tuple[str | None, ...]:

@@ -16,11 +16,11 @@ import hashlib
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from upath import UPath
@@ -62,17 +62,12 @@ class SealedObjects:
         self._root, self._key = root, _required_key()
 
     def write(
-        self, path: UPath, write: Callable[[BinaryIO], object], *, only_if_absent: bool = False
+        self, path: UPath, content: bytes | memoryview, *, only_if_absent: bool = False
     ) -> None:
         """Writes a sealed object by one request, after which it is there whole, or not at all."""
-        plain = io.BytesIO()
-        write(plain)
-        content = self._sealed(plain.getbuffer(), path)
+        sealed = self._sealed(content, path)
         self._require_fitness()
-        if only_if_absent:
-            self._create(path, content)
-        else:
-            self._put(path, content)
+        (self._create if only_if_absent else self._put)(path, sealed)
 
     def read(self, path: UPath) -> bytes:
         """Reads and opens an object.
@@ -112,7 +107,7 @@ class SealedObjects:
 
     def begin_folder(self, folder: UPath) -> None:
         """Writes the object by which an empty folder is found."""
-        self.write(folder / _BEGUN, lambda _: None)
+        self.write(folder / _BEGUN, b"")
 
     def has_begun(self, folder: UPath) -> bool:
         """Says whether that object is there; one that somebody else put there does not open."""

@@ -12,13 +12,14 @@ DPSYNTH_SENSITIVE_URL the files lie in an object store (`sealed_objects.py`), ne
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.standing import source_places
+from dpsynth_assets.files.kept import ARRAY, TABLE
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -32,7 +33,6 @@ from dpsynth_assets.sensitive.fingerprints import (
     refuse_unmatched,
     shared_records,
 )
-from dpsynth_assets.sensitive.parted_source import StoredParts
 from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below
 from dpsynth_assets.sensitive.read_records import ReadRecords, replaced_records
 from dpsynth_assets.sensitive.record_parts import (
@@ -44,6 +44,7 @@ from dpsynth_assets.sensitive.record_parts import (
     read_whole,
     write_canonical,
 )
+from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers
 
 InternalPurpose = Literal["embed records", "find secrets", "internal evaluation", "release gate"]
@@ -200,10 +201,6 @@ class StoredRecords:
         Raises:
             PrivacyError: The records were replaced meanwhile; what is stored stays.
         """
-
-        def write(file: BinaryIO) -> None:
-            np.save(file, embeddings, allow_pickle=False)
-
         name = f"{split}_embeddings"
         with self.read_records.alone(dataset):
             if of not in (None, self.records_digest(dataset, split)):
@@ -214,7 +211,7 @@ class StoredRecords:
                 )
             for kept in ("version", "made_by"):
                 self.remove_internal(dataset, f"{name}.{kept}")
-            self._files.write(self.folder(dataset) / f"{name}.npy", write)
+            self._files.write(self.folder(dataset) / f"{name}.npy", ARRAY.write(embeddings))
             if made_by is not None:
                 self.write_internal(dataset, f"{name}.made_by", json.dumps(dict(made_by)))
             self.write_internal(dataset, f"{name}.version", version)
@@ -222,7 +219,7 @@ class StoredRecords:
     def write_internal(self, dataset: str, name: str, content: str) -> Folder:
         """Stores text that depends on private data without noise; returns its path."""
         path = self.folder(dataset) / name
-        self._files.write(path, lambda file: file.write(content.encode()))
+        self._files.write(path, content.encode())
         return path
 
     def read_internal_text(self, dataset: str, name: str) -> str | None:
@@ -236,8 +233,10 @@ class StoredRecords:
 
     def write_internal_table(self, dataset: str, name: str, table: pl.DataFrame) -> Folder:
         """Stores a table that depends on private data without noise; returns its path."""
+        path = self.folder(dataset) / f"{name}.parquet"
         with self.read_records.alone(dataset):
-            return self._write_table(dataset, f"{name}.parquet", table)
+            self._files.write(path, TABLE.write(table))
+        return path
 
     def forget_internal_table(self, dataset: str, name: str) -> None:
         """Removes what `write_internal_table` stored, if anything."""
@@ -332,11 +331,6 @@ class StoredRecords:
     @property
     def _files(self) -> PrivateFiles:
         return files_below(self.base)
-
-    def _write_table(self, dataset: str, name: str, table: pl.DataFrame) -> Folder:
-        path = self.folder(dataset) / name
-        self._files.write(path, lambda file: table.write_parquet(file))
-        return path
 
 
 def in_parts(parts: StoredParts) -> PrivateInputs:

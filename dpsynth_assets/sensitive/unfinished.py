@@ -11,8 +11,7 @@ from typing import Any
 
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.releases.waiting import once_there_is_room
-from dpsynth_assets.sensitive.owner_only import forget_plain_folder, plain_folder
-from dpsynth_assets.sensitive.private_files import PrivateFiles
+from dpsynth_assets.sensitive.private_files import PrivateFiles, forget_plain_folder, plain_folder
 from dpsynth_assets.sensitive.sealing import sealing_key
 
 _LEAST_ROOM = 1 << 20
@@ -45,8 +44,7 @@ class Unfinished:
         """
         self._files.begin_folder(self._folder)
         if drawn_from:
-            content = json.dumps(drawn_from).encode()
-            self._files.write(self._folder / _DRAWN_FROM, lambda file: file.write(content))
+            self._files.write(self._folder / _DRAWN_FROM, json.dumps(drawn_from).encode())
 
     @property
     def drawn_from(self) -> dict[str, Any]:
@@ -57,8 +55,7 @@ class Unfinished:
 
     def keep_cost(self, value: str, epsilon: float) -> None:
         """Keeps the realised cost of an ex-post value, by the value's digest, on disk."""
-        content = json.dumps(epsilon).encode()
-        self._files.write(self._cost(value), lambda file: file.write(content))
+        self._files.write(self._cost(value), json.dumps(epsilon).encode())
 
     def cost(self, value: str) -> float | None:
         """Reads the realised cost that was kept for a value; None where none was."""
@@ -95,7 +92,7 @@ class StoredPasses(Unfinished):
         content = json.dumps(values).encode()
         path = self._folder / f"{number}.json"
         once_there_is_room(
-            lambda: self._files.write(path, lambda file: file.write(content), only_if_absent=True),
+            lambda: self._files.write(path, content, only_if_absent=True),
             "A finished pass of a release that is paid for cannot be kept.",
         )
 

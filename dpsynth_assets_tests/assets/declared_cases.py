@@ -6,8 +6,7 @@ import dagster as dg
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.defs.resources import resources
-from dpsynth_assets.orchestration.assets.public import public_definitions
-from dpsynth_assets.orchestration.assets.public_generation import generation_definitions
+from dpsynth_assets.orchestration.assets.public import generation_definitions, public_definitions
 from dpsynth_assets.orchestration.components.cohort import declared_definitions
 
 

@@ -34,13 +34,13 @@ from dpsynth_assets.methods.private_prediction.references import generate_non_pr
 from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.orchestration.assets import attacks
-from dpsynth_assets.orchestration.assets.attack_tables import median_metadata
+from dpsynth_assets.orchestration.assets.attacks import median_metadata
 from dpsynth_assets.orchestration.assets.keys import public_key
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.model_pool import PROCESSOR_POOL
-from dpsynth_assets.orchestration.resources.models import Models
 from dpsynth_assets.orchestration.resources.progress import Progress
+from dpsynth_assets.orchestration.resources.stores import Models
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.report import attack_record

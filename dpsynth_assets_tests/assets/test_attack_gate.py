@@ -17,7 +17,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets import corpora
 from dpsynth_assets.orchestration.assets.published import publish_corpus, released_folder
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report import attack_record
 from dpsynth_assets.report.attack_record import (

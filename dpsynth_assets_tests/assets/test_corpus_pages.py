@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.registry import REGISTRY
-from dpsynth_assets.orchestration.assets import corpus_metadata
-from dpsynth_assets.orchestration.assets.corpus_metadata import column_schema, sample_table
+from dpsynth_assets.orchestration.assets import stage_metadata
+from dpsynth_assets.orchestration.assets.stage_metadata import column_schema, sample_table
 from dpsynth_assets.orchestration.metadata import with_paper_links
 from dpsynth_assets.releases.published_rows import PROVENANCE, published_rows
 from dpsynth_assets.report import evolution_plots, prediction_plots
@@ -29,7 +29,7 @@ def test_every_column_of_a_corpus_is_described():
     assert [(c.name, c.type) for c in columns] == [(n, "string") for n in ROWS.columns]
     assert "topic of call" in columns[1].description
     assert all(column.description for column in columns)
-    assert {"text", "id", "reservation", *PROVENANCE} <= set(corpus_metadata.MEANINGS)
+    assert {"text", "id", "reservation", *PROVENANCE} <= set(stage_metadata.MEANINGS)
 
 
 def test_rows_of_every_label_stand_in_a_table_with_labels_first():
@@ -48,8 +48,8 @@ def test_a_small_corpus_is_shown_whole(rows, shown):
 def test_many_labels_and_long_texts_are_cut():
     many = pl.DataFrame({"text": ["word " * 500] * 60, "label": [str(i) for i in range(60)]})
     records = sample_table(many, ["label"]).records
-    assert len(records) == corpus_metadata.MOST_SAMPLES
-    assert all(len(r.data["text"]) <= corpus_metadata.SAMPLE_CHARACTERS for r in records)
+    assert len(records) == stage_metadata.MOST_SAMPLES
+    assert all(len(r.data["text"]) <= stage_metadata.SAMPLE_CHARACTERS for r in records)
 
 
 def test_every_corpus_is_described_by_its_price_and_then_its_own_method():

@@ -15,7 +15,7 @@ from dpsynth_assets.models.label_classifier import new_label_classifier, save_la
 from dpsynth_assets.orchestration.assets.downstream_scoring import model_keys, score_models
 from dpsynth_assets.orchestration.assets.evaluation import evaluation_definitions
 from dpsynth_assets.orchestration.assets.scoring import report_table
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.render import render_report
 from dpsynth_assets_tests.end_to_end.conftest import private_spec
@@ -95,10 +95,10 @@ def test_the_latest_release_is_tested_on_held_out_records(spec, plan, ledger, re
     [first] = score_models(spec, plan, ledger, releases, HeldOut())
     release(spec, plan, ledger, releases, tmp_path, "second", 1.0)
     [second] = score_models(spec, plan, ledger, releases, HeldOut())
-    assert (first.scores["accuracy"], second.scores["accuracy"]) == (0.0, 0.75)
-    assert second.guarantee == "dp"
-    assert 0 < second.epsilon <= spec.budget.epsilon
-    assert second.delta == spec.budget.delta
+    assert (first["accuracy"], second["accuracy"]) == (0.0, 0.75)
+    assert second["guarantee"] == "dp"
+    assert 0 < second["epsilon"] <= spec.budget.epsilon
+    assert second["delta"] == spec.budget.delta
 
 
 def test_an_unfinished_release_is_not_tested(spec, plan, ledger, releases):

@@ -5,7 +5,7 @@ import threading
 import pytest
 from sqlalchemy import make_url
 
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.draw_lock import alone

@@ -7,7 +7,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, dataset_folders, standin
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.attacks import attack_definitions
-from dpsynth_assets.orchestration.assets.groups import PUBLIC_BASES, level_group
+from dpsynth_assets.orchestration.assets.keys import PUBLIC_BASES
 from dpsynth_assets.orchestration.assets.privacy_budgets import BUDGETS
 from dpsynth_assets.orchestration.components.refused import GROUP, refused_definitions
 from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, PRIVACY_LEVELS, PUBLIC
@@ -73,11 +73,6 @@ def test_no_group_is_named_by_a_number(graph, tmp_path):
     assert not [part for name in names for part in name.split("/") if part[0].isdigit()]
     refused = refused_definitions(tmp_path / "broken.yaml", []).resolve_asset_graph()
     assert {refused.get(key).group_name for key in refused.get_all_asset_keys()} == {GROUP}
-
-
-def test_a_group_of_no_level_is_refused():
-    with pytest.raises(ValueError, match="got 'secret'"):
-        level_group("tickets", "secret")
 
 
 # Edges

@@ -4,9 +4,8 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.attacks import circumstances
-from dpsynth_assets.orchestration.assets import kept_references as subject
-from dpsynth_assets.orchestration.resources.models import Models
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.assets import kept_scores as subject
+from dpsynth_assets.orchestration.resources.stores import Models, SensitiveStore
 from dpsynth_assets.paths import home
 from dpsynth_assets_tests.assets.declared_cases import letters
 

@@ -13,8 +13,7 @@ from dpsynth_assets.metrics.evaluation import (
     score_corpus,
 )
 from dpsynth_assets.orchestration.assets import kept_scores as subject
-from dpsynth_assets.orchestration.resources.models import Models
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import Models, SensitiveStore
 
 SETTINGS = EvaluationSettings(max_rows=40, resamples=20)
 EMBEDDER = {"name": "tiny", "path": "models/tiny"}

@@ -2,7 +2,7 @@
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.orchestration.assets.keys import public_key
-from dpsynth_assets.orchestration.assets.public_generation import generation_definitions
+from dpsynth_assets.orchestration.assets.public import generation_definitions
 
 KEY = public_key("letters", "conditional_generator")
 

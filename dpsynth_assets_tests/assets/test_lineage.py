@@ -9,8 +9,7 @@ import pytest
 
 import dpsynth_assets
 from dpsynth_assets.orchestration.lineage import PrivacyLineageError, verify_privacy_lineage
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, SensitiveStore
 from dpsynth_assets.tags import (
     INTERNAL,
     MECHANISM,

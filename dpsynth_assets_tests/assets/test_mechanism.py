@@ -8,8 +8,7 @@ import pytest
 
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.orchestration.metadata import spend_metadata
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.privacy.errors import (
     BudgetExceededError,
     LedgerIntegrityError,

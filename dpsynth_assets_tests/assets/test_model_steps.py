@@ -17,11 +17,17 @@ from dpsynth_assets.methods.models_run import (
 )
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR
-from dpsynth_assets.orchestration.assets import model_steps
-from dpsynth_assets.orchestration.assets.model_steps import devices_of, model_step, step_on
 from dpsynth_assets.orchestration.assets.public import public_definitions
-from dpsynth_assets.orchestration.components.cohort import cohort_definitions
-from dpsynth_assets.orchestration.resources.model_pool import GPU_POOL, GPU_VARIABLE, PROCESSOR_POOL
+from dpsynth_assets.orchestration.components.cohort import declared_definitions
+from dpsynth_assets.orchestration.resources import model_pool
+from dpsynth_assets.orchestration.resources.model_pool import (
+    GPU_POOL,
+    GPU_VARIABLE,
+    PROCESSOR_POOL,
+    devices_of,
+    model_step,
+    step_on,
+)
 from dpsynth_assets_tests.end_to_end.conftest import private_spec, public_spec
 
 K8S, RAY = "dagster-k8s/config", "dagster-ray/config"
@@ -126,10 +132,10 @@ def test_no_step_of_a_cohort_on_the_processor_asks_for_a_gpu(tmp_path, monkeypat
     declared = public_spec(tmp_path).model_dump(mode="json", exclude_unset=True)
     declared["language_model"]["device"] = "cpu"
     spec = PublicDataSpec.model_validate(declared)
-    monkeypatch.setattr(model_steps, "declared_base", {"tiny": spec}.get)
+    monkeypatch.setattr(model_pool, "declared_base", {"tiny": spec}.get)
     (tmp_path / "private.jsonl").write_text(json.dumps({"text": "t", "label": "billing"}))
     definitions = dg.Definitions.merge(
-        public_definitions(spec), cohort_definitions(private_spec(tmp_path))
+        public_definitions(spec), declared_definitions(private_spec(tmp_path))
     )
     assets = [each for each in definitions.assets if isinstance(each, dg.AssetsDefinition)]
     assert any(

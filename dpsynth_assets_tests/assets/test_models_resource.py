@@ -5,7 +5,7 @@ import pytest
 
 from dpsynth_assets.models import kept as subject
 from dpsynth_assets.models.kept import kept
-from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.stores import Models
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import dpsynth_assets
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import Problem
 from dpsynth_assets.definitions import defs
+from dpsynth_assets.orchestration.components.declared import DatasetTree
 from dpsynth_assets.orchestration.components.refused import PREFIX, refused_definitions
-from dpsynth_assets.orchestration.components.tree import DatasetTree
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 
 DEMO = (Path(dpsynth_assets.__file__).parent / "defs" / "tickets" / "defs.yaml").read_text()

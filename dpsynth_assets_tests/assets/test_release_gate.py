@@ -11,13 +11,15 @@ import pytest
 
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
-from dpsynth_assets.orchestration.assets.copied_spans import copied_spans_asset, spans_table
 from dpsynth_assets.orchestration.assets.corpora import corpus_asset, corpus_asset_checks
+from dpsynth_assets.orchestration.assets.evaluation import copied_spans_asset, spans_table
 from dpsynth_assets.orchestration.assets.published import released_rows_path
 from dpsynth_assets.orchestration.checks import GATE
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import (
+    PrivacyLedger,
+    ReleaseStore,
+    SensitiveStore,
+)
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.gate_conditions import PAID_FOR
 from dpsynth_assets_tests.assets.declared_cases import letters

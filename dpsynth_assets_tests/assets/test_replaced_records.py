@@ -10,11 +10,11 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.datasets import CohortSpec
-from dpsynth_assets.orchestration.resources.purging import PurgeRule, purge
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.reading import read_rows
 from dpsynth_assets.records.source_digest import reading_digest, source_digest
 from dpsynth_assets.sensitive.fingerprints import FOLDER, Prints
+from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.assets.test_shared_records import (

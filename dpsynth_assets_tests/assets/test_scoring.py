@@ -18,7 +18,7 @@ from dpsynth_assets.orchestration.assets.scoring import (
     score_corpora,
     write_report,
 )
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.opening import OpenedModels

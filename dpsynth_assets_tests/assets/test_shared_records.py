@@ -15,14 +15,14 @@ from dpsynth_assets.methods.evolution.secret_incidence import read_public_incide
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
-from dpsynth_assets.orchestration.resources.purging import PurgeRule, purge
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.records.source_digest import reading_digest
 from dpsynth_assets.sensitive.fingerprints import FOLDER, Fingerprints, Reader, shares_records
-from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
+from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
+from dpsynth_assets.sensitive.purging import PurgeRule, purge
 
 SECRET = "Ottoline Brackenbury"
 

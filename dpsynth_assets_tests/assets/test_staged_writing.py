@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.orchestration.assets import corpora_behind
+from dpsynth_assets.orchestration.assets import release_asset
 from dpsynth_assets.orchestration.assets.corpora import method_definitions
 from dpsynth_assets.orchestration.assets.published import released_folder
 from dpsynth_assets.report.card_check import LABEL_FILE
@@ -85,7 +85,7 @@ def test_rows_are_chosen_from_a_published_corpus_only_if_it_is_dp(tmp_path, monk
     if published is not None:
         publish(published)
     with pytest.raises(dg.Failure) as refused:
-        corpora_behind._charge_behind(spec, "older")
+        release_asset._charge_behind(spec, "older")
     assert f"that is DP, got {published or 'none'}." in refused.value.description
     publish("dp")
-    assert corpora_behind._charge_behind(spec, "older") == "r1"
+    assert release_asset._charge_behind(spec, "older") == "r1"

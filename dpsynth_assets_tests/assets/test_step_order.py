@@ -12,7 +12,7 @@ from dagster._core.execution.retries import RetryMode
 from dpsynth_assets.attacks import audits
 from dpsynth_assets.attacks.audits import AuditResult, save_results
 from dpsynth_assets.definitions import defs
-from dpsynth_assets.orchestration.assets.step_order import AFTER_CORPORA, PRIORITY, first_rows_first
+from dpsynth_assets.orchestration.assets.automation import AFTER_CORPORA, PRIORITY, first_rows_first
 from dpsynth_assets.paths import home
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 

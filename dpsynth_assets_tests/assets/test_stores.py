@@ -20,14 +20,13 @@ import pytest
 
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent
 from dpsynth_assets.releases import waiting
 from dpsynth_assets.releases.store import StoreUnavailableError
-from dpsynth_assets.sensitive import owner_only
-from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
+from dpsynth_assets.sensitive import private_files
+from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
 
 RECORDS = pl.DataFrame(
     {"record_id": ["a", "b"], "unit_id": ["a", "b"], "text": ["one", "two"], "label": ["", ""]}
@@ -369,7 +368,7 @@ def test_places_on_disks_of_their_own_are_asked_for_their_own_share(tmp_path, di
 
 def test_a_sealed_store_asks_for_its_plain_checkpoints_too(tmp_path, disks, monkeypatch):
     monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", base64.b64encode(bytes(32)).decode())
-    monkeypatch.setattr(owner_only, "MEMORY", tmp_path)
+    monkeypatch.setattr(private_files, "MEMORY", tmp_path)
     disks.f_bavail = 16 + 10 + 2 * (10 + 2 * 20) + 2 * 5
     store = ReleaseStore.at(str(tmp_path / "releases"))
     store.check_room(ROOM)

@@ -10,7 +10,7 @@ import pytest
 
 from dpsynth_assets.attacks import circumstances as subject
 from dpsynth_assets.methods.base import Method
-from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.stores import Models
 
 
 @pytest.fixture

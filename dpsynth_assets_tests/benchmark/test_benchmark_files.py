@@ -11,7 +11,7 @@ from dpsynth_assets.datasets.problems import DatasetFileError, Problem
 from dpsynth_assets.paths import Home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.sensitive.fingerprints import Fingerprints, Reader
-from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
+from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
 from dpsynth_assets_tests.benchmark.conftest import ROOT, attributes, write
 
 

@@ -21,7 +21,7 @@ from datetime import datetime
 from itertools import product
 from pathlib import Path
 
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, ReleaseRequest

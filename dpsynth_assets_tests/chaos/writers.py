@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import pytest
 
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import (

@@ -11,7 +11,7 @@ import pytest
 
 from dpsynth_assets.attacks.overlap import verbatim_share
 from dpsynth_assets.orchestration.checks import GATE, Candidate, evaluate_conditions
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoredReleases

@@ -19,7 +19,7 @@ from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.audit import planned_events
 from dpsynth_assets.orchestration.assets.public import public_definitions
-from dpsynth_assets.orchestration.components.cohort import cohort_definitions
+from dpsynth_assets.orchestration.components.cohort import declared_definitions
 from dpsynth_assets_tests.prepared import audited, made_base, made_once
 from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 
@@ -187,7 +187,7 @@ class House:
 
 def definitions_of(public: PublicDataSpec, private: PrivateDatasetSpec) -> dg.Definitions:
     return dg.Definitions.merge(
-        public_definitions(public), cohort_definitions(private), resources()
+        public_definitions(public), declared_definitions(private), resources()
     )
 
 

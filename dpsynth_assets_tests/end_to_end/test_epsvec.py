@@ -14,7 +14,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.orchestration.assets.public import public_definitions
-from dpsynth_assets.orchestration.components.cohort import cohort_definitions
+from dpsynth_assets.orchestration.components.cohort import declared_definitions
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of
@@ -66,7 +66,7 @@ def house(tmp_path_factory, tiny_base):
     spec = spec_of(folder)
     with installation_in(folder) as instance:
         definitions = dg.Definitions.merge(
-            public_definitions(public_spec(folder)), cohort_definitions(spec), resources()
+            public_definitions(public_spec(folder)), declared_definitions(spec), resources()
         )
         begun = House(folder, spec, definitions, instance)
         yield replace(begun, result=begun.run(f'key:"diary/*" and not {AUDITS}'))

@@ -10,9 +10,9 @@ import pytest
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.methods.evolution import aug_pe
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.orchestration.assets.evolution_plots import evolution_plot_definitions
+from dpsynth_assets.orchestration.assets.method_plots import evolution_plot_definitions
 from dpsynth_assets.orchestration.assets.public import public_definitions
-from dpsynth_assets.orchestration.components.cohort import cohort_definitions
+from dpsynth_assets.orchestration.components.cohort import declared_definitions
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
@@ -86,7 +86,7 @@ def killed_and_finished(tmp_path_factory, tiny_base):
 
 def with_rounds(spec):
     """A cohort with the pictures of its rounds, whoever adds them."""
-    cohort = cohort_definitions(spec)
+    cohort = declared_definitions(spec)
     keys = {key for asset in cohort.assets or () for key in asset.keys}
     if dg.AssetKey(["diary", "aug_pe", "rounds"]) in keys:
         return cohort

@@ -15,7 +15,7 @@ from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
 from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.files.whole_folders import file_digests
 from dpsynth_assets.orchestration.assets.audit_trail import audit_trail
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.proof import ProvenEntry, proven
 from dpsynth_assets.privacy.ledger.terms import canonical_json

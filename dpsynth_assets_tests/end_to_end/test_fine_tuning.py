@@ -20,10 +20,9 @@ from dpsynth_assets.methods.fine_tuning import generator_inputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.methods.row_source import RowSampling
-from dpsynth_assets.orchestration.assets.public import public_definitions
-from dpsynth_assets.orchestration.assets.public_generation import generation_definitions
-from dpsynth_assets.orchestration.components.cohort import cohort_definitions
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.assets.public import generation_definitions, public_definitions
+from dpsynth_assets.orchestration.components.cohort import declared_definitions
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
@@ -78,7 +77,7 @@ def unfinished(tmp_path_factory, tiny_base):
         definitions = dg.Definitions.merge(
             public_definitions(public),
             generation_definitions(public),
-            cohort_definitions(spec),
+            declared_definitions(spec),
             resources(),
         )
         yield House(folder, spec, definitions, instance)

@@ -12,12 +12,12 @@ from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
-from dpsynth_assets.orchestration.assets.copied_spans import NO_COPIED_SPAN
 from dpsynth_assets.orchestration.assets.corpora import UP_TO_DATE, WITHSTOOD
+from dpsynth_assets.orchestration.assets.evaluation import NO_COPIED_SPAN
 from dpsynth_assets.orchestration.checks import GATE
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-from dpsynth_assets.orchestration.schedules import refusal_of
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
+from dpsynth_assets.orchestration.schedules.refusals import refusal_of
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.ledger import Ledger
@@ -157,7 +157,7 @@ def test_materialising_again_reuses_every_release_and_charges_nothing(house):
 
 
 def test_a_release_beyond_the_budget_is_refused_before_private_data_is_read(house, monkeypatch):
-    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 
     def read(*arguments, **options):
         raise AssertionError("private data was read")

@@ -17,13 +17,15 @@ from dpsynth_assets.orchestration.assets.audit_trail import (
     audited_cohorts,
     report_agreement,
 )
-from dpsynth_assets.orchestration.assets.partitions import partitions_of, register_partitions
+from dpsynth_assets.orchestration.assets.partitions import (
+    finished_datasets,
+    partitions_of,
+    register_partitions,
+)
 from dpsynth_assets.orchestration.assets.privacy_budgets import last_findings
 from dpsynth_assets.orchestration.assets.public import public_definitions
-from dpsynth_assets.orchestration.assets.purge_after_run import finished_datasets
-from dpsynth_assets.orchestration.components.cohort import cohort_definitions, declared_definitions
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.components.cohort import declared_definitions
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.end_to_end.conftest import (
     documents,
@@ -147,7 +149,7 @@ def test_what_a_window_paid_for_as_a_cohort_of_its_own_is_not_paid_again(windows
     """As ledgers were written before windows were partitions: same accounts, same releases."""
     alone = dg.Definitions.merge(
         public_definitions(public_spec(windows.folder)),
-        cohort_definitions(CohortSpec.of(windows.spec, "2026_01")),
+        declared_definitions(CohortSpec.of(windows.spec, "2026_01")),
         resources(),
     )
     names = 'key:"letters_2026_01/shared/*" or key:"letters_2026_01/mean_uniform/*"'

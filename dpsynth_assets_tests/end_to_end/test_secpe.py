@@ -11,7 +11,7 @@ from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.statement import SECRET_TOTAL
 from dpsynth_assets.report.card_check import corpus_problems, statement_problems
-from dpsynth_assets.sensitive.secret_parts import TABLE
+from dpsynth_assets.sensitive.part_tasks import TABLE
 from dpsynth_assets_tests.end_to_end.conftest import (
     CANARY,
     PUBLIC,

@@ -20,10 +20,12 @@ from dpsynth_assets.files.whole_folders import replaced_whole
 from dpsynth_assets.orchestration.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.orchestration.metadata import spend_metadata
 from dpsynth_assets.orchestration.resources.executors import declared_executor
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.orchestration.resources.private_section import private_section
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import (
+    PrivacyLedger,
+    ReleaseStore,
+    SensitiveStore,
+)
 from dpsynth_assets.paths import Folder, located
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType

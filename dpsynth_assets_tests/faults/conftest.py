@@ -19,8 +19,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
 from dpsynth_assets_tests.faults.cohort import COHORT, EVENT, RECORDS, TERMS

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.releases import waiting
-from dpsynth_assets.sensitive import owner_only
+from dpsynth_assets.sensitive import private_files
 from dpsynth_assets.sensitive.sealing import KEY_VARIABLE
 from dpsynth_assets_tests.faults.cohort import BEFORE, DRAWN, MARKED, NOT_STORED, RESERVED, STORED
 from dpsynth_assets_tests.faults.conftest import House, until
@@ -206,7 +206,7 @@ def test_a_checkpoint_waits_for_room_and_leaves_the_one_before(
 ):
     if sealed:
         monkeypatch.setenv(KEY_VARIABLE, base64.b64encode(bytes(range(32))).decode())
-        monkeypatch.setattr(owner_only, "MEMORY", small_disk)
+        monkeypatch.setattr(private_files, "MEMORY", small_disk)
     kept = SensitiveStore.at(str(small_disk / "sensitive")).checkpoint(
         "letters", SimpleNamespace(id="r1")
     )

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.paths import located
 from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE
 from dpsynth_assets_tests.faults.cohort import (

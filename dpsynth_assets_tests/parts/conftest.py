@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 
 LABELS = ("good", "bad")
 WORDS = ["river", "lantern", "orchard", "winter", "harbour", "copper", "meadow", "violin"]

@@ -2,15 +2,12 @@
 
 import pytest
 
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, SensitiveStore
 from dpsynth_assets.paths import home, located
-from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.sensitive.parted_source import StoredParts
-from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_whole
 from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE
-from dpsynth_assets.workers import LocalWorkers, WorkerError
+from dpsynth_assets.sensitive.stored_parts import StoredParts
+from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.parts.conftest import SECRET, declared
 from dpsynth_assets_tests.parts.test_split_stages import (
@@ -65,33 +62,6 @@ def test_parts_are_bit_equal_to_those_of_a_folder(tmp_path, local, remote, publi
         assert content.startswith(HEADER), name
         assert SECRET.encode() not in name.encode() + content
     assert not home().local_sensitive.exists()
-
-
-def test_other_records_take_the_place_of_all_parts_and_a_refusal_leaves_them(tmp_path, remote):
-    store_in_parts(declared(tmp_path, parts=3), remote, LocalWorkers(1))
-    before = remote.parts("letters").places
-    (tmp_path / "letters.csv").unlink()
-    store_in_parts(declared(tmp_path, rows=90, parts=3), remote, LocalWorkers(1))
-    after = remote.parts("letters").places
-    assert not [name for name in objects(remote) if before[0].parent.name in name]
-    remote.pay_for_records("letters")
-    (tmp_path / "letters.csv").unlink()
-    with pytest.raises(PrivacyError, match="expected the records of version '1'"):
-        store_in_parts(declared(tmp_path, rows=63, parts=3), remote, LocalWorkers(1))
-    assert remote.parts("letters").places == after
-    kept = [name for name in objects(remote) if "/parts-" in name]
-    assert kept
-    assert all(after[0].parent.name in name for name in kept)
-    remote.parts("letters").forget()
-    assert not [name for name in objects(remote) if "/parts-" in name]
-
-
-def test_a_worker_with_another_key_fails_the_step_in_one_line(tmp_path, remote, monkeypatch):
-    store_in_parts(declared(tmp_path, parts=2), remote, LocalWorkers(1))
-    places = remote.parts("letters").places
-    monkeypatch.setenv(KEY_VARIABLE, key(2))
-    with pytest.raises(WorkerError, match="another key, or the file was altered"):
-        StoredParts(places, LocalWorkers(2), with_embeddings=False).summed(len)
 
 
 @pytest.mark.slow

@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods.inputs import SortStep
-from dpsynth_assets.orchestration.resources.purging import PurgeRule, purge
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import SourceError, read_private_records
-from dpsynth_assets.sensitive import parted_source
+from dpsynth_assets.sensitive import read_source
 from dpsynth_assets.sensitive.fingerprints import FOLDER, all_prints, single_prints
 from dpsynth_assets.sensitive.part_tasks import prints_of
+from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table, write_array, write_text
 from dpsynth_assets.workers import LocalWorkers, WorkerError
@@ -174,7 +174,7 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, store, monke
     def fails(self, part):
         raise ValueError(SECRET)
 
-    monkeypatch.setattr(parted_source.Canonical, "__call__", fails)
+    monkeypatch.setattr(read_source.Canonical, "__call__", fails)
     with pytest.raises(WorkerError) as refused:
         store_in_parts(spec, store, ONE)
     assert SECRET not in str(refused.value)

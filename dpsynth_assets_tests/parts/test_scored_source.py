@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.attacks.overlap import close_among
-from dpsynth_assets.orchestration.assets import copied_spans
+from dpsynth_assets.orchestration.assets import evaluation
 from dpsynth_assets.orchestration.assets.scoring import CorpusToScore, score_corpora
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.records import read_private_records
 from dpsynth_assets.sensitive import store as sensitive_store
@@ -160,7 +160,7 @@ def test_a_span_is_held_by_the_units_of_all_parts(tmp_path, store, monkeypatch, 
     monkeypatch.setattr(sensitive_store, "read_whole", lambda *_, **__: pytest.fail("joined"))
     candidate = pl.DataFrame({"text": [f"so {LONG} indeed", "harmless"]})
     public = pl.DataFrame({"text": ["another text"]})
-    found = copied_spans._compare(spec.name, candidate, public, store)
+    found = evaluation._compare(spec.name, candidate, public, store)
     assert found["row"].to_list() == ([0] if copied else [])
 
 

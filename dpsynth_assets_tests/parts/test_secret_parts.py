@@ -7,14 +7,14 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.datasets.secrets import SecretsSpec
-from dpsynth_assets.orchestration.assets import secrets as asset
+from dpsynth_assets.orchestration.assets import dataset as asset
 from dpsynth_assets.records import read_private_records
 from dpsynth_assets.records.record_filters import CANONICAL
 from dpsynth_assets.secret_detection import find_secrets
-from dpsynth_assets.sensitive import secret_parts
+from dpsynth_assets.sensitive import part_tasks
+from dpsynth_assets.sensitive.part_tasks import TABLE, find_in_parts
 from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table
-from dpsynth_assets.sensitive.secret_parts import TABLE, find_in_parts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import SECRET, declared
 
@@ -83,13 +83,13 @@ def test_an_encrypted_store_holds_no_secret(tmp_path, store, monkeypatch):
     spec = declared(tmp_path, parts=PARTS)
     store_in_parts(spec, store, LocalWorkers(1))
     written = []
-    writes = secret_parts._write
+    writes = part_tasks._write
 
     def keeps(part, name, table):
         writes(part, name, table)
         written.append((part / name).read_bytes())
 
-    monkeypatch.setattr(secret_parts, "_write", keeps)
+    monkeypatch.setattr(part_tasks, "_write", keeps)
     found = find_in_parts(DECLARED, store.parts("letters").places, LocalWorkers(1), silent)
     assert found.secrets.height > 20
     assert len(written) == 4 * PARTS
@@ -97,14 +97,14 @@ def test_an_encrypted_store_holds_no_secret(tmp_path, store, monkeypatch):
 
 
 def test_a_part_that_fails_leaves_no_notes_and_quotes_nothing(places, monkeypatch):
-    works = secret_parts.FindSecrets.__call__
+    works = part_tasks.FindSecrets.__call__
 
     def fails_at_the_last(self, part):
         if part == places[-1]:
             raise ValueError(SECRET)
         works(self, part)
 
-    monkeypatch.setattr(secret_parts.FindSecrets, "__call__", fails_at_the_last)
+    monkeypatch.setattr(part_tasks.FindSecrets, "__call__", fails_at_the_last)
     with pytest.raises(WorkerError, match="in a worker failed with ValueError") as refused:
         find_in_parts(DECLARED, places, LocalWorkers(1), silent)
     assert SECRET not in str(refused.value)

@@ -18,13 +18,13 @@ from dpsynth_assets.methods.private_prediction import corpus, split_passes
 from dpsynth_assets.methods.private_prediction.passes import parts_of
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.methods.registry import get_method
-from dpsynth_assets.orchestration.resources.purging import PurgeRule, purge
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.sensitive import pass_tasks
-from dpsynth_assets.sensitive.owner_only import OwnerOnlyFiles
-from dpsynth_assets.sensitive.parted_source import StoredParts
+from dpsynth_assets.sensitive import stored_parts
+from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
+from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.record_parts import read_whole, write_array, write_canonical
+from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.methods.private_prediction.conftest import (
     ALPHABET,
@@ -300,18 +300,18 @@ def test_only_missing_passes_are_sorted_and_drawn(home, monkeypatch):
     release = home.folder("letters") / "passes" / Reservation.id
     (release / "1.json").unlink()
     sorted_into = []
-    tables = pass_tasks._tables
+    tables = stored_parts._tables
 
     def watched(place):
         siblings = {each.parent.name for each in place.parent.glob("*/*.parquet")}
         sorted_into.append((place.name, siblings))
         return tables(place)
 
-    monkeypatch.setattr(pass_tasks, "_tables", watched)
+    monkeypatch.setattr(stored_parts, "_tables", watched)
     released(method, in_parts(home, LocalWorkers(1)))
     assert sorted_into == [("pass-00001", {"pass-00001"})]
     assert [passes.load(0), passes.load(2)] == [kept[0], kept[2]]
-    monkeypatch.setattr(pass_tasks.SortRecords, "__call__", None)
+    monkeypatch.setattr(stored_parts.SortRecords, "__call__", None)
     released(method, in_parts(home, LocalWorkers(1)))  # All are kept: nothing is read.
 
 
@@ -394,13 +394,13 @@ def test_a_kept_pass_is_never_replaced(home):
 
 
 def test_a_pass_whose_records_were_removed_is_not_drawn_without_them(home, monkeypatch):
-    made = pass_tasks.DrawKept.__call__
+    made = stored_parts.DrawKept.__call__
 
     def purged_first(self, place):
-        pass_tasks._files(place).withdraw(place.parent)
+        stored_parts._files(place).withdraw(place.parent)
         return made(self, place)
 
-    monkeypatch.setattr(pass_tasks.DrawKept, "__call__", purged_first)
+    monkeypatch.setattr(stored_parts.DrawKept, "__call__", purged_first)
     with pytest.raises(WorkerError, match="FileNotFoundError"):
         released(bound("mean_clustered"), in_parts(home, LocalWorkers(1)))
     assert home.passes("letters", Reservation).load(0) is None
@@ -460,7 +460,7 @@ def sealed(request, monkeypatch):
 def test_files_of_passes_are_for_their_owner_alone_and_sealed_where_there_is_a_key(
     sealed, home, monkeypatch
 ):
-    modes, contents, tables = set(), [], pass_tasks._tables
+    modes, contents, tables = set(), [], stored_parts._tables
 
     def watched(place):
         paths = [place.parent, place, *place.iterdir()]
@@ -468,7 +468,7 @@ def test_files_of_passes_are_for_their_owner_alone_and_sealed_where_there_is_a_k
         contents.extend(path.read_bytes() for path in paths[2:])
         return tables(place)
 
-    monkeypatch.setattr(pass_tasks, "_tables", watched)
+    monkeypatch.setattr(stored_parts, "_tables", watched)
     released(bound("mean_clustered"), in_parts(home, LocalWorkers(1)))
     assert modes == {0o600, 0o700}
     ids = [name.encode() for name in records()["record_id"]]

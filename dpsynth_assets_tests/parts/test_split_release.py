@@ -11,17 +11,19 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction import corpus
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.assets.keys import public_key
-from dpsynth_assets.orchestration.assets.model_steps import stage_step
 from dpsynth_assets.orchestration.assets.release_asset import release_asset
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.model_pool import stage_step
 from dpsynth_assets.orchestration.resources.progress import Progress
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.orchestration.resources.workers import PartWorkers
-from dpsynth_assets.sensitive import pass_tasks
-from dpsynth_assets.sensitive.parted_source import StoredParts
+from dpsynth_assets.orchestration.resources.stores import (
+    Models,
+    PartWorkers,
+    PrivacyLedger,
+    ReleaseStore,
+    SensitiveStore,
+)
+from dpsynth_assets.sensitive import stored_parts
+from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets_tests.parts.conftest import MANIFEST, SECRET, declared, texts
 from dpsynth_assets_tests.tiny_models import write_language_model
 
@@ -139,7 +141,7 @@ def test_a_corpus_over_parts_is_charged_once_and_reused(
     assert len(reads) == 6
     shown = json.dumps([str(event.event_specific_data) for event in result.all_events])
     assert SECRET not in shown
-    monkeypatch.setattr(pass_tasks.DrawKept, "__call__", None)
+    monkeypatch.setattr(stored_parts.DrawKept, "__call__", None)
     again = materialised(spec, language_model, select={"candidate_corpus"})
     assert again.success
     assert again.output_for_node("letters__mean_clustered__candidate_corpus").equals(value)

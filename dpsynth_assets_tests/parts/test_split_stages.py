@@ -21,20 +21,22 @@ from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.assets.keys import public_key
-from dpsynth_assets.orchestration.assets.model_steps import model_step, step_of_tasks
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.model_pool import model_step, step_of_tasks
 from dpsynth_assets.orchestration.resources.progress import Progress
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.workers import PartWorkers
+from dpsynth_assets.orchestration.resources.stores import (
+    Models,
+    PartWorkers,
+    PrivacyLedger,
+    ReleaseStore,
+)
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.sensitive import part_tasks, parted_source
-from dpsynth_assets.sensitive.parted_source import StoredParts, embed_parts
-from dpsynth_assets.sensitive.read_source import store_in_parts
+from dpsynth_assets.sensitive import part_tasks, read_source
+from dpsynth_assets.sensitive.read_source import embed_parts, store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
+from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared
 
@@ -121,20 +123,20 @@ def test_embedding_goes_on_from_the_parts_that_are_finished(tmp_path, store, mon
     spec = declared(tmp_path, rows=ROWS, parts=4)
     store_in_parts(spec, store, LocalWorkers(1))
     places = store.parts("letters").places
-    whole_task = parted_source.Embed.__call__
+    whole_task = read_source.Embed.__call__
 
     def dies_at_the_third(self, part):
         if part == places[2]:
             raise MemoryError(SECRET)
         return whole_task(self, part)
 
-    monkeypatch.setattr(parted_source.Embed, "__call__", dies_at_the_third)
+    monkeypatch.setattr(read_source.Embed, "__call__", dies_at_the_third)
     with pytest.raises(WorkerError, match="00002-of-00004 in a worker failed: out of memory"):
         embed_parts(MANIFEST, places, LocalWorkers(1), silent)
     made = [place / "source_embeddings.npy" for place in places]
     assert [path.exists() for path in made] == [True, True, False, False]
     before = [path.stat().st_mtime_ns for path in made[:2]]
-    monkeypatch.setattr(parted_source.Embed, "__call__", whole_task)
+    monkeypatch.setattr(read_source.Embed, "__call__", whole_task)
     embed_parts(MANIFEST, places, LocalWorkers(1), silent)
     assert all(path.exists() for path in made)
     assert [path.stat().st_mtime_ns for path in made[:2]] == before
@@ -241,7 +243,7 @@ def materialised(spec, public, *, select):
 
 
 def store_of_home():
-    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 
     return SensitiveStore()
 

@@ -24,7 +24,7 @@ from dpsynth_assets.methods.evolution.secret_clusters import (
 from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
 from dpsynth_assets.methods.evolution.secret_incidence import PublicIncidence
 from dpsynth_assets.methods.inputs import PrivateInputs
-from dpsynth_assets.orchestration.assets.model_steps import given_parts
+from dpsynth_assets.orchestration.resources.model_pool import given_parts
 from dpsynth_assets.privacy import histogram, secret_clustering, vector_mean
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.secret_clustering import ClusterStatistics, SampledStatistics
@@ -32,9 +32,9 @@ from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.public_base.opening import OpensEngine
-from dpsynth_assets.sensitive.parted_source import StoredParts
 from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
+from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, WORDS, declared
 from dpsynth_assets_tests.tiny_models import write_language_model

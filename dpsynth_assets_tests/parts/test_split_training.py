@@ -26,19 +26,21 @@ from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.assets.keys import public_key
 from dpsynth_assets.orchestration.assets.release_asset import release_asset
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-from dpsynth_assets.orchestration.resources.models import Models
 from dpsynth_assets.orchestration.resources.progress import Progress
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
-from dpsynth_assets.orchestration.resources.workers import PartWorkers
+from dpsynth_assets.orchestration.resources.stores import (
+    Models,
+    PartWorkers,
+    PrivacyLedger,
+    ReleaseStore,
+    SensitiveStore,
+)
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.split_batches import SampledSum
-from dpsynth_assets.sensitive.parted_source import StoredParts
 from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.sealing import HEADER
+from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError, keeping
 from dpsynth_assets_tests.methods.fine_tuning import conftest as toys
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, declared

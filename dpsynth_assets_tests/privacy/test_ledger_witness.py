@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.cli.one_line import described
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger, Witness, chain
 from dpsynth_assets.privacy.ledger.database import widening

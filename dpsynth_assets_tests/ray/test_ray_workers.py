@@ -18,14 +18,14 @@ from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.models.fine_tuning import FineTuningSettings
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.split_batches import SampledSum
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
-from dpsynth_assets.sensitive.parted_source import StoredParts, embed_parts
-from dpsynth_assets.sensitive.read_source import store_in_parts
+from dpsynth_assets.sensitive.part_tasks import TABLE, find_in_parts
+from dpsynth_assets.sensitive.read_source import embed_parts, store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole
-from dpsynth_assets.sensitive.secret_parts import TABLE, find_in_parts
+from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets.workers.ray_cluster import RayWorkers
 from dpsynth_assets_tests.parts import test_split_sums as sums

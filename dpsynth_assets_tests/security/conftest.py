@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.sensitive.sealing import KEY_VARIABLE
 
 TEXTS = ["Ottoline Brackenbury called", "Zaphod has gout"]

@@ -44,7 +44,7 @@ def faulty_store() -> dict[str, Any]:
 
     Writing works, and so does reading of what holds no record.
     """
-    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 
     class FaultySensitiveStore(SensitiveStore):
         """Reads, and fails with what it read."""
@@ -67,7 +67,7 @@ def faulty_store() -> dict[str, Any]:
 
 def faulty_models() -> dict[str, Any]:
     """Models whose embedder fails with an error that quotes what it was given."""
-    from dpsynth_assets.orchestration.resources.models import Models
+    from dpsynth_assets.orchestration.resources.stores import Models
 
     class QuotingEmbedder:
         """An embedder that fails as tokenizers do, with the text that it could not read."""

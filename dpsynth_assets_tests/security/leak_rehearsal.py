@@ -126,7 +126,7 @@ def rehearse(folder: Path, *, everything: bool = True) -> Rehearsal:
 
 def _decrypted_records(folder: Path) -> Path:
     """The records of the store as mechanisms read them, in a folder of their own."""
-    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 
     private = SensitiveStore().read_internal(COHORT, "source", purpose="internal evaluation")
     folder.mkdir(mode=0o700)
@@ -190,15 +190,17 @@ def _graph(
     import dagster as dg
 
     from dpsynth_assets.defs.resources import resources
-    from dpsynth_assets.orchestration.assets.public import public_definitions
-    from dpsynth_assets.orchestration.assets.public_generation import generation_definitions
-    from dpsynth_assets.orchestration.components.cohort import cohort_definitions
+    from dpsynth_assets.orchestration.assets.public import (
+        generation_definitions,
+        public_definitions,
+    )
+    from dpsynth_assets.orchestration.components.cohort import declared_definitions
 
     base = public_base(planted)
     return dg.Definitions.merge(
         public_definitions(base),
         generation_definitions(base),
-        *(cohort_definitions(cohort) for cohort in cohorts),
+        *(declared_definitions(cohort) for cohort in cohorts),
         dg.Definitions(resources={**(resources().resources or {}), **(faulty or {})}),
     )
 

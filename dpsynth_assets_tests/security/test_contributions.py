@@ -90,7 +90,7 @@ def test_the_command_answers_for_one_id_and_alike_for_an_absent_one(tmp_path, mo
     from dpsynth_assets.cli import audit_trail
     from dpsynth_assets.cli.main import app
     from dpsynth_assets.datasets import PrivateDatasetSpec
-    from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
     from dpsynth_assets.privacy.guarantees import GuaranteeType
     from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
     from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit

@@ -32,72 +32,19 @@ def server(tmp_path_factory):
         started.stop()
 
 
-ATTACKS = {
+NAVIGATION = {"Accept": "text/html", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+REPORT = "/report_asset_materialization/released"
+ATTACKS = {  # `test_guard.py` holds every check by itself.
     "an image whose address is a mutation": ("GET", IN_URL, IMAGE, None),
-    "the same from a browser that says nothing": ("GET", IN_URL, {"Accept": "image/*"}, None),
-    "the same with an origin": ("GET", IN_URL, EVIL, None),
     "a form": ("POST", IN_URL, {**EVIL, "Content-Type": "text/plain"}, ""),
     "a form of an old browser": ("POST", IN_URL, {"Content-Type": "text/plain"}, ""),
-    "a form without a type": ("POST", IN_URL, {}, ""),
-    "a type that contains JSON's": (
-        "POST",
-        "/graphql",
-        {"Content-Type": "text/plain; application/json"},
-        BODY,
-    ),
-    "JSON of another origin": (
-        "POST",
-        "/graphql",
-        {**JSON, "Origin": "https://evil.example"},
-        BODY,
-    ),
-    "JSON of no origin": ("POST", "/graphql", {**JSON, "Origin": "null"}, BODY),
+    "JSON of another origin": ("POST", "/graphql", {**JSON, "Origin": EVIL["Origin"]}, BODY),
     "JSON of another site": ("POST", "/graphql", {**JSON, "Sec-Fetch-Site": "cross-site"}, BODY),
-    "JSON of another port": ("POST", "/graphql", {**JSON, "Origin": "http://127.0.0.1:1"}, BODY),
     "a name pointed at this machine": ("POST", "/graphql", {**JSON, "Host": "evil.example"}, BODY),
-    "the same with its own origin": (
-        "POST",
-        "/graphql",
-        {**JSON, "Host": "evil.example:3000", "Origin": "http://evil.example:3000"},
-        BODY,
-    ),
-    "a name that begins like ours": (
-        "POST",
-        "/graphql",
-        {**JSON, "Host": "127.0.0.1.evil.example"},
-        BODY,
-    ),
-    "another address": ("POST", "/graphql", {**JSON, "Host": "192.0.2.1"}, BODY),
-    "a link to a mutation": (
-        "GET",
-        IN_URL,
-        {
-            "Accept": "text/html",
-            "Sec-Fetch-Site": "cross-site",
-            "Sec-Fetch-Mode": "navigate",
-            "Sec-Fetch-Dest": "document",
-        },
-        None,
-    ),
-    "a frame": (
-        "GET",
-        "/",
-        {
-            "Accept": "text/html",
-            "Sec-Fetch-Site": "cross-site",
-            "Sec-Fetch-Mode": "navigate",
-            "Sec-Fetch-Dest": "iframe",
-        },
-        None,
-    ),
-    "a reported materialisation": (
-        "POST",
-        "/report_asset_materialization/released",
-        {**EVIL, "Content-Type": "text/plain"},
-        "",
-    ),
-    "the same without a type": ("POST", "/report_asset_materialization/released", {}, ""),
-    "the same with another method": ("PUT", "/report_asset_materialization/released", JSON, ""),
+    "a link to a mutation": ("GET", IN_URL, {**NAVIGATION, "Sec-Fetch-Dest": "document"}, None),
+    "a frame": ("GET", "/", {**NAVIGATION, "Sec-Fetch-Dest": "iframe"}, None),
+    "a reported materialisation": ("POST", REPORT, {**EVIL, "Content-Type": "text/plain"}, ""),
+    "the same with another method": ("PUT", REPORT, JSON, ""),
 }
 
 
@@ -154,8 +101,7 @@ def test_this_machine_is_named_by_its_loopback_names_alone(server, host):
 
 
 def test_a_link_of_another_site_opens_a_page(server):
-    link = {"Accept": "text/html", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-    status, text = server.send("GET", "/assets", {**link, "Sec-Fetch-Dest": "document"})
+    status, text = server.send("GET", "/assets", {**NAVIGATION, "Sec-Fetch-Dest": "document"})
     assert status == 200
     assert "<html" in text
 
@@ -181,9 +127,3 @@ def test_two_hosts_are_none():
     assert guard._problem({**scope, "headers": [one]}) is None
     assert guard._problem({**scope, "headers": [one, (b"host", b"evil.example")]})
     assert guard._problem({**scope, "headers": []})
-
-
-def test_a_page_of_a_prefix_is_guarded():
-    scope = {"type": "http", "method": "GET", "path": "/ui/graphql", "server": ("127.0.0.1", 3000)}
-    headers = [(b"host", b"127.0.0.1:3000"), (b"accept", b"image/*")]
-    assert Guard(None, path_prefix="/ui")._problem({**scope, "headers": headers})

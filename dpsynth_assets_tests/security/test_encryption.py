@@ -12,8 +12,8 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from dpsynth_assets.sensitive import owner_only, sealing, unfinished
-from dpsynth_assets.sensitive.owner_only import (
+from dpsynth_assets.sensitive import private_files, sealing, unfinished
+from dpsynth_assets.sensitive.private_files import (
     abandoned_plain_folders,
     forget_plain_folder,
     plain_folder,
@@ -186,7 +186,7 @@ def test_a_checkpoint_is_sealed_on_disk_and_plain_in_memory_alone(sealed):
 
 def test_plain_folders_of_killed_processes_are_found_and_those_of_running_ones_left():
     script = (
-        "import os, signal; from dpsynth_assets.sensitive.owner_only import plain_folder;"
+        "import os, signal; from dpsynth_assets.sensitive.private_files import plain_folder;"
         "print(plain_folder(), flush=True); input(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     with subprocess.Popen(
@@ -200,20 +200,20 @@ def test_plain_folders_of_killed_processes_are_found_and_those_of_running_ones_l
     folder.rmdir()
     running = plain_folder()
     assert running not in abandoned_plain_folders()
-    assert running in owner_only._locks
+    assert running in private_files._locks
     forget_plain_folder(running)
     assert not running.exists()
-    assert running not in owner_only._locks
+    assert running not in private_files._locks
 
 
 def test_a_plain_folder_has_its_name_only_once_it_is_locked(monkeypatch):
-    lock, named = owner_only.fcntl.flock, []
+    lock, named = private_files.fcntl.flock, []
 
     def locking(*arguments):
-        named.extend(owner_only.plain_place().glob("dpsynth-plain-*"))
+        named.extend(private_files.plain_place().glob("dpsynth-plain-*"))
         lock(*arguments)
 
-    monkeypatch.setattr(owner_only.fcntl, "flock", locking)
+    monkeypatch.setattr(private_files.fcntl, "flock", locking)
     folder = plain_folder()
     assert folder not in named
     assert folder.exists()

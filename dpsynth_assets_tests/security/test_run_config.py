@@ -4,9 +4,11 @@ import dagster as dg
 import pytest
 
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import (
+    PrivacyLedger,
+    ReleaseStore,
+    SensitiveStore,
+)
 from dpsynth_assets.paths import home
 
 PLACES = {

@@ -4,7 +4,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from dpsynth_assets.orchestration.web.pages import page_routes
+from dpsynth_assets.orchestration.web.server import page_routes
 from dpsynth_assets.report.pages import page_address
 
 AUDIT = ("reports/letters/audit_trail.html", "reports/budgets.html")

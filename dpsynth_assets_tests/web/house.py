@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import yaml
 
-from dpsynth_assets.orchestration.assets.groups import PUBLIC_BASES, level_group
+from dpsynth_assets.orchestration.assets.keys import PUBLIC_BASES, level_group
 from dpsynth_assets.tags import INTERNAL, RELEASED, SENSITIVE
 from dpsynth_assets_tests.end_to_end.conftest import documents, write_public
 

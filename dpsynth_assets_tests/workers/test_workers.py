@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 
-from dpsynth_assets.orchestration.resources.workers import PartWorkers
+from dpsynth_assets.orchestration.resources.stores import PartWorkers
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.workers import (
     LocalWorkers,

@@ -18,6 +18,7 @@ import polars as pl
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
+from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.methods.attack_runs import (
     DOCUMENTS,
     Reconstruction,
@@ -31,30 +32,30 @@ from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL
 from dpsynth_assets.models.prompt_templates import prompted
-from dpsynth_assets.orchestration.assets.attack_tables import (
-    median_metadata,
-    reconstruction_metadata,
-)
-from dpsynth_assets.orchestration.assets.groups import level_group
-from dpsynth_assets.orchestration.assets.keys import AUDIT, dataset_key, public_key
-from dpsynth_assets.orchestration.assets.model_steps import model_step
-from dpsynth_assets.orchestration.metadata import FOUND_AT, code_references, compared, found_at
-from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.assets.keys import AUDIT, cohort_asset, dataset_key, public_ins
+from dpsynth_assets.orchestration.metadata import FOUND_AT, check_result, found_at
+from dpsynth_assets.orchestration.resources.model_pool import model_step
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.progress import Progress
+from dpsynth_assets.orchestration.resources.stores import Models
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.report.attack_record import (
     MedianAudits,
+    attacks_file,
     medians_kept,
     model_identity,
     reconstructions_kept,
     save_attacks,
     settings_of_method,
 )
-from dpsynth_assets.tags import PRIVACY, PUBLIC
+from dpsynth_assets.tags import PUBLIC
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits import AuditResult
+    from dpsynth_assets.attacks.median_audit import BatchGap
+    from dpsynth_assets.attacks.reconstruction import Overlap, Rate
     from dpsynth_assets.models.language_model import LanguageModel
+
 
 RECONSTRUCTION, MEDIAN = "reconstruction_test", "median_audit"
 _ARTIFACTS = {Attack.RECONSTRUCTION: RECONSTRUCTION, Attack.MEDIAN_AUDIT: MEDIAN}
@@ -101,13 +102,8 @@ def _attack_settings(
     from dpsynth_assets.attacks.circumstances import code_behind, files_behind
 
     each = [
-        (
-            _settings(planned, plan, manifest),
-            planned.target_epsilon,
-            planned.folder,
-            code_behind(type(planned.method)),
-        )
-        for planned in attacks
+        (_settings(p, plan, manifest), p.target_epsilon, p.folder, code_behind(type(p.method)))
+        for p in attacks
     ]
     prompts, kind = repr(plan.terms.prompts), type(models)
     opened_by = (kind.__module__, kind.__qualname__, code_behind(kind))
@@ -119,25 +115,15 @@ def _attack_settings(
 def _common(
     spec: PrivateDatasetSpec, artifact: str, checks: Mapping[str, str], code: str
 ) -> dict[str, Any]:
-    key = dataset_key(spec.name, AUDIT, artifact)
+    common = cohort_asset(spec, AUDIT, artifact, PUBLIC, code)
     return {
-        "key": key,
-        "group_name": level_group(spec.name, PUBLIC),
-        "owners": spec.owners,
-        "tags": {PRIVACY: PUBLIC},
-        "metadata": code_references(code),
+        **common,
         "kinds": {"pytorch"},
         **model_step(spec.public_data, LANGUAGE_MODEL),
         "check_specs": [
-            dg.AssetCheckSpec(name=name, asset=key, description=text)
+            dg.AssetCheckSpec(name=name, asset=common["key"], description=text)
             for name, text in checks.items()
         ],
-    }
-
-
-def _model_input(spec: PrivateDatasetSpec) -> dict[str, dg.AssetIn]:
-    return {
-        "public_language_model": dg.AssetIn(public_key(spec.public_data, "public_language_model"))
     }
 
 
@@ -155,7 +141,7 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
         **_common(
             spec, RECONSTRUCTION, checks, "dpsynth_assets.attacks.reconstruction.count_overlap"
         ),
-        ins=_model_input(spec),
+        ins=public_ins(spec.public_data, "public_language_model"),
         code_version=version_of(
             "reconstruction",
             *(_settings(planned, plan, None) for planned in attacked(plan, Attack.RECONSTRUCTION)),
@@ -178,17 +164,11 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
 
         def run() -> list[Reconstruction]:
             opened = models.language_model(public_language_model)
-            found = reconstruct(spec.name, plan, _subjects(opened, plan), report)
-            return [
-                replace(
-                    item,
-                    result=replace(
-                        item.result,
-                        settings=_settings(plan.method(item.method), plan, public_language_model),
-                    ),
-                )
-                for item in found
-            ]
+            found = []
+            for item in reconstruct(spec.name, plan, _subjects(opened, plan), report):
+                settings = _settings(plan.method(item.method), plan, public_language_model)
+                found.append(replace(item, result=replace(item.result, settings=settings)))
+            return found
 
         settings = _attack_settings(plan, tested, public_language_model, models)
         kept = reconstructions_kept(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}", settings, run)
@@ -231,12 +211,7 @@ def reconstruction_checks(found: Sequence[Reconstruction]) -> list[dg.AssetCheck
 def _check(
     name: str, failed: Sequence[str], severity: dg.AssetCheckSeverity
 ) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        check_name=name,
-        passed=not failed,
-        severity=severity,
-        metadata=compared(_EXPECTED[name], failed),
-    )
+    return check_result(_EXPECTED[name], failed, check_name=name, severity=severity)
 
 
 # Median
@@ -259,10 +234,7 @@ def _median_audit(
         **_common(
             spec, MEDIAN, {NEVER_EXCEEDED: said}, "dpsynth_assets.attacks.median_audit.MedianAudit"
         ),
-        ins={
-            **_model_input(spec),
-            **{name: dg.AssetIn(public_key(spec.public_data, name)) for name in inputs},
-        },
+        ins=public_ins(spec.public_data, "public_language_model", *inputs),
         code_version=version_of(
             "median audit", *(_settings(planned, plan, None) for planned in medians)
         ),
@@ -338,3 +310,93 @@ def _audited(
             for result in median_results(f"{spec.name}/{planned.folder}", audit, started)
         ]
     return MedianAudits(gaps=gaps, results=tuple(results))
+
+
+# Tables and pictures of attacks for the metadata of their assets: all public.
+
+
+def reconstruction_metadata(found: Sequence[Reconstruction]) -> dict[str, Any]:
+    """Overlaps of every method on every model, with what is claimed and proven."""
+    from dpsynth_assets.report.plots import reconstruction_plot, to_markdown
+
+    header = (
+        "method", "model", "source keys written", "other keys written", "ε proven", "ε claimed",
+        "ε proven without privacy", "",
+    )  # fmt: skip
+    lines = [
+        (
+            item.method, item.model, _rate(item.overlap.source), _rate(item.overlap.held_out),
+            rounded_down(item.result.observed, ".3g"), rounded_up(item.result.claimed, ".3g"),
+            rounded_down(item.control.proven_epsilon, ".3g"), _verdict(item),
+        )
+        for item in found
+    ]  # fmt: skip
+    rows = []
+    for item in found:
+        rows.append(_plot_row(f"{item.method}, {item.model}", item.overlap))
+        rows.append(_plot_row(f"no privacy, {item.model}", item.control))
+    unique = list({row["name"]: row for row in rows}.values())
+    picture = to_markdown(reconstruction_plot(unique), "share of planted and of other keys written")
+    return {
+        "dpsynth/reconstruction": dg.MetadataValue.md(markdown_table(header, lines)),
+        "dpsynth/reconstruction_plot": dg.MetadataValue.md(picture),
+        "dpsynth/epsilon_proven": max((i.result.observed for i in found), default=0.0),
+        "dpsynth/tests": len(found),
+        "dpsynth/path": dg.MetadataValue.path(str(attacks_file())),
+    }
+
+
+def _plot_row(name: str, overlap: "Overlap") -> dict[str, Any]:
+    return {
+        "name": name,
+        "source": (overlap.source.share, *overlap.source.interval),
+        "held_out": (overlap.held_out.share, *overlap.held_out.interval),
+    }
+
+
+def _rate(rate: "Rate") -> str:
+    low, high = rate.interval
+    return f"{rate.hits} of {rate.keys}: {rate.share:.2%} [{low:.2%}, {high:.2%}]"
+
+
+def _verdict(item: Reconstruction) -> str:
+    if not item.result.passed:
+        return "**claim refuted**"
+    if item.result.observed > 0:
+        return "copies, within its claim"
+    return "passed" if item.has_power else "no power: this model copies no key"
+
+
+def median_metadata(
+    found: Mapping[str, Sequence["BatchGap"]], results: Sequence["AuditResult"]
+) -> dict[str, Any]:
+    """Bound of each batch and what neighbours attain of it, by folder of the method."""
+    from dpsynth_assets.report.plots import median_audit_plot, to_markdown
+
+    named = {
+        f"{folder}, batch {batch.batch}" if len(found) > 1 else f"batch {batch.batch}": batch
+        for folder, batches in found.items()
+        for batch in batches
+    }
+    header = (
+        "batch", "contexts", "tokens", "γ, claimed", "by removing contexts", "share",
+        "by crafted contexts", "largest excess",
+    )  # fmt: skip
+    lines = [
+        (
+            name, b.contexts, b.tokens, rounded_up(b.claimed, ".3f"),
+            rounded_down(b.removed, ".3f"), f"{b.attained:.0%}",
+            rounded_down(b.crafted, ".3f"), f"{b.excess:.2g}",
+        )
+        for name, b in named.items()
+    ]  # fmt: skip
+    rows = [(name, b.claimed, b.crafted, b.removed) for name, b in named.items()]
+    picture = to_markdown(median_audit_plot(rows), "ex-post bound and what contexts attain of it")
+    return {
+        "dpsynth/median_audit": dg.MetadataValue.md(markdown_table(header, lines)),
+        "dpsynth/median_audit_plot": dg.MetadataValue.md(picture),
+        "dpsynth/share_attained": max(b.attained for b in named.values()),
+        "dpsynth/largest_excess": max(b.excess for b in named.values()),
+        "dpsynth/passed": all(result.passed for result in results),
+        "dpsynth/path": dg.MetadataValue.path(str(attacks_file())),
+    }

@@ -9,27 +9,34 @@ import dagster as dg
 from dpsynth_assets.attacks.audits import AuditResult
 from dpsynth_assets.attacks.audits.audit import ROUNDING
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
 from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.kept import JSON
 from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.orchestration.assets.audit_trail import audit_trail_definitions, written_files
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.orchestration.assets.groups import level_group
-from dpsynth_assets.orchestration.assets.keys import AUDIT, audits_key, dataset_key
-from dpsynth_assets.orchestration.assets.materialised import short_digest
-from dpsynth_assets.orchestration.assets.secrets import recall_results
+from dpsynth_assets.orchestration.assets.keys import (
+    AUDIT,
+    MECHANISM_AUDITS,
+    STATEMENT,
+    audits_key,
+    cohort_asset,
+    dataset_key,
+)
 from dpsynth_assets.orchestration.metadata import (
     FOUND_AT,
     bound_down,
     bound_up,
-    code_references,
+    check_result,
     compared,
     found_at,
+    short_digest,
 )
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.progress import Progress
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event
@@ -43,16 +50,19 @@ from dpsynth_assets.report.card_check import (
 )
 from dpsynth_assets.report.cards import privacy_statement as render_statement
 from dpsynth_assets.report.label import cohort_label
-from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED, ROUNDS
+from dpsynth_assets.report.label_texts import RECALL
+from dpsynth_assets.tags import PUBLIC, RELEASED, ROUNDS
+
+RECALL_SEED = 0
 
 
 def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
     """Audits of the mechanisms a cohort uses, its statement, and checks of both."""
-    key = dataset_key(spec.name, AUDIT, "privacy_statement")
+    key = dataset_key(spec.name, AUDIT, STATEMENT)
     corpora = [dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora]
     return dg.Definitions.merge(
         dg.Definitions(
-            assets=[_mechanism_audits(spec, plan), _privacy_statement(spec, plan, key)],
+            assets=[_mechanism_audits(spec, plan), _privacy_statement(spec, plan)],
             asset_checks=[*_statement_checks(spec, key), _audits_pass(spec)],
         ),
         audit_trail_definitions(spec, [key, *corpora]),
@@ -67,11 +77,9 @@ def planned_events(plan: DatasetPlan) -> list[Event | None]:
 
 def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     @dg.asset(
-        key=audits_key(spec.name),
-        group_name=level_group(spec.name, PUBLIC),
-        owners=spec.owners,
-        tags={PRIVACY: PUBLIC},
-        metadata=code_references("dpsynth_assets.attacks.audits.audit.Audit"),
+        **cohort_asset(
+            spec, AUDIT, MECHANISM_AUDITS, PUBLIC, "dpsynth_assets.attacks.audits.audit.Audit"
+        ),
         kinds={"python"},
         code_version=version_of("audits", [str(event) for event in planned_events(plan)]),
         description=(
@@ -133,7 +141,7 @@ def _audits_pass(spec: PrivateDatasetSpec) -> dg.AssetChecksDefinition:
         from dpsynth_assets.attacks.audits import latest_results
 
         failed = [result.name for result in latest_results(home().audits) if not result.passed]
-        return dg.AssetCheckResult(passed=not failed, metadata=compared("no failed audit", failed))
+        return check_result("no failed audit", failed)
 
     return mechanisms_pass_their_audits
 
@@ -156,21 +164,19 @@ def _all_that_charges(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[dg.As
     return keys + [asset.key for asset in attacks if isinstance(asset, dg.AssetsDefinition)]
 
 
-def _privacy_statement(
-    spec: PrivateDatasetSpec, plan: DatasetPlan, key: dg.AssetKey
-) -> dg.AssetsDefinition:
+def _privacy_statement(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     from dpsynth_assets.report.attack_record import attacks_on_cohort
 
     @dg.asset(
-        key=key,
-        group_name=level_group(spec.name, RELEASED),
-        owners=spec.owners,
-        deps=[*_all_that_charges(spec, plan), audits_key(spec.name)],
-        tags={PRIVACY: RELEASED},
-        metadata=code_references(
+        **cohort_asset(
+            spec,
+            AUDIT,
+            STATEMENT,
+            RELEASED,
             "dpsynth_assets.report.label.cohort_label",
             "dpsynth_assets.report.cards.privacy_statement",
         ),
+        deps=[*_all_that_charges(spec, plan), audits_key(spec.name)],
         kinds={"markdown"},
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("statement", spec.budget, spec.public_facts),
@@ -204,16 +210,16 @@ def _privacy_statement(
                 "dpsynth/delta": float(cohort["delta"]),
                 "dpsynth/cohort_guarantee": cohort["guarantee"],
                 "dpsynth/ledger_entries": cohort["as_of_entry"],
-                # Withheld where it seals what was computed from private data without noise.
-                **(
-                    {"dpsynth/ledger_head": short_digest(head)}
-                    if (head := cohort["ledger_head"])
-                    else {}
-                ),
+                **_head(cohort["ledger_head"]),
             }
         )
 
     return privacy_statement
+
+
+def _head(digest: str) -> dict[str, Any]:
+    """Withheld where it seals what was computed from private data without noise."""
+    return {"dpsynth/ledger_head": short_digest(digest)} if digest else {}
 
 
 def _rounds(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger) -> dict[str, str]:
@@ -233,6 +239,47 @@ def statement(
     label = cohort_label(entries, cohort, audits)
     facts = {"releases": releases(entries, label), "ledger_ok": ledger.verify().ok}
     return label, render_statement(label, facts)
+
+
+def recall_results(dataset: str) -> list[dict[str, Any]]:
+    """Last measured recall of each kind of secret of a dataset, as a label prints it; public."""
+    return list(_recalls().get(dataset, []))
+
+
+def measured_recall(
+    dataset: str, declared: SecretsSpec, public_texts: list[str]
+) -> list[dict[str, Any]]:
+    """Measures and keeps what each detector finds of planted secrets.
+
+    **Privacy** Public text and made-up values only.
+    """
+    from dpsynth_assets.secret_detection import planted_recall
+
+    def measured(kind: SecretKindSpec) -> dict[str, Any]:
+        found = planted_recall(kind, public_texts, planted=declared.planted, seed=RECALL_SEED)
+        named = {"name": f"{dataset}/{RECALL}/{kind.name}", "detector": kind.detector}
+        return {**found.to_json(), **named}
+
+    results = [measured(kind) for kind in declared.kinds]
+    write_whole(_recall_file(), JSON.write({**_recalls(), dataset: results}))
+    return results
+
+
+def _recall_file() -> Path:
+    return home().audits.with_name("detector_recall.json")
+
+
+def _recalls() -> dict[str, Any]:
+    path = _recall_file()
+    if not path.exists():
+        return {}
+    try:
+        return dict(JSON.read(path))
+    except ValueError:
+        raise ValueError(
+            f"Expected the measured recall of detectors in {path}, got something else. Remove the "
+            "file and materialise secrets again."
+        ) from None
 
 
 def audit_results(events: list[Event | None]) -> list[dict[str, Any]]:
@@ -257,8 +304,7 @@ def _statement_checks(spec: PrivateDatasetSpec, key: dg.AssetKey) -> list[dg.Ass
     def statement_equals_ledger(ledger: PrivacyLedger) -> dg.AssetCheckResult:
         """The published label and statement say what the ledger says."""
         problems = statement_problems(home().released / spec.name, ledger.open().entries())
-        shown = compared("label and statement as the ledger says", problems)
-        return dg.AssetCheckResult(passed=not problems, metadata=shown)
+        return check_result("label and statement as the ledger says", problems)
 
     return [ledger_chain_valid, statement_equals_ledger]
 

@@ -1,6 +1,7 @@
 """The audit trail as an asset: what the event log claims, beside what the ledger has sealed."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,19 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.orchestration.assets.groups import level_group
-from dpsynth_assets.orchestration.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, dataset_key
-from dpsynth_assets.orchestration.assets.materialised import materialised, short_digest, shown_files
+from dpsynth_assets.orchestration.assets.keys import (
+    AGREES,
+    AUDIT,
+    AUDIT_TRAIL,
+    cohort_asset,
+    dataset_key,
+)
 from dpsynth_assets.orchestration.assets.partitions import asset_of_cohort, cohort_of_event
 from dpsynth_assets.orchestration.assets.privacy_budgets import report_budgets_or_problem
-from dpsynth_assets.orchestration.metadata import code_references, compared
+from dpsynth_assets.orchestration.metadata import compared, short_digest
 from dpsynth_assets.orchestration.resources.check_results import report_check
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.orchestration.resources.private_section import public_section
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoreUnavailableError
@@ -49,22 +53,9 @@ from dpsynth_assets.report.audit_trail import (
     to_json,
 )
 from dpsynth_assets.report.pages import page_address
-from dpsynth_assets.tags import INTERNAL, LAUNCHED_BY, PRIVACY
+from dpsynth_assets.tags import INTERNAL, LAUNCHED_BY
 
 _EXPECTED = "ledger, event log, stored releases and released files say the same, both ways"
-
-
-def written_files(*paths: Path) -> dict[str, Any]:
-    """Metadata that lets an auditor follow released files back to this materialisation.
-
-    Args:
-        paths: Files, or folders with everything in them.
-    """
-    released = home().released
-    digests: dict[str, str] = {}
-    for path in paths:
-        digests |= file_digests(path, released)
-    return shown_files(digests)
 
 
 def audit_trail(
@@ -222,7 +213,7 @@ def write_trail(trail: AuditTrail) -> Path:
 def audit_trail_definitions(
     spec: PrivateDatasetSpec, upstream: list[dg.AssetKey]
 ) -> dg.Definitions:
-    """The audit trail of a dataset, and the check that ledger and event log agree.
+    """The audit trail of a dataset, with the check that ledger and event log agree.
 
     Args:
         spec: The dataset.
@@ -231,16 +222,24 @@ def audit_trail_definitions(
     key = dataset_key(spec.name, AUDIT, AUDIT_TRAIL)
 
     @dg.asset(
-        key=key,
-        group_name=level_group(spec.name, INTERNAL),
-        owners=spec.owners,
-        deps=upstream,
-        tags={PRIVACY: INTERNAL},
-        metadata=code_references(
+        **cohort_asset(
+            spec,
+            AUDIT,
+            AUDIT_TRAIL,
+            INTERNAL,
             "dpsynth_assets.report.audit_trail.AuditTrail",
             "dpsynth_assets.report.audit_agreement.unaccounted",
         ),
+        deps=upstream,
         kinds={"html"},
+        check_specs=[
+            dg.AssetCheckSpec(
+                AGREES,
+                asset=key,
+                description="Ledger, event log, stored releases and released files say the same, "
+                "both ways.",
+            )
+        ],
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("audit trail", 2),
         description=(
@@ -272,21 +271,15 @@ def audit_trail_definitions(
                 "dpsynth/released_files": len(trail.files),
                 "dpsynth/disagreements": len(trail.findings),
                 "dpsynth/ledger_head": short_digest(trail.ledger_head),
-            }
+            },
+            check_results=[
+                dg.AssetCheckResult(
+                    check_name=AGREES, passed=trail.agrees, metadata=_shown(_lines(trail))
+                )
+            ],
         )
 
-    @dg.asset_check(asset=key, name=AGREES)
-    @public_section(f"Comparing ledger and event log of {spec.name}")
-    def ledger_agrees_with_event_log(
-        context: dg.AssetCheckExecutionContext, ledger: PrivacyLedger, release_store: ReleaseStore
-    ) -> dg.AssetCheckResult:
-        """Ledger, event log, stored releases and released files say the same, both ways."""
-        trail = audit_trail(spec.name, ledger.open(), release_store, context.instance)
-        return dg.AssetCheckResult(passed=trail.agrees, metadata=_shown(_lines(trail)))
-
-    return dg.Definitions(
-        assets=[audit_trail_of_cohort], asset_checks=[ledger_agrees_with_event_log]
-    )
+    return dg.Definitions(assets=[audit_trail_of_cohort])
 
 
 _BY_TAG = (
@@ -321,3 +314,85 @@ def launchers(instance: dg.DagsterInstance, run_ids: list[str]) -> dict[str, str
         return {}
     runs = instance.get_runs(filters=dg.RunsFilter(run_ids=run_ids))
     return {run.run_id: launched_by(run.tags) for run in runs}
+
+
+# Claims of the materialisations that Dagster's event log holds, as the audit compares them.
+
+
+FILES = "dpsynth/files"
+"""Metadata of a materialisation that wrote released files: path and SHA-256 of each."""
+
+_MAY_BREAK = "\u200b"
+"""Of no width: a path that is longer than its column goes on in the next line."""
+_DIGEST = r"\[[0-9a-f]+\]\(#([0-9a-f]+)\)"
+_FILE = re.compile(rf"^(.+): {_DIGEST}$", re.MULTILINE)
+_PAGE = 200
+
+
+def written_files(*paths: Path) -> dict[str, Any]:
+    """Metadata that lets an auditor follow released files back to this materialisation.
+
+    Args:
+        paths: Files, or folders with everything in them.
+    """
+    digests: dict[str, str] = {}
+    for path in paths:
+        digests |= file_digests(path, home().released)
+    lines = [f"{path}: {short_digest(digest).md_str}" for path, digest in digests.items()]
+    return {FILES: dg.MetadataValue.md("\n\n".join(lines).replace("/", f"/{_MAY_BREAK}"))}
+
+
+def materialised(instance: dg.DagsterInstance, cohorts: Collection[str]) -> Iterator[Materialised]:
+    """Every materialisation of some cohorts' assets that the event log still holds.
+
+    A cohort's materialisations are those of its own assets, or those of its partition.
+    """
+    for key in sorted(instance.all_asset_keys()):
+        if key.path[0] in cohorts:
+            yield from _all_of(instance, dg.AssetRecordsFilter(asset_key=key), cohorts)
+        start = f"{key.path[0]}_"
+        partitions = [name.removeprefix(start) for name in cohorts if name.startswith(start)]
+        if partitions:
+            asked = dg.AssetRecordsFilter(asset_key=key, asset_partitions=partitions)
+            yield from _all_of(instance, asked, cohorts)
+
+
+def _all_of(
+    instance: dg.DagsterInstance, asked: dg.AssetRecordsFilter, cohorts: Collection[str]
+) -> Iterator[Materialised]:
+    cursor: str | None = None
+    while True:
+        page = instance.fetch_materializations(asked, limit=_PAGE, cursor=cursor)
+        for record in page.records:
+            key = record.asset_key
+            if key is not None and cohort_of_event(key, record.partition_key) in cohorts:
+                yield _claims(key, record)
+        if not page.has_more:
+            return
+        cursor = page.cursor
+
+
+def _claims(key: dg.AssetKey, record: dg.EventLogRecord) -> Materialised:
+    """What a materialisation says; anyone may report one, so a value of another type is none."""
+    written = record.asset_materialization
+    metadata = {} if written is None else written.metadata
+    values = {name.removeprefix("dpsynth/"): value.value for name, value in metadata.items()}
+
+    def said(name: str, *kinds: type) -> Any:
+        return value if isinstance(value := values.get(name), kinds) else None
+
+    epsilon, head = said("epsilon", int, float), said("ledger_head", str)
+    shortened = re.fullmatch(_DIGEST, head or "")
+    return Materialised(
+        asset="/".join([cohort_of_event(key, record.partition_key), *key.path[1:]]),
+        run_id=record.run_id,
+        storage_id=record.storage_id,
+        reservation=said("ledger_reservation", str),
+        event=said("accounting_event", dict),
+        # A corpus shows the guarantee of all it builds on; a spending asset that of its charge.
+        guarantee=said("guarantee", str) if "reused" in values else None,
+        epsilon=None if epsilon is None else float(epsilon),
+        ledger_head=shortened[1] if shortened else head,
+        ledger_entries=said("ledger_entries", int),
+        files=dict(_FILE.findall((said("files", str) or "").replace(_MAY_BREAK, ""))),
+    )

@@ -10,8 +10,8 @@ import dagster as dg
 
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
 from dpsynth_assets.files.identity import version_of
-from dpsynth_assets.orchestration.assets.model_steps import devices_of, step_on
 from dpsynth_assets.orchestration.metadata import code_references
+from dpsynth_assets.orchestration.resources.model_pool import devices_of, step_on
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.privacy.directed_rounding import declared

@@ -13,32 +13,28 @@ from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.orchestration.assets.attacks import attack_keys
 from dpsynth_assets.orchestration.assets.audit_trail import AGREES, report_agreement
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.orchestration.assets.copied_spans import copied_spans_asset
-from dpsynth_assets.orchestration.assets.keys import audits_key, dataset_key, public_key
-from dpsynth_assets.orchestration.assets.method_assets import named, part_asset
+from dpsynth_assets.orchestration.assets.evaluation import copied_spans_asset
+from dpsynth_assets.orchestration.assets.keys import audits_key, dataset_key, named, part_asset
 from dpsynth_assets.orchestration.assets.published import (
     priced,
     publish_corpus,
     released_folder,
     scores_link,
 )
-from dpsynth_assets.orchestration.assets.release_asset import release_asset
-from dpsynth_assets.orchestration.assets.written_corpus import written_corpus
+from dpsynth_assets.orchestration.assets.release_asset import release_asset, written_corpus
 from dpsynth_assets.orchestration.checks import (
     Candidate,
     card_check,
     corpus_check,
     evaluate_conditions,
 )
-from dpsynth_assets.orchestration.metadata import compared
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.metadata import check_result
 from dpsynth_assets.orchestration.resources.private_section import public_section
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.privacy.ledger import BudgetTerms
 from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.card_check import LABEL_FILE
-from dpsynth_assets.tags import PRIVACY, RELEASED
 
 
 def method_definitions(
@@ -76,11 +72,6 @@ def corpus_asset_checks(
     ]
 
 
-def public_corpus_key(spec: PrivateDatasetSpec) -> dg.AssetKey:
-    """The public corpus of the dataset's base."""
-    return public_key(spec.public_data, "public_corpus")
-
-
 def corpus_asset(
     spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMethod
 ) -> dg.AssetsDefinition:
@@ -91,7 +82,6 @@ def corpus_asset(
         **part_asset(spec, planned, "corpus"),
         deps=[audits_key(spec.name)],
         ins={"candidate_corpus": dg.AssetIn(candidate)},
-        tags={PRIVACY: RELEASED},
         kinds={"parquet"},
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("publish", planned.spec),
@@ -155,22 +145,10 @@ def attack_checks(
 ) -> list[dg.AssetChecksDefinition]:
     """Checks of one method's candidate and corpus; none where no attack concerns the method."""
     attacks = attack_keys(spec.name, planned)
-    if not attacks:
-        return []
-    return [_withstood(spec, planned, attacks), _up_to_date(spec, planned, attacks)]
+    candidate_key = dataset_key(spec.name, planned.folder, CANDIDATE_CORPUS)
+    corpus_key = dataset_key(spec.name, planned.folder, "corpus")
 
-
-def _withstood(
-    spec: PrivateDatasetSpec, planned: PlannedMethod, attacks: list[dg.AssetKey]
-) -> dg.AssetChecksDefinition:
-    candidate_key = dataset_key(spec.name, planned.folder, "candidate_corpus")
-
-    @dg.asset_check(
-        asset=candidate_key,
-        name=WITHSTOOD,
-        blocking=True,
-        additional_deps=attacks,
-    )
+    @dg.asset_check(asset=candidate_key, name=WITHSTOOD, blocking=True, additional_deps=attacks)
     @public_section(f"The attacks on {spec.name}/{planned.folder}")
     def attacks_withstood(candidate: pl.DataFrame, ledger: PrivacyLedger) -> dg.AssetCheckResult:
         """No attack on record for these very settings refutes the claim; public, like attacks."""
@@ -178,22 +156,9 @@ def _withstood(
         if not candidate.is_empty():
             reservation = str(candidate["reservation"][0])
             refused = refusal(attacks_on_release(ledger.open().entries(), reservation))
-        return dg.AssetCheckResult(
-            passed=refused is None,
-            metadata=compared("no attack that refutes the claim", [refused] if refused else []),
-        )
+        return check_result("no attack that refutes the claim", [refused] if refused else [])
 
-    return attacks_withstood
-
-
-def _up_to_date(
-    spec: PrivateDatasetSpec, planned: PlannedMethod, attacks: list[dg.AssetKey]
-) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=dataset_key(spec.name, planned.folder, "corpus"),
-        name=UP_TO_DATE,
-        additional_deps=attacks,
-    )
+    @dg.asset_check(asset=corpus_key, name=UP_TO_DATE, additional_deps=attacks)
     @public_section(f"The label of {spec.name}/{planned.folder}")
     def label_has_latest_attacks(ledger: PrivacyLedger) -> dg.AssetCheckResult:
         """The label says of every attack what is on record; publish again, free, if it does not."""
@@ -202,10 +167,7 @@ def _up_to_date(
         said = {audit["name"]: audit["passed"] for audit in label["audits"]}
         found = attacks_on_release(ledger.open().entries(), label["subject"]["reservation"])
         stale = [attack["name"] for attack in found if said.get(attack["name"]) != attack["passed"]]
-        return dg.AssetCheckResult(
-            passed=not stale,
-            severity=dg.AssetCheckSeverity.WARN,
-            metadata=compared("every attack on record stands in the label", stale),
-        )
+        warn = dg.AssetCheckSeverity.WARN
+        return check_result("every attack on record stands in the label", stale, severity=warn)
 
-    return label_has_latest_attacks
+    return [attacks_withstood, label_has_latest_attacks] if attacks else []

@@ -1,44 +1,54 @@
-"""Assets that every method of a dataset shares: records, embeddings, and released histograms."""
+"""Assets that every method of a dataset shares: records, embeddings, secrets, histograms."""
 
+import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import dagster as dg
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
-from dpsynth_assets.orchestration.assets.groups import level_group
-from dpsynth_assets.orchestration.assets.keys import public_key, shared_key
-from dpsynth_assets.orchestration.assets.model_steps import model_step, step_of_tasks
+from dpsynth_assets.methods.stages import SHARED
+from dpsynth_assets.orchestration.assets.audit import measured_recall
+from dpsynth_assets.orchestration.assets.keys import cohort_asset, public_ins, shared_key
 from dpsynth_assets.orchestration.assets.release_asset import release_asset
-from dpsynth_assets.orchestration.metadata import code_references
+from dpsynth_assets.orchestration.resources.model_pool import model_step, step_of_tasks
 from dpsynth_assets.orchestration.resources.private_section import private_section, public_section
-from dpsynth_assets.tags import PRIVACY, SENSITIVE
+from dpsynth_assets.orchestration.resources.stores import SensitiveStore
+from dpsynth_assets.privacy.directed_rounding import rounded_down
+from dpsynth_assets.sensitive.read_source import require_parts
+from dpsynth_assets.sensitive.store import DICTIONARY
+from dpsynth_assets.tags import SENSITIVE
+from dpsynth_assets.workers import Workers
+
+SECRETS_KEY = "secrets"
+SUMMARY = "secrets_summary.json"
+"""Private counts for the steward: secrets of each kind, and those over their declared cap."""
 
 
 def dataset_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
-    """What all methods of one dataset share: records, embeddings, and released histograms."""
+    """Records, embeddings, released histograms, and secrets where some are declared."""
     histograms = [
         release_asset(spec, plan, shared, stage)
         for shared in plan.shared
         for stage in shared.plan.stages
     ]
-    return dg.Definitions(assets=[_private_records(spec), _private_embeddings(spec), *histograms])
+    found = [] if spec.secrets is None else [_secrets(spec, spec.secrets)]
+    shared = [_private_records(spec), _private_embeddings(spec), *histograms, *found]
+    return dg.Definitions(assets=shared)
 
 
-def _common(spec: PrivateDatasetSpec, artifact: str, *resources: str) -> dict[str, Any]:
+def _common(
+    spec: PrivateDatasetSpec, artifact: str, code: tuple[str, ...], *resources: str
+) -> dict[str, Any]:
+    workers = ["workers"] if spec.parts > 1 else []
     return {
-        "key": shared_key(spec.name, artifact),
-        "group_name": level_group(spec.name, SENSITIVE),
-        "owners": spec.owners,
-        "tags": {PRIVACY: SENSITIVE},
-        "required_resource_keys": {
-            "sensitive_store",
-            *resources,
-            *(["workers"] if spec.parts > 1 else []),
-        },
+        **cohort_asset(spec, SHARED, artifact, SENSITIVE, *code),
+        "required_resource_keys": {"sensitive_store", *resources, *workers},
     }
 
 
@@ -59,8 +69,7 @@ def _private_records(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     }
 
     @dg.asset(
-        **_common(spec, "private_records"),
-        metadata=code_references("dpsynth_assets.sensitive.read_source.store_records"),
+        **_common(spec, "private_records", ("dpsynth_assets.sensitive.read_source.store_records",)),
         kinds={"polars"},
         code_version=version_of(
             spec.source, spec.columns, spec.privacy_unit, spec.public_facts, *_of_parts(spec)
@@ -87,12 +96,12 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     if spec.parts > 1:
         step, gpus = step_of_tasks(step)
     made = "made part by part" if spec.parts > 1 else "made once"
+    code = ("dpsynth_assets.models.text_embedder.TextEmbedder",)
 
     @dg.asset(
-        **_common(spec, "private_embeddings", "models", "progress"),
-        metadata=code_references("dpsynth_assets.models.text_embedder.TextEmbedder"),
+        **_common(spec, "private_embeddings", code, "models", "progress"),
         deps=[shared_key(spec.name, "private_records")],
-        ins={"text_embedder": dg.AssetIn(public_key(spec.public_data, "text_embedder"))},
+        ins=public_ins(spec.public_data, "text_embedder"),
         kinds={"pytorch", "numpy"},
         **step,
         code_version=version_of("embeddings", spec.public_data, *_of_parts(spec)),
@@ -123,3 +132,89 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
 def _workers(spec: PrivateDatasetSpec, given: Any) -> Any:
     """Who goes over parts; None where records lie whole."""
     return given.workers.open() if spec.parts > 1 else None
+
+
+def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefinition:
+    code = (
+        "dpsynth_assets.secret_detection.incidence.find_secrets",
+        "dpsynth_assets.secret_detection.recall.planted_recall",
+    )
+
+    @dg.asset(
+        **_common(spec, SECRETS_KEY, code, "progress"),
+        deps=[shared_key(spec.name, "private_records")],
+        ins=public_ins(spec.public_data, "public_corpus"),
+        kinds={"polars"},
+        code_version=version_of("secrets", declared),
+        description=(
+            "Which private record holds which declared secret, and the dictionary of secrets "
+            "found. Owner-only store; no count is shown. What its detectors miss is measured on "
+            "secrets planted in public text."
+        ),
+    )
+    @private_section(f"Finding secrets of dataset {spec.name!r}")
+    def secrets(context: dg.AssetExecutionContext, public_corpus: Any) -> dg.MaterializeResult:
+        given = context.resources
+        report = given.progress.start(context, f"{spec.name}/{SHARED}/{SECRETS_KEY}")
+        report(0.0, "planting secrets in public text")
+        with public_section("Planting secrets in public text"):
+            recall = measured_recall(spec.name, declared, public_corpus["text"].to_list())
+        share = lambda done: report(0.2 + 0.8 * done, "")  # noqa: E731
+        _find(spec, declared, given.sensitive_store, _workers(spec, given), share)
+        return dg.MaterializeResult(metadata=_metadata(declared, recall))
+
+    return secrets
+
+
+def _find(
+    spec: PrivateDatasetSpec,
+    declared: SecretsSpec,
+    store: SensitiveStore,
+    workers: Workers | None,
+    share: Callable[[float], None],
+) -> None:
+    """Detects, and stores everything for the owner alone.
+
+    Values of columns are read from the source anew, beside all records; else parts are searched by
+    workers, and each keeps its own incidence.
+    """
+    from dpsynth_assets.secret_detection import find_secrets, values_of_columns
+    from dpsynth_assets.sensitive.part_tasks import find_in_parts, forget_tables
+
+    of_columns = any(kind.detector == "column" for kind in declared.kinds)
+    if workers is not None and not of_columns:
+        found = find_in_parts(declared, require_parts(spec, store), workers, share)
+        store.forget_internal_table(spec.name, SECRETS_KEY)
+    else:
+        private = store.read_internal(spec.name, "source", purpose="find secrets")
+        values = values_of_columns(spec)
+        found = find_secrets(private.records, declared, of_columns=values, progress=share)
+        forget_tables(store.parts(spec.name).places)
+        store.write_internal_table(spec.name, SECRETS_KEY, found.table)
+    store.write_internal_table(spec.name, DICTIONARY, found.secrets)
+    store.write_internal(spec.name, SUMMARY, json.dumps(found.over_their_caps(declared)))
+
+
+def _metadata(declared: SecretsSpec, recall: list[dict[str, Any]]) -> dict[str, Any]:
+    """Declared numbers and recall on planted secrets: all public."""
+    rows = [
+        {
+            "kind": kind.name,
+            "detector": kind.detector,
+            "prior": kind.prior,
+            "posterior": kind.posterior,
+            "max_records": kind.max_records,
+            "recall": "not measured"
+            if one["recall"] is None
+            else f"{rounded_down(one['recall'], '.3f')} "
+            f"(at least {rounded_down(one['recall_at_least'], '.3f')})",
+        }
+        for kind, one in zip(declared.kinds, recall, strict=True)
+    ]
+    return {
+        "dpsynth/secret_kinds": dg.MetadataValue.table([dg.TableRecord(row) for row in rows]),
+        "dpsynth/secret_adjacency": declared.adjacency,
+        "dpsynth/secret_incidence": "public" if declared.public_incidence else "private",
+        "dpsynth/planted": declared.planted,
+        "dpsynth/counts": "over declared caps: secrets_summary.json in the sensitive store",
+    }

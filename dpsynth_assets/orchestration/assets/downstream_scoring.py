@@ -5,7 +5,6 @@ evaluation. The models themselves are released; scoring one costs nothing.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -14,44 +13,9 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.metrics.downstream import downstream_model_scores
 from dpsynth_assets.orchestration.assets.keys import dataset_key
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoredModel:
-    """One released downstream model.
-
-    Attributes:
-        name: Folder of its method.
-        guarantee: Of its release.
-        epsilon: ε of its own charge at the cohort's δ.
-        delta: The cohort's δ.
-        scores: Internal: `accuracy`, or next-word accuracy and perplexity.
-    """
-
-    name: str
-    guarantee: str
-    epsilon: float | None
-    delta: float
-    scores: dict[str, float]
-
-    def row(self) -> dict[str, Any]:
-        """Its row in the report's table: there are no rows of text to score."""
-        return {
-            "name": f"{self.name} model",
-            "role": "model",
-            "guarantee": self.guarantee,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "rows": None,
-            "seconds": None,
-            "mauve": None,
-            "accuracy": None,
-            **self.scores,
-        }
 
 
 def model_keys(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[dg.AssetKey]:
@@ -65,16 +29,35 @@ def score_models(
     ledger: Ledger,
     releases: ReleaseStore,
     store: SensitiveStore,
-) -> list[ScoredModel]:
+) -> list[dict[str, Any]]:
     """Tests the latest release of every downstream model on held-out records.
 
     A model that was not released yet is left out, as a corpus is.
+
+    Returns:
+        A row of the report's table for each: ε of its own charge, and its scores, which are
+        internal. There are no rows of text to score.
     """
-    return [
-        _scored(spec, plan, planned, entry, releases, store)
-        for planned, stage in _models(plan)
-        if (entry := _latest(ledger, spec, planned, stage)) is not None
-    ]
+    rows = []
+    for planned, stage in _models(plan):
+        entry = _latest(ledger, spec, planned, stage)
+        if entry is None:
+            continue
+        records, embeddings = store.read_for_scoring(spec.name, "held_out")
+        said, labels = records["text"].to_list(), records["label"].to_list()
+        files, event, terms = releases.files(entry.reservation), entry.event, plan.terms
+        rows.append(
+            {
+                "name": f"{planned.folder} model",
+                "role": "model",
+                "guarantee": entry.guarantee,
+                "epsilon": event and epsilon_of([event], terms.delta, terms.accountant),
+                "delta": terms.delta,
+                **dict.fromkeys(("rows", "seconds", "mauve", "accuracy")),
+                **downstream_model_scores(files, said, labels, embeddings),
+            }
+        )
+    return rows
 
 
 def _models(plan: DatasetPlan) -> Iterator[tuple[PlannedMethod, str]]:
@@ -93,27 +76,3 @@ def _latest(
     committed = {entry.reservation for entry in entries if entry.kind == "commit"}
     charges = [e for e in entries if e.kind == "reserve" and e.reservation in committed]
     return charges[-1] if charges else None
-
-
-def _scored(
-    spec: PrivateDatasetSpec,
-    plan: DatasetPlan,
-    planned: PlannedMethod,
-    entry: LedgerEntry,
-    releases: ReleaseStore,
-    store: SensitiveStore,
-) -> ScoredModel:
-    records, embeddings = store.read_for_scoring(spec.name, "held_out")
-    event, terms = entry.event, plan.terms
-    return ScoredModel(
-        name=planned.folder,
-        guarantee=entry.guarantee,
-        epsilon=None if event is None else epsilon_of([event], terms.delta, terms.accountant),
-        delta=terms.delta,
-        scores=downstream_model_scores(
-            releases.files(entry.reservation),
-            records["text"].to_list(),
-            records["label"].to_list(),
-            embeddings,
-        ),
-    )

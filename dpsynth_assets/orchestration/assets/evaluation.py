@@ -17,18 +17,13 @@ from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL, TEXT_EMBEDDER
-from dpsynth_assets.methods.planning import (
-    SPARE,
-    examples_shown,
-    reference_settings,
-)
-from dpsynth_assets.methods.stages import SHARED, SyntheticCorpus
+from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_settings
+from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.orchestration.assets.corpora import public_corpus_key
 from dpsynth_assets.orchestration.assets.downstream_scoring import model_keys, score_models
-from dpsynth_assets.orchestration.assets.groups import level_group
-from dpsynth_assets.orchestration.assets.kept_references import (
+from dpsynth_assets.orchestration.assets.kept_scores import (
+    CEILING,
     ceiling_is_kept,
     keep_ceiling,
     kept_floor,
@@ -39,29 +34,37 @@ from dpsynth_assets.orchestration.assets.keys import (
     EVALUATION,
     PREDICTION_COSTS,
     REFERENCES,
+    cohort_asset,
     dataset_key,
-    public_key,
+    public_ins,
+    shared_key,
 )
-from dpsynth_assets.orchestration.assets.model_steps import model_step
-from dpsynth_assets.orchestration.assets.published import read_released, released_rows_path
+from dpsynth_assets.orchestration.assets.published import (
+    read_released,
+    released_folder,
+    released_rows_path,
+)
 from dpsynth_assets.orchestration.assets.scoring import (
     CorpusToScore,
-    Scored,
     internal_facts,
     score_corpora,
     write_report,
 )
-from dpsynth_assets.orchestration.metadata import code_references
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
-from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.model_pool import model_step
 from dpsynth_assets.orchestration.resources.private_section import private_section, public_section
 from dpsynth_assets.orchestration.resources.progress import Progress
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import (
+    Models,
+    PrivacyLedger,
+    ReleaseStore,
+    SensitiveStore,
+)
 from dpsynth_assets.report.card_check import LABEL_FILE
-from dpsynth_assets.tags import INTERNAL, PRIVACY, PUBLIC
+from dpsynth_assets.sensitive.scored_source import ScoredSource
+from dpsynth_assets.tags import INTERNAL, PUBLIC
 
 _REFERENCES_CODE = "dpsynth_assets.methods.private_prediction.references"
+PUBLIC_ONLY = "public_only_corpus"
 
 
 def evaluation_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
@@ -72,47 +75,47 @@ def evaluation_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.De
     return dg.Definitions(assets=assets)
 
 
-def _common(
-    spec: PrivateDatasetSpec, path: tuple[str, str], level: str, code: str
+def _reference(
+    spec: PrivateDatasetSpec, artifact: str, level: str, kind: str, code: str
 ) -> dict[str, Any]:
+    """What both reference corpora have; they are a function of these fields of the file."""
     return {
-        "key": dataset_key(spec.name, *path),
-        "group_name": level_group(spec.name, level),
-        "owners": spec.owners,
-        "tags": {PRIVACY: level},
-        "metadata": code_references(code),
+        **cohort_asset(spec, REFERENCES, artifact, level, f"{_REFERENCES_CODE}.{code}"),
+        "ins": public_ins(spec.public_data, "public_language_model"),
+        "kinds": {"pytorch", "polars"},
+        **model_step(spec.public_data, LANGUAGE_MODEL),
+        "code_version": version_of(
+            kind,
+            SPARE,
+            spec.public_facts,
+            spec.methods,
+            spec.evaluation,
+            spec.prompt,
+            spec.structured,
+        ),
     }
 
 
-def _model_input(spec: PrivateDatasetSpec) -> dict[str, dg.AssetIn]:
-    return {
-        "public_language_model": dg.AssetIn(public_key(spec.public_data, "public_language_model"))
-    }
+def _version(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, manifest: dict[str, Any], models: Models, kind: str
+) -> str:
+    """Digest of what a reference is a function of, the private records aside.
 
-
-def _writer(plan: DatasetPlan) -> tuple[Any, ...]:
-    """What the references take from the methods, whose defaults may be those of a plugin."""
+    The references take settings from the methods, whose defaults may be those of a plugin.
+    """
     from dpsynth_assets.attacks.circumstances import code_behind
 
-    kinds = [type(each.method) for each in plan.methods]
-    return reference_settings(plan), examples_shown(plan), [code_behind(kind) for kind in kinds]
+    writers = [code_behind(type(each.method)) for each in plan.methods]
+    written = (reference_settings(plan), examples_shown(plan), writers)
+    return reference_version(spec, manifest, models, kind, SPARE, *written)
 
 
 def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     @dg.asset(
-        **_common(
-            spec,
-            (REFERENCES, "public_only_corpus"),
-            PUBLIC,
-            f"{_REFERENCES_CODE}.generate_public_only",
-        ),
-        ins=_model_input(spec),
-        kinds={"pytorch", "polars"},
-        **model_step(spec.public_data, LANGUAGE_MODEL),
-        code_version=version_of("public only", SPARE, *_written_by(spec)),
+        **_reference(spec, PUBLIC_ONLY, PUBLIC, "public only", "generate_public_only"),
         description="The floor, ε = 0: the public model asked for each label, no private data.",
     )
-    @public_section(f"{spec.name}/references/public_only_corpus")
+    @public_section(f"{spec.name}/{REFERENCES}/{PUBLIC_ONLY}")
     def public_only_corpus(
         context: dg.AssetExecutionContext,
         public_language_model: dict,
@@ -129,9 +132,7 @@ def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
             corpus = generate_public_only(settings, plan.terms, public, _documents(spec), report)
             return corpus.rows.head(spec.evaluation.reference_rows)
 
-        version = reference_version(
-            spec, public_language_model, models, "public only", SPARE, *_writer(plan)
-        )
+        version = _version(spec, plan, public_language_model, models, "public only")
         rows = kept_floor(spec.name, version, write)
         return dg.Output(rows, metadata={"dagster/row_count": rows.height})
 
@@ -143,31 +144,17 @@ def _documents(spec: PrivateDatasetSpec) -> int:
     return math.ceil(SPARE * spec.evaluation.reference_rows)
 
 
-def _written_by(spec: PrivateDatasetSpec) -> tuple[Any, ...]:
-    """What a reference corpus is a function of, in the dataset file."""
-    return spec.public_facts, spec.methods, spec.evaluation, spec.prompt, spec.structured
-
-
 def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     @dg.asset(
-        **_common(
-            spec,
-            (REFERENCES, "non_private_corpus"),
-            INTERNAL,
-            f"{_REFERENCES_CODE}.generate_non_private",
-        ),
-        deps=[dataset_key(spec.name, SHARED, "private_records")],
-        ins=_model_input(spec),
-        kinds={"pytorch", "polars"},
-        **model_step(spec.public_data, LANGUAGE_MODEL),
-        code_version=version_of("non-private", SPARE, *_written_by(spec)),
+        **_reference(spec, CEILING, INTERNAL, "non-private", "generate_non_private"),
+        deps=[shared_key(spec.name, "private_records")],
         description=(
             f"The ceiling, ε = ∞: the same model with {examples_shown(plan)} of the real records "
             "in its prompt, as many as the methods show examples at most. It copies "
             "private text, stays in the owner-only store, and nothing released depends on it."
         ),
     )
-    @private_section(f"{spec.name}/references/non_private_corpus")
+    @private_section(f"{spec.name}/{REFERENCES}/{CEILING}")
     def non_private_corpus(
         context: dg.AssetExecutionContext,
         public_language_model: dict,
@@ -177,18 +164,15 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
     ) -> dg.MaterializeResult:
         from dpsynth_assets.methods.private_prediction.references import generate_non_private
 
+        made = dg.MaterializeResult(metadata={"dpsynth/guarantee": "none"})
         private = sensitive_store.read_internal(spec.name, "source", purpose="internal evaluation")
-        version = version_with_records(
-            reference_version(
-                spec, public_language_model, models, "non-private", SPARE, *_writer(plan)
-            ),
-            private.records,
-        )
+        version = _version(spec, plan, public_language_model, models, "non-private")
+        version = version_with_records(version, private.records)
         if ceiling_is_kept(sensitive_store, spec.name, version):
-            return dg.MaterializeResult(metadata={"dpsynth/guarantee": "none"})
+            return made
         with public_section("Opening the public language model"):
             model = prompted(models.language_model(public_language_model), plan.terms.prompts)
-        release = generate_non_private(
+        corpus: SyntheticCorpus = generate_non_private(
             reference_settings(plan),
             plan.terms,
             private,
@@ -196,11 +180,10 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
             _documents(spec),
             progress.start(context, f"{spec.name}: non-private reference (ε = ∞)"),
             examples_shown(plan),
-        )
-        corpus: SyntheticCorpus = release.value
+        ).value
         rows = corpus.rows.head(spec.evaluation.reference_rows)
         keep_ceiling(sensitive_store, spec.name, version, rows)
-        return dg.MaterializeResult(metadata={"dpsynth/guarantee": "none"})
+        return made
 
     return non_private_corpus
 
@@ -209,21 +192,16 @@ def _read_by_report(
     spec: PrivateDatasetSpec, plan: DatasetPlan
 ) -> tuple[dict[str, dg.AssetIn], list[dg.AssetKey]]:
     """Values that the report is given, and assets that come before it."""
-    ins = {
-        "text_embedder": dg.AssetIn(public_key(spec.public_data, "text_embedder")),
-        "public_corpus": dg.AssetIn(public_corpus_key(spec)),
-    }
+    ins = public_ins(spec.public_data, "text_embedder", "public_corpus")
     deps = [
-        dataset_key(spec.name, SHARED, "private_records"),
-        dataset_key(spec.name, SHARED, "private_embeddings"),
+        shared_key(spec.name, "private_records"),
+        shared_key(spec.name, "private_embeddings"),
         *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora),
         *model_keys(spec, plan),
     ]
     if spec.evaluation.references:
-        ins["public_only_corpus"] = dg.AssetIn(
-            dataset_key(spec.name, REFERENCES, "public_only_corpus")
-        )
-        deps.append(dataset_key(spec.name, REFERENCES, "non_private_corpus"))
+        ins[PUBLIC_ONLY] = dg.AssetIn(dataset_key(spec.name, REFERENCES, PUBLIC_ONLY))
+        deps.append(dataset_key(spec.name, REFERENCES, CEILING))
     if plan.predictions:
         deps.append(dataset_key(spec.name, EVALUATION, PREDICTION_COSTS))
     return ins, deps
@@ -231,14 +209,10 @@ def _read_by_report(
 
 def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     ins, deps = _read_by_report(spec, plan)
+    code = "dpsynth_assets.metrics.evaluation.score_corpus"
 
     @dg.asset(
-        **_common(
-            spec,
-            (EVALUATION, "evaluation_report"),
-            INTERNAL,
-            "dpsynth_assets.metrics.evaluation.score_corpus",
-        ),
+        **cohort_asset(spec, EVALUATION, "evaluation_report", INTERNAL, code),
         ins=ins,
         deps=deps,
         kinds={"scikitlearn", "html"},
@@ -263,19 +237,11 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         progress: Progress,
         **references: pl.DataFrame,
     ) -> dg.MaterializeResult:
-        report = progress.start(context, f"{spec.name}: evaluation")
-        corpora = list(_corpora(spec, plan, references, sensitive_store))
-        scored: list[Scored] = score_corpora(
-            spec,
-            corpora,
-            text_embedder,
-            models,
-            sensitive_store,
-            public_corpus["text"].to_list(),
-            report,
-        )
+        report, texts = progress.start(context, f"{spec.name}: evaluation"), public_corpus["text"]
+        corpora, store = list(_corpora(spec, plan, references, sensitive_store)), sensitive_store
+        scored = score_corpora(spec, corpora, text_embedder, models, store, texts.to_list(), report)
         book = ledger.open()
-        trained = score_models(spec, plan, book, release_store, sensitive_store)
+        trained = score_models(spec, plan, book, release_store, store)
         written = write_report(spec, plan, scored, book, text_embedder["name"], corpora, trained)
         return dg.MaterializeResult(metadata=written)
 
@@ -286,46 +252,30 @@ def _corpora(
     spec: PrivateDatasetSpec,
     plan: DatasetPlan,
     references: dict[str, pl.DataFrame],
-    sensitive_store: SensitiveStore,
+    store: SensitiveStore,
 ) -> Iterator[CorpusToScore]:
     """Every corpus to score: references first, then the published ones."""
-    if "public_only_corpus" in references:
-        yield CorpusToScore(
-            name="public only",
-            guarantee="dp",
-            epsilon=0.0,
-            delta=0.0,
-            rows=references["public_only_corpus"],
-            role="floor",
-        )
-        yield CorpusToScore(
-            name="non-private",
-            guarantee="none",
-            epsilon="∞",
-            delta=None,
-            rows=sensitive_store.read_internal_table(
-                spec.name, "non_private_corpus", purpose="internal evaluation"
-            ),
-            role="ceiling",
-        )
+    if PUBLIC_ONLY in references:
+        rows = references[PUBLIC_ONLY]
+        yield CorpusToScore("public only", "dp", 0.0, 0.0, rows, "floor")
+        rows = store.read_internal_table(spec.name, CEILING, purpose="internal evaluation")
+        yield CorpusToScore("non-private", "none", "∞", None, rows, "ceiling")
     for planned in plan.corpora:
         if released_rows_path(spec.name, planned.folder).exists():
-            yield _published(spec, planned, sensitive_store)
+            yield _published(spec, planned, store)
 
 
 def _published(
-    spec: PrivateDatasetSpec, planned: PlannedMethod, sensitive_store: SensitiveStore
+    spec: PrivateDatasetSpec, planned: PlannedMethod, store: SensitiveStore
 ) -> CorpusToScore:
-    rows = read_released(spec.name, planned.folder)
-    folder = released_rows_path(spec.name, planned.folder).parents[1]
-    guarantee = json.loads((folder / LABEL_FILE).read_text())["guarantee"]
-    private_facts = internal_facts(sensitive_store, spec.name, planned.folder)
+    label = json.loads((released_folder(spec.name, planned.folder) / LABEL_FILE).read_text())
+    private_facts = internal_facts(store, spec.name, planned.folder)
     return CorpusToScore(
         name=planned.folder,
         guarantee=str(planned.plan.guarantee),
-        epsilon=guarantee.get("epsilon"),
-        delta=guarantee.get("delta"),
-        rows=rows.with_columns(_composite_label(spec)),
+        epsilon=label["guarantee"].get("epsilon"),
+        delta=label["guarantee"].get("delta"),
+        rows=read_released(spec.name, planned.folder).with_columns(_composite_label(spec)),
         role="corpus",
         seconds=private_facts.get("seconds"),
         ex_post=private_facts,
@@ -339,3 +289,98 @@ def _composite_label(spec: PrivateDatasetSpec) -> pl.Expr:
     if not columns:
         return pl.lit("").alias("label")
     return pl.concat_str(columns, separator=LABEL_SEPARATOR).alias("label")
+
+
+# Spans that a candidate shares with private records, shown to the steward and to nobody else.
+#
+# The comparison reads private text without noise, so its answer may not decide about a release:
+# that would tell exactly what the records do not contain. It is internal, holds nothing back, and
+# nothing depends on it.
+
+
+COPIED_SPANS = "copied_spans"
+NO_COPIED_SPAN = "no_copied_span"
+COPIED_SPANS_CODE = "1"
+"""Version of the comparison."""
+
+
+def spans_table(folder: str) -> str:
+    """Name of the table in the sensitive store: `row` of the candidate and the copied `words`."""
+    return f"{folder}_{COPIED_SPANS}"
+
+
+def copied_spans_asset(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.AssetsDefinition:
+    """What one candidate copies, with a check that warns and blocks nothing."""
+    key = dataset_key(spec.name, planned.folder, COPIED_SPANS)
+    candidate = dataset_key(spec.name, planned.folder, "candidate_corpus")
+
+    @dg.asset(
+        **cohort_asset(
+            spec,
+            planned.folder,
+            COPIED_SPANS,
+            INTERNAL,
+            "dpsynth_assets.attacks.overlap.copied_spans",
+            box=planned.folder,
+        ),
+        deps=[shared_key(spec.name, "private_records")],
+        ins={
+            "candidate_corpus": dg.AssetIn(candidate),
+            **public_ins(spec.public_data, "public_corpus"),
+        },
+        kinds={"polars"},
+        automation_condition=FOLLOWS_RELEASES,
+        code_version=version_of(COPIED_SPANS, COPIED_SPANS_CODE),
+        check_specs=[
+            dg.AssetCheckSpec(
+                name=NO_COPIED_SPAN,
+                asset=key,
+                description="No long span that is particular to one or two private units occurs "
+                "verbatim. Internal: it warns the steward and holds nothing back.",
+            )
+        ],
+        description=(
+            "Spans of twelve words or more that the candidate shares with one or two private "
+            "units, in the owner-only store. Internal: to hold back a corpus because of them tells "
+            "something exact about the records, which no ε covers."
+        ),
+    )
+    @private_section("/".join(key.path))
+    def copied_spans(
+        candidate_corpus: pl.DataFrame,
+        public_corpus: pl.DataFrame,
+        sensitive_store: SensitiveStore,
+    ) -> dg.MaterializeResult:
+        table = _compare(spec.name, candidate_corpus, public_corpus, sensitive_store)
+        place = sensitive_store.write_internal_table(spec.name, spans_table(planned.folder), table)
+        return dg.MaterializeResult(
+            metadata={
+                "dpsynth/spans": dg.MetadataValue.path(str(place)),
+                "dpsynth/rows_with_copied_spans": table["row"].n_unique(),
+            },
+            check_results=[
+                dg.AssetCheckResult(
+                    check_name=NO_COPIED_SPAN,
+                    passed=table.is_empty(),
+                    severity=dg.AssetCheckSeverity.WARN,
+                )
+            ],
+        )
+
+    return copied_spans
+
+
+def _compare(
+    dataset: str, candidate: pl.DataFrame, public_corpus: pl.DataFrame, store: SensitiveStore
+) -> pl.DataFrame:
+    """Every copied span as a row; **Privacy** it quotes private records."""
+    from dpsynth_assets.attacks.overlap import copied_spans
+
+    private = store.counted_internal(dataset, purpose="internal evaluation")
+    found = copied_spans(
+        candidate["text"].to_list() if "text" in candidate.columns else [],
+        ScoredSource(private=private, by_unit=True).span_holders,
+        public_corpus["text"].to_list(),
+    )
+    rows = [{"row": span.row, "words": " ".join(span.words)} for span in found]
+    return pl.DataFrame(rows, schema={"row": pl.Int64, "words": pl.String})

@@ -18,6 +18,8 @@ from dpsynth_assets.datasets import (
     standing,
     usable_cohorts,
 )
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, SensitiveStore
+from dpsynth_assets.sensitive.purging import PurgeRule, purge
 
 
 def partitions_of(dataset: str) -> dg.DynamicPartitionsDefinition:
@@ -73,3 +75,32 @@ def asset_of_cohort(cohort: str, folder: str, artifact: str) -> tuple[dg.AssetKe
     """Key and partition of a cohort's asset in the event log; None: it has no partitions."""
     dataset, partition = registered_part(cohort)
     return dg.AssetKey([dataset, folder, artifact]), partition
+
+
+# Cohorts that a run finished: what they kept of private data may go.
+
+
+LAST_STEP = ("audit", "privacy_statement")
+"""Everything that reads private data for a release comes before it."""
+
+
+def finished_datasets(instance: dg.DagsterInstance, run_id: str) -> list[str]:
+    """Datasets whose statement a run has written."""
+    records = instance.get_records_for_run(
+        run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
+    ).records
+    return sorted(
+        {
+            cohort_of_event(record.asset_key, record.partition_key)
+            for record in records
+            if record.asset_key is not None and tuple(record.asset_key.path[1:]) == LAST_STEP
+        }
+    )
+
+
+def purge_finished(instance: dg.DagsterInstance, run_id: str) -> list[str]:
+    """Purges the datasets that a successful run has finished; returns their names."""
+    datasets = finished_datasets(instance, run_id)
+    for dataset in datasets:
+        purge(SensitiveStore(), PurgeRule(dataset=dataset), PrivacyLedger().open().is_open)
+    return datasets

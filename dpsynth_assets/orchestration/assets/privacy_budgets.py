@@ -8,32 +8,26 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.datasets import (
-    PrivateDatasetSpec,
-    cohorts_of,
-    dataset_folders,
-    standing,
-)
+from dpsynth_assets.datasets import PrivateDatasetSpec, cohorts_of, dataset_folders, standing
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.orchestration.assets.keys import AGREES, AUDIT, AUDIT_TRAIL
-from dpsynth_assets.orchestration.assets.materialised import short_digest
 from dpsynth_assets.orchestration.assets.partitions import asset_of_cohort
 from dpsynth_assets.orchestration.dagster_internals import schedule_execution_time_iterator
-from dpsynth_assets.orchestration.metadata import code_references, compared
+from dpsynth_assets.orchestration.metadata import (
+    check_result,
+    code_references,
+    compared,
+    short_digest,
+)
 from dpsynth_assets.orchestration.resources.check_results import last_result, report_check
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.orchestration.resources.private_section import public_section
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.audit_table import LEVELS
 from dpsynth_assets.report.budget_page import budget_lines, budget_page, budget_table
-from dpsynth_assets.report.budgets import (
-    Budgets,
-    CohortBudget,
-    read_budgets,
-    with_findings,
-)
+from dpsynth_assets.report.budgets import Budgets, CohortBudget, read_budgets, with_findings
 from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.report.pages import page_address
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
@@ -204,7 +198,7 @@ def write_page(budgets: Budgets) -> None:
 
 
 def budget_definitions() -> dg.Definitions:
-    """The asset that shows all budgets, and its check."""
+    """The asset that shows all budgets, with its check."""
 
     @dg.asset(
         key=BUDGETS,
@@ -212,6 +206,14 @@ def budget_definitions() -> dg.Definitions:
         tags={PRIVACY: INTERNAL},
         metadata=code_references("dpsynth_assets.report.budgets.read_budgets"),
         kinds={"html"},
+        check_specs=[
+            dg.AssetCheckSpec(
+                BUDGETS_HOLD,
+                asset=BUDGETS,
+                description="No cohort has spent more than its total, and neither ledger nor "
+                "audits disagree.",
+            )
+        ],
         code_version=version_of("privacy budgets", 1),
         description=(
             "The budget of every cohort: ε (epsilon) spent and left, rounds left and the month in "
@@ -226,15 +228,7 @@ def budget_definitions() -> dg.Definitions:
     ) -> dg.MaterializeResult:
         budgets = budgets_now(ledger.open(), context.instance)
         write_page(budgets)
-        return dg.MaterializeResult(metadata=_metadata(budgets))
+        held = check_result(_EXPECTED, budgets.problems(), check_name=BUDGETS_HOLD)
+        return dg.MaterializeResult(metadata=_metadata(budgets), check_results=[held])
 
-    @dg.asset_check(asset=BUDGETS, name=BUDGETS_HOLD)
-    @public_section("Checking the privacy budgets")
-    def budgets_hold(
-        context: dg.AssetCheckExecutionContext, ledger: PrivacyLedger
-    ) -> dg.AssetCheckResult:
-        """No cohort has spent more than its total, and neither ledger nor audits disagree."""
-        problems = budgets_now(ledger.open(), context.instance).problems()
-        return dg.AssetCheckResult(passed=not problems, metadata=compared(_EXPECTED, problems))
-
-    return dg.Definitions(assets=[privacy_budgets], asset_checks=[budgets_hold])
+    return dg.Definitions(assets=[privacy_budgets])

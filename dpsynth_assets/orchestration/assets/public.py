@@ -1,8 +1,9 @@
-"""Assets of one public base: corpus, embedder, embeddings, cluster centres, language model.
+"""Assets of one public base: corpus, embedder, embeddings, centres, models, topics.
 
 None of them touches private data. A base is shared by every dataset that names it.
 """
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +15,30 @@ from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL, TEXT_EMBEDDER
-from dpsynth_assets.orchestration.assets.groups import public_group
-from dpsynth_assets.orchestration.assets.keys import public_key
-from dpsynth_assets.orchestration.assets.model_steps import model_step
+from dpsynth_assets.orchestration.assets.keys import public_group, public_ins, public_key
 from dpsynth_assets.orchestration.metadata import code_references
-from dpsynth_assets.orchestration.resources.models import Models
+from dpsynth_assets.orchestration.resources.model_pool import model_step
 from dpsynth_assets.orchestration.resources.private_section import public_section
-from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.public_base.documents import read_documents
 from dpsynth_assets.public_base.invented import invented_documents
 from dpsynth_assets.public_base.making import (
     embedded_documents,
     embedder_manifest,
+    fitted_topics,
+    generator_manifest,
     language_model_manifest,
     public_centers,
 )
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
+SHOWN_TOPICS = 20
+
+Make = Callable[[dg.AssetExecutionContext, Mapping[str, Any]], "dg.Output[Any]"]
+"""Makes an artifact of what a step is given and of the artifacts that it reads, by name."""
+
 
 def public_definitions(spec: PublicDataSpec) -> dg.Definitions:
-    """All assets of one public base; without a source its language model writes the corpus."""
+    """What every method reads; without a source the base's language model writes its corpus."""
     return dg.Definitions(
         assets=[
             _invented_corpus(spec) if spec.invents_documents else _public_corpus(spec),
@@ -45,172 +50,238 @@ def public_definitions(spec: PublicDataSpec) -> dg.Definitions:
     )
 
 
-def public_asset(spec: PublicDataSpec, artifact: str) -> dict[str, Any]:
-    """Key, group and tag that all assets of one public base have."""
-    return {
-        "key": public_key(spec.name, artifact),
-        "group_name": public_group(spec.name),
-        "tags": {PRIVACY: PUBLIC},
-    }
+def generation_definitions(spec: PublicDataSpec) -> dg.Definitions:
+    """What conditional generation reads: topic model and generator."""
+    return dg.Definitions(assets=[_topic_model(spec), _conditional_generator(spec)])
+
+
+def _asset(
+    spec: PublicDataSpec,
+    artifact: str,
+    title: str,
+    make: Make,
+    *,
+    code: str,
+    kinds: set[str],
+    version: tuple[Any, ...],
+    description: str,
+    reads: tuple[str, ...] = (),
+    resources: tuple[str, ...] = (),
+    step: Mapping[str, Any] | None = None,
+) -> dg.AssetsDefinition:
+    """One artifact; `title` says in a failure what its step did."""
+
+    @dg.asset(
+        key=public_key(spec.name, artifact),
+        group_name=public_group(spec.name),
+        tags={PRIVACY: PUBLIC},
+        metadata=code_references(code),
+        ins=public_ins(spec.name, *reads),
+        kinds=kinds,
+        code_version=version_of(*version),
+        description=description,
+        required_resource_keys=set(resources),
+        **(step or {}),
+    )
+    @public_section(title)
+    def made(context: dg.AssetExecutionContext, **upstream: Any) -> dg.Output[Any]:
+        return make(context, upstream)
+
+    return made
 
 
 def _public_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    @dg.asset(
-        **public_asset(spec, "public_corpus"),
-        metadata=code_references("dpsynth_assets.records.reading.read_public_records"),
+    return _asset(
+        spec,
+        "public_corpus",
+        f"Reading public base {spec.name!r}",
+        lambda _, __: _shown_documents(read_documents(spec)),
+        code="dpsynth_assets.records.reading.read_public_records",
         kinds={"polars", "parquet"},
-        code_version=version_of("corpus", spec.source, spec.max_documents),
+        version=("corpus", spec.source, spec.max_documents),
         description="Public documents (text, label) that clusters and topics are made of.",
     )
-    @public_section(f"Reading public base {spec.name!r}")
-    def public_corpus() -> dg.Output[pl.DataFrame]:
-        return _shown_documents(read_documents(spec))
-
-    return public_corpus
 
 
 def _invented_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    @dg.asset(
-        **public_asset(spec, "public_corpus"),
-        metadata=code_references("dpsynth_assets.models.invented_text.invent_documents"),
-        ins={
-            "public_language_model": dg.AssetIn(public_key(spec.name, "public_language_model")),
-        },
+    def make(context: dg.AssetExecutionContext, read: Mapping[str, Any]) -> dg.Output[Any]:
+        report = _progress(context, f"Inventing documents of public base {spec.name}")
+        model, models = read["public_language_model"], context.resources.models
+        return _shown_documents(invented_documents(spec, model, models, report))
+
+    return _asset(
+        spec,
+        "public_corpus",
+        f"Inventing documents of public base {spec.name!r}",
+        make,
+        code="dpsynth_assets.models.invented_text.invent_documents",
         kinds={"pytorch", "polars", "parquet"},
-        **model_step(spec, LANGUAGE_MODEL),
-        code_version=version_of("invented corpus", spec.domain, spec.invented, spec.max_documents),
+        version=("invented corpus", spec.domain, spec.invented, spec.max_documents),
         description=(
             "Public documents (text, label) that the language model wrote from the domain and the "
             "kinds of text the base declares, ε = 0: clusters, topics and first populations lie "
             "where such texts do."
         ),
+        reads=("public_language_model",),
+        resources=("models", "progress"),
+        step=model_step(spec, LANGUAGE_MODEL),
     )
-    @public_section(f"Inventing documents of public base {spec.name!r}")
-    def public_corpus(
-        context: dg.AssetExecutionContext,
-        public_language_model: dict,
-        models: Models,
-        progress: Progress,
-    ) -> dg.Output[pl.DataFrame]:
-        report = progress.start(context, f"Inventing documents of public base {spec.name}")
-        documents = invented_documents(spec, public_language_model, models, report)
-        return _shown_documents(documents)
 
-    return public_corpus
+
+def _progress(context: dg.AssetExecutionContext, title: str) -> Any:
+    return context.resources.progress.start(context, title)
 
 
 def _shown_documents(documents: pl.DataFrame) -> dg.Output[pl.DataFrame]:
     """The documents with their number and the first of them."""
     sample = documents.head(5).select("label", pl.col("text").str.slice(0, 160))
-    preview = markdown_table(sample.columns, sample.iter_rows())
-    return dg.Output(
-        documents,
-        metadata={
-            "dagster/row_count": documents.height,
-            "dpsynth/preview": dg.MetadataValue.md(preview),
-        },
-    )
+    preview = dg.MetadataValue.md(markdown_table(sample.columns, sample.iter_rows()))
+    shown = {"dagster/row_count": documents.height, "dpsynth/preview": preview}
+    return dg.Output(documents, metadata=shown)
 
 
 def _text_embedder(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    @dg.asset(
-        **public_asset(spec, "text_embedder"),
-        metadata=code_references("dpsynth_assets.models.text_embedder.TextEmbedder"),
-        kinds={"pytorch"},
-        code_version=version_of("embedder", spec.text_embedder),
-        description="The sentence embedder that every stage of this base shares.",
-    )
-    @public_section("Loading the text embedder")
-    def text_embedder(models: Models) -> dg.Output[dict]:
-        manifest = embedder_manifest(spec, models)
+    def make(context: dg.AssetExecutionContext, _: Mapping[str, Any]) -> dg.Output[Any]:
+        manifest = embedder_manifest(spec, context.resources.models)
         return dg.Output(manifest, metadata={k: v for k, v in manifest.items() if v is not None})
 
-    return text_embedder
+    return _asset(
+        spec,
+        "text_embedder",
+        "Loading the text embedder",
+        make,
+        code="dpsynth_assets.models.text_embedder.TextEmbedder",
+        kinds={"pytorch"},
+        version=("embedder", spec.text_embedder),
+        description="The sentence embedder that every stage of this base shares.",
+        resources=("models",),
+    )
 
 
 def _public_embeddings(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    @dg.asset(
-        **public_asset(spec, "public_embeddings"),
-        metadata=code_references("dpsynth_assets.models.text_embedder.TextEmbedder"),
-        ins={
-            "public_corpus": dg.AssetIn(public_key(spec.name, "public_corpus")),
-            "text_embedder": dg.AssetIn(public_key(spec.name, "text_embedder")),
-        },
-        kinds={"pytorch", "numpy"},
-        **model_step(spec, TEXT_EMBEDDER),
-        code_version=version_of("embeddings", spec.text_embedder),
-        description="Embeddings of the public corpus, float32 (N, d), unit length.",
-    )
-    @public_section("Embedding public documents")
-    def public_embeddings(
-        context: dg.AssetExecutionContext,
-        public_corpus: pl.DataFrame,
-        text_embedder: dict,
-        models: Models,
-        progress: Progress,
-    ) -> dg.Output[np.ndarray]:
-        report = progress.start(context, f"Embedding public documents with {text_embedder['name']}")
-        texts = public_corpus["text"].to_list()
-        embeddings = embedded_documents(spec.name, text_embedder, texts, models, report)
-        return dg.Output(
-            embeddings,
-            metadata={"rows": embeddings.shape[0], "dimension": embeddings.shape[1]},
-        )
+    def make(context: dg.AssetExecutionContext, read: Mapping[str, Any]) -> dg.Output[Any]:
+        embedder, texts = read["text_embedder"], read["public_corpus"]["text"].to_list()
+        report = _progress(context, f"Embedding public documents with {embedder['name']}")
+        made = embedded_documents(spec.name, embedder, texts, context.resources.models, report)
+        return dg.Output(made, metadata={"rows": made.shape[0], "dimension": made.shape[1]})
 
-    return public_embeddings
+    return _asset(
+        spec,
+        "public_embeddings",
+        "Embedding public documents",
+        make,
+        code="dpsynth_assets.models.text_embedder.TextEmbedder",
+        kinds={"pytorch", "numpy"},
+        version=("embeddings", spec.text_embedder),
+        description="Embeddings of the public corpus, float32 (N, d), unit length.",
+        reads=("public_corpus", "text_embedder"),
+        resources=("models", "progress"),
+        step=model_step(spec, TEXT_EMBEDDER),
+    )
 
 
 def _public_clusters(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    @dg.asset(
-        **public_asset(spec, "public_clusters"),
-        metadata=code_references("dpsynth_assets.clustering.fit_centers"),
-        ins={"public_embeddings": dg.AssetIn(public_key(spec.name, "public_embeddings"))},
+    def make(_: dg.AssetExecutionContext, read: Mapping[str, Any]) -> dg.Output[Any]:
+        from dpsynth_assets.clustering import nearest_center
+
+        embeddings = read["public_embeddings"]
+        centers = public_centers(spec, embeddings)
+        sizes = np.bincount(nearest_center(embeddings, centers), minlength=len(centers))
+        shown = {
+            "clusters": len(centers),
+            "smallest_public_cluster": int(sizes.min()),
+            "largest_public_cluster": int(sizes.max()),
+        }
+        return dg.Output(centers, metadata=shown)
+
+    return _asset(
+        spec,
+        "public_clusters",
+        "Clustering public documents",
+        make,
+        code="dpsynth_assets.clustering.fit_centers",
         kinds={"faiss", "numpy"},
-        code_version=version_of("clusters", spec.clusters),
+        version=("clusters", spec.clusters),
         description=(
             "Centres of k-means over public embeddings, float32 (K, d), unit length "
             "(Amin et al. 2025, Section 4.1, public centers)."
         ),
+        reads=("public_embeddings",),
     )
-    @public_section("Clustering public documents")
-    def public_clusters(public_embeddings: np.ndarray) -> dg.Output[np.ndarray]:
-        from dpsynth_assets.clustering import nearest_center
-
-        centers = public_centers(spec, public_embeddings)
-        sizes = np.bincount(nearest_center(public_embeddings, centers), minlength=len(centers))
-        return dg.Output(
-            centers,
-            metadata={
-                "clusters": len(centers),
-                "smallest_public_cluster": int(sizes.min()),
-                "largest_public_cluster": int(sizes.max()),
-            },
-        )
-
-    return public_clusters
 
 
 def _language_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
-    @dg.asset(
-        **public_asset(spec, "public_language_model"),
-        metadata=code_references("dpsynth_assets.models.smollm2.write_smollm2"),
+    return _asset(
+        spec,
+        "public_language_model",
+        "Opening the public language model",
+        lambda _, __: _shown_model(language_model_manifest(spec)),
+        code="dpsynth_assets.models.smollm2.write_smollm2",
         kinds={"pytorch", "huggingface"},
-        **model_step(spec),
-        code_version=version_of("language model", spec.language_model),
+        version=("language model", spec.language_model),
         description=(
             "The generator behind private prediction: SmolLM2 from its Python package, or a model "
             "of the hub or a folder."
         ),
+        step=model_step(spec),
     )
-    @public_section("Opening the public language model")
-    def public_language_model() -> dg.Output[dict]:
-        manifest = language_model_manifest(spec)
-        return dg.Output(manifest, metadata=shown_model(manifest))
-
-    return public_language_model
 
 
-def shown_model(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Shows where a model lies."""
+def _shown_model(manifest: dict[str, Any]) -> dg.Output[dict[str, Any]]:
+    """The manifest, and where the model lies."""
     path = str(manifest["path"])
-    return {"model": dg.MetadataValue.path(path) if Path(path).is_absolute() else path}
+    shown = dg.MetadataValue.path(path) if Path(path).is_absolute() else path
+    return dg.Output(manifest, metadata={"model": shown})
+
+
+def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
+    def make(context: dg.AssetExecutionContext, read: Mapping[str, Any]) -> dg.Output[Any]:
+        report = _progress(context, f"Topics of public base {spec.name}")
+        corpus, embeddings = read["public_corpus"], read["public_embeddings"]
+        models, embedder = context.resources.models, read["text_embedder"]
+        folder = fitted_topics(spec, corpus, embeddings, models, embedder, report)
+        topics = models.topic_model({"path": str(folder)})
+        words = map(", ".join, topics.keywords[:SHOWN_TOPICS])
+        shown = {
+            "topics": len(topics.keywords),
+            "dpsynth/topics": dg.MetadataValue.md(
+                markdown_table(("topic", "keywords"), enumerate(words))
+            ),
+            "dpsynth/path": dg.MetadataValue.path(str(folder)),
+        }
+        return dg.Output({"path": str(folder)}, metadata=shown)
+
+    return _asset(
+        spec,
+        "topic_model",
+        "Fitting the topic model",
+        make,
+        code="dpsynth_assets.models.topic_model.fitting.fit_topic_model",
+        kinds={"hdbscan", "numpy"},
+        version=("topic model", spec.topic_model),
+        description=(
+            "Topics of the public corpus, each with ten keywords, and a bin for what belongs to "
+            "none (Tan et al. 2025, Section 3.2)."
+        ),
+        reads=("public_corpus", "public_embeddings", "text_embedder"),
+        resources=("models", "progress"),
+        step=model_step(spec, TEXT_EMBEDDER),
+    )
+
+
+def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
+    declared = spec.conditional_generator
+    return _asset(
+        spec,
+        "conditional_generator",
+        "Making the conditional generator",
+        lambda _, read: _shown_model(generator_manifest(spec, read.get("public_language_model"))),
+        code="dpsynth_assets.models.conditional_generator.generator.load_conditional_generator",
+        kinds={"pytorch", "huggingface"},
+        version=("conditional generator", declared),
+        description=(
+            "The model that writes a document after its aspects (keywords, type), named weights or "
+            "the base's language model; fine-tuning starts here."
+        ),
+        reads=() if declared.kind == "pretrained" else ("public_language_model",),
+    )

@@ -13,12 +13,10 @@ import polars as pl
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.whole_folders import digest_of, replaced_whole, upload
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
-from dpsynth_assets.orchestration.assets.audit import audit_results
+from dpsynth_assets.orchestration.assets.audit import audit_results, recall_results
 from dpsynth_assets.orchestration.assets.audit_trail import written_files
-from dpsynth_assets.orchestration.assets.corpus_metadata import column_schema, sample_table
-from dpsynth_assets.orchestration.assets.keys import EVALUATION_REPORT
-from dpsynth_assets.orchestration.assets.method_assets import named
-from dpsynth_assets.orchestration.assets.secrets import recall_results
+from dpsynth_assets.orchestration.assets.keys import EVALUATION_REPORT, named
+from dpsynth_assets.orchestration.assets.stage_metadata import column_schema, sample_table
 from dpsynth_assets.orchestration.metadata import bound_down, bound_up, in_words
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up

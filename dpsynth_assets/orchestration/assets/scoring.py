@@ -5,15 +5,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
+import dagster as dg
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of, version_of_texts
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
-from dpsynth_assets.metrics.comparison import gap_fields, interval_rule, verdicts
+from dpsynth_assets.metrics.comparison import METRICS, gap_fields, interval_rule, verdicts
 from dpsynth_assets.metrics.evaluation import (
     REAL_DATA,
     CorpusScores,
@@ -26,23 +28,23 @@ from dpsynth_assets.metrics.evaluation import (
 from dpsynth_assets.metrics.leaders import ceiling_sentences, floor_sentences, leading_sentence
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
 from dpsynth_assets.models.text_embedder import TextEmbedder
-from dpsynth_assets.orchestration.assets.downstream_scoring import ScoredModel
 from dpsynth_assets.orchestration.assets.kept_scores import KeptScores, scores_version
-from dpsynth_assets.orchestration.assets.score_metadata import score_metadata
 from dpsynth_assets.orchestration.checks import read_canaries
 from dpsynth_assets.orchestration.resources.private_section import public_section
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.report import plots
+from dpsynth_assets.report.cells import format_cell
+from dpsynth_assets.report.pages import page_address
 from dpsynth_assets.report.render import render_report
 from dpsynth_assets.sensitive.scored_source import ScoredSource, sampled_source
 
 ProgressCallback = Callable[[float, str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CorpusToScore:
     """One corpus with what is known of its guarantee.
 
@@ -102,9 +104,8 @@ def score_corpora(
     opened = _Opened(manifest, models)
 
     def scores_of(corpus: CorpusToScore) -> CorpusScores:
-        rows = corpus.rows.sample(
-            min(settings.max_rows, corpus.rows.height), seed=settings.seed, shuffle=True
-        )
+        most = min(settings.max_rows, corpus.rows.height)
+        rows = corpus.rows.sample(most, seed=settings.seed, shuffle=True)
         texts, labels = rows["text"].to_list(), rows["label"].to_list()
 
         def compute() -> CorpusScores:
@@ -207,10 +208,10 @@ def write_report(
     ledger: Ledger,
     embedder_name: str,
     corpora: Sequence[CorpusToScore],
-    models: Sequence[ScoredModel] = (),
+    models: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Writes report and metrics into the owner-only reports folder; returns asset metadata."""
-    from dpsynth_assets.orchestration.assets.prediction_plots import prediction_pictures
+    from dpsynth_assets.orchestration.assets.method_plots import prediction_pictures
 
     table = report_table(scored, models)
     shown = _pictures(table, scored)
@@ -238,7 +239,7 @@ def write_report(
 
 
 def report_table(
-    scored: Sequence[Scored], models: Sequence[ScoredModel] = ()
+    scored: Sequence[Scored], models: Sequence[Mapping[str, Any]] = ()
 ) -> list[dict[str, Any]]:
     """One row a corpus, the real data first; gap shares against floor and ceiling; then models."""
     by_role: dict[str, CorpusScores] = {
@@ -253,7 +254,7 @@ def report_table(
         if entry.corpus is not None and entry.corpus.role == "corpus":
             row |= _gaps(entry.scores, by_role)
         rows.append(row)
-    return rows + [model.row() for model in models]
+    return rows + [dict(model) for model in models]
 
 
 def _guarantee(corpus: CorpusToScore | None) -> dict[str, Any]:
@@ -329,3 +330,60 @@ def _context(
         "embedder": embedder_name,
         "written": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
+
+
+# Scores of the internal report as metadata of its asset.
+#
+# **Privacy** Internal, as the report: scores are computed from private records without noise.
+# Numbers of rows stand only where rows were released: of real rows they would count private
+# records.
+
+
+def score_metadata(
+    cohort: str,
+    report: Path,
+    table: Sequence[Mapping[str, Any]],
+    told: Sequence[str],
+    pictures: Mapping[str, bytes],
+) -> dict[str, Any]:
+    """Puts scores where Dagster shows them.
+
+    Args:
+        cohort: Whose scores they are.
+        report: The written page.
+        table: Rows of the report's table.
+        told: Sentences below it.
+        pictures: Those that may be shown beside the asset.
+    """
+    metadata: dict[str, Any] = {
+        "dpsynth/report": dg.MetadataValue.url(page_address("reports", cohort, report.name)),
+        "dpsynth/scores": _score_table(table),
+        "dpsynth/verdicts": dg.MetadataValue.md("\n\n".join(told)),
+    }
+    for name, picture in pictures.items():
+        metadata[f"dpsynth/plot_{name}"] = dg.MetadataValue.md(plots.to_markdown(picture, name))
+    for row in table:
+        slug = row["name"].replace(" ", "_").replace("-", "_")
+        for metric in ("mauve", "accuracy"):
+            if row[metric] is not None:
+                metadata[f"dpsynth/{metric}/{slug}"] = float(row[metric])
+    return metadata
+
+
+_SHOWN = (
+    "name", "guarantee", "epsilon", "rows",
+    *(f"{prefix}{metric}" for metric in METRICS for prefix in ("", "gap_closed_")),
+)  # fmt: skip
+
+
+def _score_table(table: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    records = [dg.TableRecord({column: _cell(column, row) for column in _SHOWN}) for row in table]
+    columns = [dg.TableColumn(column, "string") for column in _SHOWN]
+    return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
+
+
+def _cell(column: str, row: Mapping[str, Any]) -> str:
+    value = row.get(column)
+    if value is None:
+        return "—"
+    return format_cell(column, value, row)

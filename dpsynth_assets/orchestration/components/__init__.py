@@ -1,6 +1,5 @@
 """Dagster components: one YAML file declares a private dataset or a public base."""
 
-from dpsynth_assets.orchestration.components.benchmark import Benchmark
-from dpsynth_assets.orchestration.components.declared import PrivateDataset, PublicData
+from dpsynth_assets.orchestration.components.declared import Benchmark, PrivateDataset, PublicData
 
 __all__ = ["Benchmark", "PrivateDataset", "PublicData"]

@@ -1,8 +1,14 @@
 """Definitions of one private dataset in the asset graph: assets, checks, schedules."""
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import dagster as dg
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, complete_cohort
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.attacks import attack_definitions
 from dpsynth_assets.orchestration.assets.audit import audit_definitions
@@ -10,15 +16,20 @@ from dpsynth_assets.orchestration.assets.automation import with_followed_checks
 from dpsynth_assets.orchestration.assets.corpora import method_definitions
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.assets.evaluation import evaluation_definitions
-from dpsynth_assets.orchestration.assets.evolution_plots import evolution_plot_definitions
-from dpsynth_assets.orchestration.assets.prediction_plots import prediction_plot_definitions
-from dpsynth_assets.orchestration.assets.secrets import secret_definitions
-from dpsynth_assets.orchestration.components.partitioned import partitioned_definitions
-from dpsynth_assets.orchestration.schedules import (
-    new_cohort_definitions,
-    newest_cohort_definitions,
-    regeneration_definitions,
+from dpsynth_assets.orchestration.assets.method_plots import (
+    evolution_plot_definitions,
+    prediction_plot_definitions,
 )
+from dpsynth_assets.orchestration.assets.partitions import partitions_of, show_partitions
+from dpsynth_assets.orchestration.dagster_internals import (
+    decorated_function,
+    replaced_op,
+    replaced_record,
+    with_attributes,
+)
+from dpsynth_assets.orchestration.resources.private_section import public_section
+from dpsynth_assets.orchestration.schedules.new_cohorts import new_cohort_definitions
+from dpsynth_assets.orchestration.schedules.regeneration import schedule_definitions
 
 
 def declared_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
@@ -27,30 +38,13 @@ def declared_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
     Raises:
         ValueError: If a method or a setting is unknown.
     """
-    if spec.cohorts is None:
-        return cohort_definitions(spec)
-    assets = partitioned_definitions(spec, cohort_assets)
-    keys = [
-        key
-        for part in assets.assets or ()
-        if isinstance(part, dg.AssetsDefinition)
-        for key in part.keys
-    ]
+    by_cohort = spec.cohorts is not None
+    assets = partitioned_definitions(spec, cohort_assets) if by_cohort else cohort_assets(spec)
+    keys = [key for part in _definitions(assets.assets) for key in part.keys]
     return dg.Definitions.merge(
         assets,
-        new_cohort_definitions(spec, keys),
-        newest_cohort_definitions(spec, plan_dataset(spec), keys),
-    )
-
-
-def cohort_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:
-    """Assets, checks and schedule of one dataset, from records to statement.
-
-    Raises:
-        ValueError: If a method or a setting is unknown.
-    """
-    return dg.Definitions.merge(
-        cohort_assets(spec), regeneration_definitions(spec, plan_dataset(spec))
+        *([new_cohort_definitions(spec, keys)] if by_cohort else []),
+        schedule_definitions(spec, plan_dataset(spec), keys),
     )
 
 
@@ -63,7 +57,6 @@ def cohort_assets(spec: PrivateDatasetSpec) -> dg.Definitions:
     plan = plan_dataset(spec)
     merged = dg.Definitions.merge(
         dataset_definitions(spec, plan),
-        secret_definitions(spec),
         *(method_definitions(spec, plan, planned) for planned in plan.methods),
         evaluation_definitions(spec, plan),
         *([prediction_plot_definitions(spec, plan)] if plan.predictions else []),
@@ -72,3 +65,109 @@ def cohort_assets(spec: PrivateDatasetSpec) -> dg.Definitions:
         attack_definitions(spec, plan),
     )
     return with_followed_checks(merged)
+
+
+# One set of assets for all cohorts of a dataset: a step does what its partition's cohort declares.
+#
+# The assets, checks and prices that the graph shows are built once, from the dataset's own file.
+# What a step does is built when it runs, from the declaration of the cohort that its partition
+# names: the same code, under the same names of account, release, file and store, as if the cohort
+# were a dataset of its own.
+
+
+Build = Callable[[PrivateDatasetSpec], dg.Definitions]
+"""Builds assets and checks of one cohort."""
+
+
+def partitioned_definitions(spec: PrivateDatasetSpec, build: Build) -> dg.Definitions:
+    """The assets and checks of a dataset that declares cohorts, with a partition for each cohort.
+
+    Args:
+        spec: The declaration, with `cohorts`.
+        build: Builds assets and checks, of the dataset for the graph and of a cohort for a step.
+    """
+    built = build(spec)
+    return dg.Definitions(
+        assets=[_partitioned(each, spec, build) for each in _definitions(built.assets)],
+        asset_checks=[_partitioned(each, spec, build) for each in _definitions(built.asset_checks)],
+    )
+
+
+def _definitions(parts: Any) -> list[dg.AssetsDefinition]:
+    return [each for each in parts or () if isinstance(each, dg.AssetsDefinition)]
+
+
+def _partitioned(
+    part: dg.AssetsDefinition, spec: PrivateDatasetSpec, build: Build
+) -> dg.AssetsDefinition:
+    """The same asset, or checks, with partitions and a step that looks its cohort up."""
+    partitions = partitions_of(spec.name)
+    checks = part.get_attributes_dict()["check_specs_by_output_name"]
+    step = _Step(spec, build, part.op.name)
+    return with_attributes(
+        part,
+        node_def=replaced_op(part.op, body=step.of(decorated_function(part.op))),
+        specs=[each.replace_attributes(partitions_def=partitions) for each in part.specs],
+        check_specs_by_output_name={
+            output: replaced_record(each, partitions_def=partitions)
+            for output, each in checks.items()
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of a partitioned dataset.
+
+    Attributes:
+        spec: The dataset.
+        build: Builds the cohort.
+        op: Name of the op in the dataset's own definitions.
+    """
+
+    spec: PrivateDatasetSpec
+    build: Build
+    op: str
+
+    def of(self, shown: Callable[..., Any]) -> Callable[..., Any]:
+        """A function with the signature of the dataset's own that runs the cohort's.
+
+        Dagster reads from a signature what to pass, so it stays; a context is put before it.
+        """
+        own = list(inspect.signature(shown).parameters.values())
+        takes_context = bool(own) and own[0].name == "context"
+        context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+        @functools.wraps(shown)
+        def step(context: Any, *arguments: Any, **named: Any) -> Any:
+            with public_section(self.spec.name):  # The calendar, names of files, declarations.
+                body = self._body_of(self._cohort(context))
+            return body(*([context] if takes_context else []), *arguments, **named)
+
+        step.__signature__ = inspect.Signature(own if takes_context else [context, *own])  # type: ignore[attr-defined]
+        return step
+
+    def _cohort(self, context: Any) -> CohortSpec:
+        """The cohort that the step's partition names.
+
+        Raises:
+            ValueError: The run names none, or more than one, or one that is not complete.
+        """
+        keys = list(context.partition_keys) if context.has_partition_key else []
+        if len(keys) != 1:
+            raise ValueError(
+                f"expected a run for one partition, got one for {len(keys) or 'none'}. Launch a "
+                "backfill with a run for each partition."
+            )
+        cohort = complete_cohort(self.spec, keys[0])
+        show_partitions(context.instance, self.spec.name, keys)
+        return cohort
+
+    def _body_of(self, cohort: CohortSpec) -> Callable[..., Any]:
+        """The function of the cohort's asset or check whose op has this op's name but for it."""
+        wanted = f"{cohort.name}{self.op.removeprefix(self.spec.name)}"
+        built = self.build(cohort)
+        for part in (*_definitions(built.assets), *_definitions(built.asset_checks)):
+            if part.op.name == wanted:
+                return decorated_function(part.op)
+        raise ValueError(f"expected a step {wanted} of {cohort.name}, got none.")

@@ -3,33 +3,46 @@
 A component is a strict pydantic model read from YAML, with its paths resolved.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import dagster as dg
+from dagster.components.core.component_tree import ComponentTree
+from dagster.components.core.context import ComponentDeclLoadContext
+from dagster.components.core.decl import (
+    ComponentDecl,
+    ComponentLoaderDecl,
+    DefsFolderDecl,
+    build_filesystem_component_decl_from_context,
+)
+from dagster.components.core.defs_module import ComponentPath, find_defs_or_component_yaml
 from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest, scaffold_with
 from pydantic import BaseModel
 
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec, dataset_folders, standing
+from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec, located, private_sources
 from dpsynth_assets.datasets.files import render_environment, resolve_paths
+from dpsynth_assets.datasets.problems import DatasetFileError
+from dpsynth_assets.datasets.standing import Standing
 from dpsynth_assets.datasets.template import dataset_template
-from dpsynth_assets.orchestration.components.planning_problems import require_plan
-from dpsynth_assets.orchestration.components.refused import contained
+from dpsynth_assets.orchestration.components.refused import RefusedFile, contained, require_plan
 
-SpecT = TypeVar("SpecT", PrivateDatasetSpec, PublicDataSpec)
+Spec = PrivateDatasetSpec | PublicDataSpec | BenchmarkSpec
 
 
-class DeclaredComponent(dg.Component, Generic[SpecT]):
+class DeclaredComponent(dg.Component):
     """A component whose attributes are exactly one declaration.
 
     Dagster's `Resolvable` would widen every field to `T | str`, which turns a violated bound into
     a TypeError without file and line; a plain model keeps pydantic's messages.
     """
 
-    model: type[SpecT]
-    spec: SpecT
+    model: ClassVar[type[Spec]]
+    produces: ClassVar[Sequence[str]] = ("asset",)
 
-    def __init__(self, spec: SpecT, file: Path) -> None:
+    def __init__(self, spec: Spec, file: Path) -> None:
         self.spec, self.file = spec, file
 
     @classmethod
@@ -38,17 +51,24 @@ class DeclaredComponent(dg.Component, Generic[SpecT]):
         return cls.model
 
     @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What the UI and `dg list components` show."""
+        return dg.ComponentTypeSpec(
+            description=cls.__doc__, tags=["dpsynth"], produces=[*cls.produces]
+        )
+
+    @classmethod
     def load(cls, attributes: Any, context: dg.ComponentLoadContext) -> Self:
         """Builds the component from its YAML file."""
-        values = (
-            {} if attributes is None else attributes.model_dump(mode="json", exclude_unset=True)
-        )
-        spec = cls.model.model_validate(render_environment(values))
-        file = Path(context.path) / "defs.yaml"
+        values = attributes.model_dump(mode="json", exclude_unset=True) if attributes else {}
+        spec, file = cls.model.model_validate(render_environment(values)), Path(context.path)
+        file /= "defs.yaml"
+        if isinstance(spec, BenchmarkSpec):
+            return cls(located(spec, file), file)
         return cls(resolve_paths(spec, file), file)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
-        """What the file declares; where that cannot be planned, an asset that says why."""
+        """What the file declares; where that cannot be used, an asset that says why."""
         return contained(self.file, lambda: file_definitions(self.spec, self.file))
 
 
@@ -63,37 +83,30 @@ class DatasetScaffolder(Scaffolder):
 
 
 @scaffold_with(DatasetScaffolder)
-class PrivateDataset(DeclaredComponent[PrivateDatasetSpec]):
+class PrivateDataset(DeclaredComponent):
     """Differentially private synthetic text from one private dataset."""
 
     model = PrivateDatasetSpec
-
-    @classmethod
-    def get_spec(cls) -> dg.ComponentTypeSpec:
-        """What the UI and `dg list components` show."""
-        return dg.ComponentTypeSpec(
-            description=cls.__doc__,
-            tags=["dpsynth"],
-            produces=["asset", "asset_check", "schedule", "sensor", "job"],
-        )
+    produces = ("asset", "asset_check", "schedule", "sensor", "job")
 
 
-class PublicData(DeclaredComponent[PublicDataSpec]):
+class PublicData(DeclaredComponent):
     """A public base that private datasets build on. Nothing in it reads private data."""
 
     model = PublicDataSpec
 
-    @classmethod
-    def get_spec(cls) -> dg.ComponentTypeSpec:
-        """What the UI and `dg list components` show."""
-        return dg.ComponentTypeSpec(description=cls.__doc__, tags=["dpsynth"], produces=["asset"])
+
+class Benchmark(DeclaredComponent):
+    """Methods of this project side by side: a partition for each dataset, method, ε and seed."""
+
+    model = BenchmarkSpec
 
 
-def file_definitions(spec: PrivateDatasetSpec | PublicDataSpec, file: Path) -> dg.Definitions:
+def file_definitions(spec: Spec, file: Path) -> dg.Definitions:
     """Everything that one declaration adds to the asset graph.
 
     Raises:
-        DatasetFileError: Its methods cannot be planned.
+        DatasetFileError: Its methods cannot be planned, or a benchmark names private records.
     """
     # Imported here: `dg list components` needs neither methods nor accounting.
     if isinstance(spec, PrivateDatasetSpec):
@@ -101,7 +114,76 @@ def file_definitions(spec: PrivateDatasetSpec | PublicDataSpec, file: Path) -> d
 
         require_plan(spec, file)
         return declared_definitions(spec)
-    from dpsynth_assets.orchestration.assets.public import public_definitions
-    from dpsynth_assets.orchestration.assets.public_generation import generation_definitions
+    if isinstance(spec, PublicDataSpec):
+        from dpsynth_assets.orchestration.assets import public
 
-    return dg.Definitions.merge(public_definitions(spec), generation_definitions(spec))
+        return dg.Definitions.merge(
+            public.public_definitions(spec), public.generation_definitions(spec)
+        )
+    from dpsynth_assets.orchestration.assets.benchmark import benchmark_definitions
+
+    if problems := private_sources(spec, file):
+        raise DatasetFileError(problems)
+    return benchmark_definitions(spec)
+
+
+# The folder of definitions, loaded by Dagster, where a broken dataset file harms itself alone.
+
+
+class DatasetTree(ComponentTree):
+    """Dagster's tree of components; a refused dataset file is replaced by what says why.
+
+    Dagster itself stops at the first file that it cannot read, and loads nothing.
+    """
+
+    def _get_filesystem_decl(self) -> ComponentDecl:
+        """The declarations below the folder, read once."""
+        place = ComponentPath.from_path(self.defs_module_path)
+        known: ComponentDecl | None = self.state_tracker.get_cache_data(place).component_decl
+        if known is None:
+            found = standing([self.defs_module_path, *dataset_folders()[1:]])
+            context = self.decl_load_context.for_component_loc(place)
+            known = _declaration(context, found)
+            if known is None:
+                raise ValueError(f"Expected definitions in {self.defs_module_path}, got none.")
+            self.state_tracker.set_cache_data(place, component_decl=known)
+        return known
+
+
+def _declaration(context: ComponentDeclLoadContext, found: Standing) -> ComponentDecl | None:
+    """The declaration of a file or a folder; a folder is descended into here, not by Dagster."""
+    path = context.path
+    own = find_defs_or_component_yaml(path)
+    if own is not None and own.resolve() in found.refused:
+        return _replaced(context, own.resolve(), found)
+    if own is not None or not path.is_dir():
+        return build_filesystem_component_decl_from_context(context)
+    children = {}
+    for child in sorted(path.iterdir()):
+        if child.name == "__pycache__" or child.name.startswith("."):
+            continue
+        inner = context.for_component_loc(ComponentPath.from_path(child))
+        if (declared := _declaration(inner, found)) is not None:
+            children[child] = declared
+    if not children:
+        return None
+    return DefsFolderDecl(
+        context=context,
+        loc=ComponentPath.from_path(path),
+        children=children,
+        source_tree=None,
+        component_file_model=None,
+    )
+
+
+def _replaced(context: ComponentDeclLoadContext, file: Path, found: Standing) -> ComponentDecl:
+    usable = [
+        partial(file_definitions, each.spec, file) for each in found.usable if each.path == file
+    ]
+
+    def load(_: ComponentDeclLoadContext) -> RefusedFile:
+        return RefusedFile(file, found.refused[file], usable)
+
+    return ComponentLoaderDecl(
+        context=context, loc=ComponentPath.from_path(context.path), component_node_fn=load
+    )

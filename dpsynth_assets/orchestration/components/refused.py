@@ -5,14 +5,14 @@ A refused file has no assets of its own, so nothing that it declares can run or 
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 
 import dagster as dg
 
-from dpsynth_assets.datasets import DatasetFileError, Problem
-from dpsynth_assets.orchestration.components.planning_problems import message_of
+from dpsynth_assets.datasets import DatasetFileError, PrivateDatasetSpec, Problem, suggest
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 PREFIX = "0_refused"
@@ -74,12 +74,6 @@ def refused_definitions(file: Path, problems: Sequence[Problem]) -> dg.Definitio
     return dg.Definitions(assets=[refused])
 
 
-def refused_by_file(problems: Mapping[Path, Sequence[Problem]]) -> dg.Definitions:
-    """Makes an asset of every refused file."""
-    parts = [refused_definitions(file, found) for file, found in problems.items()]
-    return dg.Definitions.merge(*parts) if parts else dg.Definitions()
-
-
 def contained(file: Path, build: Callable[[], dg.Definitions]) -> dg.Definitions:
     """Builds the definitions of a file; where that fails, the asset that says why.
 
@@ -111,3 +105,85 @@ def _quoted(text: str) -> str:
     """Text as a Markdown block that is shown as it is, HTML and links included, and wraps."""
     wrapped = (part for line in text.splitlines() for part in wrap(line, _COLUMNS) or [""])
     return "\n".join(f"    {part}" for part in wrapped)
+
+
+# What keeps the methods of a dataset file from being planned: then nothing of it can run.
+
+
+RESERVED_NAMES = ("public", "releases")
+"""First part of the keys of all public bases, and folder of all stored releases."""
+
+RESERVED_FOLDER = "shared"
+"""Part of the keys of what all methods of a cohort share."""
+
+
+def planning_problems(spec: PrivateDatasetSpec) -> list[Problem]:
+    """Reports unknown methods and settings, or why no plan can be made.
+
+    The caller names the file. A plan that refuses some of its methods is a plan: the others run.
+    Reads no record.
+    """
+    from dpsynth_assets.methods.planning import plan_dataset
+
+    if problems := [*_reserved_names(spec), *_settings_problems(spec)]:
+        return problems
+    try:
+        plan_dataset(spec)
+    except Exception as error:  # noqa: BLE001 - methods of other packages may raise anything
+        got = f"a refusal ({message_of(error).rstrip('.')})"
+        expected = "settings whose cost can be computed"
+        return [_problem("methods", expected, got, "Mend what it names.")]
+    return []
+
+
+def require_plan(spec: PrivateDatasetSpec, file: Path) -> None:
+    """Checks that a file can be planned.
+
+    Raises:
+        DatasetFileError: It cannot; with a line for each reason.
+    """
+    if problems := planning_problems(spec):
+        raise DatasetFileError([replace(problem, file=str(file)) for problem in problems])
+
+
+def message_of(error: Exception) -> str:
+    """The message of an error in one line; its type where it has none."""
+    text = " ".join(str(error.args[0] if error.args else "").split())
+    return text or type(error).__name__
+
+
+def _problem(field: str, expected: str, got: str, remedy: str) -> Problem:
+    return Problem(file="", field=field, expected=expected, got=got, remedy=remedy)
+
+
+def _reserved_names(spec: PrivateDatasetSpec) -> list[Problem]:
+    """Names that other parts of the asset graph have: keys and folders would coincide."""
+    given = [("name", spec.name, RESERVED_NAMES)]
+    given += [
+        (f"methods.{index}.name", method.key, (RESERVED_FOLDER,))
+        for index, method in enumerate(spec.methods)
+    ]
+    remedy = "Choose another name: this one is taken by another part of the installation."
+    return [
+        _problem(field, f"a name other than {name!r}", repr(name), remedy)
+        for field, name, reserved in given
+        if name in reserved
+    ]
+
+
+def _settings_problems(spec: PrivateDatasetSpec) -> list[Problem]:
+    from dpsynth_assets.methods.registry import REGISTRY, check_settings
+
+    problems = []
+    for index, method in enumerate(spec.methods):
+        field, name = f"methods.{index}", method.method
+        if name not in REGISTRY:
+            remedy = suggest(name, list(REGISTRY))
+            problems.append(_problem(f"{field}.method", "the name of a method", repr(name), remedy))
+            continue
+        expected, remedy = f"settings that {name!r} accepts", "Mend the method's name or settings."
+        problems += [
+            _problem(field, expected, message.rstrip("."), remedy)
+            for message in check_settings(name, method.settings)
+        ]
+    return problems

@@ -17,8 +17,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from dpsynth_assets.tags import RELEASE
 if TYPE_CHECKING:
     import dagster as dg
 
+
 SECONDS_BETWEEN_SIGNS, SECONDS_OF_SILENCE = 10.0, 180.0
 """How often a live run renews its lock file; how long one of another machine may miss to."""
 
@@ -36,34 +37,19 @@ _SUFFIX = ".lock"
 _held: dict[str, IO[str]] = {}
 """The lock of a launched run that this process executes; it ends with the process."""
 
-_OF_ONE_MACHINE = {
-    *(
-        "bcachefs",
-        "btrfs",
-        "ext2",
-        "ext3",
-        "ext4",
-        "f2fs",
-        "overlay",
-        "ramfs",
-        "tmpfs",
-        "xfs",
-        "zfs",
-    )
-}
+_OF_ONE_MACHINE = frozenset(
+    ["bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"]
+)
 """File systems on which a lock is seen by everybody who can see the file."""
 
 
 @contextmanager
 def alive(run_id: str) -> Iterator[None]:
     """Holds the lock of a run as long as it executes in this process."""
-    file, over = _locked(run_id), threading.Event()
-    threading.Thread(target=_sign, args=(file, over), name="sign-of-life", daemon=True).start()
-    with file:
+    with _locked(run_id):
         try:
             yield
         finally:
-            over.set()
             _path(run_id).unlink(missing_ok=True)
 
 
@@ -78,9 +64,6 @@ def hold_until_exit(run_id: str) -> None:
         _path(earlier).unlink(missing_ok=True)
         file.close()
     _held[run_id] = _locked(run_id)
-    threading.Thread(
-        target=_sign, args=(_held[run_id], threading.Event()), name="sign-of-life", daemon=True
-    ).start()
 
 
 def is_gone(run_id: str) -> bool:
@@ -192,16 +175,16 @@ def _locked(run_id: str) -> IO[str]:
         file.write(f"{socket.gethostname()}\n{_machine()}\n")
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
+    threading.Thread(target=_sign, args=[file], name="sign-of-life", daemon=True).start()
     return file
 
 
-def _sign(file: IO[str], over: threading.Event) -> None:
+def _sign(file: IO[str]) -> None:
     """Renews the time of a lock file until it is closed."""
-    while not over.wait(SECONDS_BETWEEN_SIGNS):
-        try:
+    with suppress(OSError, ValueError):  # Closed: the run is over.
+        while True:
+            time.sleep(SECONDS_BETWEEN_SIGNS)
             os.utime(file.fileno())
-        except (OSError, ValueError):  # Closed: the process executes another run.
-            return
 
 
 def _is_silent(file: IO[str]) -> bool:
@@ -246,3 +229,85 @@ def _folder() -> Path:
 
 def _path(run_id: str) -> Path:
     return _folder() / f"{run_id}{_SUFFIX}"
+
+
+# Watches what a run waits for: frees dead runs meanwhile, and says whom a long wait is for.
+
+
+POLL_SECONDS = 5.0
+LONG_WAIT_SECONDS = 10.0
+_SAID_AGAIN_SECONDS = 300.0
+
+
+@contextmanager
+def watched(
+    instance: "dg.DagsterInstance", run_id: str, say: Callable[[str], object]
+) -> Iterator[None]:
+    """Keeps a run from waiting for the dead, and says what it waits for, while it executes.
+
+    A run that waits for a place in a pool asks for it again and again, but nobody frees the places
+    of runs that are killed in the meantime where no daemon runs. So each run looks for them itself.
+
+    Args:
+        instance: Where runs and pools are recorded.
+        run_id: The run that executes in this process.
+        say: Takes a line for the log of the run or for the terminal; called from another thread.
+    """
+    from dpsynth_assets.orchestration.dagster_internals import rest_between_claims
+
+    rest_between_claims()
+    over, waits = threading.Event(), _Waits(instance, run_id)
+
+    def tell() -> None:
+        with suppress(Exception):  # A database that is away is the run's own to report.
+            for line in [*free_dead_runs(instance), *waits.lines()]:
+                say(line)
+
+    def watch() -> None:
+        while not over.wait(POLL_SECONDS):
+            tell()
+
+    tell()  # What runs that were killed before hold is free before the run asks.
+    watcher = threading.Thread(target=watch, name="watch-runs", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join(POLL_SECONDS)
+
+
+class _Waits:
+    """What one run has waited for, since when, and when that was said."""
+
+    def __init__(self, instance: "dg.DagsterInstance", run_id: str) -> None:
+        self._instance, self._run_id = instance, run_id
+        self._since: dict[str, float] = {}
+        self._said: dict[str, float] = {}
+
+    def lines(self) -> list[str]:
+        """A line for each pool that the run has waited for longer than `LONG_WAIT_SECONDS`."""
+        now, storage, lines = time.monotonic(), self._instance.event_log_storage, []
+        for pool in sorted(storage.get_concurrency_keys()):
+            info = storage.get_concurrency_info(pool)
+            # Steps of one run that wait for each other wait for nobody.
+            holders = info.active_run_ids | info.assigned_run_ids
+            if self._run_id not in info.pending_run_ids or holders == {self._run_id}:
+                self._since.pop(pool, None)
+                self._said.pop(pool, None)
+                continue
+            waited = now - self._since.setdefault(pool, now)
+            again = now - self._said.get(pool, -_SAID_AGAIN_SECONDS) >= _SAID_AGAIN_SECONDS
+            if waited + POLL_SECONDS > LONG_WAIT_SECONDS and again:
+                self._said[pool] = now
+                lines.append(self._line(pool, holders - {self._run_id}, info.slot_count + 1))
+        return lines
+
+    def _line(self, pool: str, holders: set[str], more: int) -> str:
+        runs = [self._instance.get_run_by_id(holder) for holder in sorted(holders)]
+        whose = "; ".join(describe(run) for run in runs if run is not None)
+        return (
+            f"Waits for a place in pool {pool}, which is held by {whose or 'nobody'}. A step that "
+            f"waits charges nothing. More places: DAGSTER_HOME={self._instance.root_directory} "
+            f"dagster instance concurrency set {pool} {more}"
+        )

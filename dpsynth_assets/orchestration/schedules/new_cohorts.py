@@ -18,11 +18,11 @@ import dagster as dg
 
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, usable_cohorts
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.orchestration.assets.groups import public_group
+from dpsynth_assets.orchestration.assets.keys import public_group
 from dpsynth_assets.orchestration.assets.launch import run_tags
 from dpsynth_assets.orchestration.assets.partitions import register_partitions
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
 from dpsynth_assets.orchestration.resources.private_section import public_section
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.orchestration.schedules.refusals import first_run_refusal
 from dpsynth_assets.privacy.ledger import Ledger
 

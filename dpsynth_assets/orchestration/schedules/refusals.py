@@ -18,11 +18,11 @@ from dpsynth_assets.privacy.ledger.terms import ZCDP
 def refusal_of(
     spec: PrivateDatasetSpec,
     plan: DatasetPlan,
-    chosen: Sequence[PlannedMethod],
+    chosen: Sequence[PlannedMethod | PlannedShared],
     ledger: Ledger,
     release: str,
 ) -> str | None:
-    """Gives the reason why the chosen methods may not be released again; None if all may.
+    """Gives the reason why the chosen parts may not be released again; None if all may.
 
     The whole round is asked for at once: two releases that fit one by one may not fit together.
     """
@@ -35,11 +35,7 @@ def refusal_of(
 
 def first_run_refusal(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger) -> str | None:
     """Gives the reason why a cohort may not be released first, shared histograms included."""
-    for planned in plan.methods:
-        if planned.plan.refusal is not None:
-            return f"{planned.folder}: {planned.plan.refusal}"
-    requests = [r for part in plan.parts for r in _requests(spec, part, "1")]
-    return _first_refusal(spec, plan, requests, ledger)
+    return refusal_of(spec, plan, plan.parts, ledger, "1")
 
 
 def pending_refusal(

@@ -1,83 +1,174 @@
-"""Scheduled regeneration: new releases by name, or a skip that says why the budget refuses."""
+"""The schedule of a dataset: a new release of its corpora, or why the budget refuses one.
 
-from collections.abc import Callable, Collection, Sequence
+Where the dataset declares cohorts, a tick registers what is complete and asks for the newest cohort
+alone: for its first run where it was never charged, else for a new release. Older cohorts stay as
+they are; the sensor for new cohorts, a backfill or a person asks for those.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.datasets import PrivateDatasetSpec, ScheduleSpec
+from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, ScheduleSpec, usable_cohorts
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.keys import AUDIT, EVALUATION, dataset_key
 from dpsynth_assets.orchestration.assets.launch import run_tags
-from dpsynth_assets.orchestration.resources.ledger import PrivacyLedger
+from dpsynth_assets.orchestration.assets.partitions import register_partitions
 from dpsynth_assets.orchestration.resources.private_section import public_section
-from dpsynth_assets.orchestration.schedules.refusals import refusal_of
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
+from dpsynth_assets.orchestration.schedules.new_cohorts import first_run
+from dpsynth_assets.orchestration.schedules.refusals import first_run_refusal, refusal_of
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
 from dpsynth_assets.report.budgets import rounds_left
-from dpsynth_assets.tags import ROUNDS
+from dpsynth_assets.tags import DEFAULT_RELEASE, ROUNDS
 
 
-def regeneration_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
-    """Job and schedule that regenerate a cohort's corpora, if the dataset file asks for them.
+def schedule_definitions(
+    spec: PrivateDatasetSpec, plan: DatasetPlan, assets: Sequence[dg.AssetKey]
+) -> dg.Definitions:
+    """Job and schedule that regenerate a dataset's corpora, if its file asks for them.
+
+    Args:
+        spec: The declaration.
+        plan: Its plan, which is that of each cohort but for names.
+        assets: Keys of the dataset's assets.
 
     Raises:
         ValueError: The schedule asks for rows, and none of its methods takes a number of rows.
     """
     if spec.schedule is None:
         return dg.Definitions()
-    declared = spec.schedule
-    chosen = [p for p in plan.methods if not declared.methods or p.folder in declared.methods]
-    settings = row_settings(spec, chosen, declared)
-    job = _regeneration_job(spec, chosen)
-    paid = {f"{spec.name}/{p.folder}/{stage}" for p in chosen for stage in p.plan.charges}
+    declared, by_cohort = spec.schedule, spec.cohorts is not None
+    folders = [
+        p.folder for p in plan.methods if not declared.methods or p.folder in declared.methods
+    ]
+    settings = _row_settings(spec, _chosen(plan, folders), declared)
+    job = dg.define_asset_job(
+        f"regenerate_{spec.name}",
+        selection=dg.AssetSelection.assets(
+            *(assets if by_cohort else _regenerated(assets, folders))
+        ),
+        description=f"The newest complete cohort of {spec.name}: it pays from its own budget."
+        if by_cohort
+        else f"New corpora of {spec.name}: each is a new release and pays from the budget.",
+        tags={"dagster/max_retries": "0"},
+    )
 
-    @declared_schedule(
-        spec,
-        declared,
-        job,
-        f"Regenerates {spec.name} while its budget allows; otherwise says why not. Declared "
+    @dg.schedule(
+        name=f"regenerate_{spec.name}_schedule",
+        job=job,
+        cron_schedule=declared.cron,
+        execution_timezone=declared.timezone,
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+        description=f"Materialises the newest complete cohort of {spec.name}; where that was "
+        "released before, regenerates it while its budget allows, and otherwise says why not."
+        if by_cohort
+        else f"Regenerates {spec.name} while its budget allows; otherwise says why not. Declared "
         f"rounds: {spec.budget.rounds}. Each tick says how many are left.",
     )
     @public_section(f"The schedule of {spec.name}")
     def regenerate(
         context: dg.ScheduleEvaluationContext, ledger: PrivacyLedger
     ) -> dg.RunRequest | dg.SkipReason:
-        tick, book = name_of_tick(context), ledger.open()
-        left = rounds_in_words(book, spec, plan, [planned.folder for planned in chosen])
-        context.log.info("Rounds of %s: %s.", spec.name, left)
-        release = open_release(book, spec.account, paid)
-        if release is None:
-            release, refusal = tick, refusal_of(spec, plan, chosen, book, tick)
-            if refusal is not None:
-                return dg.SkipReason(f"{refusal} Rounds: {left}. {what_decides(spec)}")
-        return dg.RunRequest(
-            run_key=f"{spec.name}:{tick}",
-            tags={**run_tags(spec.name, release, plan, paid), ROUNDS: left},
-            run_config=settings,
+        asked = spec
+        if by_cohort:
+            register_partitions(context.instance, spec)
+            if not (keys := usable_cohorts(spec)):
+                return dg.SkipReason(f"No cohort of {spec.name} is complete yet.")
+            asked = CohortSpec.of(spec, keys[-1])
+        # The release of a tick is named by its time in UTC: each hour is there once.
+        name = f"{context.scheduled_execution_time.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
+        tick = _Tick(
+            asked, plan_dataset(asked) if by_cohort else plan, folders, ledger.open(), name
         )
+        context.log.info("Rounds of %s: %s.", asked.name, tick.rounds)
+        return tick.asked(assets, settings)
 
     return dg.Definitions(jobs=[job], schedules=[regenerate])
 
 
-def declared_schedule(
-    spec: PrivateDatasetSpec, declared: ScheduleSpec, job: Any, description: str
-) -> Callable[[Callable[..., Any]], dg.ScheduleDefinition]:
-    """The decorator of the schedule that a dataset file declares; a person switches it on."""
-    return dg.schedule(
-        name=f"regenerate_{spec.name}_schedule",
-        job=job,
-        cron_schedule=declared.cron,
-        execution_timezone=declared.timezone,
-        default_status=dg.DefaultScheduleStatus.STOPPED,
-        description=description,
+def _chosen(plan: DatasetPlan, folders: Sequence[str]) -> list[PlannedMethod]:
+    return [planned for planned in plan.methods if planned.folder in folders]
+
+
+def _regenerated(assets: Sequence[dg.AssetKey], folders: Sequence[str]) -> list[dg.AssetKey]:
+    """The chosen methods from their paid stages on, with scores and statement."""
+    return [key for key in assets if key.path[1] in {*folders, EVALUATION, AUDIT}]
+
+
+@dataclass(frozen=True)
+class _Tick:
+    """A dataset, or its newest cohort, at one tick.
+
+    Attributes:
+        spec: The dataset or the cohort.
+        plan: Its plan.
+        folders: Methods that the schedule regenerates.
+        book: What was charged so far.
+        name: The release that the tick asks for.
+    """
+
+    spec: PrivateDatasetSpec
+    plan: DatasetPlan
+    folders: Sequence[str]
+    book: Ledger
+    name: str
+
+    @property
+    def rounds(self) -> str:
+        """How many rounds of the methods the budget still holds, e.g. "9 of 12 left"."""
+        account, rounds = self.book.account(self.spec.account), self.spec.budget.rounds
+        left = rounds_left(account, self.plan, rounds, self.folders)
+        return "a round costs no ε" if left is None else f"{left} of {rounds} left"
+
+    def asked(
+        self, assets: Sequence[dg.AssetKey], settings: dict[str, Any]
+    ) -> dg.RunRequest | dg.SkipReason:
+        """What the tick asks for: an open release, the first, or a new one; or why nothing."""
+        spec, plan, book, rounds = self.spec, self.plan, self.book, self.rounds
+        cohort = spec if isinstance(spec, CohortSpec) else None
+        chosen = _chosen(plan, self.folders)
+        paid = {f"{spec.name}/{p.folder}/{stage}" for p in chosen for stage in p.plan.charges}
+        all_paid = {each.asset for each in plan.releases}
+        release = open_release(book, spec.account, paid if cohort is None else all_paid)
+        never_charged = release == DEFAULT_RELEASE or book.account(spec.account) is None
+        if release is None:
+            refusal = (
+                first_run_refusal(spec, plan, book)
+                if cohort is not None and never_charged
+                else refusal_of(spec, plan, chosen, book, self.name)
+            )
+            if refusal is not None:
+                return dg.SkipReason(_told(spec, refusal, rounds))
+        if cohort is not None and never_charged:
+            request = first_run(cohort, assets)
+            return request.with_replaced_attrs(
+                run_key=f"{request.run_key}:{self.name}" if release else request.run_key,
+                tags={**request.tags, ROUNDS: rounds},
+                run_config=settings,
+            )
+        return dg.RunRequest(
+            run_key=f"{spec.name}:{self.name}",
+            asset_selection=None if cohort is None else _regenerated(assets, self.folders),
+            partition_key=None if cohort is None else cohort.part.key,
+            tags={**run_tags(spec.name, release or self.name, plan, paid), ROUNDS: rounds},
+            run_config=settings,
+        )
+
+
+def _told(spec: PrivateDatasetSpec, refusal: str, rounds: str) -> str:
+    """A refusal with the setting behind it, for a reader who has to change it."""
+    named = f"{spec.name}: {refusal}" if isinstance(spec, CohortSpec) else refusal
+    return (
+        f"{named} Rounds: {rounds}. budget.rounds is {spec.budget.rounds}: ε is shared among so "
+        "many rounds, and a schedule needs as many as it is to run, declared before the first "
+        "release."
     )
-
-
-def name_of_tick(context: dg.ScheduleEvaluationContext) -> str:
-    """The release that a tick asks for, by its time in UTC: each hour is there once."""
-    return f"{context.scheduled_execution_time.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
 
 
 def open_release(ledger: Ledger, account: str, assets: Collection[str]) -> str | None:
@@ -99,34 +190,7 @@ def open_release(ledger: Ledger, account: str, assets: Collection[str]) -> str |
     return min(waiting, key=lambda entry: entry.seq).release if waiting else None
 
 
-def rounds_in_words(
-    ledger: Ledger, spec: PrivateDatasetSpec, plan: DatasetPlan, methods: Sequence[str]
-) -> str:
-    """How many rounds of these methods the budget still holds, e.g. "9 of 12 left"."""
-    left = rounds_left(ledger.account(spec.account), plan, spec.budget.rounds, methods)
-    return "a round costs no ε" if left is None else f"{left} of {spec.budget.rounds} left"
-
-
-def what_decides(spec: PrivateDatasetSpec) -> str:
-    """The setting behind a refusal, for a reader who has to change it."""
-    return (
-        f"budget.rounds is {spec.budget.rounds}: ε is shared among so many rounds, and a schedule "
-        "needs as many as it is to run, declared before the first release."
-    )
-
-
-def _regeneration_job(spec: PrivateDatasetSpec, chosen: Sequence[PlannedMethod]) -> Any:
-    """The chosen methods from their paid stages on, with scores and statement."""
-    folders = [*(planned.folder for planned in chosen), EVALUATION, AUDIT]
-    return dg.define_asset_job(
-        f"regenerate_{spec.name}",
-        selection=dg.AssetSelection.key_prefixes(*([spec.name, folder] for folder in folders)),
-        description=f"New corpora of {spec.name}: each is a new release and pays from the budget.",
-        tags={"dagster/max_retries": "0"},
-    )
-
-
-def row_settings(
+def _row_settings(
     spec: PrivateDatasetSpec, chosen: Sequence[PlannedMethod], declared: ScheduleSpec
 ) -> dict[str, Any]:
     """Run config that asks for the declared rows wherever rows are free; {} without any.

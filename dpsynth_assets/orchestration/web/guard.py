@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+
 HOSTS_VARIABLE = "DPSYNTH_UI_HOSTS"
 _LOOPBACK_NAMES = ("localhost",)
 _PAGES_OF_NOBODY = ("/graphql", "/report_", "/logs/", "/download_debug/", "/notebook", "/dagit/")
@@ -65,18 +68,17 @@ class Guard:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": problem[:120]})
         else:
-            await _refuse(send, problem)
+            await PlainTextResponse(f"{problem}\n", 403)(scope, receive, send)
 
     def _problem(self, scope: Any) -> str | None:
-        headers = _headers(scope)
-        host = headers.get("host", [])
+        headers = Headers(scope=scope)
+        host = headers.getlist("host")
         if len(host) != 1 or not self._is_here(host[0], scope.get("server")):
             return (
                 f"Expected a request to the address of this server or a name in {HOSTS_VARIABLE}, "
                 "got another host. Add the name your proxy serves to that variable."
             )
-        origins = headers.get("origin", [])
-        if any(not _same_place(origin, host[0]) for origin in origins):
+        if not all(_same_place(origin, host[0]) for origin in headers.getlist("origin")):
             return "Expected a request of this server's own pages, got one of another origin."
         is_http = scope["type"] == "http"
         if not self._fetched_here(scope, headers, is_http=is_http):
@@ -96,30 +98,30 @@ class Guard:
         # A name that somebody points here is never the bare address of this connection.
         return _address(name) == address
 
-    def _fetched_here(self, scope: Any, headers: dict[str, list[str]], *, is_http: bool) -> bool:
+    def _fetched_here(self, scope: Any, headers: Headers, *, is_http: bool) -> bool:
         """Whether a browser says that one of our pages, or its user, asked for this.
 
         Clients that are no browser say nothing, and other sites may link to our pages.
         """
-        sites = headers.get("sec-fetch-site", [])
-        if all(site in ("same-origin", "none") for site in sites):
+        if all(site in ("same-origin", "none") for site in headers.getlist("sec-fetch-site")):
             return True
         return (
             is_http
             and scope["method"] in ("GET", "HEAD")
-            and headers.get("sec-fetch-mode") == ["navigate"]
-            and headers.get("sec-fetch-dest") == ["document"]
+            and headers.getlist("sec-fetch-mode") == ["navigate"]
+            and headers.getlist("sec-fetch-dest") == ["document"]
             and not self._path(scope).startswith(_PAGES_OF_NOBODY)
         )
 
-    def _method_problem(self, scope: Any, headers: dict[str, list[str]]) -> str | None:
+    def _method_problem(self, scope: Any, headers: Headers) -> str | None:
         method, path = scope["method"], self._path(scope)
         if method in ("GET", "HEAD"):
-            is_page = "text/html" in headers.get("accept", [""])[0]  # as Dagster reads it
+            is_page = "text/html" in headers.get("accept", "")  # as Dagster reads it
             if path.rstrip("/") == "/graphql" and not is_page:
                 return "Expected GraphQL by a POST of application/json, got a GET."
             return None
-        kinds = [kind.partition(";")[0].strip().lower() for kind in headers.get("content-type", [])]
+        sent = headers.getlist("content-type")
+        kinds = [kind.partition(";")[0].strip().lower() for kind in sent]
         if method != "POST" or kinds != ["application/json"]:
             return f"Expected a POST of application/json, got {method[:10]} of another type."
         if self._read_only and path.rstrip("/") != "/graphql":
@@ -128,13 +130,6 @@ class Guard:
 
     def _path(self, scope: Any) -> str:
         return str(scope["path"]).removeprefix(self._prefix)
-
-
-def _headers(scope: Any) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name, value in scope["headers"]:
-        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    return found
 
 
 def _split(host: str) -> tuple[str, str]:
@@ -175,13 +170,3 @@ def _with_headers(send: Any) -> Any:
         await send(message)
 
     return sending
-
-
-async def _refuse(send: Any, problem: str) -> None:
-    body = f"{problem}\n".encode()
-    headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": 403, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

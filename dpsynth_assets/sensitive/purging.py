@@ -19,13 +19,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.sensitive.fingerprints import Fingerprints
-from dpsynth_assets.sensitive.owner_only import abandoned_plain_folders
-from dpsynth_assets.sensitive.pass_tasks import INPUTS, left_for_workers
-from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below
+from dpsynth_assets.sensitive.private_files import (
+    PrivateFiles,
+    abandoned_plain_folders,
+    files_below,
+)
 from dpsynth_assets.sensitive.record_parts import EXCHANGE
+from dpsynth_assets.sensitive.store import StoredRecords
+from dpsynth_assets.sensitive.stored_parts import INPUTS, left_for_workers
 
 AFTER_SUCCESS_VARIABLE = "DPSYNTH_PURGE_AFTER_SUCCESS"
 """Environment variable: `1` purges a cohort once a run that wrote its statement has succeeded."""
@@ -63,7 +66,7 @@ class PurgeRule:
 
 
 def purge(
-    store: SensitiveStore,
+    store: StoredRecords,
     rule: PurgeRule,
     is_open: Callable[[str], bool],
     *,
@@ -90,7 +93,7 @@ def purge(
     return [*chosen, *plain]
 
 
-def kept_datasets(store: SensitiveStore) -> list[str]:
+def kept_datasets(store: StoredRecords) -> list[str]:
     """Names of the datasets that have a folder in the store."""
     files = files_below(store.base)
     return [each.name for each in files.matching(store.base, "[!.]*") if files.is_folder(each)]

@@ -15,39 +15,45 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import numpy as np
+import polars as pl
 
 from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.files.whole_files import write_whole
-from dpsynth_assets.methods.dataset_plan import DatasetPlan
-from dpsynth_assets.methods.stages import SHARED
+from dpsynth_assets.methods.capabilities import Evolves, capability
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.evolution.generations import generation_facts, read_generations
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.orchestration.assets.groups import level_group
 from dpsynth_assets.orchestration.assets.keys import (
+    EVALUATION,
+    PREDICTION_COSTS,
+    cohort_asset,
     dataset_key,
-    prediction_costs_key,
-    public_key,
+    part_asset,
+    public_ins,
+    shared_key,
 )
 from dpsynth_assets.orchestration.assets.published import (
     read_released,
     released_folder,
     released_rows_path,
 )
-from dpsynth_assets.orchestration.assets.released_values import stage_facts
 from dpsynth_assets.orchestration.assets.scoring import internal_facts
 from dpsynth_assets.orchestration.assets.stage_metadata import pictures_metadata
-from dpsynth_assets.orchestration.metadata import code_references
-from dpsynth_assets.orchestration.resources.private_section import private_section
+from dpsynth_assets.orchestration.resources.private_section import private_section, public_section
 from dpsynth_assets.orchestration.resources.progress import Progress
-from dpsynth_assets.orchestration.resources.release_store import ReleaseStore
-from dpsynth_assets.orchestration.resources.sensitive_store import SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import Models, ReleaseStore, SensitiveStore
 from dpsynth_assets.paths import home
+from dpsynth_assets.public_base.making import embedded_documents
 from dpsynth_assets.report.card_check import LABEL_FILE
-from dpsynth_assets.tags import INTERNAL, PRIVACY
+from dpsynth_assets.tags import INTERNAL
 
 if TYPE_CHECKING:
     from dpsynth_assets.metrics.clusterings import ClusteringScores
+    from dpsynth_assets.models.text_embedder import TextEmbedder
+
 
 KMEANS, PUBLIC_CENTERS = "k-means, not private", "public centres"
 REBALANCED = "rebalanced, labels aside"
@@ -74,23 +80,23 @@ def prediction_pictures(dataset: str) -> dict[str, bytes]:
 
 
 def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
-    ins = {"public_clusters": dg.AssetIn(public_key(spec.public_data, "public_clusters"))}
+    ins = public_ins(spec.public_data, "public_clusters")
     if plan.histogram is not None:
-        ins["cluster_histogram"] = dg.AssetIn(dataset_key(spec.name, SHARED, "cluster_histogram"))
+        ins["cluster_histogram"] = dg.AssetIn(shared_key(spec.name, "cluster_histogram"))
 
     @dg.asset(
-        key=prediction_costs_key(spec.name),
-        group_name=level_group(spec.name, INTERNAL),
-        owners=spec.owners,
-        tags={PRIVACY: INTERNAL},
-        metadata=code_references(
+        **cohort_asset(
+            spec,
+            EVALUATION,
+            PREDICTION_COSTS,
+            INTERNAL,
             "dpsynth_assets.metrics.clusterings.score_clusterings",
             "dpsynth_assets.report.prediction_plots.internal_pictures",
         ),
         ins=ins,
         deps=[
-            dataset_key(spec.name, SHARED, "private_records"),
-            dataset_key(spec.name, SHARED, "private_embeddings"),
+            shared_key(spec.name, "private_records"),
+            shared_key(spec.name, "private_embeddings"),
             *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora),
         ],
         kinds={"scikitlearn", "matplotlib"},
@@ -115,8 +121,7 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         from dpsynth_assets.report.prediction_plots import internal_pictures
 
         report = progress.start(context, f"{spec.name}: costs and clusterings")
-        released_counts = upstream.get("cluster_histogram")
-        histogram = None if released_counts is None else stage_facts(released_counts)
+        histogram = upstream.get("cluster_histogram", {}).get("facts")
         report(0.0, "clustering the records")
         scores = _scored_clusterings(spec, public_clusters, histogram, sensitive_store)
         facts = {
@@ -233,3 +238,141 @@ def _write(
     for name, content in contents.items():
         write_whole(folder / name, content)
     return folder
+
+
+# Course of an evolution, round by round, as metadata and pictures of a released asset.
+#
+# Reads the released generations and public text alone: post-processing, and charged nothing.
+
+
+ROUNDS = "rounds"
+"""Last part of the asset's key."""
+
+REFERENCE_ROWS = 1_000
+"""Public documents, the first of the public corpus, that survivors are compared with."""
+
+
+def evolution_plot_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
+    """One asset for each evolving method of a dataset."""
+    evolving = [(planned, capability(planned.method, Evolves)) for planned in plan.methods]
+    return dg.Definitions(
+        assets=[_rounds(spec, planned, own.stage) for planned, own in evolving if own is not None]
+    )
+
+
+def _rounds(
+    spec: PrivateDatasetSpec, planned: PlannedMethod, population: str
+) -> dg.AssetsDefinition:
+    name = f"{spec.name}/{planned.folder}/{ROUNDS}"
+
+    @dg.asset(
+        **part_asset(spec, planned, ROUNDS),
+        ins={
+            **public_ins(spec.public_data, "public_corpus", "text_embedder"),
+            population: dg.AssetIn(dataset_key(spec.name, planned.folder, population)),
+        },
+        kinds={"matplotlib", "polars"},
+        automation_condition=FOLLOWS_RELEASES,
+        code_version=version_of("rounds", planned.spec),
+        description=(
+            "Votes, survivors and Fréchet distance to public text of every round. Computed from "
+            "released votes and public text: charges nothing."
+        ),
+    )
+    @public_section(name)
+    def rounds(
+        context: dg.AssetExecutionContext,
+        release_store: ReleaseStore,
+        models: Models,
+        progress: Progress,
+        **upstream: Any,
+    ) -> dg.MaterializeResult:
+        report = progress.start(context, name)
+        stage: Mapping[str, Any] = upstream[population]
+        generations = read_generations(release_store.files(str(stage["reservation"])))
+        embedder = models.text_embedder(upstream["text_embedder"])
+        report(0.0, "embedding public text and survivors")
+        public_texts = upstream["public_corpus"]["text"].head(REFERENCE_ROWS).to_list()
+        public = embedded_documents(
+            spec.public_data, upstream["text_embedder"], public_texts, models, _silent
+        )
+        distances = round_distances(generations, public, embedder)
+        facts = {**generation_facts(generations), "frechet_distance": distances}
+        report(1.0, f"{facts['iterations']} rounds described")
+        noise_std = planned.plan.parameters.get("noise_std")
+        return dg.MaterializeResult(
+            metadata={
+                "dpsynth/rounds": dg.MetadataValue.md(rounds_table(facts)),
+                **_pictures(generations, stage["facts"]["labels"], facts, noise_std),
+            }
+        )
+
+    return rounds
+
+
+def round_distances(
+    generations: pl.DataFrame, public: np.ndarray, embedder: "TextEmbedder"
+) -> list[float | None]:
+    """Fréchet distance of each round's survivors to public text; None under two rows a side.
+
+    Args:
+        generations: Texts of all rounds, with how often each survived.
+        public: Embeddings of public texts, float32 (N, d).
+        embedder: Embeds the survivors.
+    """
+    from dpsynth_assets.metrics.embedding_distances import Moments, frechet_distance
+
+    survivors = generations.filter(pl.col("survived") > 0).partition_by(
+        "iteration", maintain_order=True
+    )
+    texts = sorted({text for frame in survivors for text in frame["text"].to_list()})
+    place = {text: row for row, text in enumerate(texts)}
+    if len(public) < 2:
+        return [None] * len(survivors)
+    embeddings, reference = embedder.embed(texts, public=True), Moments.of(public)
+    distances: list[float | None] = []
+    for frame in survivors:
+        rows = np.array([place[text] for text in frame["text"].to_list()])
+        features = embeddings[np.repeat(rows, frame["survived"].to_numpy())]
+        enough = len(features) >= 2
+        distances.append(frechet_distance(Moments.of(features), reference) if enough else None)
+    return distances
+
+
+def _silent(_share: float, _message: str) -> None:
+    """Takes progress that the step does not show."""
+
+
+def rounds_table(facts: Mapping[str, Any]) -> str:
+    """Markdown table: a line a round."""
+    head = ("round", "vote entropy (bits)", "new survivors", "votes", "Fréchet distance")
+    lines = []
+    columns = ("vote_entropy", "survivors_new", "votes_total", "frechet_distance")
+    for number, values in enumerate(zip(*(facts[name] for name in columns), strict=True), 1):
+        entropy, new, votes, distance = values
+        shown = "" if distance is None else f"{distance:.3f}"
+        lines.append((number, f"{entropy:.2f}", f"{new:.0%}", f"{votes:,.0f}", shown))
+    return markdown_table(head, lines)
+
+
+def _pictures(
+    generations: pl.DataFrame,
+    labels: list[str],
+    facts: Mapping[str, Any],
+    noise_std: float | None,
+) -> dict[str, dg.MetadataValue]:
+    from dpsynth_assets.report.evolution_plots import TITLES, evolution_pictures
+    from dpsynth_assets.report.plots import to_markdown
+
+    distances = facts["frechet_distance"]
+    pictures = evolution_pictures(
+        generations,
+        labels,
+        facts["vote_entropy"],
+        noise_std=noise_std,
+        distances=None if None in distances else distances,
+    )
+    return {
+        f"dpsynth/plot_{name}": dg.MetadataValue.md(to_markdown(png, TITLES[name]))
+        for name, png in pictures.items()
+    }
