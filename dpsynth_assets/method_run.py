@@ -19,7 +19,7 @@ from dpsynth_assets.methods.inputs import ProgressCallback, Released
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.registry import bound_method
-from dpsynth_assets.paths import begin_home, home
+from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.public_base import PublicBase
@@ -255,5 +255,4 @@ def _refuse_repeated(field_name: str, arguments: Iterable[str], fields: Iterable
 
 def _own_ledger() -> Ledger:
     """Opens the ledger of this installation, as its assets do."""
-    begin_home()
     return opened_ledger(home().ledger_url)

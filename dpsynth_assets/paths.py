@@ -10,6 +10,7 @@ published corpus; what is private or internal stays under `DPSYNTH_HOME` whateve
 
 import os
 import posixpath
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
@@ -17,9 +18,17 @@ from urllib.parse import SplitResult, urlsplit
 from upath import UPath
 
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.format import FORMAT, require_format
+from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
 
 SENSITIVE_VARIABLE = "DPSYNTH_SENSITIVE_URL"
 """Environment variable: where the sensitive store lies in an object store."""
+
+MARK = "format"
+"""File of a home or store that says its format."""
+
+_HELD = ("sensitive", "artifacts", "released")
+"""Folders of a home that is not new."""
 
 _CONDITIONAL = ("s3", "gs")
 """Object stores that write only where nothing is, in one step; of others that is not known."""
@@ -189,10 +198,48 @@ def project_root() -> Path:
 
 
 def home() -> Home:
-    """Resolves DPSYNTH_HOME."""
-    return Home(Path(os.environ.get("DPSYNTH_HOME", project_root() / ".dpsynth")).resolve())
+    """Opens DPSYNTH_HOME; a new one is begun for its owner alone, whatever the umask.
+
+    Raises:
+        FormatError: It is of another format; nothing was written to it.
+        PrivacyError: It cannot be read, or there is none and none can be made.
+    """
+    root = Path(os.environ.get("DPSYNTH_HOME", project_root() / ".dpsynth")).resolve()
+    try:
+        begin(root, lambda: any((root / name).exists() for name in _HELD))
+    except OSError as error:
+        raise PrivacyError(
+            f"Expected a home that can be read and written to, got {root} ({error.strerror}). Set "
+            "DPSYNTH_HOME to a folder of your own."
+        ) from None
+    return Home(root)
 
 
-def begin_home() -> None:
-    """Makes a new home for its owner alone, in a process whose umask is not ours to set."""
-    home().root.mkdir(mode=0o700, parents=True, exist_ok=True)
+def begin(place: Folder, holds_any: Callable[[], bool]) -> None:
+    """Refuses a home or store of another format; gives a new one the mark of ours.
+
+    Args:
+        place: The home or store.
+        holds_any: Says whether anything of a home or store lies there. It is asked before the mark
+            is read, since another process that begins it writes the mark first.
+
+    Raises:
+        FormatError: It has another mark, or none and is not new.
+    """
+    held, mark = holds_any(), place / MARK
+    try:
+        require_format(place, mark.read_text().strip())
+    except FileNotFoundError:
+        if held:
+            require_format(place, None)
+        _write(mark)
+
+
+def _write(mark: Folder) -> None:
+    content = f"{FORMAT}\n"
+    if not isinstance(mark, Path):
+        mark.write_text(content)
+        return
+    with replaced(owner_folder(mark.parent) / MARK, only_if_absent=True) as new:
+        new.write_text(content)
+        new.chmod(mark.parent.stat().st_mode & 0o666)  # Who may read the folder may read its mark.

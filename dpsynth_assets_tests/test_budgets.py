@@ -32,7 +32,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PlanChangedError
 from dpsynth_assets.privacy.ledger import GENESIS, Ledger, sqlite_path
 from dpsynth_assets.report.budget_page import budget_page, budget_table, until
-from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets, rounds_left
+from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets
 from dpsynth_assets.report.pages import Bar
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
 from dpsynth_assets_tests.assets.declared_cases import letters
@@ -155,16 +155,6 @@ def test_no_round_is_left_under_terms_that_the_ledger_would_not_charge(ledger, a
     assert row(read_budgets(ledger, [others]), "letters").rounds_left == 0
     plan = plan_dataset(others)
     assert refusal_of(others, plan, plan.methods, ledger, "2") is not None
-
-
-def test_no_round_is_left_of_a_plan_pinned_at_the_price_of_older_noise(ledger):
-    budget = {"epsilon": 6.0, "delta": 1e-6, "rounds": 3, "accountant": "tight"}
-    charge_round(ledger, letters(budget=budget), "1")
-    account = ledger.account("letters")
-    assert rounds_left(account, plan_dataset(letters(budget=budget)), 3) == 2
-    account.older_plan_json = "[]"
-    cheaper = plan_dataset(letters(budget=budget | {"epsilon": 5.0}))
-    assert rounds_left(account, cheaper, 3) == 0
 
 
 def test_of_several_schedules_that_pay_from_one_account_no_common_number_is_told(ledger):

@@ -14,7 +14,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.label import corpus_label
-from dpsynth_assets.report.label_assumptions import EMBEDDED, NEAREST, UNKNOWN
+from dpsynth_assets.report.label_assumptions import EMBEDDED, NEAREST
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
 
 HISTOGRAM = "tickets/shared/cluster_histogram"
@@ -39,23 +39,6 @@ def test_a_label_names_the_arithmetic_of_the_embeddings_it_rests_on(ledger, arit
     expected = EMBEDDED[arithmetic].format(model="a model", device="cuda")
     assert [line for line in said if "embedded" in line] == [expected]
     assert said.count(NEAREST) == 1
-    assert UNKNOWN not in said
-
-
-@pytest.mark.parametrize(
-    ("asset", "inputs"),
-    [
-        (HISTOGRAM, {}),
-        ("tickets/shared/topic_histogram", {}),
-        ("tickets/mean_clustered/candidate_corpus", {"cluster_histogram": "r-1"}),
-        ("tickets/aug_pe/votes", {"text_embedder": "abc"}),
-    ],
-)
-def test_an_older_charge_that_may_rest_on_embeddings_says_that_nothing_is_known(
-    ledger, asset, inputs
-):
-    old = release(ledger, asset=asset, parameters={"inputs": inputs})
-    assert UNKNOWN in corpus_label(ledger.entries(), old)["assumptions"]
 
 
 def test_charges_without_embeddings_and_free_rows_say_nothing_of_them(ledger):
@@ -98,7 +81,7 @@ def test_embeddings_of_unknown_make_are_refused_before_a_charge(tmp_path):
     store.write_embeddings("tickets", "source", rows, "v1", {"arithmetic": "int8"})
     store.require_stated_embeddings("tickets")
     assert store.embeddings_rest_on("tickets") == {"embeddings": {"arithmetic": "int8"}}
-    store.write_embeddings("tickets", "source", rows, "v2")  # As versions before 0.2.0 did.
+    store.write_embeddings("tickets", "source", rows, "v2")
     assert store.embeddings_rest_on("tickets") == {}
     with pytest.raises(PrivacyError, match=r"Materialise tickets/shared/private_embeddings"):
         store.require_stated_embeddings("tickets")

@@ -3,21 +3,17 @@
 import dagster as dg
 import pytest
 
-from dpsynth_assets.defs.sensors import killed_runs_sensor
-from dpsynth_assets.orchestration.instance import dagster_instance
 from dpsynth_assets.orchestration.resources import model_pool as module
-from dpsynth_assets.orchestration.resources.executors import declared_executor
 from dpsynth_assets.orchestration.resources.model_pool import (
-    FORMER_POOLS,
     GPU_POOL,
     GPU_VARIABLE,
     PROCESSOR_POOL,
-    carry_over_limit,
     model_op_tags,
     model_pool,
 )
 
 NVIDIA = "nvidia.com/gpu"
+BOTH = {PROCESSOR_POOL, GPU_POOL}
 ONE_PLACE = {"concurrency": {"pools": {"default_limit": 1}}}
 
 
@@ -68,88 +64,6 @@ def test_a_ray_executor_reads_the_number_of_devices(monkeypatch):
     configs = pytest.importorskip("dagster_ray.configs")
     monkeypatch.setenv(GPU_VARIABLE, NVIDIA)
     assert configs.RayExecutionConfig.from_tags(op_tags(2)).num_gpus == 2
-
-
-# Places that were set under the pool's former name
-
-
-def places(instance):
-    return {pool.name: pool.limit for pool in instance.event_log_storage.get_pool_limits()}
-
-
-def job() -> dg.JobDefinition:
-    @dg.op
-    def step() -> None: ...
-
-    @dg.job(executor_def=declared_executor())
-    def run() -> None:
-        step()
-
-    return run
-
-
-def in_the_daemon(instance):
-    skipped = killed_runs_sensor()(dg.build_sensor_context(instance=instance))
-    assert "a pool for each kind of device" in skipped.skip_message
-
-
-def in_a_run(instance):
-    assert dg.execute_job(dg.reconstructable(job), instance).success
-
-
-BOTH = {PROCESSOR_POOL, GPU_POOL}
-
-
-@pytest.mark.parametrize("former", FORMER_POOLS)
-@pytest.mark.parametrize("who", [in_the_daemon, in_a_run])
-def test_places_that_were_set_are_kept(who, former, tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("DPSYNTH_EXECUTOR", "in_process")
-    with dg.DagsterInstance.local_temp(str(tmp_path), overrides=ONE_PLACE) as instance:
-        instance.event_log_storage.set_concurrency_slots(former, 3)
-        who(instance)
-        assert [places(instance)[name] for name in BOTH] == [3, 3]
-
-
-def test_places_of_the_later_name_come_before_those_of_the_earlier(tmp_path):
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        for name, count in zip(FORMER_POOLS, (2, 3), strict=True):
-            instance.event_log_storage.set_concurrency_slots(name, count)
-        carry_over_limit(instance)
-        assert [places(instance)[name] for name in BOTH] == [2, 2]
-
-
-def test_the_command_line_says_what_it_kept(tmp_path, monkeypatch, capsys):
-    from rich.console import Console
-
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
-    with dagster_instance() as instance:
-        instance.event_log_storage.set_concurrency_slots("gpu", 2)
-    with dagster_instance(Console()) as instance:
-        assert places(instance) == {"gpu": 2, PROCESSOR_POOL: 2, GPU_POOL: 2}
-    said = " ".join(capsys.readouterr().out.split())
-    assert "models_on_gpus have the 2 places that were set for gpu" in said
-    with dagster_instance(Console()):
-        assert capsys.readouterr().out == ""
-
-
-def test_places_set_for_a_new_name_stay(tmp_path):
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        instance.event_log_storage.set_concurrency_slots("gpu", 3)
-        instance.event_log_storage.set_concurrency_slots(PROCESSOR_POOL, 1)
-        assert "models_on_gpus has the 3 places" in carry_over_limit(instance)
-        assert places(instance) == {"gpu": 3, PROCESSOR_POOL: 1, GPU_POOL: 3}
-        assert carry_over_limit(instance) is None
-
-
-def test_a_default_is_no_decision_to_carry_over(tmp_path):
-    """The former pool had as many places as every pool of the instance: so have the new ones."""
-    with dg.DagsterInstance.local_temp(str(tmp_path), overrides=ONE_PLACE) as instance:
-        instance.event_log_storage.initialize_concurrency_limit_to_default("models")
-        assert places(instance) == {"models": 1}
-        assert carry_over_limit(instance) is None
-        assert places(instance) == {"models": 1}
 
 
 # A pool for each kind of device

@@ -138,14 +138,6 @@ def test_counts_before_and_after_rebalancing_stand_at_the_same_centre():
     assert [part[0] for part in counts["all"]] == [3, 4]
 
 
-def test_a_release_without_counts_before_shows_those_after():
-    facts = {"labels": ["x"], "centers": [[1, 3]], "dp_counts": [[-2, 7]]}
-    before, after = pictures.rebalanced_counts(facts)["x"]
-    assert np.isnan(before).all()
-    assert after.tolist() == [7, -2]
-    assert size_of(pictures.rebalancing_plot(pictures.rebalanced_counts(facts)))
-
-
 # Pictures
 
 
@@ -302,12 +294,17 @@ def installation(tmp_path_factory):
     ROWS.write_parquet(folder / "data" / "train-00000-of-00001.parquet")
     (folder / "privacy_label.json").write_text(json.dumps({"subject": {"reservation": "paid"}}))
     releases.save("paid", FACTS, ROWS)
-    histogram = {"labels": ["x", "y"], "centers": [[0, 2], [1, 2]], "dp_counts": [[9, 3], [8, -1]]}
+    histogram = {
+        "labels": ["x", "y"],
+        "centers": [[0, 2], [1, 2]],
+        "dp_counts": [[9, 3], [8, -1]],
+        "dp_counts_before": [[8, 0, 2], [0, 7, -1]],
+    }
     centers = unit(draw.normal(size=(4, 8)))
     key = dataset_key("letters", SHARED, "cluster_histogram")
     parents = [
         upstream(public_key("tiny", "public_clusters"), "public", centers),
-        upstream(key, RELEASED, histogram, "laplace"),
+        upstream(key, RELEASED, {"facts": histogram}, "laplace"),
     ]
     yield SimpleNamespace(home=home, store=store, releases=releases, parents=parents)
     patch.undo()
@@ -391,17 +388,14 @@ def coins(records, centers, kept, labels, noise):
     return embeddings, public, own, facts
 
 
-@pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize(
     ("records", "centers", "kept", "labels", "noise"),
     [(3000, 24, 4, 3, 2), (20_000, 100, 10, 4, 10)],
 )
 def test_rebalanced_clusters_say_nothing_of_labels_that_are_coins(
-    records, centers, kept, labels, noise, before
+    records, centers, kept, labels, noise
 ):
     embeddings, public, own, facts = coins(records, centers, kept, labels, noise)
-    if not before:
-        del facts["dp_counts_before"]
     found = assets.rebalanced_clusters(embeddings, public, facts)
     assert len(np.unique(found)) == kept
     assert agreement(own, found).v_measure < 0.05

@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from dpsynth_assets.cli.terminal import AsJson, complain, say, show_json, show_table
+from dpsynth_assets.cli.terminal import AsJson, complain, show_json, show_table
 from dpsynth_assets.files.whole_files import owner_folder, replaced
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.format import FormatError
 from dpsynth_assets.privacy.ledger import (
     Checkpoint,
     CohortSpend,
@@ -188,7 +189,6 @@ def _print_tables(told: History) -> None:
         numeric=of_cohort,
         width=160,
     )
-    say(*(f"Cohort {each.cohort}: {each.restated}." for each in told.cohorts if each.restated))
     of_dataset = ("ε guaranteed", "ε spent (reading)", "δ", "cohorts")
     if told.datasets:
         show_table(
@@ -372,14 +372,16 @@ def _require_reason(because: str) -> None:
 
 
 def _refuse_newer(place: Path, url: str, held: dict[int, str]) -> None:
-    """Refuses to put a copy in the place of a ledger that is whole and holds more.
+    """Refuses to put a copy in the place of one that is whole and holds more, or of another format.
 
-    Entries of another version are entries, too: those that this one cannot read are kept.
+    What is not even a charge is an entry, too.
     """
     if not place.exists() or place.stat().st_size == 0:
         return
     try:
         entries = Ledger(url).entries()
+    except FormatError:
+        raise
     except PrivacyError:
         return  # It cannot be read: that is why it is restored.
     more = [entry.seq for entry in entries if held.get(entry.seq) != entry.hash]

@@ -132,11 +132,8 @@ def killed_runs_sensor() -> dg.SensorDefinition:
 
     def free_killed_runs(context: dg.SensorEvaluationContext) -> str:
         from dpsynth_assets.orchestration.resources.live_runs import free_dead_runs
-        from dpsynth_assets.orchestration.resources.model_pool import carry_over_limit
 
-        carried = carry_over_limit(context.instance)
-        lines = [*([carried] if carried else []), *free_dead_runs(context.instance)]
-        return " ".join(lines) or "No run was killed."
+        return " ".join(free_dead_runs(context.instance)) or "No run was killed."
 
     return _ticking(
         "free_killed_runs",

@@ -41,7 +41,7 @@ class ClusterHistogram:
         dp_counts: Noisy counts aligned with `centers`, after records were assigned to kept centres
             only; may be negative.
         dp_counts_before: For each label the noisy counts of all K public centres, from which the
-            kept ones were chosen; empty in releases stored before these counts were kept.
+            kept ones were chosen; empty where nobody asks.
     """
 
     labels: tuple[str, ...]
@@ -70,12 +70,12 @@ class ClusterHistogram:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "ClusterHistogram":
-        """Reads what `to_json` wrote, also before it wrote counts before rebalancing."""
+        """Reads what `to_json` wrote."""
         return cls(
             labels=tuple(data["labels"]),
             centers=_whole_numbers(data["centers"]),
             dp_counts=_whole_numbers(data["dp_counts"]),
-            dp_counts_before=_whole_numbers(data.get("dp_counts_before", ())),
+            dp_counts_before=_whole_numbers(data["dp_counts_before"]),
         )
 
 

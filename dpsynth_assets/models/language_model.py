@@ -14,9 +14,6 @@ from typing import Any
 
 from dpsynth_assets.models.document_format import PAPER_PT, PLAIN_PT, DocumentFormat
 
-_TRAINED_HERE = "document_format.json"
-"""Beside models that earlier versions trained; their prompts had a format of their own."""
-
 BYTES_PER_PARAMETER = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -177,11 +174,6 @@ def _require_source(source: str) -> None:
     """Refuses a missing folder before the hub client turns it into a puzzling message."""
     folder = Path(source)
     if folder.is_dir():
-        if (folder / _TRAINED_HERE).exists():
-            raise LanguageModelError(
-                f"Expected a language model that others trained in {folder}, got one that an "
-                "earlier version trained; materialise its public base again, or name another."
-            )
         if (folder / "config.json").is_file():
             return
         raise LanguageModelError(

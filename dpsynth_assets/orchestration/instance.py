@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpsynth_assets.orchestration.resources.live_runs import free_dead_runs
-from dpsynth_assets.orchestration.resources.model_pool import carry_over_limit
 from dpsynth_assets.paths import home, project_root
 
 if TYPE_CHECKING:
@@ -44,8 +43,7 @@ def dagster_instance(console: "Console | None" = None) -> "Iterator[dg.DagsterIn
     import dagster as dg
 
     with dg.DagsterInstance.get() as instance:
-        carried = carry_over_limit(instance)
-        for line in [*([carried] if carried else []), *free_dead_runs(instance)]:
+        for line in free_dead_runs(instance):
             if console is not None:
                 console.print(line, highlight=False, soft_wrap=True)
         yield instance

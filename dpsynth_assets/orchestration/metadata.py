@@ -153,8 +153,6 @@ def spend_metadata(
     """
     request = reservation.request
     spend = ledger.spend(request.cohort, terms)
-    if spend.restated and inherited:  # What was charged then, not what a plan would charge today.
-        inherited = _charged_behind(ledger, reservation)
     cost = _cost(reservation, terms, inherited)
     remaining = float(spend.remaining_epsilon or 0.0)
     metadata: dict[str, Any] = {
@@ -183,8 +181,6 @@ def spend_metadata(
         "dpsynth/reused": reservation.reused,
         "dpsynth/cohort_guarantee": spend.total_guarantee,
     }
-    if spend.restated:
-        metadata["dpsynth/restated"] = spend.restated
     if (tested := _self_test(ledger, reservation)) is not None:
         metadata["dpsynth/self_test"] = dg.MetadataValue.json(tested)
     if request.event is not None:
@@ -205,13 +201,6 @@ def _self_test(ledger: Ledger, reservation: Reservation) -> dict[str, Any] | Non
         (entry.parameters.get(RESTS_ON, {}).get(SELF_TEST) for entry in charges), None
     )
     return found
-
-
-def _charged_behind(ledger: Ledger, reservation: Reservation) -> list[Event]:
-    """Events of the charges that a release builds on, its own left out."""
-    graph = ledger.provenance(reservation.request.cohort)
-    events = [entry.event for entry in graph.charges_behind(reservation.id)[:-1]]
-    return [event for event in events if event is not None]
 
 
 def _secret(guarantee: GuaranteeType, spend: CohortSpend) -> dict[str, Any]:

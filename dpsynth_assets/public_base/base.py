@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.paths import begin_home
+from dpsynth_assets.paths import home
 from dpsynth_assets.public_base import making
 from dpsynth_assets.public_base.invented import invented_documents
 from dpsynth_assets.public_base.opening import OpenedModels
@@ -49,7 +49,7 @@ class PublicBase:
                 "Expected public documents, or a domain to invent them from, got neither. Give a "
                 "frame with the column text, or domain=<what the texts are>."
             )
-        begin_home()
+        home()  # It shuts others out before anything lies in it.
         self.models = OpenedModels()
         self._report = report or (lambda _share, _message: None)
 

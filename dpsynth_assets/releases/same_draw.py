@@ -7,13 +7,6 @@ from typing import Any
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import ReleaseRequest
 
-_REMOVED = {
-    "language_model": {"training_tokens", "seed", "settings"},
-    "conditional_generator": {"settings", "aspects"},
-}
-"""Fields of a public base that this version does not have; of models that are opened they decided
-nothing, and a model that was trained differs by its kind."""
-
 
 def refuse_changed(
     request: ReleaseRequest, then: Mapping[str, Any], now: Mapping[str, Any]
@@ -23,7 +16,7 @@ def refuse_changed(
     Raises:
         PrivacyError: Names the first field that differs; of `records` neither value.
     """
-    found = first_difference(_without_removed(then), now)
+    found = first_difference(then, now)
     if found is None:
         return
     field, *values = found
@@ -50,15 +43,3 @@ def first_difference(then: Any, now: Any, path: str = "") -> tuple[str, Any, Any
                 return found
         return None if list(then) == list(now) else (path, list(then), list(now))
     return None if then == now else (path, then, now)
-
-
-def _without_removed(then: Mapping[str, Any]) -> Mapping[str, Any]:
-    base = then.get("public_data")
-    if not isinstance(base, Mapping):
-        return then
-    kept = {
-        section: {name: it for name, it in base[section].items() if name not in removed}
-        for section, removed in _REMOVED.items()
-        if isinstance(base.get(section), Mapping)
-    }
-    return {**then, "public_data": {**base, **kept}}

@@ -25,7 +25,7 @@ from dpsynth_assets.files.whole_folders import (
     file_names,
     written_whole,
 )
-from dpsynth_assets.paths import Folder, home
+from dpsynth_assets.paths import Folder, begin, home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.releases.waiting import StoreUnavailableError
 
@@ -204,6 +204,9 @@ class StoredReleases:
         """
         remote = not isinstance(self.base, Path)
         try:
+            if str(self.base) not in _opened or not remote:
+                begin(self.base, lambda: self.base.exists() and any(self.base.iterdir()))
+                _opened.add(str(self.base))
             yield
         except PrivacyError:
             raise
@@ -214,6 +217,10 @@ class StoredReleases:
                 f"The release store at {self.base} cannot be {done} ({_reason(error)}). "
                 f"{_remedy(error, remote)}"
             ) from None
+
+
+_opened: set[str] = set()
+"""Stores of other machines whose format this process has read."""
 
 
 def _reason(error: Exception) -> str:

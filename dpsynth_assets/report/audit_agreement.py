@@ -110,15 +110,13 @@ def _false_claim(
     if charge.asset.split("/")[:2] != event.asset.split("/")[:2]:
         return f"{who} names ledger entry {charge.seq}, which is a charge of {charge.asset}."
     shown = None if event.event is None else canonical_json(dict(event.event))
-    if shown not in (None, charge.event_json, charge.priced_json):
+    if shown not in (None, charge.event_json):
         return f"{who} shows another accounting event than ledger entry {charge.seq}."
     if event.guarantee is not None and event.guarantee != charge.guarantee:
         return (
             f"{who} shows the guarantee {event.guarantee!r}, ledger entry {charge.seq} says "
             f"{charge.guarantee!r}."
         )
-    if charge.priced_json != charge.event_json and shown == charge.event_json:
-        return None  # Shown before its price was restated: it was what the ledger then said.
     least = alone.get(event.reservation)
     if event.epsilon is not None and least is not None and event.epsilon < least * (1 - 1e-6):
         return f"{who} shows a smaller ε than ledger entry {charge.seq} costs alone."

@@ -20,7 +20,7 @@ from dpsynth_assets.privacy.ledger import GENESIS, CohortSpend, Ledger
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
 from dpsynth_assets.privacy.ledger.conditions import check_unchanged, keeps_to_plan
-from dpsynth_assets.privacy.ledger.plans import is_secret, plan_copies, plan_rounds
+from dpsynth_assets.privacy.ledger.plans import is_secret, plan_rounds
 from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry, PlannedRelease, plan_to_json
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, canonical_json
@@ -318,13 +318,6 @@ def _planned_rounds_left(
         return 0
     if account.plan_json is None:
         return rounds
-    lines = {
-        (each.asset, canonical_json(event_to_json(each.event)))
-        for each in chosen
-        if each.event is not None and not is_post_processing(each.event)
-    }
-    if not lines <= plan_copies(account.plan_json).keys():  # Pinned at the price of older noise.
-        return 0
     assets = {each.asset for each in chosen}
     charges = account.charges + account.secret_charges
     own = Counter({line: count for line, count in charges.items() if line[0] in assets})

@@ -106,19 +106,14 @@ def cohort_line(cohort: Mapping[str, Any]) -> str:
     """States what holds for the cohort's DP releases, what was spent, what makes a DP total void.
 
     Args:
-        cohort: The section of that name of a label; of schema 1, it knows only what was spent.
+        cohort: The section of that name of a label.
     """
     spent = f"ε = {epsilon_up(cohort['epsilon'])} of {declared(cohort['budget_epsilon'])}"
     delta = f"at δ = {rounded_up(cohort['delta'])} over its DP releases"
-    total = f"{spent} {delta}."
-    if "epsilon_guaranteed" in cohort:
-        total = (
-            f"guaranteed ({cohort['basis']}): ε = "
-            f"{epsilon_up(cohort['epsilon_guaranteed'])} {delta}; "
-            f"spent so far (odometer reading, a diagnostic): {spent}."
-        )
-    if cohort.get("restated"):
-        total = f"{total} What was spent is {cohort['restated']}."
+    total = (
+        f"guaranteed ({cohort['basis']}): ε = {epsilon_up(cohort['epsilon_guaranteed'])} {delta}; "
+        f"spent so far (odometer reading, a diagnostic): {spent}."
+    )
     if cohort["guarantee"] == "dp":
         return total
     return (

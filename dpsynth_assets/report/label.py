@@ -39,7 +39,7 @@ from dpsynth_assets.report.label_texts import (
 )
 
 SCHEMA = "dpsynth/privacy-label/2"
-"""2 since version 0.2.0: what is guaranteed of a cohort stands beside what was spent."""
+"""Raised where what a label states changes."""
 
 CODE = f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}"
 """Writer of a label, as `composition.code` says."""
@@ -248,7 +248,6 @@ def _cohort(spend: CohortSpend, entries: Sequence[LedgerEntry]) -> dict[str, Any
         "budget_epsilon": spend.budget_epsilon,
         "remaining_epsilon": spend.remaining_epsilon,
         "guarantee": spend.total_guarantee,
-        **({"restated": spend.restated} if spend.restated else {}),
         "as_of_entry": entries[-1].seq,
         "ledger_head": public_head(entries),
     }

@@ -38,19 +38,9 @@ GRADIENTS_IN_SHARED_PASSES = (
     f"pass alone ({SAME_PASS})."
 )
 
-GRADIENTS_UNKNOWN = (
-    "What a record's batch mates change in its clipped gradient is not covered for charges before "
-    "version 0.2.0: longer mates could move it by some 6e-4 of the clipping bound."
-)
-
 STATES_ALONE = (
     "Every record's hidden states are read in a pass that holds it alone, in the numbers that the "
     f"model has: {SAME_PASS}."
-)
-
-STATES_UNKNOWN = (
-    "Hidden states of several records were read in one pass for charges before version 0.2.0. That "
-    "a record's place among others does not move its states is assumed."
 )
 
 LOGITS_TESTED = (
@@ -68,18 +58,16 @@ def pass_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
         if entry.event is None or is_post_processing(entry.event):
             continue
         facts = entry.parameters.get(RESTS_ON, {})
-        if "learning_rate" in entry.parameters:
-            sentences.append(_of_gradients(facts.get(GRADIENTS)))
-        if "vector_noise_multiplier" in entry.parameters:
-            sentences.append(STATES_UNKNOWN if STATES not in facts else STATES_ALONE)
+        if GRADIENTS in facts:
+            sentences.append(_of_gradients(facts[GRADIENTS]))
+        if STATES in facts:
+            sentences.append(STATES_ALONE)
         if SELF_TEST in facts:
             sentences.append(LOGITS_TESTED.format(**facts[SELF_TEST]))
     return list(dict.fromkeys(sentences))
 
 
-def _of_gradients(facts: dict[str, object] | None) -> str:
-    if facts is None:
-        return GRADIENTS_UNKNOWN
+def _of_gradients(facts: dict[str, object]) -> str:
     if facts["passes"] == "alone":
         return GRADIENTS_ALONE
     # An assumption of a smaller move is the stronger one: what is kept back covers it.
@@ -111,15 +99,6 @@ NEAREST = (
     "provided that float32 products are rounded to float32, and not to TF32 or bfloat16."
 )
 
-UNKNOWN = (
-    "How records were embedded is not recorded for charges before version 0.2.0. Padding, batches "
-    "and float32 products could then let one record move the embedding, cluster or vote of "
-    "another that lies within rounding of a tie between two public rows; that none did is assumed."
-)
-
-_SHARED = ("/shared/cluster_histogram", "/shared/topic_histogram")
-_INPUTS = ("cluster_histogram", "topic_model", "text_embedder")
-
 
 def embedding_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
     """Lists assumptions of releases that rest on embeddings, one sentence each, once."""
@@ -130,20 +109,11 @@ def embedding_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
         made_by = entry.parameters.get(RESTS_ON, {}).get(EMBEDDINGS)
         if made_by is not None:
             sentences += [_embedded(made_by), NEAREST]
-        elif _may_rest_on_embeddings(entry):
-            sentences.append(UNKNOWN)
     return list(dict.fromkeys(sentences))
 
 
 def _embedded(made_by: Mapping[str, Any]) -> str:
     return EMBEDDED[Arithmetic(made_by["arithmetic"])].format(**made_by)
-
-
-def _may_rest_on_embeddings(entry: LedgerEntry) -> bool:
-    """Judged by what older charges hold: their asset, and the inputs that they name."""
-    if RESTS_ON in entry.parameters:
-        return False
-    return entry.asset.endswith(_SHARED) or any(entry.inputs.get(name) for name in _INPUTS)
 
 
 GRADIENT_SUMS = {
@@ -181,8 +151,7 @@ LOGITS = {
     False: (
         "A record's logits move by at most `logit_slack` when other rows of its forward pass "
         "change; a test measures it for float32 on a CPU. The slack is charged for as many rows "
-        "as a pass may hold, whatever the batches hold (before 0.2.0 a batch was assumed to hold "
-        "at most four times the records expected in it)."
+        "as a pass may hold, whatever the batches hold."
     ),
     True: (
         "A record's logits are computed in integers whose sums are exact (`decoder: exact`): they "
@@ -200,8 +169,7 @@ ASSUMPTIONS = (
     ),
     Assumption(LOGITS[False], lambda event: isinstance(event, BoundedRangeEvent)),
     Assumption(
-        "Tokens have exactly the probabilities that are charged, however rare (before 0.2.0 up to "
-        "2^-53 of a probability for each token of the vocabulary was off and not charged).",
+        "Tokens have exactly the probabilities that are charged, however rare.",
         lambda event: isinstance(event, BoundedRangeEvent),
     ),
     Assumption(  # One step is a sampled mean, on an exact lattice.

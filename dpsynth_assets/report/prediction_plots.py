@@ -72,11 +72,10 @@ def rebalanced_counts(facts: Mapping[str, Any]) -> dict[str, tuple[np.ndarray, n
 
     Returns:
         By label two float arrays of one length, centres that were kept first, then by their count
-        before: NaN where a centre was dropped, or where the release kept no counts of before.
+        before: NaN where a centre was dropped.
     """
     labels = [str(label or "all") for label in facts["labels"]]
-    earlier = facts.get("dp_counts_before") or [[] for _ in labels]
-    parts = zip(facts["centers"], facts["dp_counts"], earlier, strict=True)
+    parts = zip(facts["centers"], facts["dp_counts"], facts["dp_counts_before"], strict=True)
     return {
         label: _ranked(*(np.asarray(part) for part in each))
         for label, each in zip(labels, parts, strict=True)
@@ -86,8 +85,6 @@ def rebalanced_counts(facts: Mapping[str, Any]) -> dict[str, tuple[np.ndarray, n
 def _ranked(
     kept: np.ndarray, after: np.ndarray, before: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    if not len(before):
-        return np.full(len(kept), np.nan), np.sort(after)[::-1].astype(float)
     counts = np.full(len(before), np.nan)
     counts[kept] = after
     order = np.lexsort((-before, np.isnan(counts)))

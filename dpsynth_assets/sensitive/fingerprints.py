@@ -148,7 +148,7 @@ class Fingerprints:
         if reader.dataset != other.dataset:
             same_place = bool(set(reader.places) & set(other.places))
             return same_place or shares_records(mine.texts, theirs.texts)
-        if mine.ids is None or theirs.ids is None:  # Kept by a version that asked for no ids.
+        if mine.ids is None or theirs.ids is None:
             return shares_records(mine.texts, theirs.texts)
         return len(np.intersect1d(mine.ids, theirs.ids, assume_unique=True)) > 0
 

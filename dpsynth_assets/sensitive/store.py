@@ -170,13 +170,12 @@ class StoredRecords:
         """Refuses embeddings of which nobody knows whether one record could move another's.
 
         Raises:
-            PrivacyError: There are none, or they were made before version 0.2.0.
+            PrivacyError: There are none, or they do not say how they were made.
         """
         if self.embeddings_made_by(dataset, "source") is None:
             raise PrivacyError(
-                f"Expected embeddings of {dataset} that say how they were made, got none or those "
-                f"of a version before 0.2.0. Materialise {dataset}/shared/private_embeddings; "
-                "nothing was charged."
+                f"Expected embeddings of {dataset} that say how they were made, got none. "
+                f"Materialise {dataset}/shared/private_embeddings; nothing was charged."
             )
 
     def write_embeddings(

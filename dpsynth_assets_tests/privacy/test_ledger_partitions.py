@@ -1,7 +1,5 @@
 """Laws of cohorts that part a dataset, and of terms that other versions have written."""
 
-import json
-
 import pytest
 
 from dpsynth_assets.cli.ledger import show
@@ -9,8 +7,7 @@ from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
-from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
-from dpsynth_assets.privacy.ledger.chain import sealed, verify_chain
+from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.statement import dataset_spend
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
@@ -26,44 +23,6 @@ def ledger(tmp_path):
 def charge(ledger: Ledger, name: str, allowed: BudgetTerms | None = None, **changes) -> str:
     asked = make_request(event=ONE, release=name, **changes)
     return ledger.reserve(asked, allowed or make_terms()).id
-
-
-def test_absent_terms_are_written_as_they_always_were():
-    assert "partition" not in make_terms().to_json()
-    allowed = make_terms(partition="month of created")
-    assert BudgetTerms.from_json(allowed.to_json()) == allowed
-
-
-def test_a_ledger_with_a_bound_that_this_version_does_not_keep_is_refused(ledger, monkeypatch):
-    """As a monthly allowance of version 0.2: read without it, a month would have no bound."""
-    written = json.dumps({**json.loads(make_terms().to_json()), "monthly_epsilon": 2.0})
-    with monkeypatch.context() as older:
-        older.setattr(BudgetTerms, "to_json", lambda _: written)
-        older.setattr(Ledger, "_post_new", lambda *_: None)
-        charge(ledger, "1")
-    report = ledger.verify()
-    (problem,) = report.problems
-    for refused in (ledger.head, lambda: charge(ledger, "2"), lambda: ledger.spend("tickets")):
-        with pytest.raises(PrivacyError, match=r"got monthly_epsilon: .* Nothing was charged") as e:
-            refused()
-        assert str(e.value) == problem.message
-        assert "\n" not in problem.message
-    assert len(ledger.entries()) == 1
-
-
-def test_a_ledger_with_entries_of_a_kind_that_this_version_does_not_know_is_refused(ledger):
-    """As answers of a release gate of version 0.2: what they told is in no ε."""
-    charge(ledger, "1")
-    (paid,) = ledger.entries()
-    told = paid._replace(seq=2, kind="decision", event_json=None, previous_hash=paid.hash)
-    decision = sealed(told)
-    (problem,) = verify_chain([paid, decision]).problems
-    book = Book()
-    book.post(paid)
-    with pytest.raises(PrivacyError, match=r"got 'decision'\. Nothing was charged") as refused:
-        book.post(decision)
-    assert problem.message in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 def test_two_rules_may_not_part_one_dataset(ledger):

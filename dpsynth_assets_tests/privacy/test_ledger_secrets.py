@@ -16,14 +16,11 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import (
-    BudgetTerms,
     Ledger,
     PlannedRelease,
     SecretTerms,
     admission,
 )
-from dpsynth_assets.privacy.ledger.chain import sealed, verify_chain
-from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.statement import SECRET_TOTAL
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
 from dpsynth_assets_tests.privacy.ledger_cases import HALF_RHO, make_request, make_terms, sqlite_url
@@ -287,52 +284,6 @@ def test_terms_with_secrets_survive_the_ledger(ledger):
     assert ledger.verify(ledger.head()).ok
 
 
-OLD_TERMS = (
-    '{"accepts_ex_post":false,"accountant":"zcdp","delta":1e-06,"epsilon":8.0,"public_facts":[],'
-    '"relation":"add-remove","unit":{"column":null,"max_records":1}}'
-)
-
-
-# As written and hashed before terms could name secrets.
-OLD_KEY = "116f410c43f58654e187aa743e7fd6ea4016b5aa32a4c89327431b1a62c68fab"
-OLD_HASH = "33f751c9737b8791b33867596357f5432faee33938ef2436699dbec89bd5cde3"
-
-
-def test_an_entry_from_before_secret_terms_keeps_its_key_and_its_hash():
-    old = LedgerEntry(
-        seq=1,
-        recorded_at="2026-01-01T00:00:00+00:00",
-        kind="reserve",
-        reservation="4b7a7b7e51230de9aab02b870b79d403",
-        key=OLD_KEY,
-        cohort="tickets",
-        dataset="tickets",
-        asset="tickets/mean/corpus",
-        mechanism="mean",
-        guarantee="dp",
-        event_json='{"noise_multiplier":1.0,"type":"gaussian"}',
-        parameters_json='{"clip_bound":10.0}',
-        code_version="1",
-        data_version="2026-01",
-        release="1",
-        run_id="",
-        terms_json=OLD_TERMS,
-        plan_digest=None,
-        plan_json=None,
-        artifact_digest=None,
-        artifact_uri=None,
-        ex_post_epsilon=None,
-        previous_hash="0" * 64,
-        hash="",
-    )
-    assert BudgetTerms.from_json(OLD_TERMS) == make_terms()
-    assert make_terms().to_json() == OLD_TERMS
-    assert old.request() == make_request()
-    assert make_request().key(make_terms().relation, make_terms().unit) == OLD_KEY
-    assert sealed(old).hash == OLD_HASH
-    assert verify_chain([sealed(old)], OLD_HASH).ok
-
-
 def test_show_keeps_the_posterior_apart(tmp_path, ledger):
     ledger.reserve(secret_request(), terms(), PLAN)
     ledger.reserve(histogram_request(), terms(), PLAN)
@@ -361,11 +312,10 @@ def test_every_promised_bound_is_compared(ledger):
     ledger.reserve(secret_request(), with_others((0.1, reached)), PLAN)
 
 
-def test_further_bounds_survive_the_ledger_and_old_terms_keep_their_json(ledger):
+def test_further_bounds_survive_the_ledger(ledger):
     several = with_others((0.1, 0.9), (0.2, 0.95))
     ledger.reserve(secret_request(), several, PLAN)
     assert ledger.entries()[0].terms == several
-    assert "others" not in terms().to_json()
 
 
 def test_a_further_bound_that_bounds_nothing_is_refused():

@@ -2,21 +2,18 @@
 
 import os
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.cli.one_line import described
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
-from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
+from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.ledger import Ledger, Witness, chain
-from dpsynth_assets.privacy.ledger.database import widening
 from dpsynth_assets.privacy.ledger.witness import Seen
-from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
 
 @pytest.fixture
@@ -202,68 +199,6 @@ def test_the_witness_is_for_its_owner_alone(place, tmp_path):
     assert witness.load().seq == 2
     assert witness.path.stat().st_mode & 0o077 == 0
     assert witness.path.parent.stat().st_mode & 0o077 == 0
-
-
-TABLE = "SELECT sql FROM sqlite_master WHERE type = 'table'"
-
-
-def with_kinds(place, kinds):
-    """Makes the ledger's table one that takes these kinds; returns how it is made then."""
-    with sqlite3.connect(place) as database:
-        made = database.execute(TABLE).fetchone()[0]
-        version = database.execute("PRAGMA schema_version").fetchone()[0]
-        database.execute("PRAGMA writable_schema = ON")
-        other = made.replace("'reserve', 'commit', 'recovery'", kinds)
-        assert other != made
-        database.execute("UPDATE sqlite_master SET sql = ? WHERE type = 'table'", (other,))
-        database.execute(f"PRAGMA schema_version = {version + 1}")
-    return other
-
-
-def test_a_table_of_the_version_before_takes_a_recovery(place):
-    charge("1")
-    with_kinds(place, "'reserve', 'commit'")
-    Ledger(f"sqlite:///{place}").record_recovery("accept", "a test", None)
-    assert Ledger(f"sqlite:///{place}").verify().ok
-
-
-def test_a_table_of_a_later_version_stays_as_it_is(place):
-    last = charge("1").entries()[-1]
-    made = with_kinds(place, "'reserve', 'commit', 'later'")
-    later = last._replace(seq=last.seq + 1, kind="later", previous_hash=last.hash)
-    later = chain.sealed(later)
-    with sqlite3.connect(place) as database:
-        marks = ", ".join("?" * len(later))
-        database.execute(f"INSERT INTO privacy_ledger VALUES ({marks})", later)
-    with pytest.raises(PrivacyError, match="expected one of the kinds reserve, commit, recovery"):
-        Ledger(f"sqlite:///{place}").record_recovery("accept", "a test", None)
-    with sqlite3.connect(place) as database:
-        assert database.execute(TABLE).fetchone()[0] == made
-
-
-def test_an_older_postgres_table_takes_a_recovery_from_its_owner_and_names_the_way_to_others(
-    postgres_url,
-):
-    ledger = Ledger(postgres_url)
-    release(ledger)
-    engine = sa.create_engine(postgres_url, poolclass=sa.pool.NullPool)
-    with engine.begin() as connection:
-        connection.exec_driver_sql(widening(("reserve", "commit")))
-        connection.exec_driver_sql("DROP ROLE IF EXISTS steps")
-        connection.exec_driver_sql("CREATE ROLE steps LOGIN PASSWORD 'steps'")
-        connection.exec_driver_sql("GRANT USAGE ON SCHEMA public TO steps")
-        connection.exec_driver_sql("GRANT SELECT, INSERT ON privacy_ledger TO steps")
-    lesser = sa.make_url(postgres_url).set(username="steps", password="steps")
-    steps = Ledger(lesser.render_as_string(hide_password=False))
-    with pytest.raises(PrivacyError, match="ALTER TABLE privacy_ledger") as refused:
-        steps.record_recovery("accept", "a test", None)
-    assert "\n" not in str(refused.value)
-    ledger.record_recovery("accept", "a test", None)
-    steps.record_recovery("accept", "another", None)
-    assert ledger.verify().ok
-    with engine.begin() as connection:
-        connection.exec_driver_sql("DROP OWNED BY steps")
-        connection.exec_driver_sql("DROP ROLE steps")
 
 
 def test_labels_say_what_a_person_accepted(place):

@@ -14,7 +14,7 @@ from dpsynth_assets.method_run import InOrder
 from dpsynth_assets.methods.capabilities import corpora_named
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.registry import REGISTRY
-from dpsynth_assets.paths import begin_home, home
+from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
@@ -99,7 +99,7 @@ def houses(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DPSYNTH_HOME", str(folder / "home"))
         patch.delenv("DPSYNTH_LEDGER_URL", raising=False)
-        begin_home()
+        home()
         spec = public_base(planted)
         fields = spec.model_dump(include={"language_model", "conditional_generator", "clusters"})
         documents = pl.read_ndjson(folder / "public.jsonl")

@@ -126,8 +126,8 @@ class AuditResult:
         bug: The bug that was planted; None for the real code.
         settings: Digest of the settings that were attacked; empty where a mechanism was audited,
             whose claim holds for all of them.
-        circumstances: Digest of the code, libraries and machine it was found with; empty in
-            results of earlier versions. It stays on the machine: no label prints it.
+        circumstances: Digest of the code, libraries and machine it was found with. It stays on
+            the machine: no label prints it.
     """
 
     name: str

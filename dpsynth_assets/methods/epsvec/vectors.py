@@ -86,7 +86,7 @@ class DatasetVectors:
             header = file.metadata()
             layers = tuple(json.loads(header["layers"]))
             blocks = [file.get_tensor(f"layer_{layer}") for layer in layers]
-        cost, lengths = json.loads(header["cost"]), json.loads(header.get("lengths", "null"))
+        cost, lengths = json.loads(header["cost"]), json.loads(header["lengths"])
         event_from_json(cost)  # Vectors without a readable cost are not used.
         return cls(
             directions=np.stack(blocks, axis=1),

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 STATE_FILE = "state.json"
 TENSORS_FILE = "tensors.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
-FORMAT = 2
-"""Raised by hand where the content changes. 1 held no public losses; it is still read, since what
-lies there was paid for."""
 
 
 class RunCheckpoint(Protocol):
@@ -78,7 +75,7 @@ class RunState:
                 if moment in self.optimizer.state[parameter]:
                     value = self.optimizer.state[parameter][moment]
                     tensors[f"{moment}.{name}"] = value.cpu().contiguous()
-        state = {"format": FORMAT, **kept._asdict(), "charge": dict(self.charge)}
+        state = {**kept._asdict(), "charge": dict(self.charge)}
         content = json.dumps(state, indent=2) + "\n"
 
         def write(folder: Path) -> None:
@@ -91,8 +88,7 @@ class RunState:
         """Reads the last checkpoint back; at the first start there is none, and no step done.
 
         Raises:
-            ValueError: If it belongs to a run with another charge, settings or model, or was
-                written by a later version.
+            ValueError: If it belongs to a run with another charge, settings or model.
         """
         import torch
         from safetensors import safe_open
@@ -112,7 +108,7 @@ class RunState:
                 parameter.copy_(file.get_tensor(f"model.{name}"))
                 if step:
                     self.optimizer.state[parameter] = self._moments(file, name, parameter, step)
-        losses = ((int(at), float(loss)) for at, loss in state.get("public_losses", ()))
+        losses = ((int(at), float(loss)) for at, loss in state["public_losses"])
         return Kept(step, tuple(losses))
 
     def _trained(self) -> "dict[str, torch.nn.Parameter]":
@@ -134,9 +130,6 @@ def kept_learning_rate(checkpoint: RunCheckpoint) -> float | None:
     """Reads the peak rate that an interrupted run began with; None at the first start.
 
     A run that chose its rate itself must keep it, whatever it would choose today.
-
-    Raises:
-        ValueError: If the checkpoint was written by a later version.
     """
     if checkpoint.saved is None:
         return None
@@ -145,11 +138,6 @@ def kept_learning_rate(checkpoint: RunCheckpoint) -> float | None:
 
 def _read_state(folder: Path) -> dict[str, Any]:
     state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-    if not 1 <= state["format"] <= FORMAT:
-        raise ValueError(
-            f"Expected a checkpoint of format 1 to {FORMAT}, got {state['format']}. Go on with the "
-            "version of dpsynth-assets that wrote it."
-        )
     return state
 
 

@@ -177,20 +177,14 @@ def rebalanced_clusters(
     **Source** Amin et al. 2025, section 4.1, "public centers with rebalancing", and Table 2.
     **Privacy** The kept centres are post-processing of the histogram; the clusters are private.
     """
-    kept = _fullest_centers(histogram, len(centers))
+    kept = _fullest_centers(histogram)
     return nearest_center(embeddings, centers, allowed=kept).astype(np.int64)
 
 
-def _fullest_centers(histogram: Mapping[str, Any], centers: int) -> np.ndarray:
-    """(k',) largest first; of counts after rebalancing where the release kept none of before."""
+def _fullest_centers(histogram: Mapping[str, Any]) -> np.ndarray:
+    """(k',) those with most records over all labels, largest first."""
     most = max(len(kept) for kept in histogram["centers"])
-    dp_counts = np.zeros(centers)
-    if before := histogram.get("dp_counts_before"):
-        dp_counts += np.sum(before, axis=0)
-    else:
-        for kept, counts in zip(histogram["centers"], histogram["dp_counts"], strict=True):
-            dp_counts[kept] += counts
-    return np.argsort(-dp_counts, kind="stable")[:most]
+    return np.argsort(-np.sum(histogram["dp_counts_before"], axis=0), kind="stable")[:most]
 
 
 def _released_pictures(

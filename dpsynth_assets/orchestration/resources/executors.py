@@ -25,7 +25,7 @@ from dpsynth_assets.orchestration.dagster_internals import (
 )
 from dpsynth_assets.orchestration.resources.check_results import keep_results
 from dpsynth_assets.orchestration.resources.live_runs import hold_until_exit, watched
-from dpsynth_assets.orchestration.resources.model_pool import carry_over_limit, has_gpu
+from dpsynth_assets.orchestration.resources.model_pool import has_gpu
 from dpsynth_assets.orchestration.resources.private_section import is_refused
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.tags import COHORT, DEFAULT_RELEASE, EPSILON, RELEASE
@@ -83,8 +83,6 @@ class _AliveExecutor(dg.Executor):
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
         self._look(execution_plan)
         hold_until_exit(plan_context.run_id)
-        if carried := carry_over_limit(plan_context.instance):
-            plan_context.log.info(carried)
         instance, failed = plan_context.instance, []
         with suppress(Exception):  # Nor must a tag keep a run from anything.
             tag_cohorts(instance, plan_context.dagster_run)

@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.engine import EngineSpec
@@ -18,20 +18,12 @@ from dpsynth_assets.methods.models_run import (
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.workers import declared_kind
 
-if TYPE_CHECKING:
-    import dagster as dg
-
-
 PROCESSOR_POOL: Final = "models_on_processors"
 GPU_POOL: Final = "models_on_gpus"
 """Pools of the steps that run models: at most as many at a time as each has places.
 
 They are two, so that a step on processors never waits for one that has a GPU.
 """
-
-FORMER_POOLS: Final = ("models", "gpu")
-"""Names of the one pool before, the later one first (`gpu`: up to version 0.2.0), under which an
-installation may have set its places."""
 
 GPU_VARIABLE: Final = "DPSYNTH_GPU"
 
@@ -90,38 +82,6 @@ def _declared_gpu() -> str | None:
             f"got {name!r}. Leave it empty where there is no GPU."
         )
     return name or None
-
-
-def carry_over_limit(instance: "dg.DagsterInstance") -> str | None:
-    """Gives the pools of model steps the places that were set for their one pool before.
-
-    Without them an installation that had set two would be left with the default, which may be one,
-    or none at all: then every model would be opened at once. Places that were set for a new name
-    stay, and so does the former limit, which others may use.
-
-    Args:
-        instance: Where pools have their places.
-
-    Returns:
-        What was done, for a log; None where nothing was to do.
-    """
-    storage = instance.event_log_storage
-    if not storage.supports_global_concurrency_limits:
-        return None
-    declared = {
-        pool.name: pool.limit for pool in storage.get_pool_limits() if not pool.from_default
-    }
-    former = next((name for name in FORMER_POOLS if name in declared), None)
-    new = [name for name in (PROCESSOR_POOL, GPU_POOL) if name not in declared]
-    if former is None or not new:
-        return None
-    for name in new:
-        storage.set_concurrency_slots(name, declared[former])
-    have = "have" if len(new) > 1 else "has"
-    return (
-        "Steps that run models wait in a pool for each kind of device now: "
-        f"{' and '.join(new)} {have} the {declared[former]} places that were set for {former}."
-    )
 
 
 # Steps that run models: the pool they wait in, and the GPUs that each asks for.

@@ -2,7 +2,7 @@
 
 Read in this order: `terms` (the budget), `schema` (requests and entries), `chain` (why they cannot
 be edited unseen), `charges` (cost of an event under the filter), `plans` (cost of a fixed plan),
-`older_prices` (entries of older versions), `accounts` (entries become sums), `conditions` and
+`accounts` (entries become sums), `conditions` and
 `admission` (may this be charged?), `entries` (what is written then), `database` (the table and its
 lock), `checkpoint` and `reservations` (what a machine need not verify again), `witness` (how a lost
 ledger is noticed), `store` (the `Ledger` others call), `provenance` (what releases

@@ -1,6 +1,5 @@
 """Decides, before anything private is read, whether a release may be charged."""
 
-import json
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from dpsynth_assets.privacy.directed_rounding import (
     rounded_down,
     rounded_up,
 )
-from dpsynth_assets.privacy.events import Event, event_from_json, is_post_processing
+from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum, epsilon_alone
@@ -115,7 +114,7 @@ def admit(
         check_unchanged(account, request.dataset, terms)
     check_partition(book.partitions, request, terms)
     spent = account.epsilon(terms.accountant) if account else 0.0
-    if find_released(book, request, terms) is not None:
+    if book.released(request.key(terms.relation, terms.unit)) is not None:
         return Admission(
             budget_epsilon=terms.epsilon,
             delta=terms.delta,
@@ -136,22 +135,6 @@ def admit(
         secret_posterior=posteriors[0] if posteriors else None,
         refusal=_refusal(request, terms, (spent, total, compared), posteriors),
     )
-
-
-def find_released(
-    book: Book, request: ReleaseRequest, terms: BudgetTerms
-) -> tuple[str, Event | None] | None:
-    """Finds the stored release that a request asks for: its reservation, and what it was charged.
-
-    A release of an older version is found whatever its noise: the price it was planned at changed.
-    """
-    same = book.released(request.key(terms.relation, terms.unit))
-    if same is not None:
-        return same, request.event
-    if request.event is None or is_post_processing(request.event):
-        return None
-    older = book.released_before(request.key_but_for_prices(terms.relation, terms.unit))
-    return None if older is None else (older[0], event_from_json(json.loads(older[1])))
 
 
 def _refusal(

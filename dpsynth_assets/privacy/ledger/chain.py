@@ -13,14 +13,8 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import cast
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger.schema import (
-    COMMIT,
-    RECOVERY,
-    RESERVE,
-    LedgerEntry,
-    kind_problem,
-)
+from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry, entry_problem
+from dpsynth_assets.privacy.ledger.terms import BudgetTerms
 
 GENESIS = "0" * 64
 """Hash before the first entry, and head of an empty ledger."""
@@ -66,7 +60,7 @@ def link_problem(entry: LedgerEntry, previous_seq: int, previous_hash: str) -> s
 
 
 def is_linked(entries: Iterable[LedgerEntry]) -> bool:
-    """Says whether every entry seals the one before it, whatever a version knows of its kind."""
+    """Says whether every entry seals the one before it, whatever it holds."""
     seq, head = 0, GENESIS
     for entry in entries:
         if link_problem(entry, seq, head):
@@ -126,24 +120,16 @@ def verify_chain(entries: Iterable[LedgerEntry], witnessed_head: str | None = No
 
 def _content_problem(entry: LedgerEntry, open_keys: dict[str, str]) -> str | None:
     """Checks what a hash cannot: that the entry means something. Updates the open reservations."""
+    if (problem := entry_problem(entry)) is not None:
+        return problem
     if entry.kind == COMMIT:
         known = open_keys.pop(entry.reservation, None) == entry.key
         return None if known else "commits a release that was not reserved, or commits it twice"
-    if entry.kind == RECOVERY:
-        charged = entry.event_json is not None or entry.terms_json is not None
-        return "is a recovery and holds a charge" if charged else None
     if entry.kind != RESERVE:
-        return kind_problem(entry.kind)
+        return None
     open_keys[entry.reservation] = entry.key
-    return _reserve_problem(entry)
-
-
-def _reserve_problem(entry: LedgerEntry) -> str | None:
     try:
-        terms = entry.terms
-        charged = entry.event is not None or entry.guarantee == GuaranteeType.EX_POST
-        if terms is None or not charged:
-            return "has no terms or no event, so what it spent is unknown"
+        terms = BudgetTerms.from_json(entry.terms_json or "")
         same = entry.request().key(terms.relation, terms.unit) == entry.key
     except PrivacyError as error:
         return str(error)

@@ -37,7 +37,7 @@ from dpsynth_assets.privacy.ledger.reservations import KeptReservations, KindsOf
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
 
-FORMAT = 8
+FORMAT = 9
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
@@ -49,7 +49,6 @@ _PLAIN = (
     "dataset",
     "adaptive",
     "plan_json",
-    "older_plan_json",
     "reserved",
     "committed",
     "has_ex_post",
@@ -147,8 +146,6 @@ def _json(book: Book, kept: KeptReservations) -> dict[str, Any]:
         "partitions": book.partitions,
         "reserved": kept.reserved,
         "committed": kept.committed,
-        "older": book.older,
-        "older_released": book.older_released,
         "accounts": [_account_json(account) for account in book.accounts.values()],
     }
 
@@ -160,9 +157,8 @@ def _book(stored: dict[str, Any], kept: KeptReservations) -> Book:
         stored["head"],
         accounts={row["cohort"]: _account(row) for row in stored["accounts"]},
         partitions=stored["partitions"],
-        older={name: (same, event_json) for name, (same, event_json) in stored["older"].items()},
     )
-    book.begin_with(kept, stored["older_released"])
+    book.begin_with(kept)
     return book
 
 

@@ -1,6 +1,5 @@
 """Conditions on a request before it is priced: a guarantee, the same terms, the same plan."""
 
-import json
 from collections.abc import Mapping, Sequence
 
 from dpsynth_assets.privacy.directed_rounding import declared
@@ -167,8 +166,6 @@ def pinned_plan(
             f"{remedy}"
         )
     plan_json = plan_to_json(plan)
-    if account is not None and _is_older(account, plan_json):
-        return _older_plan(account, request)
     if not keeps_to_plan(account, plan_json):
         raise PlanChangedError(
             f"Expected the plan that cohort {request.cohort!r} was first charged for, got another "
@@ -190,41 +187,10 @@ def pinned_plan(
 
 
 def keeps_to_plan(account: CohortAccount | None, plan_json: str) -> bool:
-    """Says whether an account was charged for no plan yet, for this one, or for an older one of it.
+    """Says whether an account was charged for no plan yet, or for this one.
 
     Args:
         account: The account; None before its first charge.
         plan_json: Plan that releases are asked for under.
     """
-    if account is None or account.plan_json in (plan_json, None):
-        return True
-    return _is_older(account, plan_json)
-
-
-def _is_older(account: CohortAccount, plan_json: str) -> bool:
-    """Says whether a plan releases what the pinned one of an older version does, but for noise."""
-    if account.older_plan_json is None or account.adaptive or account.plan_json == plan_json:
-        return False
-    return _assets(plan_json) == _assets(account.plan_json or "[]")
-
-
-def _assets(plan_json: str) -> list[str]:
-    return sorted(asset for asset, _ in json.loads(plan_json))
-
-
-def _older_plan(account: CohortAccount, request: ReleaseRequest) -> str:
-    """Keeps a cohort to the plan it was pinned to at an older price: its releases, and no more.
-
-    **Privacy** The pinned plan holds every charge and binds the cohort. What is written from its
-    releases costs nothing; a charge that it does not hold would follow from no plan.
-    """
-    pinned = account.plan_json or "[]"
-    free = request.event is None or is_post_processing(request.event)
-    if not free and (request.asset, request.event_json) not in plan_copies(pinned):
-        raise PlanChangedError(
-            f"Expected the noise that cohort {account.cohort!r} was pinned to before version 0.2.0 "
-            f"for {request.asset}, got that of the present price of whole counts: what it released "
-            "stays, and nothing more can be charged to it. Name a cohort of other records, or set "
-            "`accountant: zcdp` in the dataset file."
-        )
-    return pinned
+    return account is None or account.plan_json in (plan_json, None)

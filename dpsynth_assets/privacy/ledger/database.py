@@ -8,9 +8,8 @@ itself refuses to change, remove or skip an entry, or to take another kind.
 """
 
 import os
-import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -19,13 +18,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
+from dpsynth_assets.privacy.format import FORMAT, require_format
 from dpsynth_assets.privacy.ledger.replacing import owner_folder
 from dpsynth_assets.privacy.ledger.schema import KINDS, RESERVE, LedgerEntry
 
 TRIGGERS = ("privacy_ledger_no_update", "privacy_ledger_no_delete", "privacy_ledger_in_order")
 
 # INSERT OR REPLACE deletes without firing a delete trigger, hence the third one.
-SQLITE_TRIGGERS = (
+SQLITE_SETUP = (
     """CREATE TRIGGER privacy_ledger_no_update BEFORE UPDATE ON privacy_ledger
        BEGIN SELECT RAISE(ABORT, 'the privacy ledger is append-only'); END""",
     """CREATE TRIGGER privacy_ledger_no_delete BEFORE DELETE ON privacy_ledger
@@ -33,8 +33,9 @@ SQLITE_TRIGGERS = (
     """CREATE TRIGGER privacy_ledger_in_order BEFORE INSERT ON privacy_ledger
        WHEN NEW.seq <> (SELECT COALESCE(MAX(seq), 0) + 1 FROM privacy_ledger)
        BEGIN SELECT RAISE(ABORT, 'the privacy ledger is append-only'); END""",
+    f"PRAGMA user_version = {FORMAT}",
 )
-POSTGRES_TRIGGERS = (
+POSTGRES_SETUP = (
     """CREATE OR REPLACE FUNCTION privacy_ledger_refuse() RETURNS trigger LANGUAGE plpgsql AS
        $$ BEGIN RAISE EXCEPTION 'the privacy ledger is append-only'; END $$""",
     """CREATE TRIGGER privacy_ledger_no_update BEFORE UPDATE ON privacy_ledger
@@ -50,52 +51,8 @@ POSTGRES_TRIGGERS = (
        END $$""",
     """CREATE TRIGGER privacy_ledger_in_order BEFORE INSERT ON privacy_ledger
        FOR EACH ROW EXECUTE FUNCTION privacy_ledger_next()""",
+    f"COMMENT ON TABLE privacy_ledger IS '{FORMAT}'",
 )
-
-
-def kinds_allowed(kinds: Sequence[str]) -> str:
-    """The condition that every entry is of a known kind."""
-    return f"kind IN ({', '.join(repr(kind) for kind in kinds)})"
-
-
-def widening(kinds: Sequence[str]) -> str:
-    """Statements that let an older PostgreSQL table take entries of these kinds."""
-    return (
-        "ALTER TABLE privacy_ledger DROP CONSTRAINT privacy_ledger_kind, "
-        f"ADD CONSTRAINT privacy_ledger_kind CHECK ({kinds_allowed(kinds)})"
-    )
-
-
-def widen_postgres(connection: Connection, kinds: Sequence[str]) -> None:
-    """Lets an older table take entries of these kinds; nothing where it does already."""
-    source = (
-        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'privacy_ledger_kind' "
-        "AND conrelid = 'privacy_ledger'::regclass"
-    )
-    known = connection.exec_driver_sql(source).scalar() or ""
-    if not all(f"'{kind}'" in known for kind in kinds):
-        connection.exec_driver_sql(widening(kinds))
-
-
-def widen_sqlite(connection: Connection, kinds: Sequence[str]) -> None:
-    """Lets an older table take entries of these kinds; nothing where it does already.
-
-    SQLite cannot alter a condition. Its manual (ALTER TABLE, "Making Other Kinds Of Table Schema
-    Changes") gives this way for changes that touch no row.
-    """
-    source = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = 'privacy_ledger'"
-    made = str(connection.exec_driver_sql(source).scalar_one())
-    if all(f"'{kind}'" in made for kind in kinds):
-        return
-    wider = re.sub(r"kind IN \([^)]*\)", kinds_allowed(kinds), made)
-    version = int(connection.exec_driver_sql("PRAGMA schema_version").scalar_one())
-    connection.exec_driver_sql("PRAGMA writable_schema = ON")
-    connection.exec_driver_sql(
-        "UPDATE sqlite_master SET sql = ? WHERE type = 'table' AND name = 'privacy_ledger'",
-        (wider,),
-    )
-    connection.exec_driver_sql(f"PRAGMA schema_version = {version + 1}")
-    connection.exec_driver_sql("PRAGMA writable_schema = OFF")
 
 
 LOCK_WAIT_SECONDS = 60
@@ -119,7 +76,7 @@ TABLE = sa.Table(
     sa.MetaData(),
     *(_column(name) for name in LedgerEntry._fields),
     sa.UniqueConstraint("reservation", "kind", name="privacy_ledger_once"),
-    sa.CheckConstraint(kinds_allowed(KINDS), name="privacy_ledger_kind"),
+    sa.CheckConstraint(f"kind IN {KINDS}", name="privacy_ledger_kind"),
     sa.Index("privacy_ledger_cohort", "cohort", "seq"),
 )
 
@@ -190,30 +147,16 @@ class Database:
         with self._readable(), self._engine.connect() as connection:
             return set(connection.exec_driver_sql(source).scalars())
 
-    def allow_later_kinds(self) -> None:
-        """Lets a table that was made before 0.2.0 hold later kinds of entries; no row changes.
-
-        Raises:
-            PrivacyError: The ledger's role may not alter its table.
-        """
-        with self._readable(), self._engine.connect() as connection, connection.begin():
-            self._lock(connection)
-            widen = widen_sqlite if self._is_sqlite else widen_postgres
-            try:
-                widen(connection, KINDS)
-            except sa.exc.ProgrammingError as error:
-                raise PrivacyError(
-                    f"Expected a ledger table of the kinds {', '.join(KINDS)}, got one made before "
-                    f"0.2.0 ({_reason(error)}). Let the table's owner run: "
-                    f"{widening(KINDS)}"
-                ) from None
-
     @contextmanager
     def appending(self) -> Iterator["Appender"]:
         """Holds the write lock over reading the budget and spending it; commits at the end."""
         with self._readable(), self._engine.connect() as connection, connection.begin():
             self._lock(connection)
             yield Appender(connection)
+
+    @property
+    def _place(self) -> str:
+        return self._url.render_as_string(hide_password=True)
 
     @property
     def _is_sqlite(self) -> bool:
@@ -226,32 +169,37 @@ class Database:
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
 
     def _create(self) -> None:
-        """Creates table and triggers where there is no table; never repairs an existing one."""
-        if sa.inspect(self._engine).has_table(TABLE.name):
-            return
-        with self._engine.connect() as connection, connection.begin():
-            self._lock(connection)
-            if sa.inspect(connection).has_table(TABLE.name):
-                return
-            TABLE.create(connection)
-            for statement in SQLITE_TRIGGERS if self._is_sqlite else POSTGRES_TRIGGERS:
-                connection.exec_driver_sql(statement)
+        """Creates table and triggers where there is no table; refuses one of another format."""
+        if not sa.inspect(self._engine).has_table(TABLE.name):
+            with self._engine.connect() as connection, connection.begin():
+                self._lock(connection)
+                if not sa.inspect(connection).has_table(TABLE.name):
+                    TABLE.create(connection)
+                    for statement in SQLITE_SETUP if self._is_sqlite else POSTGRES_SETUP:
+                        connection.exec_driver_sql(statement)
+        query = (
+            "PRAGMA user_version"
+            if self._is_sqlite
+            else "SELECT obj_description('privacy_ledger'::regclass)"
+        )
+        with self._engine.connect() as connection:
+            found = connection.exec_driver_sql(query).scalar()
+        require_format(f"the ledger at {self._place}", found or None)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
         """Turns what a database may raise into one line."""
-        place = self._url.render_as_string(hide_password=True)
         try:
             yield
         except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
             raise PrivacyError(
-                f"The ledger at {place} is not available ({_reason(error)}). Nothing private may "
-                "be read without it: check the file, its rights or the server, and try again."
+                f"The ledger at {self._place} is not available ({_reason(error)}). Nothing private "
+                "may be read without it: check the file, its rights or the server, and try again."
             ) from None
         except sa.exc.DatabaseError as error:
             raise LedgerIntegrityError(
-                f"The ledger at {place} cannot be used ({_reason(error)}). Nothing private may be "
-                "read without it: restore it from a backup."
+                f"The ledger at {self._place} cannot be used ({_reason(error)}). Nothing private "
+                "may be read without it: restore it from a backup."
             ) from None
 
 

@@ -35,7 +35,6 @@ def reserve_entry(
     fixed = plan_to_json(plan or ()) if terms.accountant == TIGHT else None
     account = book.accounts.get(request.cohort)
     pinned = account is not None and account.plan_json is not None
-    older = account.older_plan_json if account is not None else None
     entry = LedgerEntry(
         seq=0,
         recorded_at="",
@@ -54,7 +53,7 @@ def reserve_entry(
         release=request.release,
         run_id=request.run_id,
         terms_json=terms.to_json(),
-        plan_digest=None if fixed is None else digest(older or fixed),
+        plan_digest=None if fixed is None else digest(fixed),
         plan_json=None if pinned else fixed,
     )
     return _next_entry(book, entry, now)

@@ -118,8 +118,8 @@ def _shared_datasets(book: Book, shown: Sequence[CohortAccount]) -> tuple[Datase
 def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:
     spend = cohort_spend(entry.cohort, account)
     alone = None
-    if entry.priced_json is not None and entry.guarantee != GuaranteeType.SECRET:
-        alone = epsilon_alone(entry.priced_json, account.opened.delta, spend.accountant)
+    if entry.event_json is not None and entry.guarantee != GuaranteeType.SECRET:
+        alone = epsilon_alone(entry.event_json, account.opened.delta, spend.accountant)
     return HistoryLine(
         seq=entry.seq,
         recorded_at=entry.recorded_at,
@@ -154,10 +154,5 @@ def _inert(value: object) -> object:
 
 
 def to_json(entries: Sequence[LedgerEntry]) -> str:
-    """Every column of every entry; `from_json` restores them with their hashes."""
+    """Every column of every entry, hashes included: a copy can be verified without the database."""
     return json.dumps([entry._asdict() for entry in entries], indent=1, allow_nan=False)
-
-
-def from_json(text: str) -> list[LedgerEntry]:
-    """Reads what `to_json` wrote, so that a copy can be verified without the database."""
-    return [LedgerEntry(**fields) for fields in json.loads(text)]

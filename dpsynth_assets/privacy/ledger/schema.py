@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from dpsynth_assets.privacy.events import Event, event_from_json, event_to_json
 from dpsynth_assets.privacy.guarantees import RESTS_ON, GuaranteeType
-from dpsynth_assets.privacy.ledger.older_prices import request_but_for_prices, restated_event
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, canonical_json, digest
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
@@ -18,14 +17,6 @@ KINDS = (RESERVE, COMMIT, RECOVERY)
 
 KEPT = "kept_rows"
 """What a commit and a label say of a corpus: rules, judge, candidates and acceptance rate."""
-
-
-def kind_problem(kind: str) -> str:
-    """What to say of an entry of an unknown kind: what it released, this version would not tell."""
-    return (
-        f"expected one of the kinds {', '.join(KINDS)}, got {kind!r}. Nothing was charged: go on "
-        "with the version that wrote this ledger."
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,27 +70,22 @@ class ReleaseRequest:
         What it rests on (`RESTS_ON`) is left out: a value that was paid for is not paid again
         because another machine would compute it otherwise.
         """
-        facts = self._identity(relation, unit)
-        return digest({**facts, "parameters": canonical_json(facts["parameters"])})
-
-    def key_but_for_prices(self, relation: NeighboringRelation, unit: PrivacyUnit) -> str:
-        """Identity of the release whatever its noise: what is asked of an older ledger."""
-        return request_but_for_prices(self._identity(relation, unit))
-
-    def _identity(self, relation: NeighboringRelation, unit: PrivacyUnit) -> dict[str, Any]:
-        return {
+        identity = {
             "cohort": self.cohort,
             "asset": self.asset,
             "mechanism": self.mechanism,
             "guarantee": self.guarantee,
             "event": self.event_json,
-            "parameters": {k: v for k, v in self.parameters.items() if k != RESTS_ON},
+            "parameters": canonical_json(
+                {k: v for k, v in self.parameters.items() if k != RESTS_ON}
+            ),
             "code_version": self.code_version,
             "data_version": self.data_version,
             "relation": relation,
             "unit": asdict(unit),
             "release": self.release,
         }
+        return digest(identity)
 
 
 def edited_parts(earlier: "LedgerEntry", request: ReleaseRequest) -> list[str]:
@@ -184,16 +170,9 @@ class LedgerEntry(NamedTuple):
     hash: str = ""
 
     @property
-    def priced_json(self) -> str | None:
-        """The event charged, at its true price (`older_prices`), as JSON; None without an ε."""
-        if self.event_json is None:
-            return None
-        return restated_event(self.event_json, self.asset, self.terms_json or "")
-
-    @property
     def event(self) -> Event | None:
-        """The event charged, rebuilt from its constructor arguments at its true price."""
-        return None if self.priced_json is None else event_from_json(json.loads(self.priced_json))
+        """The event charged, rebuilt from its constructor arguments; None without an ε."""
+        return None if self.event_json is None else event_from_json(json.loads(self.event_json))
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -212,18 +191,31 @@ class LedgerEntry(NamedTuple):
         return None if self.terms_json is None else BudgetTerms.from_json(self.terms_json)
 
     def request(self) -> ReleaseRequest:
-        """Rebuilds the request from which a reserve was written, its event as it was stored."""
-        stored = None if self.event_json is None else event_from_json(json.loads(self.event_json))
+        """Rebuilds the request from which a reserve was written."""
         return ReleaseRequest(
             cohort=self.cohort,
             dataset=self.dataset,
             asset=self.asset,
             mechanism=self.mechanism,
             guarantee=GuaranteeType(self.guarantee),
-            event=stored,
+            event=self.event,
             parameters=self.parameters,
             code_version=self.code_version,
             data_version=self.data_version,
             release=self.release,
             run_id=self.run_id,
         )
+
+
+def entry_problem(entry: LedgerEntry) -> str | None:
+    """Says why nobody could tell what an entry spent; None where it says it."""
+    if entry.kind == RESERVE:
+        charged = entry.event_json is not None or entry.guarantee == GuaranteeType.EX_POST
+        if entry.terms_json is None or not charged:
+            return "has no terms or no event, so what it spent is unknown"
+    elif entry.kind == RECOVERY:
+        if entry.event_json is not None or entry.terms_json is not None:
+            return "is a recovery and holds a charge"
+    elif entry.kind != COMMIT:
+        return f"expected one of the kinds {', '.join(KINDS)}, got {entry.kind!r}"
+    return None

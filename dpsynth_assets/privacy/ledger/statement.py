@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
@@ -145,8 +144,6 @@ class CohortSpend:
         relation: Neighbouring relation; empty where no terms are known.
         unit: Privacy unit in words.
         public_facts: Every declared public fact that some release relied on.
-        restated_from: ε that was stated of the same charges before version 0.2.0, when whole
-            counts were priced as continuous noise; None where nothing is restated.
     """
 
     cohort: str
@@ -170,26 +167,11 @@ class CohortSpend:
     relation: str = ""
     unit: str = ""
     public_facts: tuple[str, ...] = ()
-    restated_from: float | None = None
-
-    @property
-    def restated(self) -> str:
-        """Says that ε was restated, and whether it passes the budget; empty where it was not."""
-        if self.restated_from is None:
-            return ""
-        over = self.budget_epsilon is not None and self.epsilon > self.budget_epsilon
-        beyond = f", beyond the budget of {declared(self.budget_epsilon)}" if over else ""
-        return (
-            f"restated: ε = {rounded_up(self.epsilon, '.6g')} instead of "
-            f"{rounded_up(self.restated_from, '.6g')}{beyond}, by the price of integer noise on "
-            "whole counts since version 0.2.0"
-        )
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; ρ as a float for reading, never for accounting; infinity as "inf"."""
         values = {
             **vars(self),
-            "restated": self.restated,
             "rho": float_up(self.rho),
             "public_facts": list(self.public_facts),
         }
@@ -273,7 +255,6 @@ def cohort_spend(
         total_guarantee=_guarantee([account]),
         relation=str(account.opened.relation),
         unit=account.opened.unit.describe(),
-        restated_from=account.epsilon_before_restating if accountant == TIGHT else None,
         public_facts=tuple(sorted(account.public_facts)),
     )
 

@@ -10,7 +10,7 @@ from math import inf, isfinite
 from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
-from dpsynth_assets.privacy.ledger.admission import Admission, admit, find_released
+from dpsynth_assets.privacy.ledger.admission import Admission, admit
 from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, entry_hash, verify_chain
 from dpsynth_assets.privacy.ledger.checkpoint import ENTRIES_BETWEEN, Checkpoint
 from dpsynth_assets.privacy.ledger.database import TRIGGERS, Appender, Database, sqlite_path
@@ -272,8 +272,6 @@ class Ledger:
         Returns:
             The entry. Nothing is charged and nothing is refunded by it.
         """
-        self._refreshed()  # A ledger that this version does not understand is not altered either.
-        self._database.allow_later_kinds()
         told = {"action": action, "because": because, "seen": None if seen is None else vars(seen)}
         with self._appending() as (appender, book):
             entry = recovery_entry(book, canonical_json(told), self._clock())
@@ -359,8 +357,7 @@ def _lost(seen: Seen, found: str) -> str:
 
 
 def _released(book: Book, request: ReleaseRequest, terms: BudgetTerms) -> Reservation:
-    name, event = find_released(book, request, terms) or ("", request.event)
-    request = replace(request, event=event)
+    name = book.released(request.key(terms.relation, terms.unit)) or ""
     artifact_digest, artifact_uri = book.committed[name]
     return Reservation(name, request, True, artifact_digest, artifact_uri)
 

@@ -1,10 +1,10 @@
 """Budget terms that a dataset file declares, and their canonical form."""
 
-import dataclasses
 import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
@@ -127,33 +127,28 @@ class BudgetTerms:
             raise ValueError(f"Expected an accountant in {ACCOUNTANTS}, got {self.accountant!r}.")
 
     def to_json(self) -> str:
-        """Canonical JSON, read back by `from_json`.
-
-        Absent secret terms, absent further ones and other absent terms of later versions are not
-        written, so that entries from before they existed keep the JSON that was hashed.
-        """
-        fields = asdict(self)
-        if self.secret is not None and not self.secret.others:
-            del fields["secret"]["others"]
-        later = ("secret", "partition")
-        absent = {name for name in later if fields[name] is None}
-        return canonical_json({name: v for name, v in fields.items() if name not in absent})
+        """Canonical JSON, read back by `from_json`."""
+        return canonical_json(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "BudgetTerms":
         """Reads what `to_json` wrote.
 
         Raises:
-            PrivacyError: There are terms that this version does not know: to read the others alone
-                would lift a bound.
+            PrivacyError: A term is missing or unknown: to read the others alone might lift a bound.
         """
-        fields = json.loads(text)
-        known = [each.name for each in dataclasses.fields(cls)]
-        if unknown := sorted(set(fields) - set(known)):
-            raise PrivacyError(
-                f"Expected ledger entries with terms among {', '.join(known)}, got "
-                f"{', '.join(unknown)}: this version would not keep that bound. Nothing was "
-                "charged: go on with the version that wrote this ledger."
-            )
-        secret = SecretTerms(**fields["secret"]) if "secret" in fields else None
-        return cls(**{**fields, "unit": PrivacyUnit(**fields["unit"]), "secret": secret})
+        fields = _whole(cls, json.loads(text))
+        unit = PrivacyUnit(**_whole(PrivacyUnit, fields["unit"]))
+        secret = fields["secret"] and SecretTerms(**_whole(SecretTerms, fields["secret"]))
+        return cls(**{**fields, "unit": unit, "secret": secret})
+
+
+def _whole(kind: type[object], fields: dict[str, Any]) -> dict[str, Any]:
+    """The stored fields of a value, after comparing their names with its own."""
+    known = set(kind.__annotations__)
+    if wrong := sorted(known ^ set(fields)):
+        raise PrivacyError(
+            f"Expected the terms {', '.join(sorted(known))} in a ledger entry, got others: "
+            f"{', '.join(wrong)}. Nothing was charged: restore the ledger from a backup."
+        )
+    return fields

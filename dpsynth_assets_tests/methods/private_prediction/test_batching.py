@@ -211,13 +211,6 @@ def test_histogram_survives_json():
     assert ClusterHistogram.from_json(json.loads(json.dumps(HISTOGRAM.to_json()))) == HISTOGRAM
 
 
-def test_a_release_stored_without_counts_before_rebalancing_is_read():
-    stored = HISTOGRAM.to_json()
-    del stored["dp_counts_before"]
-    assert ClusterHistogram.from_json(stored) == HISTOGRAM
-    assert HISTOGRAM.dp_counts_before == ()
-
-
 def test_counts_before_rebalancing_for_some_labels_only_are_refused():
     with pytest.raises(ValueError, match="every label, or for none"):
         replace(HISTOGRAM, dp_counts_before=((1, 2, 3),))

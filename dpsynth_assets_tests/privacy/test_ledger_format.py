@@ -1,0 +1,143 @@
+"""There is one format of the ledger: another is refused as it is, and ours stays as it is fixed."""
+
+import json
+import sqlite3
+from dataclasses import asdict
+
+import pytest
+import sqlalchemy as sa
+
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.format import FormatError
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, SecretTerms
+from dpsynth_assets.privacy.ledger.accounts import Book
+from dpsynth_assets.privacy.ledger.chain import sealed, verify_chain
+from dpsynth_assets.privacy.ledger.schema import LedgerEntry
+from dpsynth_assets_tests.privacy.ledger_cases import (
+    make_request,
+    make_terms,
+    release,
+    sqlite_file,
+    sqlite_url,
+)
+
+MARKS = {
+    "sqlite": {None: "PRAGMA user_version = 0", 2: "PRAGMA user_version = 2"},
+    "postgres": {
+        None: "COMMENT ON TABLE privacy_ledger IS NULL",
+        2: "COMMENT ON TABLE privacy_ledger IS '2'",
+    },
+}
+TERMS = (
+    '{"accepts_ex_post":false,"accountant":"zcdp","delta":1e-06,"epsilon":8.0,"partition":null,'
+    '"public_facts":[],"relation":"add-remove","secret":null,'
+    '"unit":{"column":null,"max_records":1}}'
+)
+KEY = "116f410c43f58654e187aa743e7fd6ea4016b5aa32a4c89327431b1a62c68fab"
+TERM_NAMES = [*json.loads(TERMS), "column", "max_records", "prior", "occurrences", "others"]
+HASH = "fbe602a9fd42a3af94106057d01d606354323f0cdc252a7cbfededf93de0b333"
+
+
+@pytest.mark.parametrize("other", [None, 2])
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_a_ledger_of_another_format_is_refused_and_not_written_to(
+    request, tmp_path, database, other
+):
+    kept = request.getfixturevalue("postgres_url") if database == "postgres" else None
+    url = kept or sqlite_url(tmp_path)
+    ledger = Ledger(url)
+    release(ledger)
+    with sa.create_engine(url).begin() as connection:
+        connection.exec_driver_sql(MARKS[database][other])
+    held = ledger.entries(), (kept or sqlite_file(tmp_path).read_bytes())
+    with pytest.raises(FormatError) as refused:
+        Ledger(url)
+    said = str(refused.value)
+    assert f"Expected format 1 in the ledger at {database}" in said
+    assert f"got {'none' if other is None else other}: it is left as it is" in said
+    assert "\n" not in said
+    assert (ledger.entries(), (kept or sqlite_file(tmp_path).read_bytes())) == held
+
+
+def entry(**changes):
+    fields = {
+        "seq": 1,
+        "recorded_at": "2026-01-01T00:00:00+00:00",
+        "kind": "reserve",
+        "reservation": "4b7a7b7e51230de9aab02b870b79d403",
+        "key": KEY,
+        "cohort": "tickets",
+        "dataset": "tickets",
+        "asset": "tickets/mean/corpus",
+        "mechanism": "mean",
+        "guarantee": "dp",
+        "event_json": '{"noise_multiplier":1.0,"type":"gaussian"}',
+        "parameters_json": '{"clip_bound":10.0}',
+        "code_version": "1",
+        "data_version": "2026-01",
+        "release": "1",
+        "terms_json": TERMS,
+        "previous_hash": "0" * 64,
+    }
+    return sealed(LedgerEntry(**{**fields, **changes}))
+
+
+def test_an_entry_of_format_1_keeps_its_key_and_its_hash():
+    """A change here is another format: raise FORMAT."""
+    assert (BudgetTerms.from_json(TERMS), make_terms().to_json()) == (make_terms(), TERMS)
+    assert entry().request() == make_request()
+    assert make_request().key(make_terms().relation, make_terms().unit) == KEY
+    assert entry().hash == HASH
+    assert verify_chain([entry()], HASH).ok
+
+
+def without(name):
+    """The terms without a field, of the whole or of a part of it."""
+    fields = {**json.loads(TERMS), "secret": asdict(SecretTerms(prior=0.1, posterior=0.2))}
+    part = next(part for part in (fields, fields["unit"], fields["secret"]) if name in part)
+    del part[name]
+    return json.dumps(fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"terms_json": None}, "no terms or no event"),
+        ({"event_json": None}, "no terms or no event"),
+        ({"kind": "decision"}, "got 'decision'"),
+        ({"kind": "recovery"}, "is a recovery and holds a charge"),
+        *(({"terms_json": without(name)}, f"others: {name}") for name in TERM_NAMES),
+        ({"terms_json": json.dumps({**json.loads(TERMS), "monthly_epsilon": 2.0})}, "monthly"),
+    ],
+)
+def test_an_entry_that_does_not_say_all_it_spent_is_refused(changes, said):
+    """Read without it, more would seem to be left."""
+    other = entry(**changes)
+    (problem,) = verify_chain([other]).problems
+    with pytest.raises(PrivacyError, match=said) as refused:
+        Book().post(other)
+    assert problem.message in str(refused.value)
+    assert "Nothing" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("mark", [0, 2])
+def test_neither_a_restoration_nor_an_acceptance_replaces_a_ledger_of_another_format(
+    tmp_path, monkeypatch, mark
+):
+    from typer.testing import CliRunner
+
+    from dpsynth_assets.cli.main import app
+
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    release(Ledger(sqlite_url(tmp_path)))
+    copy = tmp_path / "copy.sqlite"
+    copy.write_bytes(sqlite_file(tmp_path).read_bytes())
+    with sqlite3.connect(sqlite_file(tmp_path)) as database:
+        database.execute(f"PRAGMA user_version = {mark}")
+    before = sqlite_file(tmp_path).read_bytes()
+    for arguments in (["restore", str(copy)], ["accept"]):
+        told = CliRunner().invoke(app, ["ledger", *arguments, "--because", "a test", "--yes"])
+        assert told.exit_code == 2
+        assert "Expected format 1" in told.output
+    assert sqlite_file(tmp_path).read_bytes() == before

@@ -1,0 +1,89 @@
+"""Homes and stores have one format: another is refused as it is; a plain copy is opened."""
+
+import shutil
+
+import polars as pl
+import pytest
+
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.format import FORMAT, FormatError
+from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
+
+ROWS = pl.DataFrame({"text": ["a letter"]})
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    for name in ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def content(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+def paid():
+    """A release that is charged, stored and committed; asked for again, it is reused."""
+    ledger, store = PrivacyLedger().open(), ReleaseStore()
+    reservation = ledger.reserve(make_request(), make_terms())
+    if not reservation.reused:
+        digest, place = store.save(reservation.id, {"rows": 1}, ROWS)
+        ledger.commit(reservation, artifact_digest=digest, artifact_uri=place)
+    assert store.digest(reservation.id) == ledger.sealed_digest(reservation.id)
+    assert ledger.verify().ok
+    return reservation
+
+
+def refused(open_it, place):
+    before = content(place)
+    with pytest.raises(FormatError) as raised:
+        open_it()
+    assert f"Expected format 1 in {place}, got" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert content(place) == before
+
+
+def test_a_new_home_and_its_store_say_their_format(root):
+    paid()
+    for place in (root, home().releases):
+        assert (place / "format").read_text() == f"{FORMAT}\n"
+        assert (place / "format").stat().st_mode & 0o077 == place.stat().st_mode & 0o066
+
+
+@pytest.mark.parametrize("other", [None, "", "2\n"])
+def test_a_home_of_another_format_is_refused_and_not_written_to(root, other):
+    paid()
+    (root / "format").unlink()
+    if other is not None:
+        (root / "format").write_text(other)
+    refused(home, root)
+    refused(PrivacyLedger().open, root)
+
+
+@pytest.mark.parametrize("other", [None, "", "2\n"])
+def test_a_store_of_another_format_is_refused_and_not_written_to(tmp_path, other):
+    store = StoredReleases(tmp_path / "releases")
+    store.save("first", {}, ROWS)
+    (store.base / "format").unlink()
+    if other is not None:
+        (store.base / "format").write_text(other)
+    for act in (
+        lambda: store.load("first"),
+        lambda: store.digest("first"),
+        lambda: store.save("second", {}),
+    ):
+        refused(act, store.base)
+
+
+def test_a_copy_of_a_home_is_opened_and_pays_for_nothing_again(root, tmp_path, monkeypatch):
+    first = paid()
+    open_charge = PrivacyLedger().open().reserve(make_request(release="2"), make_terms(epsilon=20))
+    shutil.copytree(root, tmp_path / "copy")
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "copy"))
+    again = paid()
+    assert (again.reused, again.id) == (True, first.id)
+    assert PrivacyLedger().open().is_open(open_charge.id)
