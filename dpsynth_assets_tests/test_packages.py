@@ -287,4 +287,4 @@ def test_a_release_without_the_digest_of_its_rows_shows_nothing_of_them(house):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verification, "ROWS", "a digest that no entry holds")
         (problem,) = verify_package(house[2]).problems
-    assert "nothing shows that these are its own" in problem
+    assert "expected those of the release that was paid for" in problem

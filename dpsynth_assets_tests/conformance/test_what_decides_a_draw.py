@@ -23,7 +23,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.inputs import model_files
 from dpsynth_assets.releases.once import release_once
-from dpsynth_assets.releases.same_draw import first_difference, refuse_changed
+from dpsynth_assets.releases.same_draw import first_difference
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.sensitive.private_files import files_below
 from dpsynth_assets.sensitive.unfinished import StoredPasses
@@ -304,16 +304,6 @@ def test_order_is_compared_and_equal_values_are_equal():
     assert first_difference({"a": {"x": 1, "y": 2}}, {"a": {"y": 2, "x": 1}})[0] == "a"
     assert first_difference({"a": [1, {"b": None}]}, {"a": [1, {"b": None}]}) is None
     assert first_difference({"a": 1}, {"a": 1, "b": 2}) == ("b", None, 2)
-
-
-def test_a_draw_of_the_version_that_trained_models_goes_on_where_none_was_trained():
-    base = PublicDataSpec(name="demo").model_dump(mode="json")
-    old = {"training_tokens": None, "seed": 0, "settings": {}}
-    then = {**base, "language_model": {**base["language_model"], **old}}
-    refuse_changed(REQUEST, {"public_data": then}, {"public_data": base})
-    then["language_model"]["kind"] = "embedded"
-    with pytest.raises(PrivacyError, match=r'public_data.language_model.kind: expected "embedded"'):
-        refuse_changed(REQUEST, {"public_data": then}, {"public_data": base})
 
 
 def test_a_model_is_known_by_the_bytes_of_its_files(tmp_path):

@@ -455,20 +455,6 @@ def test_a_torn_checkpoint_is_never_the_last_one(folders, tmp_path):
     assert CheckpointFolders(tmp_path / "run").saved == folders.saved
 
 
-def test_a_checkpoint_of_the_first_format_is_read_and_one_of_a_later_is_not(folders):
-    data, made = examples(), settings()
-    fine_tune_privately(bart(), data, SEQUENCE, mechanism(), made, folders)
-    file = folders.saved / "state.json"
-    state = json.loads(file.read_text())
-    del state["public_losses"]
-    file.write_text(json.dumps({**state, "format": 1}))
-    facts = fine_tune_privately(bart(), data, SEQUENCE, mechanism(), made, folders)
-    assert (facts.resumed_at, facts.public_losses) == (4, ())
-    file.write_text(json.dumps({**state, "format": state["format"] + 1}))
-    with pytest.raises(ValueError, match="format"):
-        fine_tune_privately(bart(), data, SEQUENCE, mechanism(), made, folders)
-
-
 def test_an_interrupted_run_knows_the_rate_it_began_with(folders):
     assert kept_learning_rate(folders) is None
     made = settings(learning_rate=3e-3)

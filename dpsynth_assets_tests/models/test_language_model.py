@@ -95,14 +95,6 @@ def test_a_folder_without_a_model_is_one_line_with_a_remedy(tmp_path):
     assert one_line(error)
 
 
-def test_a_model_that_an_earlier_version_trained_is_refused_in_one_line(toy_folder, tmp_path):
-    old = shutil.copytree(toy_folder, tmp_path / "old")
-    (old / "document_format.json").write_text('{"name": "embedded"}')
-    with pytest.raises(LanguageModelError, match="earlier version trained; materialise") as error:
-        load_language_model(old, device="cpu")
-    assert one_line(error)
-
-
 def test_an_unknown_hub_id_offline_is_one_line_with_a_remedy(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

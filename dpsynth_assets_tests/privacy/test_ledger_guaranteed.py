@@ -124,7 +124,7 @@ def test_after_a_switch_of_accountants_delta_is_doubled_everywhere(ledger):
 
 
 def test_a_plan_dearer_than_every_budget_is_still_covered_after_a_switch(ledger, monkeypatch):
-    """Restated prices may pass the budget under which a plan was admitted."""
+    """A later version of the accounting may find a plan dearer than the budget it was under."""
     charge(ledger, A, FIRST, make_terms(accountant="tight"))
     charge(ledger, B, SECOND, make_terms())
     monkeypatch.setattr("dpsynth_assets.privacy.ledger.statement.plan_epsilon", lambda *_: 1e3)

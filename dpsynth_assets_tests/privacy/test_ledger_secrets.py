@@ -19,7 +19,6 @@ from dpsynth_assets.privacy.ledger import (
     Ledger,
     PlannedRelease,
     SecretTerms,
-    admission,
 )
 from dpsynth_assets.privacy.ledger.statement import SECRET_TOTAL
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
@@ -246,22 +245,6 @@ def test_a_cohort_that_was_charged_without_a_promise_may_make_one(ledger):
         )
 
 
-@pytest.mark.parametrize("later", [None, SecretTerms(prior=PRIOR, posterior=0.9, occurrences=3)])
-def test_a_ledger_that_dropped_a_promise_before_is_read(tmp_path, ledger, later, monkeypatch):
-    """Older versions let it: its statement keeps the promise, and no more is charged."""
-    ledger.reserve(make_request(event=HIDDEN), promised(REACHED), DP_PLAN)
-    dropped = make_terms(accountant="tight", secret=later)
-    with monkeypatch.context() as older:
-        older.setattr(admission, "check_unchanged", lambda *_: None)
-        ledger.reserve(make_request(event=HIDDEN, release="2"), dropped, DP_PLAN)
-    again = Ledger(sqlite_url(tmp_path))
-    assert again.verify().ok
-    told = again.spend("tickets").secret_posterior
-    assert told == pytest.approx(posterior(HIDDEN, HIDDEN, occurrences=50))
-    third = make_request(event=HIDDEN, release="3")
-    assert "Restore secret" in again.preview(third, dropped, DP_PLAN).refusal
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -271,6 +254,7 @@ def test_a_ledger_that_dropped_a_promise_before_is_read(tmp_path, ledger, later,
         {"prior": 0.1, "posterior": 0.2, "occurrences": 0},
         {"prior": 0.1, "posterior": 0.2, "occurrences": 1.5},
         {"prior": float("nan"), "posterior": 0.2},
+        {"prior": 0.1, "posterior": 0.2, "others": ((0.3, 0.2),)},
     ],
 )
 def test_terms_that_bound_nothing_are_refused(fields):
@@ -279,8 +263,9 @@ def test_terms_that_bound_nothing_are_refused(fields):
 
 
 def test_terms_with_secrets_survive_the_ledger(ledger):
-    ledger.reserve(secret_request(), terms(occurrences=3), PLAN)
-    assert ledger.entries()[0].terms == terms(occurrences=3)
+    several = promised(0.99, occurrences=3, others=((0.1, 0.9), (0.2, 0.95)))
+    ledger.reserve(secret_request(), several, PLAN)
+    assert ledger.entries()[0].terms == several
     assert ledger.verify(ledger.head()).ok
 
 
@@ -299,25 +284,9 @@ def test_show_keeps_the_posterior_apart(tmp_path, ledger):
 # ------------------------------------------------------------------- several kinds of secrets
 
 
-def with_others(*others, bound=0.99):
-    secret = SecretTerms(prior=PRIOR, posterior=bound, others=others)
-    return make_terms(accountant="tight", secret=secret)
-
-
 def test_every_promised_bound_is_compared(ledger):
     reached = posterior_of_events([HISTOGRAM.event, MIXTURE], 0.1)
     with pytest.raises(BudgetExceededError, match=r"prior 0\.1"):
-        ledger.reserve(secret_request(), with_others((0.1, reached * 0.999)), PLAN)
+        ledger.reserve(secret_request(), promised(0.99, 1, others=((0.1, reached * 0.999),)), PLAN)
     assert ledger.entries() == []
-    ledger.reserve(secret_request(), with_others((0.1, reached)), PLAN)
-
-
-def test_further_bounds_survive_the_ledger(ledger):
-    several = with_others((0.1, 0.9), (0.2, 0.95))
-    ledger.reserve(secret_request(), several, PLAN)
-    assert ledger.entries()[0].terms == several
-
-
-def test_a_further_bound_that_bounds_nothing_is_refused():
-    with pytest.raises(ValueError, match="Expected"):
-        SecretTerms(prior=0.1, posterior=0.2, others=((0.3, 0.2),))
+    ledger.reserve(secret_request(), promised(0.99, 1, others=((0.1, reached),)), PLAN)

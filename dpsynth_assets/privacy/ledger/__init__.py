@@ -2,11 +2,10 @@
 
 Read in this order: `terms` (the budget), `schema` (requests and entries), `chain` (why they cannot
 be edited unseen), `charges` (cost of an event under the filter), `plans` (cost of a fixed plan),
-`accounts` (entries become sums), `conditions` and
-`admission` (may this be charged?), `entries` (what is written then), `database` (the table and its
-lock), `checkpoint` and `reservations` (what a machine need not verify again), `witness` (how a lost
-ledger is noticed), `store` (the `Ledger` others call), `provenance` (what releases
-are made from), `statement` and `export` (what is shown).
+`accounts` (entries become sums), `conditions` and `admission` (may this be charged?), `entries`
+(what is written then), `database` (the table and its lock), `checkpoint` (what a machine need not
+verify again), `witness` (how a lost ledger is noticed), `store` (the `Ledger` others call),
+`provenance` (what releases are made from), `statement` and `export` (what is shown).
 """
 
 from dpsynth_assets.privacy.ledger.admission import Admission

@@ -1,7 +1,6 @@
 """Replays entries into accounts: what each cohort was charged, recomputed from stored events."""
 
 from collections import Counter
-from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -11,7 +10,6 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.chain import GENESIS, link_problem
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum, is_free
 from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_posterior, plan_rounds
-from dpsynth_assets.privacy.ledger.reservations import Committed, KeptReservations, Layered
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry, entry_problem
 from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
 
@@ -35,8 +33,8 @@ class CohortAccount:
         charges: Number of charges of each (asset, canonical event) with an (ε, δ) cost.
         largest_budget: Largest ε that the terms of any of these charges allowed.
         secret_charges: The same for releases under secret protection; never part of any ε.
-        secret: Promise to secrets under which something was charged, whatever its method; the
-            strongest so far. It holds for good.
+        secret: Promise to secrets under which something was charged, whatever its method: the last,
+            which no admitted one weakens. What is charged later tells of the same secrets.
         adaptive: Whether any charge was admitted by the adaptive filter.
         plan_json: Plan pinned by the first fixed-plan entry.
         public_facts: Every public fact that some entry relied on.
@@ -77,21 +75,13 @@ class CohortAccount:
         if event_json is None or is_free(event_json):
             return
         self.adaptive |= terms.accountant == ZCDP
-        self._promise(terms.secret)
+        self.secret = terms.secret or self.secret
         if entry.guarantee == GuaranteeType.SECRET:
             self.secret_charges[entry.asset, event_json] += 1
         else:
             self.charges[entry.asset, event_json] += 1
             self.spent.add(event_json)
             self.largest_budget = max(self.largest_budget, terms.epsilon)
-
-    def _promise(self, secret: SecretTerms | None) -> None:
-        """Keeps the strongest promise to secrets.
-
-        **Privacy** What was charged under a promise tells of the same secrets as what follows.
-        """
-        if secret is not None and (self.secret is None or secret.keeps(self.secret)):
-            self.secret = secret
 
     def post_commit(self, entry: LedgerEntry) -> None:
         """Notes that a release was stored; nothing is refunded."""
@@ -139,20 +129,12 @@ class CohortAccount:
 
 @dataclass
 class Book:
-    """All accounts, as of one entry of the chain.
-
-    With `kept`, reservations that a checkpoint holds are looked up there, and later ones are here.
-    """
+    """All accounts, as of one entry of the chain."""
 
     seq: int = 0
     head: str = GENESIS
     accounts: dict[str, CohortAccount] = field(default_factory=dict)
     partitions: dict[str, str | None] = field(default_factory=dict)
-    reserved: MutableMapping[str, str] = field(default_factory=dict)
-    committed: MutableMapping[str, Committed] = field(default_factory=dict)
-    kept: KeptReservations | None = field(default=None, compare=False)
-    _by_key: dict[str, tuple[str, ...]] = field(default_factory=dict, compare=False)
-    _released: dict[str, str] = field(default_factory=dict, compare=False)
 
     def post(self, entry: LedgerEntry) -> None:
         """Takes in the next entry.
@@ -160,7 +142,7 @@ class Book:
         Raises:
             LedgerIntegrityError: The entry does not continue the chain, so no sum can be trusted.
         """
-        _require_none(link_problem(entry, self.seq, self.head), entry)
+        require_none(link_problem(entry, self.seq, self.head), entry)
         self.take_in(entry)
 
     def take_in(self, entry: LedgerEntry) -> None:
@@ -169,12 +151,10 @@ class Book:
         Raises:
             LedgerIntegrityError: The entry does not say what it spent.
         """
-        _require_none(entry_problem(entry), entry)
+        require_none(entry_problem(entry), entry)
         if entry.kind == RESERVE:
             self._post_reserve(entry)
         elif entry.kind == COMMIT:
-            self.committed[entry.reservation] = (entry.artifact_digest, entry.artifact_uri)
-            self._released.setdefault(entry.key, entry.reservation)
             self.accounts[entry.cohort].post_commit(entry)
         self.seq, self.head = entry.seq, entry.hash
 
@@ -186,32 +166,10 @@ class Book:
             self.accounts[entry.cohort] = account
         account.post_reserve(entry, terms)
         self.partitions.setdefault(entry.dataset, terms.partition)
-        self.reserved[entry.reservation] = entry.key
-        self._by_key[entry.key] = (*self._by_key.get(entry.key, ()), entry.reservation)
-
-    def begin_with(self, kept: KeptReservations) -> None:
-        """Looks up what a checkpoint holds in its file, from now on."""
-        self.kept = kept
-        self.reserved = Layered(kept.key_of, kept.all_reserved, kept.reserved)
-        self.committed = Layered(kept.commit_of, kept.all_committed, kept.committed)
-
-    def released(self, key: str) -> str | None:
-        """The first committed reservation of this key.
-
-        Processes that race for one release may all pay and store; the value that was committed
-        first is the release for good, whichever of them commits later.
-        """
-        first = None if self.kept is None else self.kept.released(key)
-        return first or self._released.get(key)
-
-    def open_reservations(self, key: str) -> list[str]:
-        """Reservations of this key that were never committed, oldest first."""
-        kept = [] if self.kept is None else self.kept.of_key(key)
-        names = [*kept, *self._by_key.get(key, ())]
-        return [name for name in names if name not in self.committed]
 
 
-def _require_none(problem: str | None, entry: LedgerEntry) -> None:
+def require_none(problem: str | None, entry: LedgerEntry) -> None:
+    """Refuses a ledger with an entry that has a problem."""
     if problem is not None:
         raise LedgerIntegrityError(
             f"Ledger entry {entry.seq} {problem}. Nothing can be charged to this ledger: run "

@@ -84,6 +84,8 @@ def admit(
     request: ReleaseRequest,
     terms: BudgetTerms,
     plan: Plan = None,
+    *,
+    released: bool = False,
 ) -> Admission:
     """Prices a request against its cohort. Writes nothing.
 
@@ -92,6 +94,7 @@ def admit(
         request: What would be released.
         terms: The cohort's budget.
         plan: All releases of the cohort; required by accountant `tight`.
+        released: Whether a release of this key was committed already.
 
     Returns:
         The decision; `refusal` is set where the budget or the secrets' bound does not suffice.
@@ -114,7 +117,7 @@ def admit(
         check_unchanged(account, request.dataset, terms)
     check_partition(book.partitions, request, terms)
     spent = account.epsilon(terms.accountant) if account else 0.0
-    if book.released(request.key(terms.relation, terms.unit)) is not None:
+    if released:
         return Admission(
             budget_epsilon=terms.epsilon,
             delta=terms.delta,

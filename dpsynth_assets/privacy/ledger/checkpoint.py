@@ -12,13 +12,12 @@ is told never rests on it: a verification reads the whole chain, and compares th
 
 A check before a charge covers so: the digest of the checkpoint's sums, the entry they end with, the
 chain from there to the last entry, and the witness. `verify`, which an audit and every release gate
-run, covers every entry, the append-only triggers, and the checkpoint with its reservations.
+run, covers every entry, the append-only triggers, and the checkpoint.
 """
 
 import hashlib
 import json
 import os
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -33,7 +32,6 @@ from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.charges import FilterSum
 from dpsynth_assets.privacy.ledger.plans import Charges
 from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
-from dpsynth_assets.privacy.ledger.reservations import KeptReservations, KindsOf, Layered, no_kinds
 from dpsynth_assets.privacy.ledger.schema import LedgerEntry
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, SecretTerms
 
@@ -70,15 +68,9 @@ class Checkpoint:
         place = make_url(url).render_as_string(hide_password=True)
         name = hashlib.sha256(place.encode()).hexdigest()[:16]
         self.path = folder / f"verified-{name}.json"
-        self._reservations = folder / f"verified-{name}.sqlite"
 
-    def load(self, kinds_of: KindsOf = no_kinds) -> Book | None:
-        """The book that was saved; None without one, or one that is damaged or not ours.
-
-        Args:
-            kinds_of: Asks the ledger whether it holds a reservation that the book looks up; without
-                it, the book can be compared, and none of its reservations is found.
-        """
+    def load(self) -> Book | None:
+        """The book that was saved; None without one, or one that is damaged or not ours."""
         try:
             with self.path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -89,34 +81,19 @@ class Checkpoint:
         if not ours or hashlib.sha256(body).hexdigest().encode() != digest:
             return None
         stored = json.loads(body)
-        if stored["format"] != FORMAT:
-            return None
-        counts = stored["reserved"], stored["committed"]
-        kept = KeptReservations(self._reservations, *counts, kinds_of)
-        return _book(stored, kept) if kept.is_whole else None
+        return _book(stored) if stored["format"] == FORMAT else None
 
     def save(self, book: Book) -> None:
-        """Replaces the file; a disk that takes none costs time, and is no failure.
-
-        Reservations are added to their file first: it may hold more than the checkpoint says.
-        """
-        with suppress(OSError, sqlite3.Error):
+        """Replaces the file; a disk that takes none costs time, and is no failure."""
+        with suppress(OSError):
             owner_folder(self.path.parent)
-            kept = self._with_reservations(book)
-            body = json.dumps(_json(book, kept), separators=(",", ":")).encode()
+            body = json.dumps(_json(book), separators=(",", ":")).encode()
             with replaced(self.path) as new:
                 new.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
 
     def remove(self) -> None:
-        """Removes both files: the next process verifies the whole chain."""
+        """Removes the file: the next process verifies the whole chain."""
         self.path.unlink(missing_ok=True)
-        self._reservations.unlink(missing_ok=True)
-
-    def _with_reservations(self, book: Book) -> KeptReservations:
-        reserved, committed = book.reserved, book.committed
-        if isinstance(reserved, Layered) and isinstance(committed, Layered) and book.kept:
-            return book.kept.with_later(reserved.later, committed.later)
-        return KeptReservations.written_anew(self._reservations, reserved, committed)
 
     def problem(self, entries: Iterable[LedgerEntry]) -> str | None:
         """Replays the chain from its beginning and says where the checkpoint differs from it.
@@ -138,28 +115,24 @@ class Checkpoint:
         )
 
 
-def _json(book: Book, kept: KeptReservations) -> dict[str, Any]:
+def _json(book: Book) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "seq": book.seq,
         "head": book.head,
         "partitions": book.partitions,
-        "reserved": kept.reserved,
-        "committed": kept.committed,
         "accounts": [_account_json(account) for account in book.accounts.values()],
     }
 
 
-def _book(stored: dict[str, Any], kept: KeptReservations) -> Book:
+def _book(stored: dict[str, Any]) -> Book:
     """The very book, its maps in the order in which entries made them."""
-    book = Book(
+    return Book(
         stored["seq"],
         stored["head"],
         accounts={row["cohort"]: _account(row) for row in stored["accounts"]},
         partitions=stored["partitions"],
     )
-    book.begin_with(kept)
-    return book
 
 
 def _account_json(account: CohortAccount) -> dict[str, Any]:

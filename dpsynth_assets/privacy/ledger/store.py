@@ -7,13 +7,26 @@ from dataclasses import replace
 from datetime import datetime
 from math import inf, isfinite
 
+import sqlalchemy as sa
+
 from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
+from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount, require_none
 from dpsynth_assets.privacy.ledger.admission import Admission, admit
-from dpsynth_assets.privacy.ledger.chain import ChainProblem, VerifyReport, entry_hash, verify_chain
+from dpsynth_assets.privacy.ledger.chain import (
+    ChainProblem,
+    VerifyReport,
+    link_problem,
+    verify_chain,
+)
 from dpsynth_assets.privacy.ledger.checkpoint import ENTRIES_BETWEEN, Checkpoint
-from dpsynth_assets.privacy.ledger.database import TRIGGERS, Appender, Database, sqlite_path
+from dpsynth_assets.privacy.ledger.database import (
+    COLUMNS,
+    TRIGGERS,
+    Appender,
+    Database,
+    sqlite_path,
+)
 from dpsynth_assets.privacy.ledger.entries import (
     commit_entry,
     recovery_entry,
@@ -22,6 +35,7 @@ from dpsynth_assets.privacy.ledger.entries import (
 )
 from dpsynth_assets.privacy.ledger.provenance import ChargeGraph
 from dpsynth_assets.privacy.ledger.schema import (
+    COMMIT,
     RESERVE,
     LedgerEntry,
     PlannedRelease,
@@ -36,6 +50,9 @@ from dpsynth_assets.privacy.ledger.statement import (
 )
 from dpsynth_assets.privacy.ledger.terms import BudgetTerms, canonical_json
 from dpsynth_assets.privacy.ledger.witness import Seen, Witness
+
+Read = Callable[..., Iterator[LedgerEntry]]
+"""Yields the entries that meet conditions on `COLUMNS`, in order."""
 
 
 class Ledger:
@@ -75,7 +92,7 @@ class Ledger:
         self._database = Database(url)
         self._clock = clock
         self._checkpoint = checkpoint
-        self._book = (checkpoint and checkpoint.load(self._database.kinds_of)) or Book()
+        self._book = (checkpoint and checkpoint.load()) or Book()
         self._kept = self._book.seq
         self._is_current = False
         self._lock = threading.RLock()
@@ -106,9 +123,11 @@ class Ledger:
             PrivacyError: The request cannot be charged under these terms; nothing was charged.
         """
         with self._appending() as (appender, book):
-            admission = admit(book, request, terms, plan)
-            if admission.reused:
-                return _released(book, request, terms)
+            first = self._first_commit(request, terms, appender.read)
+            admission = admit(book, request, terms, plan, released=first is not None)
+            if first is not None:
+                stored = (first.artifact_digest, first.artifact_uri)
+                return Reservation(first.reservation, request, True, *stored)
             if admission.refusal is not None:
                 raise BudgetExceededError(admission.refusal)
             entry = reserve_entry(book, request, terms, plan, self._clock())
@@ -141,28 +160,27 @@ class Ledger:
                 it, or a bound was given to a release that is not ex-post.
         """
         with self._appending() as (appender, book):
-            reserve = appender.find_reserve(reservation.id)
+            known = self._of(reservation.id, appender.read)
+            reserve, earlier = known.get(RESERVE), known.get(COMMIT)
             if reserve is None:
                 raise PrivacyError(
                     f"Expected a reservation of this ledger, got {reservation.id!r}. Reserve first."
                 )
             _check_bound(reserve, ex_post_epsilon)
-            earlier = book.committed.get(reservation.id)
             if earlier is None:
                 stored = (artifact_digest, artifact_uri, ex_post_epsilon, content or {})
                 appender.append(commit_entry(book, reserve, *stored, self._clock()))
-            elif earlier != (artifact_digest, artifact_uri):
+            elif (earlier.artifact_digest, earlier.artifact_uri) != (artifact_digest, artifact_uri):
                 raise PrivacyError(
-                    f"Expected the artifact {earlier[0]} that was committed for {reserve.asset}, "
-                    f"got {artifact_digest}. Reserve again under a new release name."
+                    f"Expected the artifact {earlier.artifact_digest} that was committed for "
+                    f"{reserve.asset}, got {artifact_digest}. Reserve again under a new release "
+                    "name."
                 )
 
     def charge(self, reservation_id: str) -> LedgerEntry | None:
-        """The charge of a reservation; None where there is none, or where its entry was altered."""
-        if reservation_id not in self._refreshed().reserved:
-            return None
-        entry = self._database.find_reserve(reservation_id)
-        return entry if entry is not None and entry_hash(entry) == entry.hash else None
+        """The charge of a reservation; None where there is none."""
+        self._refreshed()
+        return self._of(reservation_id).get(RESERVE)
 
     def last_of_name(self, request: ReleaseRequest, but: str) -> LedgerEntry | None:
         """The last charge of the same asset and release name, another than reservation `but`."""
@@ -179,8 +197,9 @@ class Ledger:
 
     def sealed_digest(self, reservation_id: str) -> str | None:
         """SHA-256 of the stored release that was committed; None where none was."""
-        committed = self._refreshed().committed.get(reservation_id)
-        return None if committed is None else committed[0]
+        self._refreshed()
+        commit = self._of(reservation_id).get(COMMIT)
+        return None if commit is None else commit.artifact_digest
 
     def pending(self, request: ReleaseRequest) -> list[Reservation]:
         """Lists reservations of this very request that were never committed, oldest first."""
@@ -189,12 +208,18 @@ class Ledger:
         if account is None:
             return []
         key = request.key(account.opened.relation, account.opened.unit)
-        return [Reservation(name, request) for name in book.open_reservations(key)]
+        entries = self._known(COLUMNS.key == key)
+        committed = {each.reservation for each in entries if each.kind == COMMIT}
+        return [
+            Reservation(each.reservation, request)
+            for each in entries
+            if each.reservation not in committed
+        ]
 
     def is_open(self, reservation_id: str) -> bool:
         """Says whether a reservation allows reading private data: charged, not yet committed."""
-        book = self._refreshed()
-        return reservation_id in book.reserved and reservation_id not in book.committed
+        self._refreshed()
+        return set(self._of(reservation_id)) == {RESERVE}
 
     def preview(
         self,
@@ -205,7 +230,8 @@ class Ledger:
         """Says what `reserve` would say, and spends nothing."""
         book = self._refreshed()
         try:
-            return admit(book, request, terms, plan)
+            first = self._first_commit(request, terms)
+            return admit(book, request, terms, plan, released=first is not None)
         except PrivacyError as refusal:
             account = book.accounts.get(request.cohort)
             return Admission(
@@ -222,7 +248,7 @@ class Ledger:
 
     def stream(self, cohort: str | None = None) -> Iterator[LedgerEntry]:
         """Yields entries in order, of one cohort or of all, without holding them at once."""
-        return self._database.read(cohort=cohort)
+        return self._database.read(*([] if cohort is None else [COLUMNS.cohort == cohort]))
 
     def count_charges(self, cohort: str | None = None) -> int:
         """Counts charges, of one cohort or of all."""
@@ -258,8 +284,9 @@ class Ledger:
 
     def _holds(self, seen: Seen) -> bool:
         known = self._book.seq == seen.seq
-        found = self._book.head if known else self._database.hash_at(seen.seq)
-        return found == seen.hash
+        if known:
+            return self._book.head == seen.hash
+        return any(each.hash == seen.hash for each in self._database.read(COLUMNS.seq == seen.seq))
 
     def record_recovery(self, action: str, because: str, seen: Seen | None) -> LedgerEntry:
         """Notes for good that a person restored this ledger, or accepted it without lost entries.
@@ -285,13 +312,38 @@ class Ledger:
     def _refreshed(self) -> Book:
         """The book up to the last entry, its chain verified."""
         with self._lock:
-            self._post_new(self._database.read(after=max(self._book.seq - 1, 0)))
+            self._post_new(self._database.read)
             self._compare_with_witness()
             self._is_current = True
             if self._checkpoint and self._book.seq - self._kept >= ENTRIES_BETWEEN:
                 self._checkpoint.save(self._book)
                 self._kept = self._book.seq
             return self._book
+
+    def _known(
+        self, condition: sa.ColumnElement[bool], read: Read | None = None
+    ) -> list[LedgerEntry]:
+        """Entries among those that were verified, each compared with its own hash again."""
+        found = list((read or self._database.read)(condition, COLUMNS.seq <= self._book.seq))
+        for each in found:
+            require_none(link_problem(each, each.seq - 1, each.previous_hash), each)
+        return found
+
+    def _of(self, reservation_id: str, read: Read | None = None) -> dict[str, LedgerEntry]:
+        """The entries of a reservation by kind."""
+        found = self._known(COLUMNS.reservation == reservation_id, read)
+        return {each.kind: each for each in found}
+
+    def _first_commit(
+        self, request: ReleaseRequest, terms: BudgetTerms, read: Read | None = None
+    ) -> LedgerEntry | None:
+        """The commit of this very release; None where it was not made yet.
+
+        Processes that race for one release may all pay and store; the value that was committed
+        first is the release for good, whichever of them commits later.
+        """
+        entries = self._known(COLUMNS.key == request.key(terms.relation, terms.unit), read)
+        return next((each for each in entries if each.kind == COMMIT), None)
 
     @contextmanager
     def _appending(self) -> Iterator[tuple[Appender, Book]]:
@@ -300,7 +352,7 @@ class Ledger:
             if not self._is_current:
                 self._refreshed()
             with self._database.appending() as appender:
-                self._post_new(appender.read(after=max(self._book.seq - 1, 0)))
+                self._post_new(appender.read)
                 self._compare_with_witness()
                 yield appender, self._book
             if self._witness is not None and (last := appender.appended) is not None:
@@ -324,9 +376,10 @@ class Ledger:
         if book.seq and (seen is None or seen.seq < book.seq):
             self._witness.note(Seen(book.seq, book.head, ""))
 
-    def _post_new(self, entries: Iterator[LedgerEntry]) -> None:
+    def _post_new(self, read: Read) -> None:
         """Posts entries after the last known one, which is read again to see that it is there."""
         book = self._book
+        entries = read(COLUMNS.seq >= book.seq)
         if book.seq:
             known = next(entries, None)
             if known is None or (known.seq, known.hash) != (book.seq, book.head):
@@ -354,12 +407,6 @@ def _lost(seen: Seen, found: str) -> str:
         "the ledger was deleted, replaced or rolled back. Nothing was charged. Restore it with "
         "`dpsynth ledger restore FILE`, or go on without what is lost with `dpsynth ledger accept`."
     )
-
-
-def _released(book: Book, request: ReleaseRequest, terms: BudgetTerms) -> Reservation:
-    name = book.released(request.key(terms.relation, terms.unit)) or ""
-    artifact_digest, artifact_uri = book.committed[name]
-    return Reservation(name, request, True, artifact_digest, artifact_uri)
 
 
 def _check_bound(reserve: LedgerEntry, ex_post_epsilon: float | None) -> None:
