@@ -206,7 +206,7 @@ def home() -> Home:
     """
     root = Path(os.environ.get("DPSYNTH_HOME", project_root() / ".dpsynth")).resolve()
     try:
-        begin(root, lambda: any((root / name).exists() for name in _HELD))
+        begin(owner_folder(root), lambda: any((root / name).exists() for name in _HELD))
     except OSError as error:
         raise PrivacyError(
             f"Expected a home that can be read and written to, got {root} ({error.strerror}). Set "
@@ -220,19 +220,16 @@ def begin(place: Folder, holds_any: Callable[[], bool]) -> None:
 
     Args:
         place: The home or store.
-        holds_any: Says whether anything of a home or store lies there. It is asked before the mark
-            is read, since another process that begins it writes the mark first.
+        holds_any: Says whether anything of a home or store lies there; asked where no mark lies,
+            which whoever begins a place writes before all else.
 
     Raises:
         FormatError: It has another mark, or none and is not new.
     """
-    held, mark = holds_any(), place / MARK
-    try:
-        require_format(place, mark.read_text().strip())
-    except FileNotFoundError:
-        if held:
-            require_format(place, None)
+    mark = place / MARK
+    if not mark.exists() and not holds_any():
         _write(mark)
+    require_format(place, mark.read_text().strip() if mark.exists() else None)
 
 
 def _write(mark: Folder) -> None:
@@ -240,6 +237,7 @@ def _write(mark: Folder) -> None:
     if not isinstance(mark, Path):
         mark.write_text(content)
         return
-    with replaced(owner_folder(mark.parent) / MARK, only_if_absent=True) as new:
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(mark, only_if_absent=True) as new:
         new.write_text(content)
         new.chmod(mark.parent.stat().st_mode & 0o666)  # Who may read the folder may read its mark.

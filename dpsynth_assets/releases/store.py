@@ -205,7 +205,7 @@ class StoredReleases:
         remote = not isinstance(self.base, Path)
         try:
             if str(self.base) not in _opened or not remote:
-                begin(self.base, lambda: self.base.exists() and any(self.base.iterdir()))
+                begin(self.base, lambda: any(True for _ in self.base.glob("*/facts.json")))
                 _opened.add(str(self.base))
             yield
         except PrivacyError:

@@ -1,10 +1,13 @@
-"""Laws of verification on both databases: every edit behind the triggers is found and named."""
+"""Laws of both databases: changes are refused, and every edit behind the triggers is named."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.ledger import app
+from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry, PlannedRelease
 from dpsynth_assets_tests.privacy.ledger_cases import (
@@ -77,6 +80,45 @@ def found(url):
         return {problem.seq for problem in report.problems}
 
     return verify
+
+
+REFUSED = [
+    "UPDATE privacy_ledger SET event_json = NULL",
+    "DELETE FROM privacy_ledger",
+    f"DELETE FROM privacy_ledger WHERE seq = {ROWS}",
+    "INSERT INTO privacy_ledger SELECT * FROM privacy_ledger WHERE seq = 1 "
+    "ON CONFLICT (seq) DO UPDATE SET asset = 'forged'",
+]
+OF_ONE_DATABASE = {
+    "sqlite": ["INSERT OR REPLACE INTO privacy_ledger SELECT * FROM privacy_ledger WHERE seq = 1"],
+    "postgresql": ["TRUNCATE privacy_ledger"],
+}
+
+
+def test_triggers_refuse_every_change(url, ledger):
+    for statement in [*REFUSED, *OF_ONE_DATABASE[sa.make_url(url).get_backend_name()]]:
+        with (
+            pytest.raises(sa.exc.DBAPIError, match="append-only"),
+            sa.create_engine(url, poolclass=sa.pool.NullPool).begin() as connection,
+        ):
+            connection.exec_driver_sql(statement)
+    assert ledger.verify().ok
+
+
+def test_of_many_racing_for_the_last_budget_one_wins(url, ledger):
+    def race(name):
+        try:
+            request = make_request(cohort="raced", release=name)
+            Ledger(url).reserve(request, make_terms(epsilon=6.0))
+        except BudgetExceededError:
+            return "refused"
+        return "won"
+
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = sorted(pool.map(race, "abcd"))
+    assert outcomes == ["refused", "refused", "refused", "won"]
+    assert ledger.spend("raced").reserved_uncommitted == 1
+    assert ledger.verify().ok
 
 
 def literal(value):
