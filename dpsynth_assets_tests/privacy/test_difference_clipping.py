@@ -269,8 +269,3 @@ def test_public_logits_that_define_no_law_are_refused(public, allowed, match):
             PrivateTokenMeter(9, 1),
             allowed,
         )
-
-
-def test_stated_memory_never_holds_a_copy_of_the_logits():
-    rows, vocabulary = 2048, 256_000
-    assert mechanism().peak_extra_bytes(rows, vocabulary, 32) < rows * vocabulary * 8 / 20
