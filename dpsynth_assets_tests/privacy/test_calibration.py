@@ -56,29 +56,6 @@ def test_tight_falls_back_where_the_recursion_takes_minutes():
     assert largest_token_count(**arguments, accountant="zcdp") == 72490
 
 
-# (records, batch, steps, target ε, multiplier computed by bisection of dp_accounting's PLD); with
-# the histogram of Gaussian noise 10 where `histogram`. Appendix E of CTCL, δ = 1 / (n ln n).
-CTCL = [
-    (75_316, 4096, 2016, 4.0, True, 3.0347),
-    (75_316, 4096, 2016, 1.0, False, 10.298),
-    (17_940, 256, 2030, 1.0, False, 2.6151),
-    (17_940, 4096, 2000, 1.0, True, 42.708),
-    (8_396, 4096, 2000, 4.0, True, 23.449),
-]
-
-
-@pytest.mark.parametrize(("records", "batch", "steps", "target", "histogram", "multiplier"), CTCL)
-def test_appendix_e_of_ctcl_is_reproduced(records, batch, steps, target, histogram, multiplier):
-    found = dp_sgd_noise_multiplier(
-        sampling_probability=batch / records,
-        steps=steps,
-        target_epsilon=target,
-        delta=1 / (records * math.log(records)),
-        other_events=[GaussianEvent(noise_multiplier=10.0)] if histogram else [],
-    )
-    assert found == pytest.approx(multiplier, rel=2 * TOLERANCE)
-
-
 @pytest.mark.parametrize("others", [(), (PureEvent(epsilon=0.01, count=10),)])
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 @pytest.mark.parametrize("unit", [{}, {"max_records_per_unit": 3}, {"replaced": True}])

@@ -48,6 +48,9 @@ def test_no_privacy_module_uses_a_seeded_generator():
             "import random",
             "manual_seed",
             "multinomial",
+            "default_rng",
+            "RandomState",
+            "torch.rand",
         ):
             assert forbidden not in source, module.__name__
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy import clipping, next_token_distributions, sparse_vector
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.events import PureEvent
 from dpsynth_assets.privacy.sparse_vector import (
     STEPS_PER_RECORD,
     PublicTokenTest,
@@ -145,10 +144,6 @@ def test_numerical_slack_and_replaced_contexts_are_charged():
     assert public_test(contexts_changed="replace").epsilon == pytest.approx(2 * free)
 
 
-def test_event_prices_one_pure_instance_for_each_private_token():
-    assert public_test().event(7) == PureEvent(epsilon=public_test().epsilon, count=7)
-
-
 @pytest.mark.parametrize(
     ("size", "temperature", "sigma", "rho", "share"),
     [
@@ -209,37 +204,6 @@ def test_tensor_distances_match_the_numpy_oracle(block_entries, dtype, masked):
         rows = logits[batch_of_row == batch].double().numpy()[:, keep]
         expected = distance_oracle(rows, public[batch].double().numpy()[keep], 4)
         assert float(distances[position]) == pytest.approx(expected, abs=1e-6)
-
-
-def test_batch_without_rows_has_distance_one():
-    logits, public, batch_of_row = batches()
-    distance = public_test().private_distances(logits, public[2:3], batch_of_row, np.array([2]))
-    assert float(distance[0]) == pytest.approx(1.0, abs=1e-6)
-
-
-def test_denominator_is_the_expected_batch_size_whatever_the_rows():
-    private, public, _ = one_batch(0)
-    for count in (0, 1, 4, 11):
-        rows = private.repeat(count, 1)
-        distance = public_test().private_distances(
-            rows, public, torch.zeros(count, dtype=torch.int64), np.array([0])
-        )
-        assert float(distance[0]) == pytest.approx(abs(count / 4 - 1), abs=1e-6)
-
-
-@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-def test_row_without_a_finite_maximum_contributes_nothing(poison):
-    logits, public, batch_of_row = batches()
-    active = np.array([0, 1, 3])
-    clean = public_test().private_distances(logits, public[active], batch_of_row, active)
-    bad = torch.full((1, VOCABULARY), poison)
-    poisoned = public_test().private_distances(
-        torch.cat([logits, bad]),
-        public[active],
-        torch.cat([batch_of_row, torch.tensor([0])]),
-        active,
-    )
-    torch.testing.assert_close(clean, poisoned, atol=2.0**-20, rtol=0)
 
 
 @pytest.mark.parametrize(("rows", "scale"), [(64, 4.0), (64, 0.0), (256, 0.01), (260, 4.0)])
@@ -396,22 +360,6 @@ def test_a_meter_pays_for_one_test_only():
 def test_noisy_thresholds_do_not_show():
     opened = public_test().open(PrivateTokenMeter(1, 1))
     assert "threshold" not in repr(opened)
-
-
-@pytest.mark.parametrize(
-    ("public", "batch_of_row", "active", "match"),
-    [
-        (torch.zeros(1, 5), torch.zeros(3, dtype=torch.int64), [0], "batch_of_row"),
-        (torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64), [0, 0], "distinct"),
-        (torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64), [0], "public_logits"),
-        (torch.zeros(1, 4), torch.zeros(2, dtype=torch.int64), [0], "public_logits"),
-        (torch.full((1, 5), math.nan), torch.zeros(2, dtype=torch.int64), [0], "finite maxima"),
-    ],
-)
-def test_shapes_that_disagree_are_refused(public, batch_of_row, active, match):
-    opened = public_test().open(PrivateTokenMeter(9, 1))
-    with pytest.raises(ValueError, match=match):
-        opened.needs_private_token(torch.zeros(2, 5), public, batch_of_row, np.array(active))
 
 
 # Public tokens
