@@ -73,7 +73,7 @@ def _measure(noise_share: float = 1.0, *, replaced: bool = False, l2_bound: floa
     records = np.concatenate([fillers(), present, others] if replaced else [fillers(), present])
     real = mechanism(noise_share, l2_bound)
     scores = np.concatenate([_scores(real.release(records).value) for _ in range(RELEASES)])
-    return Finding.of(audit_scores(scores[:, 0], scores[:, 1], event_curve([mechanism().event])))
+    return audit_scores(scores[:, 0], scores[:, 1], event_curve([mechanism().event]))
 
 
 AUDIT = Audit(

@@ -61,7 +61,7 @@ def _measure(
     )
     drawn = dimension.astype(np.float64).reshape(-1, 2)
     claim = event_curve(mechanism().cut_events)
-    return Finding.of(audit_scores(drawn[:, 0], drawn[:, 1], claim))
+    return audit_scores(drawn[:, 0], drawn[:, 1], claim)
 
 
 AUDIT = Audit(

@@ -214,35 +214,29 @@ def verbatim_share(
     *,
     words: int = SPAN_WORDS,
     most_units: int = MOST_UNITS,
-    piece_words: int = PIECE_WORDS,
-    private_units: Sequence[str] | None = None,
 ) -> float:
     """Share of texts that repeat a span particular to few private units; 0 for an empty corpus.
 
     Args:
         texts: The synthetic corpus.
-        private_texts: Private records, or what counts their units where they lie elsewhere.
+        private_texts: Private records, each a unit, or what counts units (`holders_among`).
         public_texts: Documents whose spans are no leak.
-        words: Words a span, at least 1.
+        words: Words a span, at least `PIECE_WORDS`.
         most_units: Most units that a particular span occurs in, at least 1.
-        piece_words: Words of a piece that makes a span a composition, in [1, words]. Raise it to
-            3 where public text is so large that it holds most word pairs of the language.
-        private_units: Unit of each private record; None counts each record as a unit.
 
     Raises:
-        ValueError: A number is out of range, or units and records differ in length.
+        ValueError: A number is out of range.
 
     **Privacy** Internal: computed from private records without noise.
     """
-    if not 1 <= piece_words <= words or most_units < 1:
+    if words < PIECE_WORDS or most_units < 1:
         raise ValueError(
-            "Expected 1 <= piece_words <= words and most_units >= 1, got piece_words="
-            f"{piece_words}, words={words}, most_units={most_units}."
+            f"Expected words >= {PIECE_WORDS} and most_units >= 1, got {words} and {most_units}."
         )
-    background = _background(private_texts, private_units, public_texts, most_units)
+    background = _background(private_texts, public_texts, most_units)
     copies = np.zeros(len(texts), dtype=bool)
     for block in word_blocks(texts):
-        copies[block.texts[_copied_starts(block, background, words, piece_words)]] = True
+        copies[block.texts[_copied_starts(block, background, words)]] = True
     return float(copies.mean()) if len(copies) else 0.0
 
 
@@ -263,29 +257,24 @@ def copied_spans(
     texts: Sequence[str],
     private_texts: Sequence[str] | SpanHolders,
     public_texts: Sequence[str],
-    *,
-    private_units: Sequence[str] | None = None,
 ) -> list[CopiedSpan]:
     """Lists every span that `verbatim_share` finds, for the steward's eyes.
 
     Args:
         texts: The synthetic corpus.
-        private_texts: Private records, or what counts their units where they lie elsewhere.
+        private_texts: Private records, each a unit, or what counts units (`holders_among`).
         public_texts: Documents whose spans are no leak.
-        private_units: Unit of each private record; None counts each record as a unit.
 
     Returns:
         Spans by row and place; empty where nothing is copied.
 
     **Privacy** Internal: computed from private records without noise, and quotes them.
     """
-    background = _background(private_texts, private_units, public_texts, MOST_UNITS)
+    background = _background(private_texts, public_texts, MOST_UNITS)
     return [
         CopiedSpan(row, tuple(split_words(texts[row])[first:last]))
         for block in word_blocks(texts)
-        for row, first, last in _runs(
-            block, _copied_starts(block, background, SPAN_WORDS, PIECE_WORDS)
-        )
+        for row, first, last in _runs(block, _copied_starts(block, background, SPAN_WORDS))
     ]
 
 
@@ -333,18 +322,13 @@ def near_duplicate_share(
 
 
 def _background(
-    private: Sequence[str] | SpanHolders,
-    private_units: Sequence[str] | None,
-    public_texts: Sequence[str],
-    most_units: int,
+    private: Sequence[str] | SpanHolders, public_texts: Sequence[str], most_units: int
 ) -> _Background:
-    holders = private if callable(private) else holders_among(private, private_units)
+    holders = private if callable(private) else holders_among(private, None)
     return _Background(private=holders, public_texts=public_texts, most_units=most_units)
 
 
-def _copied_starts(
-    block: WordBlock, background: _Background, words: int, piece_words: int
-) -> np.ndarray:
+def _copied_starts(block: WordBlock, background: _Background, words: int) -> np.ndarray:
     """Finds the first words of a block's particular spans: int64 (S,), in order."""
     hashes, starts = block.spans(words)
     candidates = np.unique(hashes)
@@ -353,14 +337,14 @@ def _copied_starts(
     suspects = starts[np.isin(hashes, leaked)]  # first words of particular spans
     if len(suspects) == 0:
         return suspects
-    return suspects[~_composed(block, suspects, background, words, piece_words)]
+    return suspects[~_composed(block, suspects, background, words)]
 
 
 def _composed(
-    block: WordBlock, starts: np.ndarray, background: _Background, words: int, piece_words: int
+    block: WordBlock, starts: np.ndarray, background: _Background, words: int
 ) -> np.ndarray:
     """Marks the spans that common pieces make up, pieces cut by an end included: bool (S,)."""
-    common = _common_words(block, background, piece_words)
+    common = _common_words(block, background)
     at_an_end = common | _everyday_words(block, background.public_texts)
     before = np.concatenate([[0], np.cumsum(~common)])
     last = starts + words - 1
@@ -368,15 +352,15 @@ def _composed(
     return at_an_end[starts] & at_an_end[last] & ~rare_inside
 
 
-def _common_words(block: WordBlock, background: _Background, piece_words: int) -> np.ndarray:
+def _common_words(block: WordBlock, background: _Background) -> np.ndarray:
     """Marks the words of a block that lie in a common piece: bool (W,)."""
-    hashes, starts = block.spans(piece_words)
+    hashes, starts = block.spans(PIECE_WORDS)
     candidates = np.unique(hashes)
-    holders, public = _holders(candidates, piece_words, background)
+    holders, public = _holders(candidates, PIECE_WORDS, background)
     common = candidates[public | (holders > background.most_units)]
     pieces = starts[np.isin(hashes, common)]
     covered = np.zeros(len(block.words), dtype=bool)
-    for offset in range(piece_words):
+    for offset in range(PIECE_WORDS):
         covered[pieces + offset] = True
     return covered
 

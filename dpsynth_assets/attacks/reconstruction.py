@@ -20,8 +20,8 @@ from functools import cached_property
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits.audit import Finding
-from dpsynth_assets.attacks.audits.statistics import FALSE_ALARM, lower_rate, upper_rate
+from dpsynth_assets.attacks.audits.audit import FALSE_ALARM, Finding
+from dpsynth_assets.attacks.audits.statistics import lower_rate, upper_rate
 
 DIGITS = 5
 KEYS = 10**DIGITS

@@ -8,13 +8,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
 
-import numpy as np
-
-from dpsynth_assets.privacy.accounting import composed_pld, epsilon_of
+from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.bounded_range import (
-    PrivacyProfile,
     adaptive_profiles,
     horizon,
     recursion_is_affordable,
@@ -35,7 +31,7 @@ from dpsynth_assets.privacy.monotone_search import (
     smallest_count,
     smallest_multiplier,
 )
-from dpsynth_assets.privacy.pld import DISCRETIZATION, pld_epsilon, profile_to_pld
+from dpsynth_assets.privacy.pld import DISCRETIZATION
 from dpsynth_assets.privacy.renyi import (
     ORDERS,
     epsilon_at_order,
@@ -51,75 +47,40 @@ TIGHT_GAIN = 1.6
 COARSE_DISCRETIZATION = 5.0 * DISCRETIZATION
 """Spacing of privacy losses while a search is still far from its answer."""
 
-_NOTHING = PrivacyProfile(1.0, np.zeros(2))
 
-
-def largest_token_count(
-    *,
-    eta: float,
-    target_epsilon: float,
-    delta: float,
-    accountant: str,
-    other_events: Sequence[Event] = (),
-) -> int:
-    """Finds the largest r with ε of r token draws and `other_events` at most `target_epsilon`.
+def largest_token_count(*, eta: float, target_epsilon: float, delta: float, accountant: str) -> int:
+    """Finds the largest r with ε of r token draws at most `target_epsilon`.
 
     Args:
         eta: η > 0 of one token draw (`BatchTerms.eta`).
-        target_epsilon: ε > 0 for everything together.
+        target_epsilon: ε > 0.
         delta: Public δ in (0, 1).
         accountant: `zcdp` or `tight`.
-        other_events: What else is released on the same cohort.
 
     Returns:
         r >= 0; 0 when not even one token fits.
     """
     check_positive("target_epsilon", target_epsilon)
-    if epsilon_of(other_events, delta, accountant) > target_epsilon:
-        return 0
-    if accountant == "tight" and recursion_is_affordable(
-        eta, math.ceil(_zcdp_tokens(eta, target_epsilon, delta)), delta
-    ):
-        return _tight_tokens(eta, target_epsilon, delta, tuple(other_events))
-    return largest_count(
-        lambda count: _epsilon_with(count, eta, delta, accountant, other_events) <= target_epsilon,
-        math.ceil(_zcdp_tokens(eta, target_epsilon, delta)) + 2,
-    )
+    ceiling = math.ceil(8.0 * zcdp_rho(target_epsilon, delta) / eta**2)
+    if accountant == "tight" and recursion_is_affordable(eta, ceiling, delta):
+        return _tight_tokens(eta, target_epsilon, delta)
+
+    def fits(count: int) -> bool:
+        tokens = BoundedRangeEvent(eta=eta, count=count)
+        return epsilon_of([tokens], delta, accountant) <= target_epsilon
+
+    return largest_count(fits, ceiling + 2)
 
 
 @lru_cache(maxsize=256)
-def _tight_tokens(
-    eta: float, target_epsilon: float, delta: float, other_events: tuple[Event, ...]
-) -> int:
+def _tight_tokens(eta: float, target_epsilon: float, delta: float) -> int:
     """Runs the adaptive recursion once: its j-th profile answers for j tokens."""
-    others = composed_pld(other_events, delta)
     rho = TIGHT_GAIN * zcdp_rho(target_epsilon, delta)
-    profiles: list[PrivacyProfile] = []
-    for profile in adaptive_profiles(eta, horizon(rho, delta * 1e-4) + eta):
-        if profile.epsilon(delta) > target_epsilon:
-            break
-        profiles.append(profile if others is not None else _NOTHING)
-    ceiling = len(profiles) - 1
-    if others is None:
-        return ceiling
-    return largest_count(
-        lambda count: _mixed_epsilon(others, profiles[count], delta) <= target_epsilon, ceiling
+    profiles = adaptive_profiles(eta, horizon(rho, delta * 1e-4) + eta)
+    beyond = next(
+        count for count, profile in enumerate(profiles) if profile.epsilon(delta) > target_epsilon
     )
-
-
-def _mixed_epsilon(others: Any, profile: PrivacyProfile, delta: float) -> float:
-    return pld_epsilon(others.compose(profile_to_pld(profile)), delta)
-
-
-def _zcdp_tokens(eta: float, target_epsilon: float, delta: float) -> float:
-    return 8.0 * zcdp_rho(target_epsilon, delta) / eta**2
-
-
-def _epsilon_with(
-    count: int, eta: float, delta: float, accountant: str, other_events: Sequence[Event]
-) -> float:
-    tokens = BoundedRangeEvent(eta=eta, count=count)
-    return epsilon_of([*other_events, tokens], delta, accountant)
+    return beyond - 1
 
 
 def smallest_batch_size(
@@ -128,24 +89,22 @@ def smallest_batch_size(
     target_epsilon: float,
     delta: float,
     accountant: str,
-    other_events: Sequence[Event] = (),
 ) -> int:
     """Finds the smallest expected batch size at which a batch's draws fit into `target_epsilon`.
 
     Args:
         events_at: What one batch spends at a given s >= 1; its ρ falls about as 1/s².
-        target_epsilon: ε > 0 for everything together.
+        target_epsilon: ε > 0.
         delta: Public δ in (0, 1).
         accountant: `zcdp` or `tight`.
-        other_events: What else is released on the same cohort.
 
     Raises:
         ValueError: If no batch size fits, or an argument is outside its domain.
     """
-    _spent(target_epsilon, delta, accountant, other_events)
+    check_positive("target_epsilon", target_epsilon)
 
     def fits(size: int) -> bool:
-        return epsilon_of([*other_events, *events_at(size)], delta, accountant) <= target_epsilon
+        return epsilon_of(events_at(size), delta, accountant) <= target_epsilon
 
     rho = float(sum(event.rho for event in events_at(1)))
     guess = math.sqrt(rho / zcdp_rho(target_epsilon, delta))
@@ -157,32 +116,29 @@ def gaussian_noise_multiplier(
     target_epsilon: float,
     delta: float,
     accountant: str = "tight",
-    other_events: Sequence[Event] = (),
 ) -> float:
     """Finds the smallest noise multiplier of one Gaussian release within `target_epsilon`.
 
     Args:
-        target_epsilon: ε > 0 for everything together.
+        target_epsilon: ε > 0.
         delta: Public δ in (0, 1).
         accountant: `zcdp` or `tight`.
-        other_events: What else is released on the same cohort.
 
     Returns:
-        σ / L2 sensitivity, exact up to rounding where nothing else is released, else at most
-        `monotone_search.TOLERANCE` above the smallest.
+        σ / L2 sensitivity, exact up to rounding.
 
     Raises:
-        ValueError: If the other events alone exceed the target, or an argument is out of domain.
+        ValueError: If an argument is out of domain.
     """
-    room = _gaussian_room(target_epsilon, delta, accountant, other_events)
+    check_positive("target_epsilon", target_epsilon)
 
-    def cost(multiplier: float, discretization: float = DISCRETIZATION) -> float:
-        events = [*other_events, GaussianEvent(noise_multiplier=multiplier)]
-        return epsilon_of(events, delta, accountant, discretization=discretization)
+    def cost(multiplier: float) -> float:
+        return epsilon_of([GaussianEvent(noise_multiplier=multiplier)], delta, accountant)
 
-    if other_events:
-        return _smallest_multiplier(cost, 1.0 / room, target_epsilon)
-    mu = room if accountant == "tight" else math.sqrt(2.0 * zcdp_rho(target_epsilon, delta))
+    if accountant == "tight":
+        mu = gaussian_mu(target_epsilon, delta)
+    else:
+        mu = math.sqrt(2.0 * zcdp_rho(target_epsilon, delta))
     return round_up(cost, 1.0 / mu, target_epsilon)
 
 
@@ -274,25 +230,23 @@ def dp_sgd_noise_multiplier(
     # Many sampled steps are close to μ-GDP with μ² = q² T (e^(1/σ²) − 1) (Bu et al. 2020).
     one_step = room / (sampling_probability * math.sqrt(steps))
     shift = (2.0 if replaced else 1.0) * max_records_per_unit
-    return _smallest_multiplier(cost, shift / math.sqrt(math.log1p(one_step**2)), target_epsilon)
+    found = shift / math.sqrt(math.log1p(one_step**2))
+    # A coarse grid of privacy losses is several times faster and reads higher.
+    for discretization in (COARSE_DISCRETIZATION, DISCRETIZATION):
+        found = smallest_multiplier(
+            partial(cost, discretization=discretization), found, target_epsilon
+        )
+    return found
 
 
 def _gaussian_room(
     target_epsilon: float, delta: float, accountant: str, other_events: Sequence[Event]
 ) -> float:
-    """Guesses the μ of a Gaussian release that fits beside `other_events`."""
-    spent = _spent(target_epsilon, delta, accountant, other_events)
-    whole = gaussian_mu(target_epsilon, delta)
-    if not spent:
-        return whole
-    rest = whole**2 - gaussian_mu(spent, delta) ** 2
-    return math.sqrt(max(rest, 1e-4 * whole**2))
+    """Guesses the μ of a Gaussian release that fits beside `other_events`.
 
-
-def _spent(
-    target_epsilon: float, delta: float, accountant: str, other_events: Sequence[Event]
-) -> float:
-    """Computes ε of the other events; refuses them where they alone exceed the target."""
+    Raises:
+        ValueError: If they alone exceed the target.
+    """
     check_positive("target_epsilon", target_epsilon)
     spent = epsilon_of(other_events, delta, accountant)
     if spent > target_epsilon:
@@ -301,20 +255,11 @@ def _spent(
             f"{rounded_up(spent, '.4g')}: "
             "raise target_epsilon or release less."
         )
-    return spent
-
-
-def _smallest_multiplier(cost: Callable[..., float], guess: float, target_epsilon: float) -> float:
-    """Searches the smallest multiplier whose cost is within the target; costs fall with it.
-
-    The search runs on a coarse grid of privacy losses, which is several times faster and reads
-    higher, and is finished on the final one.
-    """
-    for discretization in (COARSE_DISCRETIZATION, DISCRETIZATION):
-        guess = smallest_multiplier(
-            partial(cost, discretization=discretization), guess, target_epsilon
-        )
-    return guess
+    whole = gaussian_mu(target_epsilon, delta)
+    if not spent:
+        return whole
+    rest = whole**2 - gaussian_mu(spent, delta) ** 2
+    return math.sqrt(max(rest, 1e-4 * whole**2))
 
 
 _BELOW = 1.0 - 1e-9

@@ -268,16 +268,6 @@ class DifferenceTokenMechanism:
             sums[part] = differences.sum(dim=0)
         return sums
 
-    def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
-        """Bounds memory beyond the logits: 80·V + 16·R·C + 48·E + 32·R + 16·G bytes.
-
-        Small supports are worked on together, at most E entries of them; others batch after batch,
-        C = `block_columns` of its rows, which the bound takes to be all R.
-        """
-        width = min(vocabulary, block_columns(rows))
-        gathered = 48 * min(rows * vocabulary, _GATHERED_ENTRIES)
-        return 80 * vocabulary + 16 * rows * width + gathered + 32 * rows + 16 * batches
-
 
 def public_support(public_logits: "torch.Tensor", k: int | None, margin: float) -> "torch.Tensor":
     """Marks tokens whose public logit is at least the k-th largest less `margin` ("Top-k+").

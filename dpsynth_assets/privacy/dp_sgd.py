@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -110,8 +111,6 @@ class DpSgdMechanism:
             q · (public number of records), never the size of the batch.
         relation: Declared neighbouring relation.
         max_records_per_unit: Records one unit may contribute.
-        max_batch_size: Cut larger samples to a random subset; needs `records`.
-        records: Number of records, declared public; only cut samples use it.
         most_in_company: M >= 0, most records of a batch of which several may share a pass. Records
             of larger batches pass alone; 0, the default: all of them do.
         gradient_slack: s >= 0, largest move of one record's clipped gradient, as a share of its
@@ -139,8 +138,6 @@ class DpSgdMechanism:
     expected_batch_size: float
     relation: NeighboringRelation
     max_records_per_unit: int = 1
-    max_batch_size: int | None = None
-    records: int | None = None
     most_in_company: int = 0
     gradient_slack: float | None = None
     _meter: StepMeter = field(init=False, repr=False, compare=False)
@@ -165,8 +162,6 @@ class DpSgdMechanism:
             steps=self.steps,
             relation=self.relation,
             max_records_per_unit=self.max_records_per_unit,
-            max_batch_size=self.max_batch_size,
-            records=self.records,
         )
 
     @property
@@ -213,19 +208,13 @@ class DpSgdMechanism:
 
         Raises:
             UnaccountedReleaseError: If all T batches were drawn before.
-            ValueError: If samples are cut and n is not the declared number.
         """
-        if self.max_batch_size is not None and private_records != self.records:
-            raise ValueError(
-                f"Expected the {self.records} records that are declared public, got another "
-                "number. Correct the declaration."
-            )
         self._meter.check()
         return self._batches(private_records)
 
     def _batches(self, private_records: int) -> Iterator[np.ndarray]:
         while self._meter.left:
-            batch = poisson_sample(private_records, self.sampling_probability, self.max_batch_size)
+            batch = poisson_sample(private_records, self.sampling_probability)
             self._meter.draw(len(batch))
             yield batch
 
@@ -266,13 +255,13 @@ class DpSgdMechanism:
         """What workers are told of a step, each of which draws and clips records of its own.
 
         Raises:
-            ValueError: Samples are cut, which needs all of a sample at once, or records may share
-                passes, whose number would have to be that of the whole sample.
+            ValueError: Records may share passes, whose number would have to be that of the whole
+                sample.
         """
-        if self.max_batch_size is not None or self.most_in_company:
+        if self.most_in_company:
             raise ValueError(
-                "Expected neither max_batch_size nor most_in_company where workers share a batch, "
-                "got one of them: both need the size of the whole sample. Set exact_sums: true."
+                "Expected no most_in_company where workers share a batch, got one: it needs the "
+                "size of the whole sample. Set exact_sums: true."
             )
         return SampledSum(
             sampling_probability=self.sampling_probability, l2_bound=self.record_bound
@@ -317,15 +306,14 @@ class DpSgdMechanism:
 
     def _noise_ahead(
         self, parameters: Sequence["torch.Tensor"], threads: ThreadPoolExecutor
-    ) -> list["Future[torch.Tensor]"]:
+    ) -> list["Future[torch.Tensor] | None"]:
         """Starts drawing the noise of parameters on a device: its processor idles meanwhile."""
-        import torch
-
         std = self.noise_multiplier * self.l2_bound
         return [
             threads.submit(gaussian_like, _float64(each.shape), std)
+            if each.device.type != "cpu"
+            else None
             for each in parameters
-            if each.device != torch.device("cpu")
         ]
 
     def _release(
@@ -333,20 +321,21 @@ class DpSgdMechanism:
         sums: list["torch.Tensor"],
         rows: int,
         parameters: Sequence["torch.Tensor"],
-        ahead: Sequence["Future[torch.Tensor]"] = (),
+        ahead: Sequence["Future[torch.Tensor] | None"] = (),
     ) -> list["torch.Tensor"]:
         """Adds noise to clipped sums of `rows` records; empties the list to free their memory.
 
-        Noise that was drawn ahead belongs to the parameters that are not on the processor.
+        Args:
+            sums: Of each parameter.
+            rows: How many records they are of.
+            parameters: As in `private_gradient_of_workers`.
+            ahead: Noise of each parameter that was drawn ahead, or None.
         """
         self._meter.release(rows)
-        drawn = iter(ahead)
         released = []
-        for parameter in parameters:
-            each = sums.pop(0)
-            future = None if each.device.type == "cpu" else next(drawn, None)
-            noise = None if future is None else future.result()
-            released.append(self._with_noise(each, parameter, noise))
+        for parameter, drawn in zip_longest(parameters, ahead):
+            noise = None if drawn is None else drawn.result()
+            released.append(self._with_noise(sums.pop(0), parameter, noise))
         return released
 
     def _release_on_threads(

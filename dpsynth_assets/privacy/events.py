@@ -7,8 +7,7 @@ noise multiplier inside a composed event makes dp_accounting 0.6 under-report by
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
 
@@ -26,16 +25,19 @@ def _count(name: str, value: int) -> int:
     return int(value)
 
 
-def _cast(event: Any, positive: Sequence[str] = (), counts: Sequence[str] = ()) -> None:
-    """Casts and validates fields of a frozen event: floats > 0, and whole numbers >= 0."""
-    for name in positive:
-        object.__setattr__(event, name, _positive(name, getattr(event, name)))
-    for name in counts:
-        object.__setattr__(event, name, _count(name, getattr(event, name)))
+class _Cast:
+    """Casts and validates fields at construction: floats > 0, and whole numbers >= 0."""
+
+    def __post_init__(self) -> None:
+        """Casts and validates."""
+        for each in fields(self):  # type: ignore[arg-type]
+            check = {float: _positive, int: _count}.get(each.type)  # type: ignore[call-overload]
+            if check is not None:
+                object.__setattr__(self, each.name, check(each.name, getattr(self, each.name)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianEvent:
+class GaussianEvent(_Cast):
     """One Gaussian release; `noise_multiplier` = σ / L2 sensitivity.
 
     Continuous noise, or integer noise on a fine lattice, as much larger as makes it as good
@@ -45,10 +47,6 @@ class GaussianEvent:
 
     noise_multiplier: float
 
-    def __post_init__(self) -> None:
-        """Casts and validates."""
-        _cast(self, positive=["noise_multiplier"])
-
     @property
     def rho(self) -> Fraction:
         """The zCDP parameter 1 / (2 noise_multiplier²), exact."""
@@ -56,7 +54,7 @@ class GaussianEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteGaussianEvent:
+class DiscreteGaussianEvent(_Cast):
     """`count` whole numbers that move by `shift` each, with integer Gaussian noise on each.
 
     Attributes:
@@ -75,7 +73,7 @@ class DiscreteGaussianEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        _cast(self, positive=["noise_std"], counts=["shift", "count"])
+        super().__post_init__()
         if self.shift < 1:
             raise ValueError("Expected shift >= 1, got 0.")
 
@@ -89,7 +87,7 @@ class DiscreteGaussianEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteLaplaceEvent:
+class DiscreteLaplaceEvent(_Cast):
     """One integer-valued Laplace release of scale `scale` and L1 sensitivity `sensitivity`."""
 
     scale: float
@@ -97,8 +95,8 @@ class DiscreteLaplaceEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        _cast(self, positive=["scale"])
-        if _count("sensitivity", self.sensitivity) < 1:
+        super().__post_init__()
+        if self.sensitivity < 1:
             raise ValueError("Expected sensitivity >= 1, got 0.")
 
     @property
@@ -113,15 +111,11 @@ class DiscreteLaplaceEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedRangeEvent:
+class BoundedRangeEvent(_Cast):
     """`count` adaptive draws from η-bounded-range mechanisms (softmax sampling of tokens)."""
 
     eta: float
     count: int
-
-    def __post_init__(self) -> None:
-        """Casts and validates."""
-        _cast(self, positive=["eta"], counts=["count"])
 
     @property
     def rho(self) -> Fraction:
@@ -130,15 +124,11 @@ class BoundedRangeEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PureEvent:
+class PureEvent(_Cast):
     """`count` adaptive releases, each pure ε-DP (AboveThreshold, for one)."""
 
     epsilon: float
     count: int = 1
-
-    def __post_init__(self) -> None:
-        """Casts and validates."""
-        _cast(self, positive=["epsilon"], counts=["count"])
 
     @property
     def rho(self) -> Fraction:
@@ -147,7 +137,7 @@ class PureEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonGaussianEvent:
+class PoissonGaussianEvent(_Cast):
     """`steps` Gaussian releases, each over a fresh Poisson sample of the records (DP-SGD).
 
     Attributes:
@@ -166,7 +156,7 @@ class PoissonGaussianEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        _cast(self, ["sampling_probability", "noise_multiplier"], ["steps", "max_records_per_unit"])
+        super().__post_init__()
         if self.sampling_probability > 1:
             raise ValueError(
                 f"Expected sampling_probability <= 1, got {self.sampling_probability}."
@@ -182,7 +172,7 @@ class PoissonGaussianEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TruncatedPoissonGaussianEvent:
+class TruncatedPoissonGaussianEvent(_Cast):
     """As `PoissonGaussianEvent`, with samples cut to `max_batch_size` by a random subset.
 
     Attributes:
@@ -201,11 +191,7 @@ class TruncatedPoissonGaussianEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        _cast(
-            self,
-            positive=["sampling_probability", "noise_multiplier"],
-            counts=["records", "max_batch_size", "steps"],
-        )
+        super().__post_init__()
         if self.sampling_probability > 1 or not 1 <= self.max_batch_size <= self.records:
             raise ValueError(
                 "Expected sampling_probability <= 1 and 1 <= max_batch_size <= records, got "
@@ -219,7 +205,7 @@ class TruncatedPoissonGaussianEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtureGaussianEvent:
+class MixtureGaussianEvent(_Cast):
     """`steps` releases dominated by Σ_k P(k) N(shift_k, σ²) against N(0, σ²).
 
     What (p, r)-secret protection stores: with the secret the sum moves by a random shift, without
@@ -240,7 +226,7 @@ class MixtureGaussianEvent:
 
     def __post_init__(self) -> None:
         """Casts and validates."""
-        _cast(self, positive=["noise_std"], counts=["steps"])
+        super().__post_init__()
         for name in ("shifts", "probabilities"):
             object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
         finite = all(math.isfinite(value) and value >= 0 for value in self.shifts)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import context_changes
-from dpsynth_assets.privacy.clipping import ClipLattice, block_entries
+from dpsynth_assets.privacy.clipping import ClipLattice
 from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
 from dpsynth_assets.privacy.errors import check_positive
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -42,7 +42,6 @@ class MedianTokenMechanism:
         relation: Declared neighbouring relation.
         max_records_per_unit: Records one privacy unit may contribute.
         logit_slack: Largest move of a row's logits when other rows of its forward pass change.
-        contexts_changed: `toggle` or `replace` (`context_changes`).
 
     **Privacy** K logit vectors that enter or leave move the rank of the median by at most K/2
     (proof in `rank_window`), so each coordinate of a neighbour's median lies in [left, right].
@@ -59,7 +58,6 @@ class MedianTokenMechanism:
     relation: NeighboringRelation
     max_records_per_unit: int = 1
     logit_slack: float = 0.0
-    contexts_changed: str = "toggle"
 
     guarantee = GuaranteeType.EX_POST
 
@@ -73,13 +71,8 @@ class MedianTokenMechanism:
 
     @property
     def changes(self) -> int:
-        """Logit vectors that may enter or leave when one unit changes."""
-        return context_changes(self.relation, self.max_records_per_unit, self.contexts_changed)
-
-    @property
-    def batches_touched(self) -> int:
-        """Batches that one unit's change may touch: a replaced record may change its batch."""
-        return NeighboringRelation(self.relation).records_changed * self.max_records_per_unit
+        """Logit vectors that may enter or leave when one unit changes, each in its own batch."""
+        return context_changes(self.relation, self.max_records_per_unit, "toggle")
 
     def realised_epsilon(self, gamma_by_batch: np.ndarray) -> float:
         """Combines per-batch sums of γ over their tokens into the run's ex-post bound.
@@ -89,11 +82,11 @@ class MedianTokenMechanism:
                 a record there.
 
         Returns:
-            The sum of the `batches_touched` largest entries; for add/remove the maximum, as in
-            Theorem 2. Private and not sanitised.
+            The sum of the `changes` largest entries, as a replaced record may change its batch;
+            for add/remove the maximum, as in Theorem 2. Private and not sanitised.
         """
         largest = np.sort(np.asarray(gamma_by_batch, dtype=np.float64))[::-1]
-        return float(largest[: self.batches_touched].sum())
+        return float(largest[: self.changes].sum())
 
     def select(
         self,
@@ -174,17 +167,6 @@ class MedianTokenMechanism:
         logits = private_logits[own]
         logits = logits if columns is None else logits.index_select(1, columns)
         return private_median_box(logits, ClipLattice(self.clip_bound), self.changes)
-
-    def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
-        """Bounds memory beyond the logits: 160·(V + S) + 16·E + 32·R + 16·G bytes.
-
-        Batches are worked on one after another in blocks of E = `block_entries` logits, which have
-        two float32 copies at most; S bounds the scores that are drawn from together. On a CPU each
-        thread has such blocks and scores, of a cache's size.
-        """
-        block = 16 * min(rows * vocabulary, max(block_entries(), rows))
-        scores = 160 * (vocabulary + min(batches * vocabulary, _SCORES_TOGETHER))
-        return scores + block + 32 * rows + 16 * batches
 
 
 def _gamma_of(boxes: "torch.Tensor", tokens: "torch.Tensor") -> "torch.Tensor":

@@ -39,8 +39,17 @@ def private_median_box(
     """
     import torch
 
-    if is_plain(private_logits):
-        return torch.from_numpy(_box_on_a_cpu(private_logits.numpy(), lattice, changes))
+    if private_logits.device.type == "cpu":
+        return torch.from_numpy(_box_on_a_cpu(private_logits, lattice, changes))
+    return _box_on_a_device(private_logits, lattice, changes)
+
+
+def _box_on_a_device(
+    private_logits: "torch.Tensor", lattice: ClipLattice, changes: int
+) -> "torch.Tensor":
+    """Does what `private_median_box` does, by operations that devices are fast at."""
+    import torch
+
     maximum = private_logits.amax(dim=1).to(torch.float64)
     finite = torch.isfinite(maximum)
     if not bool(finite.all()):
@@ -53,9 +62,12 @@ def private_median_box(
     return box
 
 
-def _box_on_a_cpu(private_logits: np.ndarray, lattice: ClipLattice, changes: int) -> np.ndarray:
-    """Does what `private_median_box` does with float32 logits in an array, in cached blocks."""
-    logits, maximum = usable(private_logits, maxima(private_logits))
+def _box_on_a_cpu(private_logits: "torch.Tensor", lattice: ClipLattice, changes: int) -> np.ndarray:
+    """Does what `private_median_box` does in an array, in cached blocks."""
+    stored = private_logits.float().numpy()
+    plain = is_plain(private_logits)
+    highest = maxima(stored) if plain else private_logits.amax(dim=1).double().numpy()
+    logits, maximum = usable(stored, highest)
     rows, tokens = logits.shape
     first, count = _ranks_inside(rows, changes)
     values = np.empty((0, tokens))
@@ -99,9 +111,9 @@ def _box_of_block(
     # [amin2025 A1:L7] all three are the floor unless `needed` entries exceed it
     floor = lower_floor(maximum, lattice.clip_bound)
     sample = block[:, :: max(1, block.shape[1] // _SAMPLED_COLUMNS)]
-    if float((rows_above(sample, floor) >= needed).double().mean()) > 0.5:
+    if float((rows_where(sample > floor) >= needed).double().mean()) > 0.5:
         return _box_of_columns(block, maximum, lattice, changes)
-    kept = (rows_above(block, floor) >= needed).nonzero().squeeze(1)
+    kept = (rows_where(block > floor) >= needed).nonzero().squeeze(1)
     box = maximum.new_full((3, block.shape[1]), -lattice.clip_bound)
     box[:, kept] = _box_of_columns(block.index_select(1, kept), maximum, lattice, changes)
     return box
@@ -111,10 +123,12 @@ def _box_of_columns(
     block: "torch.Tensor", maximum: "torch.Tensor", lattice: ClipLattice, changes: int
 ) -> "torch.Tensor":
     """Reads (3, C) off the order statistics of (n, C) logits on the lattice."""
+    import torch
+
     first, count = _ranks_inside(len(block), changes)
     values = maximum.new_empty((0, block.shape[1]))
     if count:
-        keys = _keys(block, lattice, maximum)
+        keys = lattice.placed(block, lattice.shift_of(maximum)).view(torch.int32)
         lowest, span = lattice.lowest_key, lattice.span
         values = lattice.values(order_statistics(keys, first, count, lowest=lowest, span=span))
     box = maximum.new_empty((3, block.shape[1]))
@@ -127,21 +141,6 @@ def _ranks_inside(rows: int, changes: int) -> tuple[int, int]:
     lowest, highest, padding = rank_window(rows, changes)
     first, last = max(0, lowest - padding), min(rows - 1, highest - padding)
     return first, max(0, last - first + 1)
-
-
-def _keys(block: "torch.Tensor", lattice: ClipLattice, maximum: "torch.Tensor") -> "torch.Tensor":
-    """Turns (n, C) logits into int32 that order as the clipped logits do.
-
-    On a CPU a column's entries become adjacent in memory and the clip waits until order statistics
-    are found: it keeps the order.
-    """
-    import torch
-
-    shift = lattice.shift_of(maximum)
-    if block.device.type != "cpu":
-        return lattice.placed(block, shift).view(torch.int32)
-    columns = torch.from_numpy(np.array(block.float().numpy().T, order="C"))
-    return columns.add_(shift).view(torch.int32).T
 
 
 def _fill_box(
@@ -170,40 +169,19 @@ def order_statistics(
 ) -> "torch.Tensor":
     """Finds the order statistics of ranks first .. first + count − 1 of every column.
 
-    A CPU sorts short columns faster than it can select from them; other devices bisect.
+    Builds the first rank bit by bit from the number of keys below; steps on to the next ranks. The
+    value of rank r is the largest v with at most r keys below v. One pass over the keys finds one
+    bit, whatever the keys are: shapes and steps do not depend on them.
 
     Args:
-        keys: (n, K) int32; overwritten.
+        keys: (n, K) int32; those below `lowest` count as it.
         first: Lowest zero-based rank, >= 0.
         count: How many ranks, with first + count <= n.
-        lowest: Keys below it count as it (bisection), or stay as they are (sorting).
+        lowest: The least key.
         span: Keys are at most lowest + span; span < 2^24.
 
     Returns:
-        (count, K) int32, ascending: equal to the sorted keys at those ranks, but for keys below
-        `lowest`, which may come out as any number up to it.
-    """
-    if keys.device.type == "cpu":
-        return _by_sorting(keys, first, count)
-    return by_bisection(keys, first, count, lowest=lowest, span=span)
-
-
-def _by_sorting(keys: "torch.Tensor", first: int, count: int) -> "torch.Tensor":
-    """Sorts every column in memory where its entries are adjacent, with NumPy's vectorised sort."""
-    import torch
-
-    ordered = np.ascontiguousarray(keys.numpy().T)
-    ordered.sort(axis=1)
-    return torch.from_numpy(np.ascontiguousarray(ordered[:, first : first + count].T))
-
-
-def by_bisection(
-    keys: "torch.Tensor", first: int, count: int, *, lowest: int, span: int
-) -> "torch.Tensor":
-    """Builds the first rank bit by bit from the number of keys below; steps on to the next ranks.
-
-    The value of rank r is the largest v with at most r keys below v. One pass over the keys finds
-    one bit, whatever the keys are: shapes and steps do not depend on them.
+        (count, K) int32, ascending.
     """
     import torch
 
@@ -228,15 +206,6 @@ def rows_where(mask: "torch.Tensor") -> "torch.Tensor":
     for part in mask.view(torch.uint8).split(ROWS_PER_SUM):
         counts += torch.sum(part, dim=0, dtype=torch.uint8)
     return counts
-
-
-def rows_above(block: "torch.Tensor", floor: "torch.Tensor") -> "torch.Tensor":
-    """Counts in each column of (n, K) logits those above their row's (n, 1) floor: (K,) int32."""
-    import torch
-
-    if block.device.type == "cpu" and block.dtype == torch.float32:
-        return rows_where(torch.from_numpy(np.greater(block.numpy(), floor.numpy())))
-    return rows_where(block > floor)
 
 
 _SPARE_COLUMNS = 16

@@ -65,24 +65,17 @@ secure_words = SecureWords()
 """The words of this process."""
 
 
-class SecureUniform:
-    """Uniforms in (0, 1) with 53 bits each from operating-system entropy, fetched in blocks."""
+def secure_uniform(size: int) -> np.ndarray:
+    """Draws (size,) float64 uniforms at the centres of 2^53 equal cells of (0, 1).
 
-    def __init__(self, block: int = 4096) -> None:
-        """Sets how many uniforms one call to the operating system fetches."""
-        self._words = SecureWords(block)
-
-    def random(self, size: int) -> np.ndarray:
-        """Draws (size,) float64 uniforms at the centres of 2^53 equal cells of (0, 1).
-
-        Long requests pass the buffer by, so that threads draw side by side.
-        """
-        words = self._words(size)
-        words >>= np.uint64(11)  # in place: fresh memory costs as much as the arithmetic
-        uniforms = words.astype(np.float64)
-        uniforms += 0.5
-        uniforms *= 2.0**-53
-        return uniforms
+    Long requests pass the buffer of words by, so that threads draw side by side.
+    """
+    words = secure_words(size)
+    words >>= np.uint64(11)  # in place: fresh memory costs as much as the arithmetic
+    uniforms = words.astype(np.float64)
+    uniforms += 0.5
+    uniforms *= 2.0**-53
+    return uniforms
 
 
 def _entropy(count: int) -> bytearray:
@@ -102,10 +95,6 @@ def _entropy(count: int) -> bytearray:
     stream = bytearray(count)
     Cipher(once, mode=None).encryptor().update_into(stream, stream)
     return stream
-
-
-secure_uniform = SecureUniform()
-"""The uniforms of this process."""
 
 
 def discrete_laplace(private_values: Sequence[int], scale: float) -> list[int]:
@@ -165,7 +154,7 @@ def secure_bernoulli(probabilities: np.ndarray) -> np.ndarray:
     heads = np.empty(len(chances), dtype=np.bool_)
     for start in range(0, len(chances), UNIFORM_BLOCK):
         part = chances[start : start + UNIFORM_BLOCK]
-        heads[start : start + UNIFORM_BLOCK] = secure_uniform.random(len(part)) < part
+        heads[start : start + UNIFORM_BLOCK] = secure_uniform(len(part)) < part
     return heads
 
 
@@ -223,7 +212,7 @@ def _standard_normals(pairs: int) -> "torch.Tensor":
     """
     import torch
 
-    uniforms = torch.from_numpy(secure_uniform.random(8 * pairs)).view(2, 4, pairs)
+    uniforms = torch.from_numpy(secure_uniform(8 * pairs)).view(2, 4, pairs)
     radius = uniforms[0].log_().mul_(-2.0).sqrt_()
     angle = uniforms[1].mul_(2.0 * math.pi)
     cosines = torch.cos(angle).mul_(radius).sum(dim=0)

@@ -207,8 +207,8 @@ class NoisyProbabilities:
         """
         self._meter.draw(self.subsets)
         sample = poisson_sample(private_records, self.sampling_probability)
-        owners = (secure_uniform.random(len(sample)) * self.subsets).astype(np.int64)
-        keys = secure_uniform.random(len(sample)).copy()
+        owners = (secure_uniform(len(sample)) * self.subsets).astype(np.int64)
+        keys = secure_uniform(len(sample))
         return split_sample(
             sample, owners, keys, subsets=self.subsets, examples=self.examples_per_subset
         )

@@ -84,13 +84,22 @@ def event_pld(event: Event, delta: float, discretization: float = DISCRETIZATION
 
 @lru_cache(maxsize=64)  # a few MB each
 def _event_pld(event: Event, delta: float | None, gap: float) -> Any:
+    from dp_accounting.pld import privacy_loss_distribution as library
+
     match event:
         case GaussianEvent():
-            return _gaussian_pld(event, gap)
+            return library.from_gaussian_mechanism(
+                float(event.noise_multiplier), value_discretization_interval=gap
+            )
         case DiscreteGaussianEvent():
             return atoms_to_pld(*integer_gaussian_losses(event), gap)
         case DiscreteLaplaceEvent():
-            return _discrete_laplace_pld(event, gap)
+            return library.from_discrete_laplace_mechanism(
+                1.0 / float(event.scale),
+                event.sensitivity,
+                value_discretization_interval=gap,
+                use_connect_dots=True,
+            )
         case PureEvent():
             return pure_pld(event.epsilon, event.count, gap)
         case PoissonGaussianEvent():
@@ -100,25 +109,6 @@ def _event_pld(event: Event, delta: float | None, gap: float) -> Any:
         case BoundedRangeEvent() if delta is not None:
             return profile_to_pld(token_profile(event, delta), gap)
     raise TypeError(f"Expected an atomic event, got {type(event).__name__}.")
-
-
-def _gaussian_pld(event: GaussianEvent, gap: float) -> Any:
-    from dp_accounting.pld import privacy_loss_distribution
-
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        float(event.noise_multiplier), value_discretization_interval=gap
-    )
-
-
-def _discrete_laplace_pld(event: DiscreteLaplaceEvent, gap: float) -> Any:
-    from dp_accounting.pld import privacy_loss_distribution
-
-    return privacy_loss_distribution.from_discrete_laplace_mechanism(
-        1.0 / float(event.scale),
-        event.sensitivity,
-        value_discretization_interval=gap,
-        use_connect_dots=True,
-    )
 
 
 def _composed(pld: Any, steps: int) -> Any:

@@ -9,18 +9,15 @@ from collections import deque
 import numpy as np
 
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.noise import secure_bernoulli, secure_uniform
+from dpsynth_assets.privacy.noise import secure_bernoulli
 
 
-def poisson_sample(
-    records: int, sampling_probability: float, max_batch_size: int | None = None
-) -> np.ndarray:
+def poisson_sample(records: int, sampling_probability: float) -> np.ndarray:
     """Draws one batch of record indices.
 
     Args:
         records: n >= 0 private records.
         sampling_probability: q in [0, 1], of each record independently.
-        max_batch_size: Cut a larger sample to a uniform random subset; None never cuts.
 
     Returns:
         (B,) int64 ascending indices in [0, n), B >= 0. B is private under add/remove.
@@ -28,11 +25,7 @@ def poisson_sample(
     **Source** Abadi et al. 2016, section 3.1, as every Poisson accountant assumes. Opacus samples
     likewise, but with float32 uniforms of a seeded generator.
     """
-    chosen = np.flatnonzero(secure_bernoulli(np.full(records, sampling_probability)))
-    if max_batch_size is None or len(chosen) <= max_batch_size:
-        return chosen
-    keys = secure_uniform.random(len(chosen))
-    return np.sort(chosen[np.argsort(keys)[:max_batch_size]])
+    return np.flatnonzero(secure_bernoulli(np.full(records, sampling_probability)))
 
 
 class StepMeter:

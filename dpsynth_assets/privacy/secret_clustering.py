@@ -122,6 +122,45 @@ class ClusterStatistics:
             self._add(statistics, block, groups[start : start + rows])
         return statistics
 
+    def sampled(
+        self,
+        private_embeddings: np.ndarray,
+        groups: np.ndarray | None,
+        chances: float | np.ndarray,
+    ) -> np.ndarray:
+        """Samples records and does as `of` with them. Private.
+
+        Records may lie in several places, each of which is given to this once: the sum over the
+        places is the statistics of a sample of all records.
+
+        Args:
+            private_embeddings: (N, d) numbers, N >= 0.
+            groups: (N,) group of each record; None: there are no groups.
+            chances: Public sampling probability of all records, or (N,) one for each.
+
+        Raises:
+            ValueError: If a shape does not fit.
+
+        **Privacy** Each record tosses a coin of its own, from the randomness of the operating
+        system where the record is read. No coin is a function of another record, or of a seed.
+        """
+        embeddings = np.asarray(private_embeddings)
+        if embeddings.ndim != 2 or embeddings.shape[1] != self.dimensions:
+            raise ValueError(
+                f"Expected embeddings of shape (N, {self.dimensions}), got {embeddings.shape}."
+            )
+        if groups is not None and np.shape(groups) != (len(embeddings),):
+            raise ValueError("Expected one group for each record, got another number of them.")
+        if np.ndim(chances) == 0:
+            chances = np.full(len(embeddings), chances)
+        if np.shape(chances) != (len(embeddings),):
+            raise ValueError(
+                f"Expected one sampling probability for each of {np.size(chances)} declared "
+                "records, got another number of embeddings."
+            )
+        drawn = secure_bernoulli(np.asarray(chances))  # [secpe A2:L7] [secpe A2:L8]
+        return self.of(embeddings[drawn], None if groups is None else np.asarray(groups)[drawn])
+
     def merge(self, dp_statistics: np.ndarray) -> NoisyClusters:
         """Adds the public clusters to released statistics; post-processing; [secpe A2:L13]."""
         dp_counts = dp_statistics[:, 0] / self.steps
@@ -154,56 +193,8 @@ class ClusterStatistics:
         return np.asarray(np.argmax(scores, axis=1))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SampledStatistics:
-    """Samples records and adds up what they contribute; holds public values only.
-
-    Records may lie in several places, each of which is given to this once: the sum over the places
-    is the statistics of a sample of all records.
-
-    Attributes:
-        statistics: What a record contributes.
-
-    **Privacy** Each record tosses a coin of its own, from the randomness of the operating system
-    where the record is read. No coin is a function of another record, or of a seed.
-    """
-
-    statistics: ClusterStatistics
-
-    def __call__(
-        self,
-        private_embeddings: np.ndarray,
-        groups: np.ndarray | None,
-        chances: float | np.ndarray,
-    ) -> np.ndarray:
-        """Computes (K, 1 + d) int64 counts and sums of the sampled records, in lattice steps.
-
-        Args:
-            private_embeddings: (N, d) numbers, N >= 0.
-            groups: (N,) group of each record; None: there are no groups.
-            chances: Public sampling probability of all records, or (N,) one for each.
-
-        Raises:
-            ValueError: If a shape does not fit.
-        """
-        embeddings = np.asarray(private_embeddings)
-        if embeddings.ndim != 2 or embeddings.shape[1] != self.statistics.dimensions:
-            raise ValueError(
-                f"Expected embeddings of shape (N, {self.statistics.dimensions}), "
-                f"got {embeddings.shape}."
-            )
-        if groups is not None and np.shape(groups) != (len(embeddings),):
-            raise ValueError("Expected one group for each record, got another number of them.")
-        if np.ndim(chances) == 0:
-            chances = np.full(len(embeddings), chances)
-        if np.shape(chances) != (len(embeddings),):
-            raise ValueError(
-                f"Expected one sampling probability for each of {np.size(chances)} declared "
-                "records, got another number of embeddings."
-            )
-        drawn = secure_bernoulli(np.asarray(chances))  # [secpe A2:L7] [secpe A2:L8]
-        sampled = None if groups is None else np.asarray(groups)[drawn]
-        return self.statistics.of(embeddings[drawn], sampled)
+SampleAndSum = Callable[[np.ndarray, np.ndarray | None, float | np.ndarray], np.ndarray]
+"""`ClusterStatistics.sampled`."""
 
 
 class SecretClustering:
@@ -301,9 +292,7 @@ class SecretClustering:
             lambda of: of(private_embeddings, groups, self._sampling.probabilities)
         )
 
-    def release_sums(
-        self, summed: Callable[[SampledStatistics], np.ndarray]
-    ) -> Release[NoisyClusters]:
+    def release_sums(self, summed: Callable[[SampleAndSum], np.ndarray]) -> Release[NoisyClusters]:
         """Does as `release` with records that lie somewhere else, in several places perhaps.
 
         Args:
@@ -321,7 +310,7 @@ class SecretClustering:
                 "Plan more iterations, or stop."
             )
         self._released += 1
-        sums = self._checked(summed(SampledStatistics(statistics=self._statistics)))
+        sums = self._checked(summed(self._statistics.sampled))
         noisy = discrete_gaussian(sums.reshape(-1).tolist(), noise_for_gaussian(self._noise_steps))
         dp_statistics = np.array(noisy, dtype=np.float64).reshape(sums.shape)
         cost = Cost(guarantee=GuaranteeType.SECRET, event=self._event(1))
@@ -337,12 +326,6 @@ class SecretClustering:
         if sum(sums[:, 0].tolist()) > LARGEST_SUM:
             raise OverflowError("Expected sums that fit 64-bit integers, got too many records.")
         return sums
-
-    def private_statistics(
-        self, private_embeddings: np.ndarray, groups: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Computes (K, 1 + d) int64 counts and sums in lattice steps. Private."""
-        return self._statistics.of(private_embeddings, groups)
 
     def _event(self, steps: int) -> MixtureGaussianEvent:
         return shift_event(

@@ -17,7 +17,6 @@ from weakref import WeakSet
 import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
-from dpsynth_assets.privacy.clipping import block_entries
 from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError, check_positive
 from dpsynth_assets.privacy.events import PureEvent
@@ -167,15 +166,6 @@ class PublicTokenTest:
 
         map_on_cpu_threads(compare, range(len(rows_of)), plain_entries(private_logits))
         return distances.div_(self.batch.expected_batch_size)  # [amin2024 Eq2]
-
-    def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
-        """Bounds memory beyond the logits: 32·V + 20·E + 32·(R + G) bytes.
-
-        E = `block_entries`, or one row where that is more: the distributions of some public
-        prompts, and those of a block of private rows, which are copied to float64 once off the CPU.
-        """
-        block = 20 * min((rows + batches) * vocabulary, max(block_entries(), vocabulary))
-        return 32 * vocabulary + block + 32 * (rows + batches)
 
 
 class OpenTokenTest:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import BatchTerms
-from dpsynth_assets.privacy.clipping import ClipLattice, block_entries, usable_rows
+from dpsynth_assets.privacy.clipping import ClipLattice, usable_rows
 from dpsynth_assets.privacy.cpu_rows import is_plain, largest_columns, maxima, sums_of_clipped
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
@@ -176,15 +176,6 @@ class MeanTokenMechanism:
         ]
         return totals, np.array(counts, dtype=np.int64)
 
-    def peak_extra_bytes(self, rows: int, vocabulary: int, batches: int) -> int:
-        """Bounds memory beyond the logits: 8·G·V + 24·V + 8·E + 32·R bytes.
-
-        E = `block_entries`, or one row where that is more: two float32 copies of a block exist at
-        most, and no float64 one. On a CPU each thread has such blocks, of a cache's size.
-        """
-        block = 8 * min(rows * vocabulary, max(block_entries(), vocabulary))
-        return 8 * (batches + 3) * vocabulary + block + 32 * rows
-
 
 def _largest_columns(public: "torch.Tensor", count: int) -> "torch.Tensor":
     """Lists (G, count) columns of the largest of (G, A) logits, in the order of memory."""
@@ -266,20 +257,6 @@ def allowed_tokens(
     return torch.from_numpy(np.flatnonzero(allowed)).to(private_logits.device)
 
 
-def batch_slots(batch_of_row: "torch.Tensor", active: np.ndarray) -> "torch.Tensor":
-    """Maps each row to the position of its batch in `active`, or to G where it takes no part."""
-    import torch
-
-    device = batch_of_row.device
-    order = torch.from_numpy(np.argsort(np.asarray(active, dtype=np.int64))).to(device)
-    batches = torch.from_numpy(np.asarray(active, dtype=np.int64)).to(device)
-    if not len(batches):
-        return torch.zeros_like(batch_of_row)
-    place = torch.searchsorted(batches[order], batch_of_row).clamp_(max=len(batches) - 1)
-    slots = order[place]
-    return torch.where(batches[slots] == batch_of_row, slots, len(batches))
-
-
 def rows_by_batch(batch_of_row: "torch.Tensor", active: np.ndarray) -> "list[torch.Tensor | slice]":
     """Lists for each active batch its n >= 0 rows in ascending order.
 
@@ -287,18 +264,17 @@ def rows_by_batch(batch_of_row: "torch.Tensor", active: np.ndarray) -> "list[tor
     int64 indices.
     """
     owners = batch_of_row.cpu().numpy()
-    if bool((owners[1:] >= owners[:-1]).all()):
-        bounds = (np.searchsorted(owners, active, side=side).tolist() for side in ("left", "right"))
-        return [slice(first, stop) for first, stop in zip(*bounds, strict=True)]
-    slots = batch_slots(batch_of_row, active)
-    order = slots.argsort(stable=True)
-    counts = slots.bincount(minlength=len(active) + 1).tolist()
-    return [_sliced(rows) for rows in order.split(counts)[: len(active)]]
+    order = np.argsort(owners, kind="stable")
+    owners = owners[order]
+    bounds = (np.searchsorted(owners, active, side=side).tolist() for side in ("left", "right"))
+    return [_sliced(order[first:stop]) for first, stop in zip(*bounds, strict=True)]
 
 
-def _sliced(rows: "torch.Tensor") -> "torch.Tensor | slice":
+def _sliced(rows: np.ndarray) -> "torch.Tensor | slice":
     """Turns ascending distinct rows without a gap into a slice."""
+    import torch
+
     if not len(rows):
         return slice(0, 0)
     first, stop = int(rows[0]), int(rows[-1]) + 1
-    return slice(first, stop) if stop - first == len(rows) else rows
+    return slice(first, stop) if stop - first == len(rows) else torch.from_numpy(rows)

@@ -90,24 +90,11 @@ class GaussianVoting:
         """Rounds that may still be released."""
         return self.iterations - self.released_before - self._released
 
-    def count(self, private_choices: np.ndarray, candidates: int) -> np.ndarray:
-        """Counts (C,) int64 votes; private until `release` adds noise.
-
-        Args:
-            private_choices: (N, v) int, the candidates each record votes for, in [0, C);
-                `NO_VOTE` abstains, and a candidate that comes twice gets two votes.
-            candidates: C >= 1, public.
-
-        Raises:
-            ValueError: If the shape or a candidate does not fit; no choice is shown.
-        """
-        return count_votes(private_choices, candidates, self.votes_per_record)
-
     def release(self, private_votes: np.ndarray) -> Release[np.ndarray]:
         """Adds noise to one round's votes.
 
         Args:
-            private_votes: (C,) whole votes of every candidate, as `count` returns them; a
+            private_votes: (C,) whole votes of every candidate, as `count_votes` returns them; a
                 record must have given at most v of them.
 
         Returns:
@@ -127,7 +114,17 @@ class GaussianVoting:
 
 
 def count_votes(private_choices: np.ndarray, candidates: int, votes_per_record: int) -> np.ndarray:
-    """Counts (C,) int64 votes of some records; see `GaussianVoting.count`."""
+    """Counts (C,) int64 votes of some records; private until `GaussianVoting.release` adds noise.
+
+    Args:
+        private_choices: (N, v) int, the candidates each record votes for, in [0, C);
+            `NO_VOTE` abstains, and a candidate that comes twice gets two votes.
+        candidates: C >= 1, public.
+        votes_per_record: v.
+
+    Raises:
+        ValueError: If the shape or a candidate does not fit; no choice is shown.
+    """
     choices = np.asarray(private_choices)
     if choices.ndim != 2 or choices.shape[1] != votes_per_record:
         raise ValueError(f"Expected choices of shape (N, {votes_per_record}), got {choices.shape}.")

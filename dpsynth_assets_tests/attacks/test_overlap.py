@@ -2,7 +2,11 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.attacks import overlap
-from dpsynth_assets.attacks.overlap import near_duplicate_share, verbatim_share
+from dpsynth_assets.attacks.overlap import (
+    holders_among,
+    near_duplicate_share,
+    verbatim_share,
+)
 
 SECRET = (
     "Marta took the blue kayak past the northern lighthouse on Thursday and lost her grandmother's "
@@ -53,7 +57,7 @@ def test_the_number_of_units_decides_and_not_the_number_of_records():
     private = _private(extra=[SECRET, SECRET])
     assert not _leaks(SECRET, private)
     one_unit = ["a", "a", "a", "b", "c", "d", "e", "f"]
-    assert _leaks(SECRET, private, private_units=one_unit)
+    assert _leaks(SECRET, holders_among(private, one_unit))
 
 
 def test_one_record_that_repeats_itself_is_one_unit():
@@ -64,13 +68,14 @@ def test_public_text_is_no_leak():
     assert not _leaks(SECRET, public=[*PUBLIC, f"As printed: {SECRET}"])
 
 
-def test_two_stock_phrases_in_a_row_are_composition_and_not_copying():
+def test_two_stock_phrases_in_a_row_are_composition_and_not_copying(monkeypatch):
     left = "the lift in our building stopped between two floors"
     right = "i would be grateful for a quick answer this week"
     join = f"{left} {right}"
     common = [left, right, "two floors i climbed"]
     assert not _leaks(join, [join, *_private()], public=common)
-    assert _leaks(join, [join, *_private()], public=common, piece_words=11)
+    monkeypatch.setattr(overlap, "PIECE_WORDS", 11)
+    assert _leaks(join, [join, *_private()], public=common)
 
 
 def test_a_particular_name_between_stock_phrases_is_copying():
@@ -133,15 +138,15 @@ def test_scripts_without_spaces_are_compared_by_character():
     assert verbatim_share([f"すると{secret}"], [secret], [])
 
 
-@pytest.mark.parametrize("settings", [{"words": 0}, {"most_units": 0}, {"piece_words": 13}])
+@pytest.mark.parametrize("settings", [{"words": 1}, {"most_units": 0}])
 def test_numbers_out_of_range_are_refused(settings):
-    with pytest.raises(ValueError, match="Expected 1 <= piece_words"):
+    with pytest.raises(ValueError, match="Expected words >= 2"):
         _leaks(SECRET, **settings)
 
 
 def test_units_must_match_records_and_the_message_shows_no_text():
     with pytest.raises(ValueError, match="a unit for each private record") as refusal:
-        _leaks(SECRET, private_units=["a"])
+        _leaks(SECRET, holders_among(_private(), ["a"]))
     assert "kayak" not in str(refusal.value)
 
 

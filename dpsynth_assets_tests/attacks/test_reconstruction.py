@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpsynth_assets.attacks.audits.statistics import FALSE_ALARM
+from dpsynth_assets.attacks.audits.audit import FALSE_ALARM
 from dpsynth_assets.attacks.reconstruction import (
     KEYS,
     NULL_CHANCE,

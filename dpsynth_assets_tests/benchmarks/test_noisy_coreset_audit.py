@@ -67,7 +67,7 @@ def test_no_published_seed_brings_the_noise_back():
 def test_counts_alone_stay_within_the_claim_of_all_levels():
     scores = leaf_counts(2.0, 12)
     claim = event_curve([mechanism(2.0).event])
-    assert not audit_scores(scores[:, 0], scores[:, 1], claim).refuted
+    assert audit_scores(scores[:, 0], scores[:, 1], claim).passed
 
 
 @pytest.mark.statistical
@@ -75,7 +75,7 @@ def test_counts_with_half_their_noise_are_caught():
     # Planted bug: the last level's noise is half of what its charge says.
     scores = leaf_counts(0.5 * 2.0, 64)
     claim = event_curve([GaussianEvent(noise_multiplier=2.0)])
-    assert audit_scores(scores[:, 0], scores[:, 1], claim).refuted
+    assert not audit_scores(scores[:, 0], scores[:, 1], claim).passed
 
 
 def test_no_record_changes_where_another_goes():

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from dpsynth_assets.attacks.worst_case_models import CopyingModel
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
@@ -86,6 +87,10 @@ def test_our_distance_never_moves_by_more_than_its_charge(seed, rows_count, size
     rows, more, public = neighbours(np.random.default_rng(seed), rows_count)
     move = abs(distance_oracle(rows, public, size) - distance_oracle(more, public, size))
     assert move <= 1 / size + 1e-12
+    replaced = more.copy()
+    replaced[-1] = record(np.random.default_rng(seed + 1))
+    move = abs(distance_oracle(replaced, public, size) - distance_oracle(more, public, size))
+    assert move <= 2 / size + 1e-12
 
 
 def test_the_tensor_code_measures_our_distance_and_not_the_published_one():
@@ -108,41 +113,11 @@ def test_the_tensor_code_measures_our_distance_and_not_the_published_one():
 # Settings read off private data: a length limit of mean + 2 standard deviations of the private
 # lengths, a clip bound computed from it, one text for each private record; all of them unpaid.
 
-ALPHABET = "abcdefghij"
 
+class EndlessModel(CopyingModel):
+    """Writes digits; its documents end at their limit only."""
 
-class LetterModel:
-    """A random language model over ten letters, whose documents end at their limit only."""
-
-    begin, end_token_id, pad_token_id = 0, 1, 2
-    vocabulary_size = 3 + len(ALPHABET)
-
-    def __init__(self):
-        from transformers import AutoModelForCausalLM, LlamaConfig
-
-        torch.manual_seed(0)
-        self.model = AutoModelForCausalLM.from_config(
-            LlamaConfig(
-                vocab_size=self.vocabulary_size,
-                hidden_size=8,
-                intermediate_size=8,
-                num_hidden_layers=1,
-                num_attention_heads=1,
-                max_position_embeddings=256,
-            ),
-            attn_implementation="sdpa",
-        ).eval()
-        self.end_token_id = self.vocabulary_size + 1  # never drawn: every limit is reached
-
-    def prompt_ids(self, label_text, examples, max_example_tokens):
-        del label_text
-        ids = [self.begin]
-        for text in examples:
-            ids += [3 + max(0, ALPHABET.find(letter)) for letter in text][:max_example_tokens]
-        return ids
-
-    def decode(self, ids):
-        return "".join(ALPHABET[token - 3] if token >= 3 else "?" for token in ids)
+    end_token_id = CopyingModel.vocabulary_size + 1  # never drawn: every limit is reached
 
 
 @dataclass(frozen=True)
@@ -157,7 +132,7 @@ class Observable:
 
 def cohort(count, length):
     draw = np.random.default_rng(count)
-    texts = ["".join(draw.choice(list(ALPHABET), length)) for _ in range(count)]
+    texts = ["".join(draw.choice(list("0123456789"), length)) for _ in range(count)]
     names = [f"r{index}" for index in range(count)]
     return PrivateInputs(
         records=pl.DataFrame({"record_id": names, "unit_id": names, "text": texts, "label": ""})
@@ -193,7 +168,7 @@ def config_of(private, **changes):
 
 
 def observe(private, config):
-    public = PublicInputs(language_model=LetterModel(), salt="salt")
+    public = PublicInputs(language_model=EndlessModel(), salt="salt")
     method = MeanUniform(config, TERMS)
     plan = method.plan(3.0)
     assert plan.refusal is None

@@ -88,17 +88,6 @@ def test_a_relation_is_charged_once_through_the_event():
     assert add_remove == pytest.approx(exact, rel=1e-4)
 
 
-@pytest.mark.parametrize("cast", [int, np.float32, np.int64])
-@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
-def test_sampled_training_composes_whatever_number_type_its_noise_has(cast, accountant):
-    # The composition that the library forgets: 25 steps at q = 0.1 and σ = 5.
-    event = sampled(noise_multiplier=cast(5), steps=25)
-    one_step = epsilon_of([sampled(noise_multiplier=5.0, steps=1)], 1e-5, accountant)
-    total = epsilon_of([event], 1e-5, accountant)
-    assert total == epsilon_of([sampled(noise_multiplier=5.0, steps=25)], 1e-5, accountant)
-    assert total > 2 * one_step
-
-
 @pytest.mark.parametrize(("q", "sigma"), [(0.1, 1.0), (0.5, 0.7), (1.0, 2.0)])
 def test_replace_one_of_the_library_means_one_record_against_its_opposite(q, sigma):
     # Its `sensitivity` is the contribution of one record, so the pair lies 2 apart: at q = 1 it is

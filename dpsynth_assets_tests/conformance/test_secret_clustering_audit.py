@@ -1,32 +1,20 @@
-"""Audits of secret clustering: exact moves of the lattice statistics, and attacks on releases.
+"""Exact audits of secret clustering: how far records move the lattice statistics.
 
-Exact parts compare integers. In the statistical ones every second cluster holds the one record of
-a secret of its own, so that one release is thousands of independent trials. False alarm: at most
-1e-6 for each audit if the claim holds.
+Attacks on releases are the audit `secret-clustering`.
 """
 
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from dpsynth_assets.attacks.audits.statistics import audit_event_counts
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.secret_clustering import SecretClustering
-from dpsynth_assets.privacy.secret_noise import secret_noise_std, shift_event
-from dpsynth_assets.privacy.secret_protection import gaussian_budget, posterior_of_events
+from dpsynth_assets.privacy.secret_noise import shift_event
+from dpsynth_assets.privacy.secret_protection import posterior_of_events
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation
-
-PRIOR, POSTERIOR = 1e-2, 0.1
-CLUSTERS, PUBLIC = 5_000, 4
-ANGLES = np.linspace(0, 2 * np.pi, CLUSTERS, endpoint=False)
-DIRECTIONS = np.column_stack([np.cos(ANGLES), np.sin(ANGLES)])
-
-
-# ------------------------------------------------------------------------- exact: sensitivity
 
 
 def small_clustering(centres, l2_bound=1.0):
@@ -42,11 +30,11 @@ def small_clustering(centres, l2_bound=1.0):
 
 def one_record(mechanism):
     """B: lattice steps of one record."""
-    return int(mechanism.private_statistics(np.zeros((1, 2)))[:, 0].sum())
+    return int(mechanism._statistics.of(np.zeros((1, 2)))[:, 0].sum())
 
 
 def squared_move(mechanism, before, after):
-    change = mechanism.private_statistics(before) - mechanism.private_statistics(after)
+    change = mechanism._statistics.of(before) - mechanism._statistics.of(after)
     return sum(int(step) ** 2 for step in change.reshape(-1))
 
 
@@ -112,78 +100,6 @@ def test_public_centres_refitted_to_the_records_left_over_break_every_bound():
     quiet = [small_clustering(data.mean(axis=0)[None]).event for data in (public, freed)]
     assert quiet[0] == quiet[1]  # the charge sees nothing
     assert not np.allclose(public.mean(axis=0), freed.mean(axis=0))
-
-
-# --------------------------------------------------------------------- statistical: releases
-
-
-def clustering(noise_std, probability=0.5):
-    return SecretClustering(
-        public_centres=DIRECTIONS,
-        public_counts=np.full(CLUSTERS, PUBLIC),
-        l2_bound=1.0,
-        sampling=SecretSampling.capped(probability=probability, max_occurrences=1),
-        noise_std=noise_std,
-        iterations=1,
-    )
-
-
-def calibrated(probability=0.5):
-    return secret_noise_std(
-        count_probabilities=np.array([1 - probability, probability]),
-        prior=PRIOR,
-        posterior=POSTERIOR,
-        steps=1,
-        noise_floor=0.1,
-    )
-
-
-def refutes(event, noise_std, *, probability=0.5, copies=1, alarm_rate=0.1):
-    """Adds count and sum along each centre, and cuts where noise alone would at `alarm_rate`."""
-    private = np.repeat(DIRECTIONS[::2], copies, axis=0)
-    clusters = clustering(noise_std, probability).release(private).value
-    dp_counts = clusters.counts - PUBLIC
-    weight = PUBLIC + np.maximum(dp_counts, 0.0)
-    dp_sums = (clusters.centres * DIRECTIONS).sum(axis=1) * weight - PUBLIC
-    found = dp_counts + dp_sums >= stats.norm.isf(alarm_rate) * noise_std * math.sqrt(2)
-
-    def curve(rates):
-        return np.array([posterior_of_events([event], rate) for rate in rates])
-
-    hits, alarms = int(found[::2].sum()), int(found[1::2].sum())
-    return audit_event_counts(hits, alarms, CLUSTERS // 2, curve).refuted
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("probability", [0.2, 1.0])
-def test_a_release_reveals_no_more_than_its_event_says(probability):
-    noise_std = calibrated(probability)
-    event = clustering(noise_std, probability).event
-    assert posterior_of_events([event], PRIOR) <= POSTERIOR
-    assert not refutes(event, noise_std, probability=probability)
-
-
-@pytest.mark.statistical
-def test_a_secret_in_three_records_charged_as_one_is_caught():
-    noise_std = calibrated()
-    assert refutes(clustering(noise_std).event, noise_std, copies=3)
-    several = SecretSampling.capped(probability=0.5, max_occurrences=3).count_probabilities
-    honest = shift_event(count_probabilities=several, noise_std=noise_std, steps=1)
-    assert not refutes(honest, noise_std, copies=3)
-
-
-@pytest.mark.statistical
-def test_a_single_gaussian_at_the_mean_shift_is_caught():
-    # Planted bug, as in the paper's experiments: a record that is sampled with probability 0.2
-    # and then moves the release by √2 is taken for one that moves it by 0.2 √2.
-    mean = 0.2 * math.sqrt(2)
-    noise_std = mean / gaussian_budget(PRIOR, POSTERIOR)
-    single = MixtureGaussianEvent(noise_std=noise_std, shifts=(mean,), probabilities=(1,))
-    assert posterior_of_events([single], PRIOR) <= POSTERIOR
-    assert refutes(single, noise_std, probability=0.2, alarm_rate=1e-4)
-    honest = clustering(noise_std, 0.2).event
-    assert posterior_of_events([honest], PRIOR) > 1.8 * POSTERIOR
-    assert not refutes(honest, noise_std, probability=0.2, alarm_rate=1e-4)
 
 
 def test_a_mixture_against_noise_alone_is_caught_where_records_are_replaced():

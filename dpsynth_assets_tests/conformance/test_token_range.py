@@ -1,42 +1,63 @@
-"""Exact white-box audit of the mean mechanism: no statistics, every likelihood is computed."""
+"""Exact white-box audit of the softmax mechanisms: no statistics, every likelihood is computed.
+
+One table of laws over the mean of clipped logits and the mean of clipped differences.
+"""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism, public_support
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import batched
 
-VOCABULARY = 40
+VOCABULARY, SIZE = 40, 8
 ACTIVE = np.array([0])
+FLAT = np.zeros(VOCABULARY)
+KINDS = {
+    MeanTokenMechanism: {"clip_bound": 9.0, "temperature": 1.5},
+    DifferenceTokenMechanism: {"clip_bound": 1.0, "temperature": 1.1},
+}
+BOTH = pytest.mark.parametrize("kind", KINDS)
 
 
-def mechanism(relation, records=1, **settings):
-    return batched(
-        MeanTokenMechanism,
-        clip_bound=9.0,
-        temperature=1.5,
-        expected_batch_size=64,
-        relation=NeighboringRelation(relation),
-        max_records_per_unit=records,
-        **settings,
-    )
+def mechanism(kind, relation="add-remove", records=1, **changes):
+    fields = {
+        "expected_batch_size": SIZE,
+        "relation": NeighboringRelation(relation),
+        "max_records_per_unit": records,
+    }
+    return batched(kind, **(fields | KINDS[kind] | changes))
 
 
-def log_probabilities(tested, rows):
+def log_probabilities(tested, rows, public=FLAT, tokens=None):
+    """(V,) log-probabilities of the next token, −inf where none can be drawn."""
     rows = torch.as_tensor(np.asarray(rows), dtype=torch.float64).reshape(-1, VOCABULARY)
-    batch_of_row = torch.zeros(len(rows), dtype=torch.int64)
-    scores = tested.private_scores(rows, batch_of_row, ACTIVE)[0]
-    return torch.log_softmax(scores, 0).numpy()
+    if isinstance(tested, MeanTokenMechanism):
+        owners = torch.zeros(len(rows), dtype=torch.int64)
+        return torch.log_softmax(tested.private_scores(rows, owners, ACTIVE)[0], 0).numpy()
+    public = torch.as_tensor(public, dtype=torch.float64)
+    support = tested.support(public, None) if tokens is None else tokens
+    scores = tested.private_scores(rows, public, torch.arange(len(rows)), support)
+    whole = torch.full((VOCABULARY,), -torch.inf, dtype=torch.float64)
+    whole[support] = torch.log_softmax(scores, 0)
+    return whole.numpy()
 
 
-def likelihood_range(tested, before, after):
-    ratio = log_probabilities(tested, before) - log_probabilities(tested, after)
-    return ratio.max() - ratio.min()
+def spread(before, after):
+    """Range of the log-likelihood ratio; infinite where only one side can draw a token."""
+    if ((before == -np.inf) != (after == -np.inf)).any():
+        return np.inf
+    possible = before > -np.inf
+    return np.ptp(before[possible] - after[possible])
+
+
+def likelihood_range(tested, before, after, public=FLAT):
+    return spread(*(log_probabilities(tested, rows, public) for rows in (before, after)))
 
 
 def extreme(positions):
@@ -45,74 +66,76 @@ def extreme(positions):
     return row
 
 
-def batch(generator, size):
-    topic = generator.normal(0, 5, VOCABULARY)
-    return topic + generator.normal(0, 3, (size, VOCABULARY))
-
-
-def neighbours(generator, relation, size, records=1):
-    """A batch and its neighbour: adversarial or ordinary records, in at most `records` places."""
-    rows = batch(generator, size)
+def batch(generator, public, size):
+    """Adversarial records, broken ones, or records whose prompt is near the public prompt."""
 
     def record():
-        if generator.random() < 0.5:
+        kind = generator.random()
+        if kind < 0.1:
+            return np.full(VOCABULARY, generator.choice([np.nan, np.inf, -np.inf]))
+        if kind < 0.5:
             return extreme(generator.random(VOCABULARY) < generator.random())
-        return batch(generator, 1)[0]
+        return public + generator.normal(0, 3) + generator.normal(0, 1, VOCABULARY)
 
-    unit = np.array([record() for _ in range(records)])
-    before = np.vstack([rows, unit])
-    if relation == "replace-one":
-        return before, np.vstack([rows, [record() for _ in range(records)]])
-    return before, rows
+    return np.array([record() for _ in range(size)]).reshape(-1, VOCABULARY)
 
 
-@settings(max_examples=40, deadline=None)
+def ordinary(size):
+    generator = np.random.default_rng(0)
+    return generator.normal(0, 5, VOCABULARY) + generator.normal(0, 3, (size, VOCABULARY))
+
+
+@BOTH
+@settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**32),
-    st.integers(0, 130),
-    st.sampled_from(["add-remove", "zero-out", "replace-one"]),
+    st.sampled_from([0, 1, 2, SIZE, 200]),
+    st.sampled_from(NeighboringRelation),
     st.integers(1, 3),
+    st.sampled_from([None, 1, 5]),
 )
-def test_log_likelihood_ratio_ranges_over_at_most_eta(seed, size, relation, records):
-    tested = mechanism(relation, records)
-    before, after = neighbours(np.random.default_rng(seed), relation, size, records)
-    assert likelihood_range(tested, before, after) <= tested.eta * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("size", [0, 1, 64, 200])
-def test_add_remove_attains_eta(size):
-    tested = mechanism("add-remove")
-    rows = batch(np.random.default_rng(0), size)
-    observed = likelihood_range(tested, np.vstack([rows, extreme([3])]), rows)
-    assert observed == pytest.approx(tested.eta, rel=1e-9)
-    assert tested.eta == pytest.approx(0.1875)
-
-
-def test_replace_one_attains_twice_the_add_remove_range():
-    rows = batch(np.random.default_rng(0), 10)
-    observed = likelihood_range(
-        mechanism("replace-one"), np.vstack([rows, extreme([3])]), np.vstack([rows, extreme([8])])
-    )
-    assert observed == pytest.approx(0.375, rel=1e-9)
-
-
-def test_two_records_in_one_prompt_break_the_add_remove_range():
-    # Planted bug: a prompt with two records of which one goes, charged as a toggle (B-000.1).
-    before = np.vstack([extreme([3])])
-    after = np.vstack([extreme([8])])
-    observed = likelihood_range(mechanism("add-remove"), before, after)
-    assert observed > mechanism("add-remove").eta * 1.9
-    assert observed <= mechanism("add-remove", contexts_changed="replace").eta * (1 + 1e-9)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 64))
-def test_numerical_batch_variance_stays_within_the_slack(seed, size):
-    # A neighbour also moves every other row's logits by up to the slack.
-    slack = 0.05
+def test_log_likelihood_ratio_ranges_over_at_most_eta(kind, seed, size, relation, records, top_k):
     generator = np.random.default_rng(seed)
-    tested = mechanism("add-remove", logit_slack=slack)
-    rows = batch(generator, size)
+    public = generator.normal(0, generator.choice([0.0, 2.0, 9.0]), VOCABULARY)
+    restricted = {"top_k": top_k} if kind is DifferenceTokenMechanism else {}
+    tested = mechanism(kind, relation, records, **restricted)
+    rows = batch(generator, public, size)
+    before = np.vstack([rows, batch(generator, public, records)])
+    replaced = [batch(generator, public, records)] if relation == "replace-one" else []
+    after = np.vstack([rows, *replaced])
+    assert likelihood_range(tested, before, after, public) <= tested.eta * (1 + 1e-9)
+
+
+@BOTH
+@pytest.mark.parametrize("size", [0, 1, 64])
+def test_eta_is_attained_and_is_twice_as_large_where_a_record_is_replaced(kind, size):
+    tested, rows = mechanism(kind), ordinary(size)
+    more = np.vstack([rows, extreme([3])])
+    assert likelihood_range(tested, more, rows) == pytest.approx(tested.eta, rel=1e-9)
+    setting = KINDS[kind]
+    expected = 2 * setting["clip_bound"] / (SIZE * setting["temperature"])
+    assert tested.eta == pytest.approx(expected)
+    replaced = mechanism(kind, "replace-one")
+    observed = likelihood_range(replaced, more, np.vstack([rows, extreme([8])]))
+    assert observed == pytest.approx(replaced.eta, rel=1e-9)
+    assert replaced.eta == pytest.approx(2 * tested.eta)
+
+
+@BOTH
+def test_two_records_in_one_prompt_break_the_add_remove_range(kind):
+    # Planted bug: a prompt with two records of which one goes, charged as a toggle (B-000.1).
+    observed = likelihood_range(mechanism(kind), [extreme([3])], [extreme([8])])
+    assert observed > mechanism(kind).eta * 1.9
+    assert observed <= mechanism(kind, contexts_changed="replace").eta * (1 + 1e-9)
+
+
+@BOTH
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 4 * SIZE))
+def test_numerical_batch_variance_stays_within_the_slack(kind, seed, size):
+    # A neighbour also moves every other row's logits by up to the slack.
+    slack, generator = 0.05, np.random.default_rng(seed)
+    tested, rows = mechanism(kind, logit_slack=slack), ordinary(size)
     moved = rows + slack * generator.choice([-1.0, 1.0], rows.shape)
     observed = likelihood_range(tested, np.vstack([rows, extreme([3])]), moved)
     assert observed <= tested.eta * (1 + 1e-9)
@@ -120,15 +143,60 @@ def test_numerical_batch_variance_stays_within_the_slack(seed, size):
 
 def test_the_published_loop_cannot_overshoot_its_private_tokens():
     # Algorithm 1 of Amin et al. 2024 tests t < r between texts only; texts run 150 tokens here.
-    tested, meter = mechanism("add-remove"), PrivateTokenMeter(100, 1)
-    logits = torch.zeros(2, VOCABULARY)
-    batch_of_row = torch.zeros(2, dtype=torch.int64)
-    drawn = []
-
-    def published_loop():
-        while len(drawn) < 100:
-            drawn.extend(tested.select(logits, batch_of_row, ACTIVE, meter)[0] for _ in range(150))
-
+    tested, meter = mechanism(MeanTokenMechanism), PrivateTokenMeter(100, 1)
+    rows, owners, drawn = torch.zeros(2, VOCABULARY), torch.zeros(2, dtype=torch.int64), []
     with pytest.raises(UnaccountedReleaseError):
-        published_loop()
+        drawn.extend(tested.select(rows, owners, ACTIVE, meter)[0] for _ in range(150))
     assert len(drawn) == 100
+
+
+# Planted bugs of differences
+
+
+def test_support_from_private_logits_is_caught():
+    # A record decides which tokens exist at all: the ratio is infinite.
+    tested = mechanism(DifferenceTokenMechanism, top_k=2)
+    rows = [np.arange(VOCABULARY) / 10, extreme([3])]
+
+    def law(rows):
+        private_mean = torch.as_tensor(np.mean(rows, axis=0))
+        tokens = torch.nonzero(public_support(private_mean, 2, 0.0)).squeeze(1)
+        return log_probabilities(tested, rows, tokens=tokens)
+
+    assert spread(law(rows), law(rows[:1])) == np.inf
+
+
+def wrong_law(tested, differences):
+    scores = np.clip(differences, -1.0, 1.0) / tested.temperature
+    return scores - np.logaddexp.reduce(scores)
+
+
+def test_clipping_the_mean_instead_of_each_difference_is_caught():
+    # One record then moves the mean from bound to bound: s times what is charged.
+    tested = mechanism(DifferenceTokenMechanism)
+    laws = [wrong_law(tested, row / SIZE) for row in (extreme([3]), FLAT)]
+    assert spread(*laws) == pytest.approx(SIZE * tested.eta, rel=1e-9)
+
+
+def test_centring_on_a_private_maximum_is_caught():
+    # Differences centred by the largest logit of the batch let one record move all the others.
+    tested = mechanism(DifferenceTokenMechanism)
+    rows = np.random.default_rng(0).normal(0, 0.4, (SIZE, VOCABULARY))
+    rows *= np.linspace(0, 1, VOCABULARY)
+
+    def law(rows):
+        differences = np.clip(rows + 1.0 - rows.max(), -1.0, 1.0)
+        return wrong_law(tested, differences.sum(axis=0) / SIZE)
+
+    assert spread(law(np.vstack([rows, extreme([3])])), law(rows)) > 1.5 * tested.eta
+
+
+def test_public_logits_that_saw_private_rows_are_caught():
+    # Rounding from a forward pass shared with records is enough to change the support.
+    tested = mechanism(DifferenceTokenMechanism, top_k=1)
+    public = FLAT.copy()
+    public[1] = -tested.support_margin
+    disturbed = public.copy()
+    disturbed[1] -= 1e-9
+    laws = (log_probabilities(tested, [extreme([3])], row) for row in (public, disturbed))
+    assert spread(*laws) == np.inf

@@ -27,7 +27,7 @@ from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.orchestration.resources.model_pool import given_parts
 from dpsynth_assets.privacy import histogram, secret_clustering, vector_mean
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.secret_clustering import ClusterStatistics, SampledStatistics
+from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
@@ -97,8 +97,9 @@ def cluster_sums(sampling=CERTAIN, incidence=None):
         l2_bound=1.0,
         centre_groups=CENTRE_LABELS,
     )
-    of = SampledStatistics(statistics=statistics)
-    return ClusterSums(of=of, labels=LABELS, sampling=sampling, incidence=incidence), statistics
+    return ClusterSums(
+        of=statistics.sampled, labels=LABELS, sampling=sampling, incidence=incidence
+    ), statistics
 
 
 def listed(whole):

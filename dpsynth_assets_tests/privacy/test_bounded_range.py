@@ -10,7 +10,6 @@ from dpsynth_assets.privacy.bounded_range import (
     bounded_range_epsilon,
     recursion_is_affordable,
 )
-from dpsynth_assets.privacy.renyi import zcdp_epsilon
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE = NeighboringRelation.ADD_REMOVE
@@ -127,13 +126,6 @@ def test_fifty_draws_cost_the_reference_epsilon():
     assert bounded_range_epsilon(0.1875, 50, 1e-6) == pytest.approx(3.0703125, abs=1e-9)
     lower = bounded_range_epsilon(0.1875, 50, 1e-6, upper=False)
     assert 3.0703125 - 0.02 <= lower <= 3.0703125
-
-
-@pytest.mark.parametrize(("eta", "count"), [(0.1875, 1), (0.1875, 100), (0.05, 300), (2.0, 3)])
-def test_optimal_composition_lies_between_adversary_and_zcdp(eta, count):
-    upper = bounded_range_epsilon(eta, count, 1e-6)
-    assert bounded_range_epsilon(eta, count, 1e-6, upper=False) <= upper
-    assert upper <= min(zcdp_epsilon(count * eta**2 / 8, 1e-6), count * eta) * (1 + 1e-9)
 
 
 def test_no_draw_costs_nothing():

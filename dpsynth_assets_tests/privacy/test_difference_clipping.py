@@ -8,8 +8,6 @@ from scipy import stats
 
 from dpsynth_assets.privacy import clipping
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism, public_support
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import batched
@@ -67,14 +65,6 @@ def test_tensor_scores_match_the_numpy_oracle(block_entries, dtype, top_k):
         np.testing.assert_allclose(scores.numpy(), expected, atol=1e-12)
 
 
-def test_batch_without_rows_writes_public_text():
-    logits, public, batch_of_row = batches()
-    tested = mechanism()
-    scores = tested.private_scores(logits, public[2], rows_of(batch_of_row, 2), EVERY)
-    expected = torch.softmax(torch.log_softmax(public[2].double(), 0) / 1.2, 0)
-    np.testing.assert_allclose(torch.softmax(scores, 0), expected, atol=1e-12)
-
-
 def test_records_that_agree_with_the_public_prompt_change_nothing():
     _, public, _ = batches()
     logits = public[:1].repeat(7, 1) + torch.arange(7.0).unsqueeze(1)  # constants do not matter
@@ -82,17 +72,6 @@ def test_records_that_agree_with_the_public_prompt_change_nothing():
     none = tested.private_scores(logits, public[0], torch.arange(0), EVERY)
     seven = tested.private_scores(logits, public[0], torch.arange(7), EVERY)
     torch.testing.assert_close(none, seven, atol=1e-5, rtol=0)
-
-
-def test_denominator_is_the_expected_batch_size_whatever_the_rows():
-    public = torch.zeros(VOCABULARY)
-    row = torch.zeros(1, VOCABULARY)
-    row[0, 7] = 100.0
-    for count in (0, 1, 4, 11):
-        scores = mechanism().private_scores(
-            row.repeat(count, 1), public, torch.arange(count), EVERY
-        )
-        assert float(scores[7] - scores[0]) == pytest.approx(count * 2.0 / (4 * 1.2))
 
 
 @settings(max_examples=40, deadline=None)
@@ -107,18 +86,6 @@ def test_one_record_moves_no_score_by_more_than_its_bound(seed, constant, clip_b
     assert (scores - empty).abs().max() <= clip_bound / (4 * 1.2) + 1e-9
     moved = tested.private_scores(row + constant, public, torch.arange(1), EVERY)
     torch.testing.assert_close(scores, moved, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-def test_row_without_a_finite_maximum_contributes_nothing(poison):
-    logits, public, batch_of_row = batches()
-    rows = rows_of(batch_of_row, 0)
-    bad = torch.cat([logits, torch.full((1, VOCABULARY), poison)])
-    clean = mechanism().private_scores(bad, public[0], rows, EVERY)
-    poisoned = mechanism().private_scores(
-        bad, public[0], torch.cat([rows, torch.tensor([len(logits)])]), EVERY
-    )
-    assert torch.equal(clean, poisoned)
 
 
 def test_token_that_a_record_forbids_loses_no_more_than_the_bound():
@@ -204,19 +171,6 @@ def test_draws_follow_the_softmax_of_the_scores():
     assert stats.chisquare(np.bincount(tokens, minlength=4), expected).pvalue > 1e-9
 
 
-def test_selection_returns_ids_in_the_order_of_active():
-    public = torch.zeros(2, VOCABULARY)
-    public[0, 11], public[1, 22] = 90.0, 90.0
-    tokens = mechanism(top_k=1).select(
-        torch.zeros(2, VOCABULARY),
-        public,
-        torch.tensor([9, 4]),
-        np.array([9, 4]),
-        PrivateTokenMeter(1, 10),
-    )
-    assert tokens.tolist() == [11, 22]
-
-
 def test_rows_count_for_their_own_batch_only():
     public = torch.zeros(2, VOCABULARY)
     logits = torch.zeros(40, VOCABULARY)
@@ -229,48 +183,7 @@ def test_rows_count_for_their_own_batch_only():
     assert (elsewhere == elsewhere[0]).all()
 
 
-def test_an_exhausted_batch_is_refused_before_any_logit_is_read():
-    class Unread:
-        def __getattr__(self, name):
-            raise AssertionError("logits were read without a paid token")
-
-    with pytest.raises(UnaccountedReleaseError):
-        mechanism().select(Unread(), Unread(), Unread(), np.array([0]), PrivateTokenMeter(0, 1))
-
-
-def test_selection_spends_one_token_for_each_active_batch():
-    logits, public, batch_of_row = batches()
-    meter, active = PrivateTokenMeter(2, 6), np.array([0, 2])
-    mechanism().select(logits, public[active], batch_of_row, active, meter)
-    assert meter.spent.tolist() == [1, 0, 1, 0, 0, 0]
-
-
-def test_event_prices_draws_with_the_mechanisms_eta():
-    assert mechanism().event(7) == BoundedRangeEvent(eta=mechanism().eta, count=7)
-
-
-@pytest.mark.parametrize(
-    ("public", "allowed", "match"),
-    [
-        (torch.zeros(2, 5), None, "public_logits"),
-        (torch.zeros(1, 4), None, "public_logits"),
-        (torch.full((1, 5), math.nan), None, "finite maxima"),
-        (torch.tensor([[0.0] + [-math.inf] * 4]), np.arange(5) == 3, "allowed"),
-        (torch.zeros(1, 5), np.zeros(5, dtype=bool), "allowed"),
-    ],
-)
-def test_public_logits_that_define_no_law_are_refused(public, allowed, match):
-    with pytest.raises(ValueError, match=match):
-        mechanism().select(
-            torch.zeros(2, 5),
-            public,
-            torch.zeros(2, dtype=torch.int64),
-            np.array([0]),
-            PrivateTokenMeter(9, 1),
-            allowed,
-        )
-
-
-def test_stated_memory_never_holds_a_copy_of_the_logits():
-    rows, vocabulary = 2048, 256_000
-    assert mechanism().peak_extra_bytes(rows, vocabulary, 32) < rows * vocabulary * 8 / 20
+def test_a_mask_that_leaves_no_public_token_is_refused():
+    public = torch.tensor([[0.0] + [-math.inf] * 4])
+    with pytest.raises(ValueError, match="allowed"):
+        mechanism().support(public[0], np.arange(5) == 3)

@@ -124,22 +124,6 @@ def test_batch_sizes_are_binomial_and_records_independent():
         assert stats.binomtest(int(share), draws, chance).pvalue > FALSE_ALARM
 
 
-@pytest.mark.statistical
-def test_cut_batches_are_uniform_subsets():
-    kept = np.concatenate([poisson_sample(6, 1.0, max_batch_size=2) for _ in range(3_000)])
-    assert len(kept) == 6_000
-    # Without replacement within a batch, so the counts vary less than the test assumes.
-    assert stats.chisquare(np.bincount(kept, minlength=6)).pvalue > FALSE_ALARM
-    assert len(poisson_sample(6, 1.0, max_batch_size=6)) == 6
-
-
-def test_cut_batches_of_another_number_of_records_are_refused():
-    tested = mechanism(relation=ZERO_OUT, max_batch_size=3, records=20)
-    assert all(len(batch) <= 3 for batch in tested.batches(20))
-    with pytest.raises(ValueError, match="declared public"):
-        mechanism(relation=ZERO_OUT, max_batch_size=3, records=20).batches(21)
-
-
 def test_gradient_is_the_clipped_sum_over_a_fixed_number(noiseless):
     tested = mechanism(sampling_probability=1.0)
     for batch in tested.batches(7):

@@ -15,24 +15,6 @@ from dpsynth_assets.privacy.gaussian_dp import (
 MUS = st.floats(1e-3, 30.0)
 DELTAS = st.floats(1e-15, 0.3)
 
-# (records, noise multiplier of each of ten rounds, ε printed by the notebook of Aug-PE);
-# δ = 1 / (n ln n). Printed with six decimals.
-NOTEBOOK = [
-    (1939290, 15.34, 1.004455),
-    (1939290, 8.03, 2.002377),
-    (1939290, 4.24, 4.005258),
-    (8396, 11.6, 0.999986),
-    (8396, 6.22, 1.996654),
-    (8396, 3.38, 3.992231),
-]
-
-
-@pytest.mark.parametrize(("records", "noise_multiplier", "printed"), NOTEBOOK)
-def test_the_public_notebook_of_aug_pe_is_reproduced(records, noise_multiplier, printed):
-    delta = 1 / (records * math.log(records))
-    mu = compose_mu([1 / noise_multiplier] * 10)
-    assert gaussian_epsilon(mu, delta) == pytest.approx(printed, abs=2e-6)
-
 
 def test_appendix_d_of_amin_2024_is_reproduced():
     # A mean of 250 probability vectors at ε = 0.04, δ = 1e-6: printed 0.34.

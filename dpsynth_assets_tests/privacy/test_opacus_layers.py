@@ -12,7 +12,7 @@ from dpsynth_assets.privacy.per_example import (
     opacus_layers,
     support,
 )
-from dpsynth_assets.privacy.per_example.support import ModuleKind, kind_of
+from dpsynth_assets.privacy.per_example.support import ModuleKind
 
 VOCABULARY, BATCH, TOKENS = 40, 5, 7
 HUGE = 1e3
@@ -176,17 +176,6 @@ def test_opacus_gives_our_gradients_of_a_model_that_both_know(products, monkeypa
     assert len(opacus_layers(model)) > 10
     theirs = clipped(model, [[0, 1, 2], [3, 4]], HUGE, products)
     assert (theirs - ours).norm() < 1e-6 * ours.norm()
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_record_moves_the_sum_by_at_most_the_bound(name):
-    model = MODELS[name](name)
-    bound = float(one_at_a_time(model).norm(dim=1).min()) / 3
-    for record in (0, 4):
-        others = [row for row in range(BATCH) if row != record]
-        without = clipped(model, [others], bound)
-        moved = clipped(model, [[record, *others]], bound) - without
-        assert 0.98 * bound <= moved.norm() <= bound
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -368,8 +357,3 @@ def test_tensors_that_a_layer_is_given_beside_the_first_are_each_examples_own_or
     expected = torch.autograd.grad(model(rows).square().sum(), list(model.parameters()))
     for each, other in zip(found, expected, strict=True):
         torch.testing.assert_close(each.float(), other)
-
-
-def test_kinds_that_book_keeping_knows_are_not_left_to_opacus():
-    for known in (nn.Linear(2, 2), nn.Embedding(2, 2), nn.LayerNorm(2)):
-        assert kind_of(known) is not ModuleKind.OPACUS

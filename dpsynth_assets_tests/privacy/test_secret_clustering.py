@@ -51,16 +51,16 @@ def test_embeddings_and_centres_are_clipped_to_the_bound():
 def test_a_broken_record_counts_as_the_zero_vector_and_spoils_nobody_else(broken):
     healthy = np.array([[0.0, 0.9], [-0.9, 0.0]])
     mechanism = clustering()
-    both = mechanism.private_statistics(np.vstack([healthy, [[broken, 0.5]]]))
-    one = mechanism.private_statistics(np.zeros((1, 2)))
-    assert (both == mechanism.private_statistics(healthy) + one).all()
+    both = mechanism._statistics.of(np.vstack([healthy, [[broken, 0.5]]]))
+    one = mechanism._statistics.of(np.zeros((1, 2)))
+    assert (both == mechanism._statistics.of(healthy) + one).all()
 
 
 def test_statistics_do_not_depend_on_how_records_are_blocked(monkeypatch):
     private = np.random.default_rng(1).normal(size=(50, 2))
-    whole = clustering().private_statistics(private)
+    whole = clustering()._statistics.of(private)
     monkeypatch.setattr("dpsynth_assets.privacy.secret_clustering.BLOCK_ENTRIES", 7)
-    assert (clustering().private_statistics(private) == whole).all()
+    assert (clustering()._statistics.of(private) == whole).all()
 
 
 def test_nobody_is_read_where_nobody_is_sampled():
@@ -181,11 +181,11 @@ def test_groups_leave_the_sensitivity_alone():
     grouped = clustering(centre_groups=np.array([0, 1, 1]))
     private = np.random.default_rng(3).normal(size=(6, 2))
     groups = np.array([0, 1, 0, 1, 1, 0])
-    whole = grouped.private_statistics(private, groups)
+    whole = grouped._statistics.of(private, groups)
     for record in range(6):
         rest = np.arange(6) != record
-        moved = whole - grouped.private_statistics(private[rest], groups[rest])
-        unit = int(grouped.private_statistics(np.zeros((1, 2)), np.array([0]))[:, 0].sum())
+        moved = whole - grouped._statistics.of(private[rest], groups[rest])
+        unit = int(grouped._statistics.of(np.zeros((1, 2)), np.array([0]))[:, 0].sum())
         assert sum(int(step) ** 2 for step in moved.reshape(-1)) <= 2 * unit**2
 
 

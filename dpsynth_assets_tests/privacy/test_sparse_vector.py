@@ -8,7 +8,6 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy import clipping, next_token_distributions, sparse_vector
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.events import PureEvent
 from dpsynth_assets.privacy.sparse_vector import (
     STEPS_PER_RECORD,
     PublicTokenTest,
@@ -145,10 +144,6 @@ def test_numerical_slack_and_replaced_contexts_are_charged():
     assert public_test(contexts_changed="replace").epsilon == pytest.approx(2 * free)
 
 
-def test_event_prices_one_pure_instance_for_each_private_token():
-    assert public_test().event(7) == PureEvent(epsilon=public_test().epsilon, count=7)
-
-
 @pytest.mark.parametrize(
     ("size", "temperature", "sigma", "rho", "share"),
     [
@@ -211,37 +206,6 @@ def test_tensor_distances_match_the_numpy_oracle(block_entries, dtype, masked):
         assert float(distances[position]) == pytest.approx(expected, abs=1e-6)
 
 
-def test_batch_without_rows_has_distance_one():
-    logits, public, batch_of_row = batches()
-    distance = public_test().private_distances(logits, public[2:3], batch_of_row, np.array([2]))
-    assert float(distance[0]) == pytest.approx(1.0, abs=1e-6)
-
-
-def test_denominator_is_the_expected_batch_size_whatever_the_rows():
-    private, public, _ = one_batch(0)
-    for count in (0, 1, 4, 11):
-        rows = private.repeat(count, 1)
-        distance = public_test().private_distances(
-            rows, public, torch.zeros(count, dtype=torch.int64), np.array([0])
-        )
-        assert float(distance[0]) == pytest.approx(abs(count / 4 - 1), abs=1e-6)
-
-
-@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
-def test_row_without_a_finite_maximum_contributes_nothing(poison):
-    logits, public, batch_of_row = batches()
-    active = np.array([0, 1, 3])
-    clean = public_test().private_distances(logits, public[active], batch_of_row, active)
-    bad = torch.full((1, VOCABULARY), poison)
-    poisoned = public_test().private_distances(
-        torch.cat([logits, bad]),
-        public[active],
-        torch.cat([batch_of_row, torch.tensor([0])]),
-        active,
-    )
-    torch.testing.assert_close(clean, poisoned, atol=2.0**-20, rtol=0)
-
-
 @pytest.mark.parametrize(("rows", "scale"), [(64, 4.0), (64, 0.0), (256, 0.01), (260, 4.0)])
 def test_rounding_of_the_sums_is_within_the_steps_that_are_charged_for_it(rows, scale):
     # Any order of summation is allowed, so a neighbour's other rows may round differently: two
@@ -275,11 +239,6 @@ def test_float32_sums_stop_where_their_rounding_is_no_longer_charged(monkeypatch
             np.array([0]),
         )
     assert len(summed) == 1
-
-
-def test_stated_memory_never_holds_a_copy_of_the_logits():
-    rows, vocabulary = 2048, 256_000
-    assert public_test().peak_extra_bytes(rows, vocabulary, 32) < rows * vocabulary * 8 / 20
 
 
 # Instances
@@ -401,22 +360,6 @@ def test_a_meter_pays_for_one_test_only():
 def test_noisy_thresholds_do_not_show():
     opened = public_test().open(PrivateTokenMeter(1, 1))
     assert "threshold" not in repr(opened)
-
-
-@pytest.mark.parametrize(
-    ("public", "batch_of_row", "active", "match"),
-    [
-        (torch.zeros(1, 5), torch.zeros(3, dtype=torch.int64), [0], "batch_of_row"),
-        (torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64), [0, 0], "distinct"),
-        (torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64), [0], "public_logits"),
-        (torch.zeros(1, 4), torch.zeros(2, dtype=torch.int64), [0], "public_logits"),
-        (torch.full((1, 5), math.nan), torch.zeros(2, dtype=torch.int64), [0], "finite maxima"),
-    ],
-)
-def test_shapes_that_disagree_are_refused(public, batch_of_row, active, match):
-    opened = public_test().open(PrivateTokenMeter(9, 1))
-    with pytest.raises(ValueError, match=match):
-        opened.needs_private_token(torch.zeros(2, 5), public, batch_of_row, np.array(active))
 
 
 # Public tokens

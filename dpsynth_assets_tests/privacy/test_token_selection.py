@@ -4,18 +4,14 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from scipy import stats
 
 from dpsynth_assets.privacy import clipping
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits, column_blocks
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
     MeanTokenMechanism,
     allowed_tokens,
-    draw_tokens,
     rows_by_batch,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -73,15 +69,6 @@ def test_clip_bounds_every_logit_and_ignores_a_common_shift(logits, shift, clip_
     np.testing.assert_allclose(moved, clipped, atol=2 * rounding)
 
 
-def test_denominator_is_the_expected_batch_size_whatever_the_rows():
-    row = torch.zeros(1, VOCABULARY)
-    row[0, 7] = 100.0
-    for count in (0, 1, 4, 11):
-        logits, batch_of_row = row.repeat(count, 1), torch.zeros(count, dtype=torch.int64)
-        scores = MECHANISM.private_scores(logits, batch_of_row, np.array([0]))[0]
-        assert float(scores[7] - scores[0]) == pytest.approx(count * 18.0 / (4 * 1.5))
-
-
 def test_rows_side_by_side_and_apart_give_the_same_scores_to_the_last_bit():
     logits, batch_of_row = batches()
     grouped = batch_of_row.argsort(stable=True)
@@ -105,23 +92,6 @@ def test_reading_rows_side_by_side_leaves_the_logits_as_they_are():
     before = logits.clone()
     MECHANISM.private_scores(logits, batch_of_row, np.arange(6))
     assert torch.equal(logits, before)
-
-
-def test_batch_without_rows_is_uniform():
-    logits, batch_of_row = batches()
-    assert (MECHANISM.private_scores(logits, batch_of_row, np.array([2])) == 0).all()
-
-
-@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
-def test_row_without_a_finite_maximum_contributes_nothing(poison):
-    logits, batch_of_row = batches()
-    active = np.array([0, 1, 3])
-    clean = MECHANISM.private_scores(logits, batch_of_row, active)
-    bad = torch.full((1, VOCABULARY), poison)
-    poisoned = MECHANISM.private_scores(
-        torch.cat([logits, bad]), torch.cat([batch_of_row, torch.tensor([0])]), active
-    )
-    assert torch.equal(clean, poisoned)
 
 
 def test_only_allowed_tokens_are_drawn():
@@ -172,49 +142,6 @@ def test_public_top_k_needs_public_logits_and_a_token():
         dataclasses.replace(MECHANISM, public_top_k=0)
 
 
-def test_an_exhausted_batch_is_refused_before_any_logit_is_read():
-    class Unread:
-        def __getattr__(self, name):
-            raise AssertionError("logits were read without a paid token")
-
-    with pytest.raises(UnaccountedReleaseError):
-        MECHANISM.select(Unread(), Unread(), np.array([0]), PrivateTokenMeter(0, 1))
-
-
-def test_selection_spends_one_token_for_each_active_batch():
-    logits, batch_of_row = batches()
-    meter = PrivateTokenMeter(2, 6)
-    MECHANISM.select(logits, batch_of_row, np.array([0, 2]), meter)
-    assert meter.spent.tolist() == [1, 0, 1, 0, 0, 0]
-
-
-def test_draws_follow_the_softmax():
-    scores = torch.tensor([[0.0, 1.0, -2.0, 3.0, -30.0]], dtype=torch.float64)
-    draws = 40_000
-    observed = np.bincount(draw_tokens(scores.repeat(draws, 1)), minlength=5)
-    expected = torch.softmax(scores[0], 0).numpy() * draws
-    assert observed[4] == 0
-    assert (
-        stats.chisquare(observed[:4], expected[:4] * observed.sum() / expected[:4].sum())[1] > 1e-9
-    )
-
-
-def test_selection_returns_ids_in_the_order_of_active():
-    logits = torch.full((2, VOCABULARY), -100.0)
-    logits[0, 11], logits[1, 22] = 100.0, 100.0
-    sharp = MeanTokenMechanism(
-        clip_bound=90.0,
-        temperature=0.5,
-        batch=BatchTerms(expected_batch_size=1, relation=NeighboringRelation.ADD_REMOVE),
-    )
-    tokens = sharp.select(logits, torch.tensor([9, 4]), np.array([9, 4]), PrivateTokenMeter(1, 10))
-    assert tokens.tolist() == [11, 22]
-
-
-def test_event_prices_draws_with_the_mechanisms_eta():
-    assert MECHANISM.event(7) == BoundedRangeEvent(eta=MECHANISM.eta, count=7)
-
-
 @settings(max_examples=20)
 @given(st.integers(1, 3000), st.integers(1, 5000))
 def test_blocks_cover_the_vocabulary_and_stay_small(rows, vocabulary):
@@ -223,24 +150,3 @@ def test_blocks_cover_the_vocabulary_and_stay_small(rows, vocabulary):
     covered = np.concatenate([np.arange(part.start, part.stop) for part, _ in parts])
     assert covered.tolist() == list(range(vocabulary))
     assert all(block.numel() <= max(clipping.CACHED_ENTRIES, rows) for _, block in parts)
-
-
-def test_stated_memory_grows_with_batches_not_with_a_copy_of_the_logits():
-    rows, vocabulary = 2048, 256_000
-    assert MECHANISM.peak_extra_bytes(rows, vocabulary, 32) < rows * vocabulary * 8 / 20
-
-
-@pytest.mark.parametrize(
-    ("batch_of_row", "active", "allowed", "match"),
-    [
-        (torch.zeros(3, dtype=torch.int64), [0], None, "batch_of_row"),
-        (torch.zeros(2, dtype=torch.int64), [0, 0], None, "distinct"),
-        (torch.zeros(2, dtype=torch.int64), [0], np.zeros(5, dtype=bool), "allowed"),
-        (torch.zeros(2, dtype=torch.int64), [0], np.ones(4, dtype=bool), "allowed"),
-    ],
-)
-def test_shapes_that_disagree_are_refused(batch_of_row, active, allowed, match):
-    with pytest.raises(ValueError, match=match):
-        MECHANISM.select(
-            torch.zeros(2, 5), batch_of_row, np.array(active), PrivateTokenMeter(9, 1), allowed
-        )

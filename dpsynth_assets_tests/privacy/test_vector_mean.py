@@ -68,12 +68,6 @@ def test_worked_sensitivity(relation, units, factor):
     assert sensitivity > 0.5 * factor
 
 
-def test_joint_release_of_equal_layers_costs_the_square_root_of_their_number():
-    alone = stacked_l2_sensitivity(l2_bounds=[5.5], records=500, relation=REPLACE_ONE)
-    joint = stacked_l2_sensitivity(l2_bounds=[5.5] * 4, records=500, relation=REPLACE_ONE)
-    assert joint == pytest.approx(2 * alone)
-
-
 @pytest.mark.parametrize(
     ("epsilon", "sampled", "replace_one", "add_remove"),
     [
@@ -138,6 +132,19 @@ def test_integer_noise_over_integer_sensitivity_is_at_least_the_event(seed, coun
     noise = means[0]._noise_steps
     if moved_squared:
         assert noise / math.sqrt(moved_squared) >= means[0].event().noise_multiplier * (1 - 1e-15)
+
+
+@pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE_ONE])
+def test_the_sensitivity_is_attained(relation):
+    far = np.tile(np.array([1e6, 0.0]), (1, 2, 1))
+    others = {ADD_REMOVE: [], REPLACE_ONE: [-far]}[relation]
+    means = [VectorMean(dimensions=2, **{**SETTINGS, "relation": relation}) for _ in range(2)]
+    for mean, vectors in zip(means, ([far], others), strict=True):
+        for each in vectors:
+            mean.add(each)
+    shift = (means[0]._private_total - means[1]._private_total)[:-1]
+    ratio = means[0]._noise_steps / np.linalg.norm(shift.astype(float))
+    assert ratio == pytest.approx(means[0].event().noise_multiplier, rel=1e-7)
 
 
 def test_clean_means_are_those_of_clipped_records(noiseless):

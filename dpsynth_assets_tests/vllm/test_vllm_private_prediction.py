@@ -94,7 +94,6 @@ def seeded(monkeypatch):
     monkeypatch.setattr(noise, "_entropy", lambda count: bytearray(state.draw.bytes(count)))
     monkeypatch.setattr(sparse_vector, "discrete_laplace", laplace)
     monkeypatch.setattr(noisy_probabilities, "discrete_gaussian", gaussian)
-    monkeypatch.setattr(noise.secure_uniform, "_words", noise.secure_words)
     yield begin
     noise.secure_words._forget()
 

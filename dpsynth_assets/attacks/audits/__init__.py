@@ -61,23 +61,17 @@ FORMAT = 1
 PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "opendp", "scipy", "torch")
 
 AUDITS: tuple[Audit, ...] = (
-    *sums.HISTOGRAM_AUDITS,
-    *token_draws.AUDITS,
-    *shared_passes.ROUNDING_AUDITS,
-    *logit_slack.AUDITS,
-    *token_choices.AUDITS,
     *sums.AUDITS,
-    *gradients.AUDITS,
+    *token_draws.AUDITS,
+    *token_choices.AUDITS,
     *shared_passes.AUDITS,
-    *token_choices.PROBABILITY_AUDITS,
+    *logit_slack.AUDITS,
+    *gradients.AUDITS,
     *secrets.AUDITS,
-    *ledger_rules.PROMISE_AUDITS,
-    *records.REPLACED_AUDITS,
+    *records.AUDITS,
+    *ledger_rules.AUDITS,
     *accountants.AUDITS,
-    *ledger_rules.STATEMENT_AUDITS,
     *entropy.AUDITS,
-    *ledger_rules.REUSE_AUDITS,
-    *records.ROW_AUDITS,
 )
 
 

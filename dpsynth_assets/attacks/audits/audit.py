@@ -8,17 +8,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-import numpy as np
-
-from dpsynth_assets.attacks.audits.statistics import (
-    FALSE_ALARM,
-    Separation,
-    audit_scores,
-    event_curve,
-)
 from dpsynth_assets.attacks.circumstances import circumstances
 from dpsynth_assets.privacy.events import Event, event_to_json, flatten
 from dpsynth_assets.privacy.units import NeighboringRelation
+
+FALSE_ALARM = 1e-6
+"""Probability with which one statistical audit of a correct installation fails."""
 
 EX_POST = "ex_post"
 """Stands for releases without an accounting event."""
@@ -94,20 +89,6 @@ class Finding:
         """Says whether the claim survives."""
         return self.observed <= self.claimed + ROUNDING * max(1.0, abs(self.claimed))
 
-    @classmethod
-    def of(cls, separation: Separation) -> "Finding":
-        """Reads a statistical test: true-positive rates, allowed and proven."""
-        return cls(
-            claimed=separation.allowed,
-            observed=separation.true_positive_rate,
-            note=f"at a false-positive rate of at most {separation.false_positive_rate:.3f}",
-        )
-
-    @classmethod
-    def of_scores(cls, present: np.ndarray, absent: np.ndarray, claimed: Event) -> "Finding":
-        """Tests an event on scores with a record and without it (`audit_scores`)."""
-        return cls.of(audit_scores(present, absent, event_curve([claimed])))
-
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult:
@@ -181,23 +162,23 @@ class Audit:
     Attributes:
         name: Unique, in kebab case.
         mechanism: The audited mechanism, in words.
-        events: Event types (`event_to_json`) whose releases rest on the claim, or `EX_POST` or
-            `EVERY_RELEASE`.
         claim: The claim in one sentence.
-        measure: What `claimed` and `observed` count.
-        kind: Whether it is exact.
         observe: Measures the real code.
         planted: For each bug, a measurement of code that has it; each must fail.
+        events: Event types (`event_to_json`) whose releases rest on the claim, or `EX_POST` or
+            `EVERY_RELEASE`.
+        measure: What `claimed` and `observed` count.
+        kind: Whether it is exact.
     """
 
     name: str
     mechanism: str
-    events: tuple[str, ...]
     claim: str
-    measure: str
-    kind: AuditKind
     observe: Callable[[], Finding] = field(repr=False)
     planted: Mapping[Bug, Callable[[], Finding]] = field(repr=False)
+    events: tuple[str, ...] = (EVERY_RELEASE,)
+    measure: str = "true-positive rate"
+    kind: AuditKind = AuditKind.EXACT
 
     @property
     def false_alarm(self) -> float:

@@ -14,17 +14,15 @@ import numpy as np
 from dpsynth_assets.attacks.audits import token_choices
 from dpsynth_assets.attacks.audits.audit import (
     ADD_REMOVE,
-    EVERY_RELEASE,
     Audit,
     AuditKind,
     Bug,
     Finding,
 )
-from dpsynth_assets.attacks.audits.gradients import private_gradient
+from dpsynth_assets.attacks.audits.gradients import one_step, private_gradient
 from dpsynth_assets.attacks.audits.sums import release_vector_mean
 from dpsynth_assets.attacks.audits.token_draws import MEAN
 from dpsynth_assets.privacy.batch_terms import BatchTerms
-from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
 from dpsynth_assets.privacy.secret_clustering import SecretClustering
@@ -80,29 +78,16 @@ def _answers() -> np.ndarray:
 
 
 def _vector() -> np.ndarray:
-    released = release_vector_mean(
-        np.zeros((1, 1, SIZE)), l2_bounds=[1.0], noise_std=1.0, records=1, relation=ADD_REMOVE
-    )
-    return released.value
+    zeros, settings = np.zeros((1, 1, SIZE)), {"l2_bounds": [1.0], "noise_std": 1.0}
+    return release_vector_mean(zeros, records=1, relation=ADD_REMOVE, **settings).value
 
 
 def _gradient() -> np.ndarray:
     import torch
 
-    mechanism = DpSgdMechanism(
-        l2_bound=1.0,
-        noise_multiplier=1.0,
-        sampling_probability=1.0,
-        steps=1,
-        expected_batch_size=1.0,
-        relation=ADD_REMOVE,
-    )
+    mechanism = one_step()
     (batch,) = mechanism.batches(1)
     return private_gradient(mechanism, [torch.zeros(len(batch), SIZE)])[0].numpy()
-
-
-def _sample() -> np.ndarray:
-    return np.isin(np.arange(SIZE), poisson_sample(SIZE, 0.5))
 
 
 def _clusters() -> np.ndarray:
@@ -124,23 +109,24 @@ REAL: Mapping[str, Draw] = {
     "sparse_vector": _answers,
     "vector_mean": _vector,
     "dp_sgd": _gradient,
-    "poisson_sampling": _sample,
+    "poisson_sampling": lambda: np.isin(np.arange(SIZE), poisson_sample(SIZE, 0.5)),
     "secret_clustering": _clusters,
     "noisy_probabilities": lambda: token_choices.tokens(token_choices.mechanism(50.0, SIZE), 1),
 }
 """A release of every module of the kernel that draws noise, by the module's name."""
 
 
-def _seeded_noise() -> np.ndarray:
-    """Planted: noise from a generator seeded with the published constant 42."""
-    return np.random.default_rng(SEED).normal(size=SIZE)
-
-
 def _global_noise() -> np.ndarray:
-    """Planted: noise from PyTorch's global generator, which set-up code seeds with 42."""
     import torch
 
     return torch.randn(SIZE).numpy()
+
+
+PLANTED: Mapping[str, Draw] = {
+    "own generator": lambda: np.random.default_rng(SEED).normal(size=SIZE),
+    "global generator": _global_noise,
+}
+"""Noise from a published constant: 42 seeds a generator of its own, or PyTorch's."""
 
 
 def _repeats(draws: Mapping[str, Draw]) -> Finding:
@@ -160,15 +146,10 @@ AUDITS = (
     Audit(
         name="unseeded-noise",
         mechanism="noise source of every mechanism",
-        events=(EVERY_RELEASE,),
         claim="Runs that start from equal seeds release different noise.",
         measure="releases whose noise repeats",
         kind=AuditKind.STATISTICAL,
         observe=lambda: _repeats(REAL),
-        planted={
-            Bug.PUBLIC_SEED: lambda: _repeats(
-                {"own generator": _seeded_noise, "global generator": _global_noise}
-            )
-        },
+        planted={Bug.PUBLIC_SEED: lambda: _repeats(PLANTED)},
     ),
 )

@@ -21,9 +21,7 @@ from typing import Any
 
 from dpsynth_assets.attacks.audits.audit import (
     ADD_REMOVE,
-    EVERY_RELEASE,
     Audit,
-    AuditKind,
     Bug,
     Finding,
 )
@@ -135,20 +133,6 @@ def _values_a_charge(start: Start) -> Finding:
     return Finding(claimed=float(charges), observed=float(len(values)))
 
 
-REUSE_AUDITS = (
-    Audit(
-        name="one-draw-a-charge",
-        mechanism="ledger and stored releases",
-        events=(EVERY_RELEASE,),
-        claim="However often a generator starts, it gives out one value for each charge.",
-        measure="different values given out, against charges",
-        kind=AuditKind.EXACT,
-        observe=lambda: _values_a_charge(_reserving_start),
-        planted={Bug.RENOISED: lambda: _values_a_charge(_renoising_start)},
-    ),
-)
-
-
 def _attained_posterior(secret: SecretTerms | None) -> Finding:
     """Measures how often a secret is named after asking the ledger: at the prior if it refused."""
     from scipy.special import ndtr, ndtri
@@ -162,21 +146,6 @@ def _attained_posterior(secret: SecretTerms | None) -> Finding:
         except BudgetExceededError:
             attained = PRIOR
     return Finding(claimed=POSTERIOR, observed=attained, note=f"at a prior of {declared(PRIOR)}")
-
-
-PROMISE_AUDITS = (
-    Audit(
-        name="promise-to-secrets",
-        mechanism="ledger that charges releases of records with declared secrets",
-        events=(EVERY_RELEASE,),
-        claim="Whatever its methods, no cohort is charged for a plan that tells more than r.",
-        measure="probability of naming a secret",
-        kind=AuditKind.EXACT,
-        observe=lambda: _attained_posterior(SECRET),
-        # A promise that counts only beside methods that protect secrets is none for this plan.
-        planted={Bug.PROMISE_UNCHECKED: lambda: _attained_posterior(None)},
-    ),
-)
 
 
 def _shortfall(write: Callable[[float, str], str]) -> Finding:
@@ -229,34 +198,45 @@ def _to_nearest(bound: float, form: str) -> str:
     return format(bound, form)
 
 
-STATEMENT_AUDITS = (
+AUDITS = (
+    Audit(
+        name="one-draw-a-charge",
+        mechanism="ledger and stored releases",
+        claim="However often a generator starts, it gives out one value for each charge.",
+        measure="different values given out, against charges",
+        observe=lambda: _values_a_charge(_reserving_start),
+        planted={Bug.RENOISED: lambda: _values_a_charge(_renoising_start)},
+    ),
+    Audit(
+        name="promise-to-secrets",
+        mechanism="ledger that charges releases of records with declared secrets",
+        claim="Whatever its methods, no cohort is charged for a plan that tells more than r.",
+        measure="probability of naming a secret",
+        observe=lambda: _attained_posterior(SECRET),
+        # A promise that counts only beside methods that protect secrets is none for this plan.
+        planted={Bug.PROMISE_UNCHECKED: lambda: _attained_posterior(None)},
+    ),
     Audit(
         name="written-bounds",
         mechanism="every number on cards, statements, pages and the command line",
-        events=(EVERY_RELEASE,),
         claim="No bound is written smaller than it is.",
         measure="share by which it falls short",
-        kind=AuditKind.EXACT,
         observe=lambda: _shortfall(rounded_up),
         planted={Bug.ROUNDED_TO_NEAREST: lambda: _shortfall(_to_nearest)},
     ),
     Audit(
         name="switched-delta",
         mechanism="ledger of a cohort that went from a plan to the filter",
-        events=(EVERY_RELEASE,),
         claim="The δ it states covers both rules.",
         measure="δ",
-        kind=AuditKind.EXACT,
         observe=lambda: _two_rules(lambda spend: spend.delta),
         planted={Bug.ONE_DELTA: lambda: _two_rules(lambda _: DELTA)},
     ),
     Audit(
         name="guaranteed-epsilon",
         mechanism="ledger of a cohort under the filter, and under a plan of several rounds",
-        events=(EVERY_RELEASE,),
         claim="The ε it states as guaranteed covers all that is still to be admitted.",
         measure=f"ε at δ = {rounded_up(DELTA)}",
-        kind=AuditKind.EXACT,
         observe=lambda: _both(lambda spend: spend.guaranteed_epsilon),
         planted={Bug.ODOMETER: lambda: _both(lambda spend: spend.epsilon)},
     ),

@@ -10,7 +10,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
+from dpsynth_assets.attacks.audits.audit import Audit, Bug, Finding
 from dpsynth_assets.attacks.logit_moves import NAME
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def slack_audit(measure: Measure, declared: float, *, name: str = NAME) -> Audit
         events=("bounded_range",),
         claim="Other rows of a pass move no logit of a row by more than the declared logit_slack.",
         measure="largest move of a logit",
-        kind=AuditKind.EXACT,
         observe=lambda: finding(measure()),
         planted={Bug.FOLLOWS_COMPANY: lambda: finding(measure(disturbed=_following))},
     )
@@ -73,11 +72,12 @@ def _small_model(**arguments: Any) -> "LogitMoves":
 
     language_model = SimpleNamespace(encode=lambda text: list(text.encode()))
     small = PassShape(rows=24, columns=48)
-    return measured_moves(TransformersDecoder(_random_llama()), language_model, small, **arguments)
+    return measured_moves(TransformersDecoder(random_llama()), language_model, small, **arguments)
 
 
 @cache
-def _random_llama() -> Any:
+def random_llama() -> Any:
+    """A model of two layers with random weights."""
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 

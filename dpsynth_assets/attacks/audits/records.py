@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, AuditKind, Bug, Finding
+from dpsynth_assets.attacks.audits.audit import Audit, Bug, Finding
 from dpsynth_assets.attacks.row_invariance import Moved, RowFunction, moved, near_ties
 from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -105,30 +105,6 @@ def _of_numbers(function: Callable[[np.ndarray], np.ndarray]) -> RowFunction:
     return lambda order: function(np.fromiter(order, dtype=np.int64))
 
 
-ROW_AUDITS = (
-    Audit(
-        name="nearest-rows",
-        mechanism="nearest centres, topics and candidates; clipping to the lattice",
-        events=(EVERY_RELEASE,),
-        claim="Other records move no record's cluster, topic, cosine, vote or clipped vector.",
-        measure="records moved",
-        kind=AuditKind.EXACT,
-        observe=_everything_nearest,
-        planted={Bug.ROUNDED_BY_PLACE: _placed_nearest},
-    ),
-    Audit(
-        name="embedded-rows",
-        mechanism="the default text embedder on this machine",
-        events=(EVERY_RELEASE,),
-        claim="Other texts move no bit of a private text's embedding.",
-        measure="records moved",
-        kind=AuditKind.EXACT,
-        observe=_embeddings,
-        planted={Bug.MIXED_WITH_OTHER_TEXTS: _padded_embeddings},
-    ),
-)
-
-
 LETTERS = 10
 SPEC = PrivateDatasetSpec.model_validate(
     {
@@ -171,15 +147,29 @@ def _counts_moved(refuse: Refusal) -> Finding:
     return Finding(claimed=l2_sensitivity(NeighboringRelation.REPLACE_ONE), observed=worst)
 
 
-REPLACED_AUDITS = (
+AUDITS = (
+    Audit(
+        name="nearest-rows",
+        mechanism="nearest centres, topics and candidates; clipping to the lattice",
+        claim="Other records move no record's cluster, topic, cosine, vote or clipped vector.",
+        measure="records moved",
+        observe=_everything_nearest,
+        planted={Bug.ROUNDED_BY_PLACE: _placed_nearest},
+    ),
+    Audit(
+        name="embedded-rows",
+        mechanism="the default text embedder on this machine",
+        claim="Other texts move no bit of a private text's embedding.",
+        measure="records moved",
+        observe=_embeddings,
+        planted={Bug.MIXED_WITH_OTHER_TEXTS: _padded_embeddings},
+    ),
     Audit(
         name="replaced-records",
         mechanism="reading of records with declared ids under replace-one",
-        events=(EVERY_RELEASE,),
         claim="What is replaced moves the counts of labels by at most the sensitivity that is "
         "charged.",
         measure="L2 distance of counts",
-        kind=AuditKind.EXACT,
         observe=lambda: _counts_moved(refuse_repeated_ids),
         planted={Bug.TAKEN_IDS: lambda: _counts_moved(lambda _judged, _spec: None)},
     ),

@@ -109,7 +109,7 @@ def _clusters(noise_share: float = 1.0) -> Finding:
         return np.array([posterior_of_events([claimed], rate) for rate in rates])
 
     hits, alarms = int(exceeded[::2].sum()), int(exceeded[1::2].sum())
-    return Finding.of(audit_event_counts(hits, alarms, CLUSTERS // 2, curve))
+    return audit_event_counts(hits, alarms, CLUSTERS // 2, curve)
 
 
 AUDITS = (
@@ -118,7 +118,6 @@ AUDITS = (
         mechanism="clusters moved by sampled private records",
         events=("mixture_gaussian",),
         claim="Counts and centres together reveal a secret no more often than r.",
-        measure="true-positive rate",
         kind=AuditKind.STATISTICAL,
         observe=_clusters,
         planted={
@@ -133,7 +132,6 @@ AUDITS = (
         events=("mixture_gaussian",),
         claim="No attack of prior p finds a secret more often than the reported r.",
         measure="probability of success",
-        kind=AuditKind.EXACT,
         observe=lambda: _rounds(posterior_of_events([ROUNDS], PRIOR)),
         planted={Bug.MEAN_SHIFT: _mean_shift},
     ),

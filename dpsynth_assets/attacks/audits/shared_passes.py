@@ -15,13 +15,14 @@ from unittest import mock
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits.audit import ADD_REMOVE, Audit, AuditKind, Bug, Finding
-from dpsynth_assets.attacks.audits.token_draws import extreme_row
+from dpsynth_assets.attacks.audits.audit import ADD_REMOVE, Audit, Bug, Finding
+from dpsynth_assets.attacks.audits.gradients import one_step
+from dpsynth_assets.attacks.audits.logit_slack import random_llama
+from dpsynth_assets.attacks.audits.token_draws import extreme_row, mean_scores
 from dpsynth_assets.attacks.row_invariance import moved
 from dpsynth_assets.models.engines.protocol import Provenance
 from dpsynth_assets.models.transformers_decoder.hidden_states import pooled_states
 from dpsynth_assets.privacy.batch_terms import BatchTerms, pass_rows, row_key
-from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.per_example import (
     GRADIENT_SLACK,
     LossOfPart,
@@ -61,22 +62,13 @@ def _moved_rows(cut: Cut) -> int:
 
 
 def _range_in_passes(cut: Cut) -> Finding:
-    import torch
-
     mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=1.0, temperature=1.0)
-
-    def scores(rows: np.ndarray) -> np.ndarray:
-        logits = torch.as_tensor(rows, dtype=torch.float32)
-        owner = torch.zeros(len(logits), dtype=torch.int64)
-        return mechanism.private_scores(logits, owner, np.array([0]))[0].numpy()
-
     others = np.zeros((ROWS - 1, FEW_TOKENS))
     moved = others.copy()
     moved[: _moved_rows(cut)] = np.where(np.arange(FEW_TOKENS) == 1, LOGIT_SLACK, -LOGIT_SLACK)
     with_record = np.vstack([moved, extreme_row([1], FEW_TOKENS)])
-    return Finding(
-        claimed=mechanism.eta, observed=float(np.ptp(scores(with_record) - scores(others)))
-    )
+    ratio = mean_scores(mechanism, with_record) - mean_scores(mechanism, others)
+    return Finding(claimed=mechanism.eta, observed=float(np.ptp(ratio)))
 
 
 def _in_one_pass(keys: Sequence[bytes], _most_rows: int) -> list[np.ndarray]:
@@ -84,91 +76,51 @@ def _in_one_pass(keys: Sequence[bytes], _most_rows: int) -> list[np.ndarray]:
     return [np.arange(len(keys))]
 
 
-ROUNDING_AUDITS = (
-    Audit(
-        name="rows-of-a-pass",
-        mechanism="forward passes of private contexts",
-        events=("bounded_range",),
-        claim="Rounding lets a record move no more rows than η counts, whatever a batch holds.",
-        measure="range of the log-likelihood ratio",
-        kind=AuditKind.EXACT,
-        observe=lambda: _range_in_passes(pass_rows),
-        planted={Bug.UNBOUNDED_PASS: lambda: _range_in_passes(_in_one_pass)},
-    ),
-)
-
-
 VECTOR_EVENTS = ("gaussian", "discrete_gaussian", "poisson_gaussian")
 TRAINING_EVENTS = ("poisson_gaussian", "truncated_poisson_gaussian")
 TEXTS, WIDTH, VOCABULARY, PADDED = 12, 8, 11, 1024
 MOST, SLACK = 40, 1 / 400
 L2_BOUND = 0.25
+COMPANY = one_step(l2_bound=L2_BOUND, most_in_company=MOST, gradient_slack=SLACK)
 
 
-def _rounding_by_place() -> Any:
-    """A decoder of two layers whose products are a bit larger in every other row of a pass."""
+@contextmanager
+def _rounding_by_place() -> Iterator[Any]:
+    """A small model whose layers add a bit more to every other row of a pass."""
     import torch
-    from torch import nn
 
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Linear(WIDTH, WIDTH)
+    def larger(_layer: Any, _inputs: Any, output: Any) -> Any:
+        place = torch.arange(len(output))[:, None, None] % 2
+        return output * (1.0 + place * 2.0**-22)
 
-        def forward(self, stream: Any) -> Any:
-            place = torch.arange(len(stream))[:, None, None] % 2
-            return torch.tanh(self.weight(stream.cumsum(dim=1))) * (1.0 + place * 2.0**-22)
-
-    class Decoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-            self.layers = nn.ModuleList([Layer(), Layer()])
-            self.config = _Config()
-
-        @property
-        def base_model(self) -> Any:
-            return self
-
-        def forward(self, input_ids: Any, **_others: Any) -> Any:
-            stream = self.embedding(input_ids)
-            for layer in self.layers:
-                stream = layer(stream)
-            return stream
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        return Decoder().eval()
-
-
-class _Config:
-    """The part of a model's configuration that reading states asks for."""
-
-    hidden_size, num_hidden_layers = WIDTH, 2
-
-    def get_text_config(self) -> "_Config":
-        return self
+    model = random_llama()
+    hooks = [each.mlp.register_forward_hook(larger) for each in model.model.layers]
+    try:
+        yield model
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _moved_states(provenance: Provenance) -> Finding:
     """Counts texts whose states are not the same in another company."""
     draw = np.random.default_rng(3)
     texts = [draw.integers(1, VOCABULARY, n).tolist() for n in draw.integers(1, 20, TEXTS)]
-    model = _rounding_by_place()
+    with _rounding_by_place() as model:
 
-    def states(chosen: Sequence[int]) -> np.ndarray:
-        found = pooled_states(
-            model,
-            [texts[index] for index in chosen],
-            (0, 1),
-            begin=(),
-            pooling="mean",
-            tokens_per_pass=128,
-            provenance=provenance,
-        )
-        return np.concatenate([found[0], found[1]], axis=1)
+        def states(chosen: Sequence[int]) -> np.ndarray:
+            found = pooled_states(
+                model,
+                [texts[index] for index in chosen],
+                (0, 1),
+                begin=(),
+                pooling="mean",
+                tokens_per_pass=128,
+                provenance=provenance,
+            )
+            return np.concatenate([found[0], found[1]], axis=1)
 
-    return Finding(claimed=0.0, observed=float(moved(states, TEXTS).rows))
+        return Finding(claimed=0.0, observed=float(moved(states, TEXTS).rows))
 
 
 def _clipped_in_shared_pass(mates: Sequence[int], products: Products) -> np.ndarray:
@@ -226,19 +178,6 @@ def _padded_terms() -> Finding:
         return _moved_gradient()
 
 
-def _company_mechanism() -> DpSgdMechanism:
-    return DpSgdMechanism(
-        l2_bound=L2_BOUND,
-        noise_multiplier=1.0,
-        sampling_probability=1.0,
-        steps=1,
-        expected_batch_size=float(MOST),
-        relation=ADD_REMOVE,
-        most_in_company=MOST,
-        gradient_slack=SLACK,
-    )
-
-
 def _moved_sum(bound: float) -> Finding:
     """Measures how a record moves a sum whose others it moves by the whole slack, its own way."""
     import torch
@@ -262,13 +201,21 @@ def _moved_sum(bound: float) -> Finding:
 
 AUDITS = (
     Audit(
+        name="rows-of-a-pass",
+        mechanism="forward passes of private contexts",
+        events=("bounded_range",),
+        claim="Rounding lets a record move no more rows than η counts, whatever a batch holds.",
+        measure="range of the log-likelihood ratio",
+        observe=lambda: _range_in_passes(pass_rows),
+        planted={Bug.UNBOUNDED_PASS: lambda: _range_in_passes(_in_one_pass)},
+    ),
+    Audit(
         name="record-states",
         mechanism="hidden states of private records",
         events=VECTOR_EVENTS,
         claim="A record's hidden states depend on no other record, also where kernels round a row "
         "by its place.",
         measure="records that moved",
-        kind=AuditKind.EXACT,
         observe=lambda: _moved_states(Provenance.PRIVATE),
         planted={Bug.SHARED_STATES: lambda: _moved_states(Provenance.PUBLIC)},
     ),
@@ -279,7 +226,6 @@ AUDITS = (
         claim="Batch mates of any length move a record's clipped gradient by at most the slack of "
         "float32.",
         measure="Euclidean distance in clip bounds",
-        kind=AuditKind.EXACT,
         observe=_moved_gradient,
         planted={Bug.TERMS_OF_THE_LONGEST: _padded_terms},
     ),
@@ -290,8 +236,7 @@ AUDITS = (
         claim="A record that moves all its batch mates by the slack moves the sum by at most the "
         "bound.",
         measure="Euclidean distance",
-        kind=AuditKind.EXACT,
-        observe=lambda: _moved_sum(_company_mechanism().record_bound),
+        observe=lambda: _moved_sum(COMPANY.record_bound),
         planted={Bug.SHARED_PASSES_NOT_CHARGED: lambda: _moved_sum(L2_BOUND)},
     ),
 )

@@ -9,15 +9,12 @@ Shape letters: N scores of each side, M false-positive rates, E values of ε.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from dpsynth_assets.attacks.audits.audit import FALSE_ALARM, Finding
 from dpsynth_assets.privacy.events import Event
-
-FALSE_ALARM = 1e-6
-"""Probability with which one audit of a correct installation fails."""
 
 THRESHOLDS = 99
 """Candidate thresholds, quantiles of the first half of the scores."""
@@ -27,31 +24,6 @@ EPSILONS = np.concatenate([np.linspace(0.0, 4.0, 81), np.linspace(4.25, 20.0, 64
 
 Curve = Callable[[np.ndarray], np.ndarray]
 """(M,) false-positive rates in [0, 1] to (M,) largest true-positive rates; non-decreasing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Separation:
-    """Proven power of one threshold to tell records apart.
-
-    Attributes:
-        true_positive_rate: Proven lower bound.
-        false_positive_rate: Proven upper bound.
-        allowed: What the claim allows at that false-positive rate.
-    """
-
-    true_positive_rate: float
-    false_positive_rate: float
-    allowed: float
-
-    @property
-    def refuted(self) -> bool:
-        """Says whether the claim is false, up to the test's false alarm."""
-        return self.true_positive_rate > self.allowed
-
-    @property
-    def mu(self) -> float:
-        """Lower bound on μ of Gaussian differential privacy."""
-        return mu_lower_bound(self.true_positive_rate, self.false_positive_rate)
 
 
 def lower_rate(hits: np.ndarray, trials: int, false_alarm: float) -> np.ndarray:
@@ -73,7 +45,7 @@ def audit_scores(
     without_record: np.ndarray,
     curve: Curve,
     false_alarm: float = FALSE_ALARM,
-) -> Separation:
+) -> Finding:
     """Tests a claim on scores that tend to be higher where the record took part.
 
     Args:
@@ -83,7 +55,8 @@ def audit_scores(
         false_alarm: β in (0, 1).
 
     Returns:
-        The proven rates; `refuted` with probability at most β if the claim holds.
+        The true-positive rate that is proven, against what the claim allows; it passes with
+        probability at least 1 − β if the claim holds.
 
     Raises:
         ValueError: A side has fewer than four scores or a score is NaN.
@@ -99,16 +72,17 @@ def audit_scores(
     best = thresholds[np.argmax(_probit(rates[0][0]) - _probit(curve(rates[1][1])))]
     low = _rates(halves[0][1], np.array([best]), false_alarm)[0]
     high = _rates(halves[1][1], np.array([best]), false_alarm)[1]
-    return Separation(
-        true_positive_rate=float(low[0]),
-        false_positive_rate=float(high[0]),
-        allowed=float(curve(high)[0]),
-    )
+    return _finding(low, high, curve)
+
+
+def told_apart(present: np.ndarray, absent: np.ndarray, claimed: Event) -> Finding:
+    """Tests an event on scores with a record and without it (`audit_scores`)."""
+    return audit_scores(present, absent, event_curve([claimed]))
 
 
 def audit_event_counts(
     hits: int, alarms: int, trials: int, curve: Curve, false_alarm: float = FALSE_ALARM
-) -> Separation:
+) -> Finding:
     """Tests a claim on one outcome that was named before any run: its count on either side.
 
     Args:
@@ -120,20 +94,16 @@ def audit_event_counts(
     """
     low = lower_rate(np.array([hits]), trials, false_alarm / 2)
     high = upper_rate(np.array([alarms]), trials, false_alarm / 2)
-    return Separation(
-        true_positive_rate=float(low[0]),
-        false_positive_rate=float(high[0]),
-        allowed=float(curve(high)[0]),
+    return _finding(low, high, curve)
+
+
+def _finding(low: np.ndarray, high: np.ndarray, curve: Curve) -> Finding:
+    """What a proven (1,) true-positive rate says of a claim at (1,) bounded false-positive rate."""
+    return Finding(
+        claimed=float(curve(high)[0]),
+        observed=float(low[0]),
+        note=f"at a false-positive rate of at most {float(high[0]):.3f}",
     )
-
-
-def mu_lower_bound(true_positive_rate: float, false_positive_rate: float) -> float:
-    """Finds the μ below which no μ-GDP mechanism allows these proven rates; at least 0."""
-    from scipy import stats
-
-    if not (true_positive_rate > 0 and false_positive_rate < 1):
-        return 0.0
-    return max(0.0, float(stats.norm.ppf(true_positive_rate) - stats.norm.ppf(false_positive_rate)))
 
 
 def pure_curve(epsilon: float) -> Curve:

@@ -6,7 +6,6 @@ coordinates belong to canaries that took part. Bugs are planted by running the r
 other settings, noise or neighbours against the claim.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from dpsynth_assets.attacks.audits.audit import (
     Bug,
     Finding,
 )
+from dpsynth_assets.attacks.audits.statistics import told_apart
 from dpsynth_assets.privacy.events import Event, GaussianEvent
 from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
 from dpsynth_assets.privacy.release import Release
@@ -28,7 +28,7 @@ from dpsynth_assets.privacy.vector_mean import (
     stacked_l2_sensitivity,
     vector_mean_event,
 )
-from dpsynth_assets.privacy.voting import GaussianVoting
+from dpsynth_assets.privacy.voting import GaussianVoting, count_votes
 
 BINS = 16_000
 SCALE = 1.0
@@ -55,7 +55,7 @@ def _histogram(
         ratios = _log_ratio(released.value, noise).reshape(BINS, -1)
         return ratios @ np.array([1, -1])[: len(bins)]
 
-    return Finding.of_scores(scores(with_record), scores(without), claimed)
+    return told_apart(scores(with_record), scores(without), claimed)
 
 
 def _log_ratio(dp_counts: np.ndarray, noise: NoiseKind) -> np.ndarray:
@@ -65,30 +65,19 @@ def _log_ratio(dp_counts: np.ndarray, noise: NoiseKind) -> np.ndarray:
     return dp_counts
 
 
-def _planted_in_histogram(noise: NoiseKind) -> Mapping[Bug, Callable[[], Finding]]:
-    return {
-        Bug.HALVED_NOISE: lambda: _histogram(noise, ADD_REMOVE, claimed_scale=2 * SCALE),
-        Bug.WRONG_RELATION: lambda: _histogram(noise, REPLACE_ONE, claimed_relation=ADD_REMOVE),
-    }
-
-
 def _histogram_audit(noise: NoiseKind, relation: NeighboringRelation, event: str) -> Audit:
     return Audit(
         name=f"histogram-{noise}-{relation}",
         mechanism=f"histogram with discrete {noise.capitalize()} noise",
         events=(event,),
         claim=f"Under {relation} no test tells neighbours apart better than the event says.",
-        measure="true-positive rate",
         kind=AuditKind.STATISTICAL,
         observe=lambda: _histogram(noise, relation),
-        planted=_planted_in_histogram(noise),
+        planted={
+            Bug.HALVED_NOISE: lambda: _histogram(noise, ADD_REMOVE, claimed_scale=2 * SCALE),
+            Bug.WRONG_RELATION: lambda: _histogram(noise, REPLACE_ONE, claimed_relation=ADD_REMOVE),
+        },
     )
-
-
-HISTOGRAM_AUDITS = (
-    _histogram_audit("laplace", ADD_REMOVE, "discrete_laplace"),
-    _histogram_audit("gaussian", REPLACE_ONE, "discrete_gaussian"),
-)
 
 
 CANARIES = 500
@@ -142,7 +131,7 @@ def _vector_mean(noise_multiplier: float = NOISE_MULTIPLIER, *, replaced: bool =
         records=CANARIES,
         relation=ADD_REMOVE,
     )
-    return Finding.of_scores(with_record, without, claimed)
+    return told_apart(with_record, without, claimed)
 
 
 def _calibrated_for_one_block() -> Finding:
@@ -162,7 +151,7 @@ def _voting(noise_std: float) -> GaussianVoting:
 
 def _totals(voting: GaussianVoting, choices: np.ndarray) -> np.ndarray:
     """(2, CANDIDATES) released votes, summed over the rounds."""
-    votes = voting.count(choices, 2 * CANDIDATES)
+    votes = count_votes(choices, 2 * CANDIDATES, VOTES)
     rounds = [voting.release(votes).value for _ in range(ROUNDS)]
     return np.sum(rounds, axis=0).reshape(2, CANDIDATES)
 
@@ -171,7 +160,7 @@ def _votes(noise_std: float = NOISE_STD, *, claimed: Event | None = None) -> Fin
     """Tests candidates with a record's votes against candidates without."""
     every_vote = np.repeat(np.arange(CANDIDATES)[:, None], VOTES, axis=1)
     with_votes, without = _totals(_voting(noise_std), every_vote)
-    return Finding.of_scores(with_votes, without, claimed or _voting(NOISE_STD).event)
+    return told_apart(with_votes, without, claimed or _voting(NOISE_STD).event)
 
 
 def _spread_votes() -> Finding:
@@ -181,12 +170,13 @@ def _spread_votes() -> Finding:
 
 
 AUDITS = (
+    _histogram_audit("laplace", ADD_REMOVE, "discrete_laplace"),
+    _histogram_audit("gaussian", REPLACE_ONE, "discrete_gaussian"),
     Audit(
         name="vector-mean",
         mechanism="means of bounded vectors with joint discrete Gaussian noise",
         events=("gaussian",),
         claim="All blocks together tell neighbours apart no better than one Gaussian event.",
-        measure="true-positive rate",
         kind=AuditKind.STATISTICAL,
         observe=_vector_mean,
         planted={
@@ -200,7 +190,6 @@ AUDITS = (
         mechanism="nearest-neighbour votes with discrete Gaussian noise",
         events=("discrete_gaussian",),
         claim="All rounds together tell neighbours apart no better than their events.",
-        measure="true-positive rate",
         kind=AuditKind.STATISTICAL,
         observe=_votes,
         planted={

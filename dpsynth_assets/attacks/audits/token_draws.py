@@ -90,13 +90,13 @@ MEAN = MeanTokenMechanism(
 """The setting of Table 10 of Amin et al. 2025: η = 0.1875."""
 
 
-def _mean_scores(rows: np.ndarray) -> np.ndarray:
-    """Runs the tensor code of the kernel on one batch, in the logits' usual float32."""
+def mean_scores(mechanism: MeanTokenMechanism, rows: np.ndarray) -> np.ndarray:
+    """Runs the tensor code of the kernel on one batch (n, V), in float32 as logits are: (V,)."""
     import torch
 
-    logits = torch.as_tensor(rows, dtype=torch.float32).reshape(-1, VOCABULARY)
+    logits = torch.as_tensor(rows, dtype=torch.float32)
     batch_of_row = torch.zeros(len(logits), dtype=torch.int64)
-    return MEAN.private_scores(logits, batch_of_row, np.array([0]))[0].numpy()
+    return mechanism.private_scores(logits, batch_of_row, np.array([0]))[0].numpy()
 
 
 def _over_private_rows(rows: np.ndarray) -> np.ndarray:
@@ -131,7 +131,7 @@ def _draws(*, temperature: float = 1.0, greedy: bool = False) -> Finding:
         return int((drawing.select(private_logits, batch_of_row, batches, meter) == 1).sum())
 
     curve = event_curve([claimed.event(1)])
-    return Finding.of(audit_event_counts(count(DRAWS), count(0), DRAWS, curve))
+    return audit_event_counts(count(DRAWS), count(0), DRAWS, curve)
 
 
 def _token_of(draw: Draw, uniform: int) -> int:
@@ -230,7 +230,6 @@ def _range_audit(
         events=("bounded_range",),
         claim="Under add-remove the log-likelihood ratio of a token ranges over at most η.",
         measure="range of the log-likelihood ratio",
-        kind=AuditKind.EXACT,
         observe=lambda: finding(scores),
         planted={
             Bug.WRONG_RELATION: lambda: finding(scores, REPLACE_ONE),
@@ -246,7 +245,6 @@ AUDITS = (
         events=("bounded_range", EX_POST),
         claim="A token has the probability of the softmax exactly, however rare it is.",
         measure="largest relative error of a token's probability",
-        kind=AuditKind.EXACT,
         observe=lambda: _probabilities(tokens_from_words),
         planted={Bug.ONE_UNIFORM: lambda: _probabilities(_by_one_uniform)},
     ),
@@ -254,7 +252,7 @@ AUDITS = (
         "mean-token-range",
         "the softmax of mean clipped logits",
         MEAN.eta,
-        _mean_scores,
+        partial(mean_scores, MEAN),
         {Bug.PRIVATE_DENOMINATOR: _over_private_rows, Bug.UNCLIPPED: _unclipped},
     ),
     Audit(
@@ -262,7 +260,6 @@ AUDITS = (
         mechanism="token drawn from the softmax of mean clipped logits",
         events=("bounded_range",),
         claim="A drawn token tells neighbours apart no better than one η-bounded-range event.",
-        measure="true-positive rate",
         kind=AuditKind.STATISTICAL,
         observe=_draws,
         planted={

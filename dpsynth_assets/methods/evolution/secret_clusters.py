@@ -23,7 +23,7 @@ from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
-from dpsynth_assets.privacy.secret_clustering import SampledStatistics, SecretClustering
+from dpsynth_assets.privacy.secret_clustering import SampleAndSum, SecretClustering
 from dpsynth_assets.privacy.secret_noise import (
     SecretPromise,
     joint_factor,
@@ -209,7 +209,7 @@ class ClusterReleases:
                 "Expected the public incidence that was planned, got another. Plan again."
             )
 
-        def summed(of: SampledStatistics) -> np.ndarray:
+        def summed(of: SampleAndSum) -> np.ndarray:
             return private.counted(
                 ClusterSums(of=of, labels=self.terms.labels, sampling=sampling, incidence=incidence)
             )
@@ -272,7 +272,7 @@ class ClusterSums:
         incidence: The listed records, where the incidence is declared public.
     """
 
-    of: SampledStatistics
+    of: SampleAndSum
     labels: tuple[str, ...]
     sampling: SecretSampling
     incidence: PublicIncidence | None
