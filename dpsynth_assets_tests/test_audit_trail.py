@@ -26,40 +26,22 @@ from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_table import spend_table
 from dpsynth_assets.report.audit_trail import to_csv, to_json
 from dpsynth_assets.tags import LAUNCHED_BY
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
 RUN = "0d9f3c1e-5a77-4b1e-9a53-6a1f0a1b2c3d"
-TERMS = BudgetTerms(
-    epsilon=8.0,
-    delta=1e-6,
-    accountant="zcdp",
-    relation=NeighboringRelation.ADD_REMOVE,
-    unit=PrivacyUnit(),
-    accepts_ex_post=True,
-)
+TERMS = make_terms(accepts_ex_post=True)
 HISTOGRAM, CORPUS = "letters/shared/cluster_histogram", "letters/mean/candidate_corpus"
 ROWS = pl.DataFrame({"text": ["synthetic one", "synthetic two"]})
 
 
 def request(asset, event, **changes):
-    fields = {
-        "cohort": "letters",
-        "dataset": "letters",
-        "asset": asset,
-        "mechanism": "mean",
-        "guarantee": GuaranteeType.DP,
-        "event": event,
-        "parameters": {"clip_bound": 10},
-        "code_version": "c1",
-        "data_version": "d1",
-        "run_id": "run-of-" + asset,
-    }
-    return ReleaseRequest(**(fields | changes))
+    fields = {"cohort": "letters", "dataset": "letters", "run_id": "run-of-" + asset}
+    return make_request(asset=asset, event=event, **fields, **changes)
 
 
 @dataclass
@@ -145,7 +127,7 @@ def test_every_spend_is_told_whole(installation):
     first, second = installation.trail().spends
     assert (first.asset, second.asset) == (HISTOGRAM, CORPUS)
     assert second.run_id == "run-of-" + CORPUS
-    assert (second.mechanism, second.code_version, second.data_version) == ("mean", "c1", "d1")
+    assert (second.mechanism, second.code_version, second.data_version) == ("mean", "1", "2026-01")
     assert json.loads(second.event)["type"] == "bounded_range"
     assert second.guarantee == "dp"
     assert second.epsilon_cumulative > first.epsilon_cumulative > 0

@@ -17,7 +17,7 @@ import polars as pl
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.files.identity import version_of, version_of_texts
-from dpsynth_assets.files.kept import ARRAY
+from dpsynth_assets.files.kept import ARRAY, TABLE
 from dpsynth_assets.files.redaction import keep_out_of_core_dumps
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder
@@ -213,7 +213,7 @@ class NoteRead:
 # sent: a task is given a path, and returns nothing.
 
 
-TABLE: Final = "secrets.parquet"
+SECRETS_TABLE: Final = "secrets.parquet"
 """Which record holds which secret: rows of the part, numbers of the dictionary."""
 
 _FOUND, _WORDS, _RARE = "secrets_of_part.parquet", "words.parquet", "rare_words.parquet"
@@ -247,7 +247,7 @@ class FindSecrets:
         keep_out_of_core_dumps()
         records = read_table(part, "source.parquet")
         found = find_secrets(records, self.declared, rare=_rare_words(part))
-        _write(part, TABLE, found.table)
+        _write(part, SECRETS_TABLE, found.table)
         _write(part, _FOUND, found.secrets)
 
 
@@ -278,8 +278,8 @@ def find_in_parts(
             share(done / len(places))
         dictionary = merged_dictionary(read_table(place, _FOUND) for place in places)
         for place in places:
-            own, table = read_table(place, _FOUND), read_table(place, TABLE)
-            _write(place, TABLE, renumbered(table, own, dictionary))
+            own, table = read_table(place, _FOUND), read_table(place, SECRETS_TABLE)
+            _write(place, SECRETS_TABLE, renumbered(table, own, dictionary))
     except BaseException:  # No table with numbers that no dictionary has.
         forget_tables(places)
         raise
@@ -295,7 +295,7 @@ def find_in_parts(
 def forget_tables(places: Sequence[Folder]) -> None:
     """Removes what an earlier search left in the parts."""
     for place in places:
-        files_of(place).remove(place / TABLE)
+        files_of(place).remove(place / SECRETS_TABLE)
 
 
 def _choose_rare_words(declared: SecretsSpec, places: Sequence[Folder], workers: Workers) -> None:

@@ -1,6 +1,6 @@
 """The one seam between the sensitive store and the place where its files lie.
 
-Two kinds of place keep to it: a local folder (`owner_only.OwnerOnlyFiles`) and a prefix of an
+Two kinds of place keep to it: a local folder (`OwnerOnlyFiles`) and a prefix of an
 object store (`sealed_objects.SealedObjects`). What reads and writes private files goes through it
 and asks nothing of the place itself.
 """

@@ -1,13 +1,16 @@
-"""Small declarations shared by the tests of schedules, automation and cohorts."""
+"""Small declarations, and runs of their assets, shared by the tests of what Dagster shows."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import dagster as dg
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.orchestration.assets.keys import public_key
 from dpsynth_assets.orchestration.assets.public import generation_definitions, public_definitions
 from dpsynth_assets.orchestration.components.cohort import declared_definitions
+from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 
 def letters(**changes: Any) -> PrivateDatasetSpec:
@@ -32,3 +35,24 @@ def definitions_of(spec: PrivateDatasetSpec) -> dg.Definitions:
         declared_definitions(spec),
         resources(),
     )
+
+
+def public_values(base: str, **values: Any) -> list[dg.AssetsDefinition]:
+    """Assets of a public base that return such values."""
+
+    def asset(name: str, value: Any) -> dg.AssetsDefinition:
+        return dg.asset(key=public_key(base, name), tags={PRIVACY: PUBLIC})(lambda: value)
+
+    return [asset(*each) for each in values.items()]
+
+
+def run_assets(assets: Iterable[Any], **changed: Any) -> dg.ExecuteInProcessResult:
+    """Runs assets in this process with the resources of the product, or other ones."""
+    bound = {**(resources().resources or {}), **changed}
+    return dg.materialize([*assets], resources=bound, raise_on_error=False)
+
+
+def failure(result: dg.ExecuteInProcessResult) -> str:
+    """What the one step that failed says."""
+    (failed,) = [event for event in result.all_events if event.is_step_failure]
+    return str(failed.step_failure_data.user_failure_data.description)

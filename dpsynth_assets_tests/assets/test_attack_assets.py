@@ -25,6 +25,7 @@ from dpsynth_assets.attacks.worst_case_models import (
     prefilled,
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.methods import attack_runs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction import planted_keys
@@ -35,16 +36,14 @@ from dpsynth_assets.methods.stages import StageRelease
 from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.orchestration.assets import attacks
 from dpsynth_assets.orchestration.assets.attacks import median_metadata
-from dpsynth_assets.orchestration.assets.keys import public_key
-from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.model_pool import PROCESSOR_POOL
-from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import Models
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.report import attack_record
 from dpsynth_assets.tags import MECHANISM, PRIVACY, PUBLIC
+from dpsynth_assets_tests.assets.declared_cases import public_values, run_assets
 
 BASE = "tiny"
 SETTINGS = {"expected_batch_size": 24, "clip_bound": 2.0, "temperature": 3.0}
@@ -372,10 +371,8 @@ def test_the_asset_tests_the_model_with_its_declared_prompts(monkeypatch, tmp_pa
     subjects = {}
     monkeypatch.setattr(attacks, "reconstruct", lambda *given: subjects.update(given[2]) or [])
     spec, plan = planned("mean_uniform", prompt=TURNS)
-    dg.materialize(
-        [*public_assets(["01234", "56789"]), *attacks.attack_definitions(spec, plan).assets],
-        resources=resources() | {"models": TurnsModels()},
-    )
+    given = [*public_assets(["01234", "56789"]), *attacks.attack_definitions(spec, plan).assets]
+    run_assets(given, models=TurnsModels())
     own = subjects[OWN_MODEL]
     assert own.prompt_ids("keys", [], 1)[-2:] == [PAD, BEGIN]
 
@@ -408,25 +405,13 @@ def public_assets(texts):
     generator = np.random.default_rng(0)
     embeddings = generator.normal(size=(len(texts), 4)).astype(np.float32)
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
-    values = {
-        "public_language_model": {"path": "tiny", "dtype": "float32", "device": "cpu"},
-        "public_corpus": pl.DataFrame({"text": texts, "label": ["a", "other"] * (len(texts) // 2)}),
-        "public_embeddings": embeddings,
-        "public_clusters": embeddings[:2],
-    }
-
-    def asset(name, value):
-        @dg.asset(key=public_key(BASE, name), tags={PRIVACY: PUBLIC})
-        def made():
-            return value
-
-        return made
-
-    return [asset(name, value) for name, value in values.items()]
-
-
-def resources():
-    return {"io_manager": ArtifactIOManager(), "models": TinyModels(), "progress": Progress()}
+    return public_values(
+        BASE,
+        public_language_model={"path": "tiny", "dtype": "float32", "device": "cpu"},
+        public_corpus=pl.DataFrame({"text": texts, "label": ["a", "other"] * (len(texts) // 2)}),
+        public_embeddings=embeddings,
+        public_clusters=embeddings[:2],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -437,10 +422,7 @@ def ran(tmp_path_factory):
     spec, plan = planned("mean_uniform", "median_clustered")
     definitions = attacks.attack_definitions(spec, plan)
     texts = [f"{number * 7919 % 100_000:05d}" for number in range(400)]
-    result = dg.materialize(
-        [*public_assets(texts), *definitions.assets],
-        resources=resources(),
-    )
+    result = run_assets([*public_assets(texts), *definitions.assets], models=TinyModels())
     yield result, folder
     patch.undo()
 
@@ -508,7 +490,8 @@ def test_attacks_are_public_and_reach_public_assets_alone():
     spec, plan = planned("mean_uniform", "median_clustered")
     merged = dg.Definitions.merge(
         attacks.attack_definitions(spec, plan),
-        dg.Definitions(assets=public_assets(["01234", "56789"]), resources=resources()),
+        dg.Definitions(assets=public_assets(["01234", "56789"])),
+        resources(),
     )
     verify_privacy_lineage(merged)
     graph = merged.resolve_asset_graph()
@@ -593,7 +576,7 @@ def attack_of(method="mean_uniform", **changes):
     spec, plan = planned(method, **changes)
     assets = attacks.attack_definitions(spec, plan).assets
     texts = ["01234", "56789"]
-    result = dg.materialize([*public_assets(texts), *assets], resources=resources())
+    result = run_assets([*public_assets(texts), *assets], models=TinyModels())
     return metadata(result, attacks.RECONSTRUCTION)
 
 
@@ -642,11 +625,7 @@ def test_a_changed_attack_is_run_again(own_home, runs, monkeypatch, what):
         manifest = {"path": "other", "dtype": "float32", "device": "cpu"}
 
         def with_other_model(texts):
-            @dg.asset(key=public_key(BASE, "public_language_model"), tags={PRIVACY: PUBLIC})
-            def made():
-                return manifest
-
-            return [made, *given(texts)[1:]]
+            return [*public_values(BASE, public_language_model=manifest), *given(texts)[1:]]
 
         monkeypatch.setitem(globals(), "public_assets", with_other_model)
     else:
@@ -667,11 +646,7 @@ def test_a_refuted_claim_is_looked_at_each_time(own_home, monkeypatch):
     for _ in range(2):
         spec, plan = planned("mean_uniform")
         assets = attacks.attack_definitions(spec, plan).assets
-        dg.materialize(
-            [*public_assets(["01234", "56789"]), *assets],
-            resources=resources(),
-            raise_on_error=False,
-        )
+        run_assets([*public_assets(["01234", "56789"]), *assets], models=TinyModels())
     assert len(counted) == 2
     assert not list(attack_record.kept_attacks_folder().glob("*"))
 
@@ -685,7 +660,7 @@ def test_an_unchanged_audit_of_the_median_is_not_run_again(own_home, runs, monke
 
     def table(texts):
         assets = attacks.attack_definitions(spec, plan).assets
-        result = dg.materialize([*public_assets(texts), *assets], resources=resources())
+        result = run_assets([*public_assets(texts), *assets], models=TinyModels())
         return metadata(result, attacks.MEDIAN)["dpsynth/median_audit"]
 
     assert table(texts) == table(texts)

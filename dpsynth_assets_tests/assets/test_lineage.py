@@ -45,71 +45,38 @@ def test_mechanism_between_sensitive_and_released_is_accepted():
     )
 
 
-def test_released_asset_that_reads_sensitive_data_directly_is_refused():
-    with pytest.raises(PrivacyLineageError, match="statistics <- records"):
-        verify(asset("records", SENSITIVE), asset("statistics", RELEASED, ["records"]))
-
-
-def test_released_asset_behind_a_public_middleman_is_refused_with_the_whole_path():
-    with pytest.raises(PrivacyLineageError, match="corpus <- middle <- records"):
-        verify(
-            asset("records", SENSITIVE),
-            asset("middle", RELEASED, ["records"]),
-            asset("corpus", RELEASED, ["middle"]),
+RECORDS, REPORT = asset("records", SENSITIVE), asset("report", INTERNAL)
+REFUSED = {
+    "statistics <- records": [RECORDS, asset("statistics", RELEASED, ["records"])],
+    "corpus <- middle <- records": [
+        RECORDS,
+        asset("middle", RELEASED, ["records"]),
+        asset("corpus", RELEASED, ["middle"]),
+    ],
+    "public asset": [RECORDS, asset("model", PUBLIC, ["records"])],
+    "tuned <- report": [REPORT, asset("tuned", RELEASED, ["report"])],
+    "paid <- report": [REPORT, asset("paid", RELEASED, ["report"], mechanism="laplace")],
+    "records <- report": [REPORT, asset("records", SENSITIVE, ["report"])],
+    "expected the tag": [asset("unnamed", None)],
+    "must not be automated": [
+        asset(
+            "histogram",
+            RELEASED,
+            mechanism="laplace",
+            automation_condition=dg.AutomationCondition.eager(),
         )
+    ],
+    "retry policy": [
+        asset("paid", RELEASED, mechanism="laplace", retry_policy=dg.RetryPolicy(max_retries=1))
+    ],
+    "must be tagged released": [asset("histogram", SENSITIVE, mechanism="laplace")],
+}
 
 
-def test_public_asset_cannot_depend_on_sensitive_data():
-    with pytest.raises(PrivacyLineageError, match="public asset"):
-        verify(asset("records", SENSITIVE), asset("model", PUBLIC, ["records"]))
-
-
-@pytest.mark.parametrize("mechanism", [None, "laplace"])
-def test_nothing_released_depends_on_an_internal_score(mechanism):
-    with pytest.raises(PrivacyLineageError, match="tuned <- report"):
-        verify(
-            asset("report", INTERNAL),
-            asset("tuned", RELEASED, ["report"], mechanism=mechanism),
-        )
-
-
-def test_sensitive_asset_cannot_depend_on_an_internal_score():
-    with pytest.raises(PrivacyLineageError, match="records <- report"):
-        verify(asset("report", INTERNAL), asset("records", SENSITIVE, ["report"]))
-
-
-def test_untagged_asset_is_refused():
-    with pytest.raises(PrivacyLineageError, match="expected the tag"):
-        verify(asset("unnamed", None))
-
-
-def test_automated_mechanism_is_refused():
-    with pytest.raises(PrivacyLineageError, match="must not be automated"):
-        verify(
-            asset(
-                "histogram",
-                RELEASED,
-                mechanism="laplace",
-                automation_condition=dg.AutomationCondition.eager(),
-            )
-        )
-
-
-def test_mechanism_with_a_retry_policy_is_refused():
-    with pytest.raises(PrivacyLineageError, match="retry policy"):
-        verify(
-            asset(
-                "histogram",
-                RELEASED,
-                mechanism="laplace",
-                retry_policy=dg.RetryPolicy(max_retries=1),
-            )
-        )
-
-
-def test_mechanism_whose_output_is_not_released_is_refused():
-    with pytest.raises(PrivacyLineageError, match="must be tagged released"):
-        verify(asset("histogram", SENSITIVE, mechanism="laplace"))
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_could_let_private_data_out_unaccounted_is_refused_with_the_whole_path(words):
+    with pytest.raises(PrivacyLineageError, match=words):
+        verify(*REFUSED[words])
 
 
 # What an asset or a check reads through a resource
@@ -223,4 +190,4 @@ def test_no_asset_or_check_makes_a_store_of_its_own():
             if isinstance(node, ast.Call)
             and ast.unparse(node.func) in ("SensitiveStore", "SensitiveStore.at")
         ]
-        assert not made or path.name == "purge_after_run.py", path
+        assert not made or path.name == "partitions.py", path

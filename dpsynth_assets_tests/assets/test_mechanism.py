@@ -17,38 +17,21 @@ from dpsynth_assets.privacy.errors import (
 )
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import EMBEDDINGS, RESTS_ON, SELF_TEST, GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
+from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.release import Cost
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.releases.consent import UnagreedChargeError, paying_only
 from dpsynth_assets.releases.once import Drawn, PublicInputError, release_once
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.report.label_assumptions import pass_assumptions
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
 EVENT = BoundedRangeEvent(eta=0.1, count=100)
-TERMS = BudgetTerms(
-    epsilon=8.0,
-    delta=1e-6,
-    accountant="zcdp",
-    relation=NeighboringRelation.ADD_REMOVE,
-    unit=PrivacyUnit(),
-    accepts_ex_post=True,
-)
+TERMS = make_terms(accepts_ex_post=True)
 
 
 def request(**changes):
-    fields = {
-        "cohort": "tickets",
-        "dataset": "tickets",
-        "asset": "tickets/mean/candidate_corpus",
-        "mechanism": "mean",
-        "guarantee": GuaranteeType.DP,
-        "event": EVENT,
-        "parameters": {},
-        "code_version": "1",
-        "data_version": "1",
-    }
-    return ReleaseRequest(**(fields | changes))
+    asset = "tickets/mean/candidate_corpus"
+    return make_request(**{"asset": asset, "event": EVENT, "parameters": {}, **changes})
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from dpsynth_assets.definitions import defs
 from dpsynth_assets.orchestration.components.declared import DatasetTree
 from dpsynth_assets.orchestration.components.refused import PREFIX, refused_definitions
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
+from dpsynth_assets_tests.assets.declared_cases import failure
 
 DEMO = (Path(dpsynth_assets.__file__).parent / "defs" / "tickets" / "defs.yaml").read_text()
 
@@ -99,8 +100,7 @@ def test_materialising_a_refused_file_fails_with_its_line():
     refused = refused_definitions(Path("a.yaml"), [problem])
     result = dg.materialize(refused.assets, raise_on_error=False)
     assert not result.success
-    (failure,) = [event for event in result.all_events if event.is_step_failure]
-    assert failure.event_specific_data.user_failure_data.description == str(problem)
+    assert failure(result) == str(problem)
     (spec,) = refused.assets[0].specs
     shown = [line for line in spec.description.splitlines() if line.startswith("    ")]
     assert " ".join(line.strip() for line in shown) == str(problem), "as it is, never as HTML"

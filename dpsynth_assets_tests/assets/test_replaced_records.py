@@ -17,10 +17,10 @@ from dpsynth_assets.sensitive.fingerprints import FOLDER, Prints
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.workers import LocalWorkers
+from dpsynth_assets_tests.assets.declared_cases import failure
 from dpsynth_assets_tests.assets.test_shared_records import (
     SECRET,
     declare,
-    failure,
     letters,
     read,
     store as store,

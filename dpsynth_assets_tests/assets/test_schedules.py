@@ -23,10 +23,10 @@ from dpsynth_assets.orchestration.assets.audit import audit_definitions
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.orchestration.schedules.refusals import refusal_of
 from dpsynth_assets.privacy.events import GaussianEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import ReleaseRequest, Reservation
+from dpsynth_assets.privacy.ledger import Reservation
 from dpsynth_assets.privacy.renyi import zcdp_rho
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
+from dpsynth_assets_tests.privacy.ledger_cases import make_request
 
 MIDNIGHT = datetime(2026, 11, 1, 3, tzinfo=UTC)
 
@@ -55,16 +55,11 @@ def tick(spec: PrivateDatasetSpec, at: datetime = MIDNIGHT):
 def charge(spec: PrivateDatasetSpec, noise_multiplier: float, *, killed: bool = False) -> None:
     """Charges the cohort something, as an earlier run would have."""
     plan = plan_dataset(spec)
-    request = ReleaseRequest(
+    request = make_request(
         cohort=spec.name,
         dataset=spec.name,
         asset="letters/mean_uniform/candidate_corpus",
-        mechanism="mean_uniform",
-        guarantee=GuaranteeType.DP,
         event=GaussianEvent(noise_multiplier=noise_multiplier),
-        parameters={},
-        code_version="1",
-        data_version="1",
         release="earlier",
     )
     book = PrivacyLedger().open()

@@ -4,7 +4,6 @@ import json
 import stat
 from dataclasses import replace
 
-import dagster as dg
 import numpy as np
 import polars as pl
 import pytest
@@ -23,6 +22,7 @@ from dpsynth_assets.records.source_digest import reading_digest
 from dpsynth_assets.sensitive.fingerprints import FOLDER, Fingerprints, Reader, shares_records
 from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
+from dpsynth_assets_tests.assets.declared_cases import failure, run_assets
 
 SECRET = "Ottoline Brackenbury"
 
@@ -54,12 +54,7 @@ def read(spec, store):
     """Materialises the asset that reads a cohort's records."""
     definitions = dataset_definitions(spec, plan_dataset(spec))
     (asset,) = [a for a in definitions.assets if a.key.path[-1] == "private_records"]
-    return dg.materialize([asset], resources={"sensitive_store": store}, raise_on_error=False)
-
-
-def failure(result):
-    (event,) = [event for event in result.all_events if event.is_step_failure]
-    return event.event_specific_data.user_failure_data.description
+    return run_assets([asset], sensitive_store=store)
 
 
 def stored(store, name):

@@ -385,7 +385,16 @@ def test_rows_that_do_not_fit_are_an_unavailable_store_and_leave_nothing(tmp_pat
     assert list((tmp_path / "releases").iterdir()) == []
 
 
-def test_a_finished_pass_waits_for_room(sensitive, monkeypatch):
+def no_room(*_arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def out_of_reach(*_arguments):
+    raise StoreUnavailableError("out of reach")
+
+
+@pytest.mark.parametrize("refuses", [no_room, out_of_reach])
+def test_a_finished_pass_waits_for_room_and_for_the_store(sensitive, monkeypatch, refuses):
     monkeypatch.setattr(waiting, "POLL_SECONDS", 0.0)
     passes = sensitive.passes("tickets", SimpleNamespace(id="r1"))
     passes.begin()
@@ -394,7 +403,7 @@ def test_a_finished_pass_waits_for_room(sensitive, monkeypatch):
     def full_twice(files, path, content, **options):
         if refused:
             refused.pop()
-            no_room()
+            refuses()
         write(files, path, content, **options)
 
     monkeypatch.setattr(OwnerOnlyFiles, "write", full_twice)
@@ -415,10 +424,6 @@ def test_a_failure_that_is_not_a_full_disk_is_not_waited_for():
 
     with pytest.raises(PermissionError):
         waiting.once_there_is_room(denied, "A value.")
-
-
-def no_room(*_arguments):
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_save_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):

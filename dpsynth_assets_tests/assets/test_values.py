@@ -6,6 +6,7 @@ import pytest
 
 from dpsynth_assets.orchestration import io_managers
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
+from dpsynth_assets_tests.assets.declared_cases import failure
 
 FIRST, OTHER = pl.DataFrame({"text": ["first"]}), pl.DataFrame({"text": ["forged"]})
 
@@ -58,11 +59,6 @@ def path_of(home):
     return path
 
 
-def refused(run):
-    (failure,) = run.get_step_failure_events()
-    return failure.event_specific_data.user_failure_data.description
-
-
 def test_a_value_that_was_edited_on_disk_is_refused(home, instance):
     stored(FIRST, instance)
     (seen,), _ = read(instance)
@@ -70,8 +66,8 @@ def test_a_value_that_was_edited_on_disk_is_refused(home, instance):
     OTHER.write_parquet(path_of(home))
     seen, run = read(instance)
     assert seen == []
-    assert "Materialise letters/rows again" in refused(run)
-    assert "forged" not in refused(run)
+    assert "Materialise letters/rows again" in failure(run)
+    assert "forged" not in failure(run)
     stored(FIRST, instance)
     assert len(read(instance)[0]) == 1
 
@@ -141,12 +137,12 @@ def test_partitions_have_values_of_their_own_and_what_they_are_built_on_has_one(
     assert run("2026_02", rows, reader).success
     assert run("2026_01", reader).success
     instance.add_dynamic_partitions("windows", ["x/../../public"])
-    assert "no '/'" in refused(run("x/../../public", reader))
+    assert "no '/'" in failure(run("x/../../public", reader))
     assert seen == {key: {"of": key, "base": "all"} for key in ("2026_01", "2026_02")}
     places = {str(path.relative_to(home / "artifacts")) for path in home.rglob("*.json")}
     assert {"public/base.json", "letters_2026_01/rows.json", "letters_2026_02/rows.json"} <= places
     (forged,) = home.rglob("letters_2026_02/rows.json")
     forged.write_text("{}")
     failed = run("2026_02", reader)
-    assert "Materialise letters_2026_02/rows again" in refused(failed)
+    assert "Materialise letters_2026_02/rows again" in failure(failed)
     assert run("2026_01", reader).success

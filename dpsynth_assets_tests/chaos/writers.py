@@ -10,11 +10,11 @@ import polars as pl
 
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.errors import BudgetExceededError
-from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
+from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
 PHASES = (
     "before the reserve",
@@ -33,13 +33,7 @@ HISTOGRAM = {
 }
 COUNTS = list(range(0, 640, 10))
 EVENT = NoisyHistogram(**HISTOGRAM).event()
-TERMS = BudgetTerms(
-    epsilon=2.0,
-    delta=1e-6,
-    accountant="zcdp",
-    relation=NeighboringRelation.ADD_REMOVE,
-    unit=PrivacyUnit(),
-)
+TERMS = make_terms(epsilon=2.0)
 
 
 class Marks:
@@ -86,18 +80,7 @@ def _note(phase: int) -> None:
 
 
 def request(cohort: str, release: str) -> ReleaseRequest:
-    return ReleaseRequest(
-        cohort=cohort,
-        dataset="tickets",
-        asset="tickets/histogram",
-        mechanism="histogram",
-        guarantee=GuaranteeType.DP,
-        event=EVENT,
-        parameters={"bins": len(COUNTS)},
-        code_version="1",
-        data_version="1",
-        release=release,
-    )
+    return make_request(cohort=cohort, asset="tickets/histogram", event=EVENT, release=release)
 
 
 def writes_rows(wanted: ReleaseRequest) -> bool:

@@ -11,7 +11,7 @@ from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.statement import SECRET_TOTAL
 from dpsynth_assets.report.card_check import corpus_problems, statement_problems
-from dpsynth_assets.sensitive.part_tasks import TABLE
+from dpsynth_assets.sensitive.part_tasks import SECRETS_TABLE
 from dpsynth_assets_tests.end_to_end.conftest import (
     CANARY,
     PUBLIC,
@@ -80,10 +80,10 @@ def test_everything_ran_and_the_graph_is_sound(house):
 
 def test_secrets_are_found_and_kept_for_the_owner_alone(house):
     folder = house.home / "sensitive" / "notes"
-    table = pl.read_parquet(folder / TABLE)
+    table = pl.read_parquet(folder / SECRETS_TABLE)
     assert table.columns == ["record", "secret"]
     assert table.height == 4  # Two planted records hold both.
-    for name in (TABLE, "secrets_dictionary.parquet", "secrets_summary.json"):
+    for name in (SECRETS_TABLE, "secrets_dictionary.parquet", "secrets_summary.json"):
         assert (folder / name).stat().st_mode & 0o777 == 0o600
     summary = json.loads((folder / "secrets_summary.json").read_text())
     assert summary["account"]["over_cap"] == 0

@@ -30,12 +30,13 @@ from dpsynth_assets.paths import Folder, located
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest, Reservation
+from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.sensitive.unfinished import StoredPasses
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
 COHORT = "letters"
 KEY = [COHORT, "counts", "candidate_corpus"]
@@ -61,13 +62,8 @@ HISTOGRAM: dict[str, Any] = {
     "relation": NeighboringRelation.ADD_REMOVE,
 }
 EVENT = ComposedEvent(events=(NoisyHistogram(**HISTOGRAM).event(),) * PASSES)
-TERMS = BudgetTerms(
-    epsilon=float(os.environ.get("FAULTS_EPSILON", "1.8")),  # three releases and no fourth
-    delta=1e-6,
-    accountant="zcdp",
-    relation=NeighboringRelation.ADD_REMOVE,
-    unit=PrivacyUnit(),
-)
+TERMS = make_terms(epsilon=float(os.environ.get("FAULTS_EPSILON", "1.8")))
+"""Three releases and no fourth."""
 RECORDS = pl.DataFrame(
     {
         "record_id": [f"r{i}" for i in range(64)],
@@ -147,16 +143,13 @@ def ex_post_epsilon(drawn: list[list[int]]) -> float:
 
 
 def request(release: str, run_id: str) -> ReleaseRequest:
-    return ReleaseRequest(
+    return make_request(
         cohort=COHORT,
         dataset=COHORT,
         asset="/".join(KEY),
-        mechanism="histogram in passes",
         guarantee=GuaranteeType.EX_POST if costs_ex_post() else GuaranteeType.DP,
         event=None if costs_ex_post() else EVENT,
         parameters={"passes": PASSES},
-        code_version="1",
-        data_version="1",
         release=release,
         run_id=run_id,
     )

@@ -8,6 +8,7 @@ from dpsynth_assets.sensitive.record_parts import read_whole
 from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers
+from dpsynth_assets_tests.assets.declared_cases import failure
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.parts.conftest import SECRET, declared
 from dpsynth_assets_tests.parts.test_split_stages import (
@@ -90,7 +91,6 @@ def test_without_a_key_the_step_is_refused_before_anything_is_read(
 ):
     monkeypatch.delenv(KEY_VARIABLE)
     result = materialised(declared(tmp_path, rows=120), public, select={"private_records"})
-    (failed,) = [event for event in result.all_events if event.is_step_failure]
-    told = failed.step_failure_data.user_failure_data.description
+    told = failure(result)
     assert told.startswith(f"{KEY_VARIABLE}: expected a key")
     assert objects(remote) == {}

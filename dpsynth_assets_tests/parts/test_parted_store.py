@@ -14,7 +14,7 @@ from dpsynth_assets.methods.inputs import SortStep
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import SourceError, read_private_records
 from dpsynth_assets.sensitive import read_source
-from dpsynth_assets.sensitive.fingerprints import FOLDER, all_prints, single_prints
+from dpsynth_assets.sensitive.fingerprints import FOLDER
 from dpsynth_assets.sensitive.part_tasks import prints_of
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.read_source import store_in_parts
@@ -138,16 +138,6 @@ def test_records_of_another_account_are_refused_whole_or_in_parts(tmp_path, stor
         with pytest.raises(PrivacyError, match="cohort 'letters' has read"):
             store_in_parts(spec, store, ONE)
         assert files(store, "copy") == []
-
-
-def test_fingerprints_of_parts_are_those_of_the_whole(tmp_path):
-    every = [*texts(), "short", *texts()[:7], texts()[8].upper().replace(" ", "  ")]
-    key = bytes(32)
-    whole = single_prints([all_prints(every, key)])
-    apart = single_prints(all_prints(every[start::3], key) for start in range(3))
-    assert np.array_equal(whole, apart)
-    assert len(whole) == 60 - 7 - 1
-    assert len(single_prints([])) == 0
 
 
 def test_the_stored_fingerprints_do_not_depend_on_parts(tmp_path, store):

@@ -12,7 +12,7 @@ from dpsynth_assets.records import read_private_records
 from dpsynth_assets.records.record_filters import CANONICAL
 from dpsynth_assets.secret_detection import find_secrets
 from dpsynth_assets.sensitive import part_tasks
-from dpsynth_assets.sensitive.part_tasks import TABLE, find_in_parts
+from dpsynth_assets.sensitive.part_tasks import SECRETS_TABLE, find_in_parts
 from dpsynth_assets.sensitive.read_source import store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table
 from dpsynth_assets.workers import LocalWorkers, WorkerError
@@ -60,13 +60,15 @@ def test_what_is_found_in_parts_is_what_is_found_in_the_whole(tmp_path, places, 
     assert set(whole.secrets["kind"]) == {"number", "place", "any", "rare"}
     assert parted.over_their_caps(DECLARED) == whole.over_their_caps(DECLARED)
     each = [
-        by_record(read_table(place, TABLE), read_table(place, "source.parquet"), parted.secrets)
+        by_record(
+            read_table(place, SECRETS_TABLE), read_table(place, "source.parquet"), parted.secrets
+        )
         for place in places
     ]
     every = [*CANONICAL, "kind", "value"]
     expected = by_record(whole.table, records, whole.secrets)
     assert pl.concat(each).sort(every).equals(expected.sort(every))
-    assert read_table(places[0], TABLE).schema == whole.table.schema
+    assert read_table(places[0], SECRETS_TABLE).schema == whole.table.schema
     assert told == [done / PARTS for done in range(1, PARTS + 1)]
 
 
@@ -74,7 +76,7 @@ def test_notes_are_removed_and_what_stays_is_the_owners(store, places):
     before = set(store.base.rglob("*"))
     find_in_parts(DECLARED, places, LocalWorkers(1), silent)
     added = set(store.base.rglob("*")) - before
-    assert added == {place / TABLE for place in places}
+    assert added == {place / SECRETS_TABLE for place in places}
     assert {stat.S_IMODE(path.stat().st_mode) for path in added} == {0o600}
 
 
@@ -149,4 +151,4 @@ def test_values_of_columns_are_found_beside_all_records(tmp_path, store):
     asset._find(spec, named, store, LocalWorkers(1), silent)
     dictionary = pl.read_parquet(store.folder("letters") / "secrets_dictionary.parquet")
     assert dictionary["kind"].unique().to_list() == ["person"]
-    assert not list(store.folder("letters").glob(f"parts-*/*/{TABLE}"))
+    assert not list(store.folder("letters").glob(f"parts-*/*/{SECRETS_TABLE}"))

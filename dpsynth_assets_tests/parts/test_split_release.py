@@ -2,7 +2,6 @@
 
 import json
 
-import dagster as dg
 import numpy as np
 import pytest
 
@@ -10,20 +9,14 @@ from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction import corpus
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
-from dpsynth_assets.orchestration.assets.keys import public_key
 from dpsynth_assets.orchestration.assets.release_asset import release_asset
-from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
 from dpsynth_assets.orchestration.resources.model_pool import stage_step
-from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import (
-    Models,
-    PartWorkers,
     PrivacyLedger,
-    ReleaseStore,
-    SensitiveStore,
 )
 from dpsynth_assets.sensitive import stored_parts
 from dpsynth_assets.sensitive.stored_parts import StoredParts
+from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
 from dpsynth_assets_tests.parts.conftest import MANIFEST, SECRET, declared, texts
 from dpsynth_assets_tests.tiny_models import write_language_model
 
@@ -68,46 +61,22 @@ def only_stage(plan):
 
 
 def materialised(spec, language_model, *, select):
-    @dg.asset(key=public_key("tiny", "text_embedder"))
-    def text_embedder():
-        return MANIFEST
-
-    @dg.asset(key=public_key("tiny", "public_clusters"))
-    def public_clusters():
-        return np.linalg.qr(np.random.default_rng(0).normal(size=(384, 4)))[0].T.astype(np.float32)
-
-    @dg.asset(key=public_key("tiny", "public_language_model"))
-    def public_language_model():
-        return language_model
-
+    centers = np.linalg.qr(np.random.default_rng(0).normal(size=(384, 4)))[0].T.astype(np.float32)
+    public = public_values(
+        "tiny",
+        text_embedder=MANIFEST,
+        public_clusters=centers,
+        public_language_model=language_model,
+    )
     plan = plan_dataset(spec)
     (planned, stage), shared = only_stage(plan), dataset_definitions(spec, plan).assets
-    public = [text_embedder, public_clusters, public_language_model]
     assets = [*public, *shared, release_asset(spec, plan, planned, stage)]
-    return dg.materialize(
-        assets,
-        selection=[each for each in assets if each in public or each.key.path[-1] in select],
-        resources={
-            "io_manager": ArtifactIOManager(),
-            "ledger": PrivacyLedger(),
-            "sensitive_store": SensitiveStore(),
-            "release_store": ReleaseStore(),
-            "models": Models(),
-            "progress": Progress(),
-            "workers": PartWorkers(),
-        },
-        raise_on_error=False,
-    )
+    return run_assets(each for each in assets if each in public or each.key.path[-1] in select)
 
 
 def charges():
     entries = PrivacyLedger().open().entries("letters")
     return [e.kind for e in entries if "candidate_corpus" in str(e.asset)]
-
-
-def told(result):
-    (failed,) = [event for event in result.all_events if event.is_step_failure]
-    return failed.step_failure_data.user_failure_data.description
 
 
 def kept_passes(store):
@@ -164,8 +133,8 @@ def test_a_draw_that_fails_is_redacted_and_goes_on_under_its_charge(
 
     monkeypatch.setattr(corpus, "generate_documents", fails_at_the_third)
     result = materialised(spec, language_model, select={"candidate_corpus"})
-    assert "pass-00002 in a worker failed with ValueError" in told(result)
-    assert SECRET not in told(result)
+    assert "pass-00002 in a worker failed with ValueError" in failure(result)
+    assert SECRET not in failure(result)
     assert charges() == ["reserve"]
     kept = {path.name: path.read_bytes() for path in kept_passes(store)}
     assert set(kept) == {"0.json", "1.json"}

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import dagster as dg
 import numpy as np
 import polars as pl
 import pytest
@@ -20,15 +19,9 @@ from dpsynth_assets.methods.topic_histogram import TopicCounts
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
-from dpsynth_assets.orchestration.assets.keys import public_key
-from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
 from dpsynth_assets.orchestration.resources.model_pool import model_step, step_of_tasks
-from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import (
-    Models,
-    PartWorkers,
     PrivacyLedger,
-    ReleaseStore,
 )
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.histogram import NoisyHistogram
@@ -38,6 +31,7 @@ from dpsynth_assets.sensitive.read_source import embed_parts, store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
+from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
 from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared
 
 ROWS = 120
@@ -216,36 +210,11 @@ def test_a_part_without_embeddings_is_not_counted(tmp_path, store, public):
 
 def materialised(spec, public, *, select):
     """Runs shared assets of a cohort in one process, as the web UI does."""
-
-    @dg.asset(key=public_key("tiny", "text_embedder"))
-    def text_embedder():
-        return MANIFEST
-
-    @dg.asset(key=public_key("tiny", "public_clusters"))
-    def public_clusters():
-        return public
-
     definitions = dataset_definitions(spec, plan_dataset(spec))
     chosen = [each for each in definitions.assets if each.key.path[-1] in select]
-    return dg.materialize(
-        [text_embedder, public_clusters, *chosen],
-        resources={
-            "io_manager": ArtifactIOManager(),
-            "ledger": PrivacyLedger(),
-            "sensitive_store": store_of_home(),
-            "release_store": ReleaseStore(),
-            "models": Models(),
-            "progress": Progress(),
-            "workers": PartWorkers(),
-        },
-        raise_on_error=False,
+    return run_assets(
+        [*public_values("tiny", text_embedder=MANIFEST, public_clusters=public), *chosen]
     )
-
-
-def store_of_home():
-    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
-
-    return SensitiveStore()
 
 
 @pytest.mark.slow
@@ -299,8 +268,7 @@ def test_a_worker_that_fails_under_the_charge_costs_nothing_more(
 
     monkeypatch.setattr(kind, "__call__", fails_at_the_last)
     result = materialised(spec, public, select={"cluster_histogram"})
-    (failed,) = [event for event in result.all_events if event.is_step_failure]
-    told = failed.step_failure_data.user_failure_data.description
+    told = failure(result)
     assert "00002-of-00003 in a worker failed with ValueError" in told
     assert SECRET not in told
     monkeypatch.setattr(kind, "__call__", works)
@@ -351,8 +319,7 @@ def test_embeddings_over_other_parts_than_declared_are_refused(tmp_path, store, 
     result = materialised(
         declared(tmp_path, rows=ROWS, parts=4), public, select={"private_embeddings"}
     )
-    (failed,) = [event for event in result.all_events if event.is_step_failure]
-    told = failed.step_failure_data.user_failure_data.description
+    told = failure(result)
     assert told.startswith("parts: expected the records of 'letters' in 4 parts, got 2.")
 
 
@@ -360,8 +327,7 @@ def test_records_that_lie_whole_are_refused_before_a_charge(tmp_path, store, pub
     store.note_embedded("letters", {"arithmetic": "int8"})
     spec = declared(tmp_path, rows=ROWS, parts=4)
     result = materialised(spec, public, select={"cluster_histogram"})
-    (failed,) = [event for event in result.all_events if event.is_step_failure]
-    told = failed.step_failure_data.user_failure_data.description
+    told = failure(result)
     assert "in 4 parts" in told
     assert "Materialise letters/shared/private_records" in told
     assert not PrivacyLedger().open().entries("letters")

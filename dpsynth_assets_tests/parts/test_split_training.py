@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import traceback
 
-import dagster as dg
 import numpy as np
 import polars as pl
 import pytest
@@ -23,16 +22,9 @@ from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.models.fine_tuning import CheckpointFolders, FineTuningSettings
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
-from dpsynth_assets.orchestration.assets.keys import public_key
 from dpsynth_assets.orchestration.assets.release_asset import release_asset
-from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import (
-    Models,
-    PartWorkers,
     PrivacyLedger,
-    ReleaseStore,
-    SensitiveStore,
 )
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.per_example import Products
@@ -42,6 +34,7 @@ from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_
 from dpsynth_assets.sensitive.sealing import HEADER
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError, keeping
+from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
 from dpsynth_assets_tests.methods.fine_tuning import conftest as toys
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, declared
 from dpsynth_assets_tests.parts.training_tasks import RECORDS, Many, Marks, Watched
@@ -401,28 +394,13 @@ COHORT = {
 
 
 def materialised(spec, select):
-    @dg.asset(key=public_key("tiny", "public_corpus"))
-    def public_corpus():
-        return pl.DataFrame({"text": ["a public note on the river", "another one"] * 4})
-
+    corpus = pl.DataFrame({"text": ["a public note on the river", "another one"] * 4})
     plan = plan_dataset(spec)
     [planned] = [part for part in plan.parts if part.folder == "downstream_fine_tuning"]
     own = [release_asset(spec, plan, planned, stage) for stage in planned.plan.stages]
     every = [*dataset_definitions(spec, plan).assets, *own]
     chosen = [each for each in every if each.key.path[-1] in select]
-    return dg.materialize(
-        [public_corpus, *chosen],
-        resources={
-            "io_manager": ArtifactIOManager(),
-            "ledger": PrivacyLedger(),
-            "sensitive_store": SensitiveStore(),
-            "release_store": ReleaseStore(),
-            "models": Models(),
-            "progress": Progress(),
-            "workers": PartWorkers(),
-        },
-        raise_on_error=False,
-    )
+    return run_assets([*public_values("tiny", public_corpus=corpus), *chosen])
 
 
 @pytest.mark.slow
@@ -435,8 +413,7 @@ def test_a_training_over_parts_is_charged_once_and_goes_on_under_its_charge(
     assert materialised(spec, {"private_records"}).success
     (watched / "quote").write_text("5")
     result = materialised(spec, {"downstream_model"})
-    (failed,) = [event for event in result.all_events if event.is_step_failure]
-    told = failed.step_failure_data.user_failure_data.description
+    told = failure(result)
     assert "in a worker failed with ValueError" in told
     assert SECRET not in told
     result = materialised(spec, {"downstream_model"})

@@ -22,7 +22,7 @@ from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.split_batches import SampledSum
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
-from dpsynth_assets.sensitive.part_tasks import TABLE, find_in_parts
+from dpsynth_assets.sensitive.part_tasks import SECRETS_TABLE, find_in_parts
 from dpsynth_assets.sensitive.read_source import embed_parts, store_in_parts
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole
 from dpsynth_assets.sensitive.stored_parts import StoredParts
@@ -229,7 +229,7 @@ def test_secrets_are_found_by_tasks_as_by_one_process(sessions, tmp_path, store)
     places, found = store.parts("letters").places, []
     for workers in (LocalWorkers(1), RayWorkers(2)):
         made = find_in_parts(DECLARED, places, workers, lambda _: None)
-        tables = [read_table(place, TABLE) for place in places]
+        tables = [read_table(place, SECRETS_TABLE) for place in places]
         found.append([made.secrets.rows(), *(table.rows() for table in tables)])
     assert found[0] == found[1]
     kept = [path.read_bytes() for path in sessions.rglob("*") if path.is_file()]

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 from dpsynth_assets_tests.security.conftest import RECORDS
 
 REQUEST = SimpleNamespace(event=GaussianEvent(noise_multiplier=1.0))
@@ -91,9 +92,7 @@ def test_the_command_answers_for_one_id_and_alike_for_an_absent_one(tmp_path, mo
     from dpsynth_assets.cli.main import app
     from dpsynth_assets.datasets import PrivateDatasetSpec
     from dpsynth_assets.orchestration.resources.stores import SensitiveStore
-    from dpsynth_assets.privacy.guarantees import GuaranteeType
-    from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
-    from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+    from dpsynth_assets.privacy.ledger import Ledger
 
     spec = PrivateDatasetSpec.model_validate(
         {
@@ -108,27 +107,14 @@ def test_the_command_answers_for_one_id_and_alike_for_an_absent_one(tmp_path, mo
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger' / 'ledger.sqlite'}")
-    reservation = ledger.reserve(
-        ReleaseRequest(
-            cohort="letters",
-            dataset="letters",
-            asset="letters/mean/candidate_corpus",
-            mechanism="mean",
-            guarantee=GuaranteeType.DP,
-            event=REQUEST.event,
-            parameters={},
-            code_version="1",
-            data_version="d7",
-        ),
-        BudgetTerms(
-            epsilon=8.0,
-            delta=1e-6,
-            accountant="zcdp",
-            relation=NeighboringRelation.ADD_REMOVE,
-            unit=PrivacyUnit(),
-            accepts_ex_post=False,
-        ),
+    asked = make_request(
+        cohort="letters",
+        dataset="letters",
+        asset="letters/mean/candidate_corpus",
+        event=REQUEST.event,
+        data_version="d7",
     )
+    reservation = ledger.reserve(asked, make_terms(accepts_ex_post=False))
     home_store = SensitiveStore()
     home_store.folder("letters")
     home_store.contributions("letters").note(reservation.id, RECORDS)

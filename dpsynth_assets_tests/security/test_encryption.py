@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import dagster as dg
 import numpy as np
 import pytest
 
@@ -139,23 +138,6 @@ def test_a_key_is_shown_by_no_repr_and_is_no_setting_of_the_store(sealed):
     assert "k" * 32 not in repr(SealingKey(b"k" * 32))
     assert key(1) not in repr(sealed)
     assert key(1) not in json.dumps(type(sealed).to_config_schema().as_field().config_type.key)
-
-
-def test_a_wrong_key_fails_a_run_with_one_line_and_reaches_no_event(sealed, monkeypatch):
-    from dpsynth_assets.orchestration.resources.private_section import private_section
-
-    @dg.asset
-    def reader():
-        with private_section("reader"):
-            read(sealed)
-
-    monkeypatch.setenv(KEY_VARIABLE, key(2))
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = dg.materialize([reader], instance=instance, raise_on_error=False)
-        told = str(instance.all_logs(result.run_id))
-    assert not result.success
-    assert "another key, or the file was altered" in told
-    assert not [secret for secret in (key(1), key(2), *TEXTS) if secret in told]
 
 
 def test_a_checkpoint_is_sealed_on_disk_and_plain_in_memory_alone(sealed):

@@ -3,7 +3,7 @@
 import dagster as dg
 import pytest
 
-from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
+from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.orchestration.resources.stores import (
     PrivacyLedger,
     ReleaseStore,
@@ -28,15 +28,8 @@ def places(
 
 @pytest.fixture
 def job():
-    resources = {
-        "io_manager": ArtifactIOManager(),
-        "ledger": PrivacyLedger(),
-        "sensitive_store": SensitiveStore(),
-        "release_store": ReleaseStore(),
-    }
-    return dg.Definitions(
-        assets=[places], resources=resources
-    ).resolve_implicit_global_asset_job_def()
+    bound = dg.Definitions(assets=[places], resources=resources().resources)
+    return bound.resolve_implicit_global_asset_job_def()
 
 
 @pytest.mark.parametrize("resource", PLACES)
@@ -61,10 +54,5 @@ def test_places_follow_the_environment(job, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("resource", PLACES)
 def test_the_deployed_resources_have_no_fields(resource):
-    from dpsynth_assets.defs.resources import resources
-
-    (definitions,) = (
-        [resources()] if isinstance(resources(), dg.Definitions) else [resources().load_fn()]
-    )
-    deployed = definitions.resources[resource]
+    deployed = resources().resources[resource]
     assert set(type(deployed).model_fields) == set()
