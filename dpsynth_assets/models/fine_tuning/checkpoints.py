@@ -4,16 +4,10 @@ Frozen parameters are not kept: they are public, and come with the model that a 
 """
 
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-from dpsynth_assets.files.whole_files import flush, owner_folder
-from dpsynth_assets.files.whole_folders import flush_all
-from dpsynth_assets.models.fine_tuning.reports import PublicLoss
 
 if TYPE_CHECKING:
     import torch
@@ -22,8 +16,10 @@ STATE_FILE = "state.json"
 TENSORS_FILE = "tensors.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 FORMAT = 2
-"""Raised by hand where the content changes. 1 held no public losses; it is still read, since what
-lies there was paid for."""
+"""Raised by hand where the content changes."""
+
+PublicLoss = tuple[int, float]
+"""A number of finished steps, and the loss on public text after them."""
 
 
 class RunCheckpoint(Protocol):
@@ -92,7 +88,7 @@ class RunState:
 
         Raises:
             ValueError: If it belongs to a run with another charge, settings or model, or was
-                written by a later version.
+                written by another version.
         """
         import torch
         from safetensors import safe_open
@@ -112,7 +108,7 @@ class RunState:
                 parameter.copy_(file.get_tensor(f"model.{name}"))
                 if step:
                     self.optimizer.state[parameter] = self._moments(file, name, parameter, step)
-        losses = ((int(at), float(loss)) for at, loss in state.get("public_losses", ()))
+        losses = ((int(at), float(loss)) for at, loss in state["public_losses"])
         return Kept(step, tuple(losses))
 
     def _trained(self) -> "dict[str, torch.nn.Parameter]":
@@ -136,7 +132,7 @@ def kept_learning_rate(checkpoint: RunCheckpoint) -> float | None:
     A run that chose its rate itself must keep it, whatever it would choose today.
 
     Raises:
-        ValueError: If the checkpoint was written by a later version.
+        ValueError: If the checkpoint was written by another version.
     """
     if checkpoint.saved is None:
         return None
@@ -145,40 +141,9 @@ def kept_learning_rate(checkpoint: RunCheckpoint) -> float | None:
 
 def _read_state(folder: Path) -> dict[str, Any]:
     state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-    if not 1 <= state["format"] <= FORMAT:
+    if state["format"] != FORMAT:
         raise ValueError(
-            f"Expected a checkpoint of format 1 to {FORMAT}, got {state['format']}. Go on with the "
+            f"Expected a checkpoint of format {FORMAT}, got {state['format']}. Go on with the "
             "version of dpsynth-assets that wrote it."
         )
     return state
-
-
-class CheckpointFolders:
-    """A `RunCheckpoint` in a folder of its own, for a run that no store keeps anything of."""
-
-    def __init__(self, folder: Path) -> None:
-        """Uses, or creates, an owner-only folder."""
-        self._folder = owner_folder(folder)
-
-    @property
-    def saved(self) -> Path | None:
-        """The last saved checkpoint."""
-        found = sorted(each for each in self._folder.iterdir() if each.name.startswith("saved-"))
-        return found[-1] if found else None
-
-    def filled(self, write: Callable[[Path], object]) -> Path:
-        """A fresh folder with what `write` puts there."""
-        folder = Path(tempfile.mkdtemp(prefix="scratch-", dir=self._folder))
-        write(folder)
-        return folder
-
-    def save(self, folder: Path) -> None:
-        """Renames it, after which older ones are removed."""
-        last = self.saved
-        number = 0 if last is None else int(last.name.removeprefix("saved-")) + 1
-        flush_all(folder)
-        folder.rename(self._folder / f"saved-{number:09d}")
-        flush(self._folder)
-        for each in self._folder.iterdir():
-            if each.name != f"saved-{number:09d}":
-                shutil.rmtree(each)
