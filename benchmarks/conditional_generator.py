@@ -20,15 +20,12 @@ from pathlib import Path
 import polars as pl
 import torch
 from demo_rows import public_rows
+from pair_training.keywords import document_keywords
+from pair_training.training import PairTrainingSettings, encoded_pairs, train_on_pairs
 
 from dpsynth_assets.models.conditional_generator import (
     condition_text,
     load_conditional_generator,
-)
-from dpsynth_assets.models.conditional_generator.keywords import document_keywords
-from dpsynth_assets.models.conditional_generator.training import (
-    PairTrainingSettings,
-    train_on_pairs,
 )
 
 
@@ -90,7 +87,7 @@ def stock(generator, conditions, seed, arguments) -> list[str]:
     texts = []
     for start in range(0, len(conditions), arguments.batch_rows):
         part = conditions[start : start + arguments.batch_rows]
-        batch = generator.encode_pairs(part, [""] * len(part))
+        batch = encoded_pairs(generator, part, [""] * len(part))
         with torch.inference_mode():
             ids = generator.model.generate(
                 input_ids=batch.inputs["input_ids"],

@@ -270,12 +270,7 @@ def trainer(way: str, model, examples, loss, load):
     """Returns a function that runs some logical steps of a size."""
     if way == "Opacus hooks":
         return opacus_trainer(model, examples, loss, load)
-    from dpsynth_assets.models.fine_tuning import (
-        FineTuningSettings,
-        PlainSampling,
-        fine_tune,
-        fine_tune_privately,
-    )
+    from dpsynth_assets.models.fine_tuning import FineTuningSettings, fine_tune_privately
     from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
     from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, Products, most_in_company
     from dpsynth_assets.privacy.units import NeighboringRelation
@@ -284,15 +279,14 @@ def trainer(way: str, model, examples, loss, load):
     settings = FineTuningSettings(
         learning_rate=1e-4,
         micro_batch=load["micro_batch"],
-        autocast="bfloat16" in way,
         products=Products.FLOAT64 if alone else Products.NATIVE,
     )
 
+    loss = InBfloat16(loss) if "bfloat16" in way else loss
+    if way.startswith("plain"):
+        return plain_trainer(model, examples, loss, load)
+
     def run(logical: int, steps: int) -> None:
-        if way.startswith("plain"):
-            sampling = PlainSampling(steps=steps, batch_size=logical)
-            fine_tune(model, examples, loss, sampling, settings)
-            return
         mechanism = DpSgdMechanism(
             l2_bound=CLIP_BOUND,
             noise_multiplier=1.0,
@@ -306,6 +300,80 @@ def trainer(way: str, model, examples, loss, load):
         fine_tune_privately(model, examples, loss, mechanism, settings)
 
     return run
+
+
+class InBfloat16:
+    """A loss whose passes round products to bfloat16."""
+
+    def __init__(self, loss) -> None:
+        self._loss, self.length = loss, loss.length
+
+    def __call__(self, model, examples):
+        """As the loss."""
+        import torch
+
+        device = next(model.parameters()).device.type
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return self._loss(model, examples)
+
+
+def plain_trainer(model, examples, loss, load):
+    """AdamW on mean gradients; parts of a batch side by side on the threads there are."""
+    import numpy as np
+    import torch
+
+    from dpsynth_assets.models.fine_tuning.sources import micro_batches, part_size
+    from dpsynth_assets.privacy.cpu_threads import one_thread_each, useful_threads
+
+    trained = [each for each in model.eval().parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.1, fused=True)
+    threads = useful_threads(trained, torch.get_num_threads())
+
+    def run(logical: int, steps: int) -> None:
+        def share(part):
+            total = loss(model, part).sum() / logical
+            return torch.autograd.grad(total, trained, allow_unused=True)
+
+        size = part_size(logical, load["micro_batch"], threads)
+        for _ in range(steps):
+            batch = np.random.default_rng().choice(len(examples), logical, replace=False)
+            optimizer.zero_grad()
+            with one_thread_each(threads) as workers:
+                for found in workers.map(share, micro_batches(examples, batch, loss, size)):
+                    for parameter, gradient in zip(trained, found, strict=True):
+                        if gradient is not None:
+                            grown = parameter.grad
+                            parameter.grad = gradient if grown is None else grown.add_(gradient)
+            optimizer.step()
+
+    return run
+
+
+class SequenceToSequenceLoss:
+    """Mean losses of an encoder-decoder's targets."""
+
+    def __init__(self, pad_token_id: int, start_token_id: int) -> None:
+        self._pad, self._start = pad_token_id, start_token_id
+
+    def __call__(self, model, examples):
+        """Runs encoder and decoder."""
+        from dpsynth_assets.models.language_model import IGNORED, mean_token_losses, padded
+
+        device = next(model.parameters()).device
+        rows = {
+            "input_ids": padded([each.inputs for each in examples], self._pad),
+            "attention_mask": padded([[1] * len(each.inputs) for each in examples], 0),
+            "decoder_input_ids": padded(
+                [[self._start, *each.targets[:-1]] for each in examples], self._pad
+            ),
+        }
+        inputs = {name: each.to(device) for name, each in rows.items()}
+        labels = padded([each.targets for each in examples], IGNORED).to(device)
+        return mean_token_losses(model(**inputs, use_cache=False).logits, labels)
+
+    def length(self, example) -> int:
+        """Target tokens, whose logits dominate, and half of the source's."""
+        return len(example.targets) + len(example.inputs) // 2
 
 
 class WithPositions:
@@ -359,7 +427,7 @@ def opacus_trainer(model, examples, loss, load):
 
 
 def new_loss(name: str):
-    from dpsynth_assets.models.fine_tuning import CausalLoss, SequenceToSequenceLoss
+    from dpsynth_assets.models.fine_tuning import CausalLoss
 
     kind = CausalLoss if name.startswith(("gpt2", "smollm2")) else SequenceToSequenceLoss
     return kind(pad_token_id=1, start_token_id=2)

@@ -27,9 +27,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dpsynth_assets.models.exact_decoder import ExactDecoder, LlamaShape
-from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
-from dpsynth_assets.models.exact_decoder.decoder import Pack, calibrated_table
+from dpsynth_assets.models.exact_decoder.attention import KeyValueCache
+from dpsynth_assets.models.exact_decoder.decoder import (
+    ExactDecoder,
+    LlamaShape,
+    Pack,
+    calibrated_table,
+)
 from dpsynth_assets.models.exact_decoder.integer_products import KERNELS, is_exact
 from dpsynth_assets.models.exact_decoder.opening import calibration_ids
 from dpsynth_assets.models.exact_decoder.weights import EMBEDDINGS, integer_weights

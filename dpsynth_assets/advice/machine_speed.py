@@ -122,7 +122,7 @@ def machine_speed(base: PublicDataSpec) -> MachineSpeed:
 def _manifest(base: PublicDataSpec) -> dict[str, Any]:
     """What describes the language model, if it is on this machine; a packaged one is unpacked."""
     declared = base.language_model
-    if declared.decoder == "vllm":
+    if declared.decodes_in_vllm:
         raise SpeedUnknownError("the language model is decoded by vLLM")
     if declared.kind == "smollm2":
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.attacks.circumstances import code_digest
-from dpsynth_assets.models.token_counts import COUNTS
+from dpsynth_assets.models.decoding.protocol import COUNTS
 
 _PACKAGE = Path(__file__).parents[1]
 _RESET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")

@@ -10,6 +10,8 @@ from dpsynth_assets.datasets.fields import Declaration, refuse
 
 DECODERS = ("transformers", "exact", "vllm")
 """Kinds of decoders in this package."""
+DEFAULT_DECODER = DECODERS[0]
+"""Decodes any model, where nothing else is declared; a charge does not name it."""
 DECODERS_FROM_OUTSIDE = "dpsynth.decoders"
 """Entry points of other packages' decoders: a kind, and what opens it (`models.decoding`)."""
 _ENDPOINT = "openai"
@@ -66,7 +68,7 @@ class EngineSpec(Declaration):
     """The engine that runs the language model, and its share of the machine."""
 
     kind: Annotated[str, AfterValidator(_installed_engine)] = Field(
-        default="transformers",
+        default=DEFAULT_DECODER,
         description="transformers: in this process, processor or CUDA. exact: 8-bit integers on "
         "the processor, for Llama-shaped models such as smollm2: several times as fast, and what a "
         "prompt gives depends on it alone, bit for bit; a dataset's default on a base that decodes "
@@ -145,7 +147,7 @@ class EngineSpec(Declaration):
 
     @model_validator(mode="after")
     def _fields_fit_kind(self) -> Self:
-        for name in _FOREIGN.get(self.kind, _FOREIGN["transformers"]):
+        for name in _FOREIGN.get(self.kind, _FOREIGN[DEFAULT_DECODER]):
             if getattr(self, name) != type(self).model_fields[name].default:
                 refuse(name, f"no {name} for kind: {self.kind}", "one", "Drop it, or change kind.")
         return self

@@ -81,6 +81,11 @@ class LanguageModelSpec(Declaration):
         return self.decodes_by == "exact"
 
     @property
+    def decodes_in_vllm(self) -> bool:
+        """Says whether vLLM computes logits: it takes whole devices for itself."""
+        return self.decoder == "vllm"
+
+    @property
     def _names_gpu(self) -> bool:
         return self.device not in ("auto", "cpu")
 

@@ -106,7 +106,7 @@ class CohortTerms:
     @property
     def decodes_in_vllm(self) -> bool:
         """Whether the base declares that vLLM computes logits."""
-        return self.language_model is not None and self.language_model.decoder == "vllm"
+        return self.language_model is not None and self.language_model.decodes_in_vllm
 
     def form(self, *, follows_schema: bool = True) -> TextForm:
         """The form of texts that are written under the declared schema, where there is one."""

@@ -4,8 +4,8 @@ They stand where the texts of a domain would: clusters, topics and first populat
 lie nearer the records than those of general text, and no record is read.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,20 +26,6 @@ LEAST_WORDS = 8
 _ROUNDS = 5
 _SPARE = 1.3
 """So many times what is missing is written in a round: some texts are short or repeated."""
-
-
-@dataclass
-class _Collected:
-    """Documents of one label, different from all others."""
-
-    wanted: int
-    texts: list[str] = field(default_factory=list)
-
-    @property
-    def asked(self) -> int:
-        """Texts to write in the next round."""
-        missing = self.wanted - len(self.texts)
-        return int(np.ceil(_SPARE * missing)) if missing else 0
 
 
 def invent_documents(
@@ -81,13 +67,14 @@ def invent_documents(
     model = prompted(language_model, templates)
     names = list(labels) or [""]
     shares = [documents // len(names) + (i < documents % len(names)) for i in range(len(names))]
-    kept = [_Collected(share) for share in shares]
+    kept: list[list[str]] = [[] for _ in names]
     seen: set[str] = set()
     for number in range(_ROUNDS):
-        rows = [index for index, own in enumerate(kept) for _ in range(own.asked)]
+        missing = [share - len(own) for share, own in zip(shares, kept, strict=True)]
+        rows = [row for row, some in enumerate(missing) for _ in range(math.ceil(_SPARE * some))]
         if not rows:
             break
-        done = sum(len(own.texts) for own in kept)
+        done = sum(map(len, kept))
 
         def told(share: float, done: int = done) -> None:
             report((done + share * (documents - done)) / documents, "inventing public documents")
@@ -105,27 +92,21 @@ def invent_documents(
             progress=told,
         )
         for index, each in zip(rows, made, strict=True):
-            _keep(kept[index], model.decode(list(each.token_ids)).strip(), seen)
-    if not all(own.texts for own in kept if own.wanted):
+            text = model.decode(list(each.token_ids)).strip()
+            words = text.casefold().split()  # case and spacing make no text new
+            key, wanted = " ".join(words), len(kept[index]) < shares[index]
+            if wanted and len(words) >= LEAST_WORDS and key not in seen:
+                seen.add(key)
+                kept[index].append(text)
+    if not all(own for own, share in zip(kept, shares, strict=True) if share):
         raise LanguageModelError(
             f"Expected {engine.name} to write documents of every label, got none of at least one. "
             "Say in domain and labels what the texts are, or name a source of public documents."
         )
-    turns = range(max(shares))
     found = [
-        (own.texts[turn], name)
-        for turn in turns
+        (own[turn], name)
+        for turn in range(max(shares))
         for own, name in zip(kept, names, strict=True)
-        if turn < len(own.texts)
+        if turn < len(own)
     ]
     return pl.DataFrame(found, schema={"text": pl.String, "label": pl.String}, orient="row")
-
-
-def _keep(own: _Collected, text: str, seen: set[str]) -> None:
-    """Keeps a text that is long enough, wanted and new; case and spacing make none new."""
-    words = text.casefold().split()
-    key = " ".join(words)
-    if len(words) < LEAST_WORDS or len(own.texts) >= own.wanted or key in seen:
-        return
-    seen.add(key)
-    own.texts.append(text)

@@ -10,11 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from dpsynth_assets.models.document_format import PAPER_PT, PLAIN_PT, DocumentFormat
 
+if TYPE_CHECKING:
+    import torch
+
 BYTES_PER_PARAMETER = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+IGNORED = -100
+"""Label of a token whose loss is not counted: padding, or a prompt."""
 
 
 class LanguageModelError(RuntimeError):
@@ -64,14 +73,19 @@ class LanguageModel:
     def model(self) -> Any:
         """The transformers model: evaluation mode, no gradients, on `device` in `dtype`."""
         import torch
-        from transformers import AutoModelForCausalLM
 
         _require_memory(self)
-        weights = _load(AutoModelForCausalLM, self.source, dtype=getattr(torch, self.dtype))
+        weights = _load(self._auto_class(), self.source, dtype=getattr(torch, self.dtype))
         try:
             return weights.to(self.device).eval().requires_grad_(False)
         except torch.OutOfMemoryError:
             raise LanguageModelError(_memory_message(self, None, None)) from None
+
+    def _auto_class(self) -> Any:
+        """Class of transformers that reads the weights."""
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM
 
     @cached_property
     def document_format(self) -> DocumentFormat:
@@ -146,6 +160,9 @@ class LanguageModel:
         return self.document_format.read_text(self, generated)
 
 
+Model = TypeVar("Model", bound=LanguageModel)
+
+
 def load_language_model(
     path_or_id: str | Path, *, dtype: str = "float32", device: str = "auto"
 ) -> LanguageModel:
@@ -159,32 +176,59 @@ def load_language_model(
     Raises:
         LanguageModelError: No such folder, unknown id, no network, unknown dtype.
     """
+    return opened(LanguageModel, path_or_id, dtype=dtype, device=device)
+
+
+def opened(
+    kind: type[Model],
+    path_or_id: str | Path,
+    *,
+    dtype: str,
+    device: str,
+    artifact: str = "public/language_model",
+    **fields: Any,
+) -> Model:
+    """Opens a model of a kind with further fields; see `load_language_model`.
+
+    Messages name the public artifact.
+    """
     if dtype not in BYTES_PER_PARAMETER:
         raise LanguageModelError(
             f"Language model dtype must be one of {', '.join(BYTES_PER_PARAMETER)}, got {dtype!r}."
         )
     source = str(path_or_id)
-    _require_source(source)
-    language_model = LanguageModel(source=source, dtype=dtype, device=_resolve_device(device))
+    _require_source(source, artifact)
+    device = _resolve_device(device)
+    language_model = kind(source=source, dtype=dtype, device=device, **fields)
     _ = language_model.config, language_model.tokenizer
     return language_model
 
 
-def _require_source(source: str) -> None:
+def weights_state(source: str) -> tuple[tuple[str, int, int], ...]:
+    """Names, times of change and sizes of the weights in a folder; nothing of a hub id.
+
+    Other weights in the same place are read anew.
+    """
+    files = sorted(Path(source).glob("*.safetensors")) if Path(source).is_dir() else []
+    states = [(file.name, file.stat()) for file in files]
+    return tuple((name, state.st_mtime_ns, state.st_size) for name, state in states)
+
+
+def _require_source(source: str, artifact: str) -> None:
     """Refuses a missing folder before the hub client turns it into a puzzling message."""
     folder = Path(source)
     if folder.is_dir():
         if (folder / "config.json").is_file():
             return
         raise LanguageModelError(
-            f"Expected a language model in {folder}, found no config.json; materialise "
-            "public/language_model or give a folder in the transformers format."
+            f"Expected a language model in {folder}, found no config.json; materialise {artifact} "
+            "or give a folder in the transformers format."
         )
     looks_like_path = folder.is_absolute() or source.startswith(".") or source.count("/") != 1
     if looks_like_path:
         raise LanguageModelError(
-            f"Expected a language model folder, found nothing at {source}; materialise "
-            "public/language_model, or give a hub id of the form owner/name."
+            f"Expected a language model folder, found nothing at {source}; materialise {artifact}, "
+            "or give a hub id of the form owner/name."
         )
 
 
@@ -209,7 +253,7 @@ def _load_message(source: str, error: Exception) -> str:
         detail = str(error).splitlines()[0]
         return (
             f"Expected a language model in the transformers format in {source}, got: {detail} "
-            "Restore the missing file or materialise public/language_model again."
+            "Restore the missing file or materialise the public model again."
         )
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
         return (
@@ -225,10 +269,9 @@ def _load_message(source: str, error: Exception) -> str:
 def _parameter_count(language_model: LanguageModel) -> int:
     """Counts parameters on the meta device: no memory, no weights read."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        skeleton = AutoModelForCausalLM.from_config(language_model.config)
+        skeleton = language_model._auto_class().from_config(language_model.config)
     return sum(parameter.numel() for parameter in skeleton.parameters())
 
 
@@ -261,3 +304,41 @@ def _memory_message(language_model: LanguageModel, needed: int | None, free: int
         f"{language_model.name} in {language_model.dtype} needs {expected} on "
         f"{language_model.device}{got}; take a smaller model, dtype bfloat16 or another device."
     )
+
+
+def padded(rows: Sequence[Sequence[int]], filler: int) -> "torch.Tensor":
+    """Pads B rows, at least one, on the right to the longest: (B, T) int64, T at least 1."""
+    import torch
+
+    lengths = np.array([len(row) for row in rows])
+    result = np.full((len(rows), max(1, int(lengths.max()))), filler, dtype=np.int64)
+    result[np.arange(result.shape[1]) < lengths[:, None]] = np.concatenate(
+        [np.asarray(row, dtype=np.int64) for row in rows]
+    )
+    return torch.from_numpy(result)
+
+
+def token_losses(logits: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":
+    """Cross-entropy in nats of every token, (B, T) float32; zero where nothing is counted.
+
+    Args:
+        logits: (B, T, V).
+        labels: (B, T) int64, `IGNORED` where nothing is counted.
+    """
+    from torch.nn.functional import cross_entropy
+
+    flat = logits.float().flatten(0, 1)
+    losses = cross_entropy(flat, labels.flatten(), ignore_index=IGNORED, reduction="none")
+    return losses.view(labels.shape)
+
+
+def mean_token_losses(logits: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":
+    """Cross-entropy in nats of each example: the mean over its own tokens, zero without any.
+
+    **Privacy** An example's loss depends on its own tokens alone: it is never divided by the number
+    of tokens of the batch, so that its gradient can be clipped as one record's contribution.
+
+    Returns:
+        (B,), with gradients where the model has them.
+    """
+    return token_losses(logits, labels).sum(1) / (labels != IGNORED).sum(1).clamp(min=1)

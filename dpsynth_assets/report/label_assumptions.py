@@ -83,10 +83,6 @@ EMBEDDED = {
         "the same bits at every place of a pass is tested, on several processors' kernels, and "
         "not proved."
     ),
-    Arithmetic.FLOAT32: (
-        "Records were embedded by {model}, one text a pass on one thread of a CPU: passes of "
-        "one text are assumed to give the same bits each time."
-    ),
     Arithmetic.ONE_A_PASS: (
         "Records were embedded by {model} on {device}, one text a pass: passes of one text are "
         "assumed to give the same bits each time, which rests on the model's libraries and device."

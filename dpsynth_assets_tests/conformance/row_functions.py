@@ -50,7 +50,7 @@ def nearest() -> dict[str, Moved]:
     from dpsynth_assets.clustering import nearest_center
     from dpsynth_assets.methods.cluster_histogram import assign_clusters
     from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
-    from dpsynth_assets.models.topic_model.nearest import nearest_topics
+    from dpsynth_assets.models.topic_model.model import nearest_topics
 
     records, public = near_ties(DIMENSION)
     labels = np.arange(len(records)) % 2
@@ -87,8 +87,7 @@ def nearest() -> dict[str, Moved]:
 
 def topics_at_the_threshold(records: np.ndarray, public: np.ndarray) -> Moved:
     """The threshold is one record's own cosine, so that a last bit decides."""
-    from dpsynth_assets.models.topic_model.model import TopicModel
-    from dpsynth_assets.models.topic_model.nearest import nearest_topics
+    from dpsynth_assets.models.topic_model.model import TopicModel, nearest_topics
     from dpsynth_assets.models.topic_model.settings import TopicModelSettings
 
     found = Moved(rows=0, by=0.0)
@@ -149,7 +148,6 @@ def embeddings() -> dict[str, Moved]:
     from dpsynth_assets.models.text_embedder import TextEmbedder
 
     embedders = {
-        "embeddings, float32": TextEmbedder(quantize=False),
         "embeddings, int8": TextEmbedder(),
         "embeddings, named model": TextEmbedder(model=str(get_model_path())),
     }
@@ -185,17 +183,15 @@ def token_texts(count: int, longest: int) -> list[list[int]]:
 def states() -> dict[str, Moved]:
     import torch
 
-    from dpsynth_assets.models.transformers_decoder.hidden_states import pooled_states
+    from dpsynth_assets.models.decoding.protocol import StateReading
+    from dpsynth_assets.models.transformers_decoder.residual_stream import pooled_states
 
-    texts, found = token_texts(16, 70), {}
+    texts, found, reading = token_texts(16, 70), {}, StateReading((1, 2), begin=[1])
     for kind in (torch.float32, torch.bfloat16):
         model = tiny_llama().to(kind)
 
         def read(order: np.ndarray, model: Any = model) -> np.ndarray:
-            pooled = pooled_states(
-                model, [texts[i] for i in order], [1, 2], begin=[1],
-                pooling="mean", tokens_per_pass=256,
-            )  # fmt: skip
+            pooled = pooled_states(model, [texts[i] for i in order], reading, 256)
             return np.concatenate([pooled[1], pooled[2]], axis=1)
 
         found[f"states, {str(kind).removeprefix('torch.')}"] = moved(
@@ -207,7 +203,7 @@ def states() -> dict[str, Moved]:
 def logits() -> dict[str, Moved]:
     import torch
 
-    from dpsynth_assets.models.exact_decoder import ExactDecoder, LlamaShape
+    from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
     from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 
     model, prompts, steps = tiny_llama(), token_texts(20, 24), 3
@@ -243,7 +239,7 @@ def private_prediction() -> dict[str, Moved]:
         GenerationRules,
         generate_documents,
     )
-    from dpsynth_assets.models.exact_decoder import ExactDecoder, LlamaShape
+    from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
 
     model, prefix, end = tiny_llama(), [5, 6, 7], 1
     prompts = [prefix + text for text in token_texts(20, 20)]

@@ -20,7 +20,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     GenerationRules,
     generate_documents,
 )
-from dpsynth_assets.models.exact_decoder import ExactDecoder, LlamaShape
+from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy import clipping, softmax_draws, sparse_vector
 from dpsynth_assets.privacy.batch_terms import BatchTerms

@@ -1,5 +1,7 @@
 """Rejection sampling keeps places, order and bounds, and tells what it did."""
 
+from types import SimpleNamespace
+
 import polars as pl
 import pytest
 from pydantic import ValidationError
@@ -15,7 +17,7 @@ from dpsynth_assets.methods.rejection_sampling import (
     round_seed,
     write_accepted,
 )
-from dpsynth_assets.models.judging import JudgeError, Verdict
+from dpsynth_assets.models.judging.likelihood_judge import JudgeError, Verdict
 from dpsynth_assets.models.judging.row_rules import RULES
 from dpsynth_assets.releases.published_rows import told_content
 
@@ -183,10 +185,8 @@ def test_a_judge_without_model_text_or_engine_says_what_is_missing():
 
 
 def test_the_datasets_engine_judges_where_none_is_declared():
-    class Engine:
-        name = "given"
-
-    public = PublicInputs(language_model=None, engine=Engine(), public_records=pl.DataFrame())
+    engine = SimpleNamespace(name="given", spent={}, spent_since=lambda _: {})
+    public = PublicInputs(language_model=None, engine=engine, public_records=pl.DataFrame())
     judge = open_judge(RejectionSettings(judge="rubric", min_overall=3), public)
     assert judge.facts["judge_model"] == "given"
     assert judge.facts["threshold_overall"] == 3

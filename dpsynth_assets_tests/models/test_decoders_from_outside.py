@@ -8,7 +8,7 @@ from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.private_prediction import preconditions
 from dpsynth_assets.models.decoding import open_decoder, opening
-from dpsynth_assets.models.engines import EngineError, Sampling
+from dpsynth_assets.models.engines import EngineError, Provenance, Sampling
 from dpsynth_assets.models.engines.opening import close_engines, open_engine
 
 MODULE = """
@@ -50,14 +50,23 @@ def installed(tmp_path, monkeypatch):
 
 def test_it_writes_where_a_dataset_file_names_it(toy_model):
     engine = open_engine(EngineSpec(kind="counting", batch_rows=2), language_model=toy_model)
-    written = engine.generate([[20], [100, 10], [20]], Sampling(max_new_tokens=(3, 5, 2)))
+    prompts, sampling = [[20], [100, 10], [20]], Sampling(max_new_tokens=(3, 5, 2))
+    written = engine.generate(prompts, sampling, provenance=Provenance.PUBLIC)
     tokens = [each.token_ids for each in written]
     assert tokens == [(21, 22, 23), (11, 12, 13, 14, 15), (21, 22)]
     with pytest.raises(EngineError, match="Expected a decoder that shows hidden states"):
-        engine.hidden_states(["a"], [0])
+        engine.hidden_states(["a"], [0], provenance=Provenance.PUBLIC)
 
 
-def test_no_record_is_given_to_a_decoder_that_does_not_say_where_prompts_go(toy_model):
+@pytest.mark.parametrize("stated", [{}, {"provenance": Provenance.PRIVATE}])
+def test_no_record_is_given_to_a_decoder_that_does_not_say_where_prompts_go(toy_model, stated):
+    engine = open_engine(EngineSpec(kind="counting"), language_model=toy_model)
+    for reads in (
+        lambda: engine.generate([[20]], Sampling(max_new_tokens=1), **stated),
+        lambda: engine.hidden_states(["a"], [0], **stated),
+    ):
+        with pytest.raises(EngineError, match="private ones: whoever runs it would read them"):
+            reads()
     with pytest.raises(ValueError, match=r"states Capability.PRIVATE_TEXT.*got CountingDecoder"):
         preconditions._require_private_reading(open_decoder("counting", toy_model))
 

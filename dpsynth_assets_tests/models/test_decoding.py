@@ -13,12 +13,11 @@ from transformers import (
 )
 
 from dpsynth_assets.models.decoding import attention_limit, public_prefix, sample_documents
-from dpsynth_assets.models.decoding.loop import WritingRules
-from dpsynth_assets.models.decoding.prefixes import prefix_groups
-from dpsynth_assets.models.decoding.writing import written_tokens
+from dpsynth_assets.models.decoding.protocol import prefix_groups
+from dpsynth_assets.models.decoding.writing import WritingRules, written_tokens
 from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.transformers_decoder.cached_attention import grouped_queries
-from dpsynth_assets.models.transformers_decoder.cuda_graphs import CapturedPasses
+from dpsynth_assets.models.transformers_decoder.contexts import CapturedPasses
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 
 VOCABULARY = 61
@@ -142,22 +141,6 @@ def logits_after_three_tokens(model, prompts, row):
     return logits[row]
 
 
-def test_a_mate_of_greatest_length_changes_no_pass_shape(llama, monkeypatch):
-    seen = []
-    forward = type(llama.base_model).forward
-
-    def spy(self, *args, **kwargs):
-        seen.append(tuple(kwargs["input_ids"].shape))
-        return forward(self, *args, **kwargs)
-
-    monkeypatch.setattr(type(llama.base_model), "forward", spy)
-    packed(llama, [[2, 3]] * 5, rows_per_prefill=4)
-    short = list(seen)
-    seen.clear()
-    packed(llama, [[2, 3]] * 4 + [[2] * COLUMNS], rows_per_prefill=4)
-    assert seen == short == [(4, COLUMNS)] * 2
-
-
 @pytest.mark.parametrize("kept", [[3, 20, 49], [1], list(range(1, 50)), [0, 48, 49]])
 def test_dropped_rows_leave_the_others_logits_as_they_were(llama, kept):
     prompts = random_prompts(50, seed=5)
@@ -236,12 +219,6 @@ def test_cold_sampling_follows_the_greedy_path(llama):
                 break
             greedy.append(token)
         assert document.tokens == greedy
-
-
-def test_a_tiny_nucleus_is_greedy_at_any_temperature(llama):
-    prompts = random_prompts(6, seed=2)
-    hot = sample(llama, prompts, temperature=3.0, top_p=1e-6)
-    assert hot == sample(llama, prompts, temperature=1e-4)
 
 
 def test_each_document_keeps_its_own_limit_and_zero_writes_nothing(llama):
@@ -379,7 +356,17 @@ def test_a_row_with_a_shared_prefix_does_not_depend_on_mates(llama):
     assert torch.equal(first(prompts[::-1])[-1], alone)
 
 
-def test_a_shared_prefix_is_read_once(llama, monkeypatch):
+@pytest.mark.parametrize(
+    ("prompts", "prefixes", "passes"),
+    [
+        ([[2, 3]] * 5, (), [(4, COLUMNS)] * 2),
+        ([[2, 3]] * 4 + [[2] * COLUMNS], (), [(4, COLUMNS)] * 2),  # the longest moves no shape
+        ([[*PREFIXES[0], 2]] * 6, PREFIXES, [(1, 5)] + [(4, COLUMNS - 5)] * 2),  # read once
+    ],
+)
+def test_passes_have_public_shapes_and_read_a_shared_prefix_once(
+    llama, monkeypatch, prompts, prefixes, passes
+):
     seen = []
     forward = type(llama.base_model).forward
 
@@ -388,8 +375,8 @@ def test_a_shared_prefix_is_read_once(llama, monkeypatch):
         return forward(self, *args, **kwargs)
 
     monkeypatch.setattr(type(llama.base_model), "forward", spy)
-    packed(llama, [[*PREFIXES[0], 2]] * 6, public_prefixes=PREFIXES, rows_per_prefill=4)
-    assert seen == [(1, 5), (4, COLUMNS - 5), (4, COLUMNS - 5)]
+    packed(llama, prompts, public_prefixes=prefixes, rows_per_prefill=4)
+    assert seen == passes
 
 
 def test_each_prompt_takes_the_longest_prefix_it_begins_with():

@@ -12,10 +12,6 @@ from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig
 
 from dpsynth_assets.models.decoding.protocol import Reading
 from dpsynth_assets.models.exact_decoder import (
-    ExactContexts,
-    ExactDecoder,
-    ExactDecoderError,
-    LlamaShape,
     attention,
     integer_products,
     opening,
@@ -23,11 +19,13 @@ from dpsynth_assets.models.exact_decoder import (
 from dpsynth_assets.models.exact_decoder.attention import (
     MOST_COLUMNS,
     WEIGHT_TOTAL,
+    KeyValueCache,
     Window,
     attend,
     query_limit,
 )
-from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
+from dpsynth_assets.models.exact_decoder.contexts import ExactContexts
+from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder
 from dpsynth_assets.models.exact_decoder.integer_products import (
     EXACT_INTEGERS,
     KERNELS,
@@ -39,7 +37,11 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     quantized_weight,
 )
 from dpsynth_assets.models.exact_decoder.opening import read_decoder
-from dpsynth_assets.models.exact_decoder.shapes import computes_folder
+from dpsynth_assets.models.exact_decoder.shapes import (
+    ExactDecoderError,
+    LlamaShape,
+    computes_folder,
+)
 
 VOCABULARY, COLUMNS, NEW, ROWS = 131, 24, 6, 19
 CONFIG = LlamaConfig(

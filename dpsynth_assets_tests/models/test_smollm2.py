@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGUFWriter
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.models import smollm2
-from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
+from dpsynth_assets.models.exact_decoder.attention import KeyValueCache
 from dpsynth_assets.models.exact_decoder.decoder import Pack
-from dpsynth_assets.models.exact_decoder.opening import TEXTS, calibration_ids, read_decoder
-from dpsynth_assets.models.gguf_checkpoint import write_llama_folder
+from dpsynth_assets.models.exact_decoder.opening import calibration_ids, read_decoder
 from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
+from dpsynth_assets.models.smollm2 import write_llama_folder
 from dpsynth_assets.privacy.cpu_threads import run_alone
 from dpsynth_assets.public_base.making import language_model_manifest
 
@@ -92,22 +91,6 @@ def test_a_folder_holds_model_tokenizer_and_chat_template(tmp_path):
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|im_start|>", "<|im_end|>")
     assert language_model.encode("<|im_end|>") != [2]
     assert tokenizer.apply_chat_template([{"role": "user", "content": "b"}], tokenize=False) == "b"
-
-
-def test_the_folder_is_opened_by_peft_as_by_transformers(tmp_path):
-    peft = pytest.importorskip("peft")
-    write_gguf(tmp_path / "tiny.gguf")
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    write_llama_folder(tmp_path / "tiny.gguf", folder)
-    base = AutoModelForCausalLM.from_pretrained(folder)
-    ids = torch.tensor([AutoTokenizer.from_pretrained(folder)("b a12").input_ids])
-    plain = base(ids).logits
-    adapted = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", r=2))
-    torch.testing.assert_close(adapted(ids).logits, plain)  # an adapter begins at zero
-    adapted.save_pretrained(tmp_path / "adapter")
-    again = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")
-    torch.testing.assert_close(again(ids).logits, plain)
 
 
 def test_queries_and_keys_are_rotated_by_halves(tmp_path):
@@ -221,20 +204,3 @@ def test_eight_bits_cost_little_on_public_text(exact):
         losses.append((own, mean_loss(language_model.model(ids[None]).logits[0], ids)))
     eight_bit, float32 = np.mean(losses, axis=0)
     assert np.exp(eight_bit - float32) < 1.04  # 1.02 over tens of thousands of tokens
-
-
-@needs_wheel
-@pytest.mark.slow
-def test_a_rows_logits_do_not_depend_on_other_rows(exact):
-    decoder, language_model = exact
-    prompts = [language_model.encode(text)[: 7 + 11 * row] for row, text in enumerate(TEXTS)]
-
-    def first(rows):
-        contexts = decoder.open([prompts[row] for row in rows], prompt_columns=64, max_new_tokens=4)
-        zeros = torch.zeros(len(rows), dtype=torch.long)
-        contexts.next_logits(zeros, zeros)
-        return contexts.next_logits(zeros + 17, zeros + 1)
-
-    together = first(range(len(prompts)))
-    assert torch.equal(first([3, 0, 2]), together[[3, 0, 2]])
-    assert torch.equal(first([4])[0], together[4])

@@ -20,7 +20,7 @@ from dpsynth_assets.methods.fine_tuning.config import (
 from dpsynth_assets.methods.fine_tuning.split_training import StepOfPart, training_examples
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.models.fine_tuning import CheckpointFolders, FineTuningSettings
+from dpsynth_assets.models.fine_tuning import FineTuningSettings
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.assets.release_asset import release_asset
 from dpsynth_assets.orchestration.resources.stores import (
@@ -35,6 +35,7 @@ from dpsynth_assets.sensitive.sealing import HEADER
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError, keeping
 from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
+from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.fine_tuning import conftest as toys
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, declared
 from dpsynth_assets_tests.parts.training_tasks import RECORDS, Many, Marks, Watched
@@ -224,7 +225,7 @@ def test_an_error_of_a_worker_quotes_no_record(tmp_path, store, watched, capfd):
     assert SECRET not in told
 
 
-SETTINGS = FineTuningSettings(learning_rate=1.0, products=Products.FLOAT64, threads=1)
+SETTINGS = FineTuningSettings(learning_rate=1.0, products=Products.FLOAT64)
 
 
 def drawn_in(parts, steps, chance):

@@ -36,7 +36,7 @@ KEPT = {
     # The planted bug itself.
     ("attacks/audits/ledger_rules.py", "bound"),
     # A constant of layer norms.
-    ("models/gguf_checkpoint.py", "fields['llama.attention.layer_norm_rms_epsilon']"),
+    ("models/smollm2.py", "fields['llama.attention.layer_norm_rms_epsilon']"),
     # Ratios, scores, seconds, clip bounds of public text: no bound is read off them.
     ("attacks/audits/gradients.py", "1 / setting.sampling_probability"),
     ("cli/pricing/tokens.py", "result['svt_share']"),

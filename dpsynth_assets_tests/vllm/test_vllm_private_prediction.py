@@ -422,18 +422,6 @@ def test_a_pass_without_contexts_costs_nothing(decoder):
     contexts.keep(nothing)
 
 
-@pytest.mark.parametrize(
-    ("prompts", "columns", "message"),
-    [([[]], 10, "prompts of 1"), ([[5] * 11], 10, "prompts of 1"), ([[5]], 10_000, "attention")],
-)
-def test_prompts_that_do_not_fit_are_refused_without_a_token_of_them(
-    decoder, prompts, columns, message
-):
-    with pytest.raises(ValueError, match=message) as refused:
-        served(decoder, prompts, columns, 5)
-    assert "\n" not in str(refused.value)
-
-
 def test_more_contexts_than_there_is_room_for_are_refused_and_none_is_counted(decoder):
     with pytest.raises(VllmDecoderError, match="has room for, got more") as refused:
         served(decoder, prompts_of([(0, 4)] * (ROWS + 1)), 10, 5)
@@ -462,15 +450,6 @@ def test_a_cache_smaller_than_a_pass_is_refused_before_a_charge(
     with pytest.raises(VllmDecoderError, match="tokens of keys and values") as refused:
         plan.stages[0].check(inputs(language_model, texts)[1])
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
-def test_rounding_is_never_free(name, language_model, texts, opened_small):
-    method, plan = planned(name, "vllm", logit_slack=0.0)
-    assert re.match("Expected logit_slack > 0 with decoder: transformers or vllm", plan.refusal)
-    _, public = inputs(language_model, texts)
-    with pytest.raises(ValueError, match="Expected logit_slack > 0"):
-        method.stages()[0].check(public)
 
 
 def test_a_model_that_vllm_cannot_load_gives_one_line(language_model, tmp_path):

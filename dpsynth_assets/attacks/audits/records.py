@@ -22,7 +22,7 @@ from dpsynth_assets.attacks.row_invariance import Moved, RowFunction, moved, nea
 from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.models.text_embedder import TextEmbedder
-from dpsynth_assets.models.topic_model.nearest import nearest_topics
+from dpsynth_assets.models.topic_model.model import nearest_topics
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.histogram import l2_sensitivity
 from dpsynth_assets.privacy.lattice import Lattice

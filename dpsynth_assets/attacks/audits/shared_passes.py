@@ -20,8 +20,9 @@ from dpsynth_assets.attacks.audits.gradients import one_step
 from dpsynth_assets.attacks.audits.logit_slack import random_llama
 from dpsynth_assets.attacks.audits.token_draws import extreme_row, mean_scores
 from dpsynth_assets.attacks.row_invariance import moved
+from dpsynth_assets.models.decoding.protocol import StateReading
 from dpsynth_assets.models.engines.protocol import Provenance
-from dpsynth_assets.models.transformers_decoder.hidden_states import pooled_states
+from dpsynth_assets.models.transformers_decoder.residual_stream import pooled_states
 from dpsynth_assets.privacy.batch_terms import BatchTerms, pass_rows, row_key
 from dpsynth_assets.privacy.per_example import (
     GRADIENT_SLACK,
@@ -112,11 +113,8 @@ def _moved_states(provenance: Provenance) -> Finding:
             found = pooled_states(
                 model,
                 [texts[index] for index in chosen],
-                (0, 1),
-                begin=(),
-                pooling="mean",
+                StateReading((0, 1), provenance=provenance),
                 tokens_per_pass=128,
-                provenance=provenance,
             )
             return np.concatenate([found[0], found[1]], axis=1)
 

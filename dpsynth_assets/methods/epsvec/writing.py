@@ -14,14 +14,7 @@ from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.methods.rejection_sampling import RowFilter, round_seed, write_accepted
 from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.methods.stages import SyntheticCorpus
-from dpsynth_assets.models.engines import (
-    Engine,
-    Generation,
-    Provenance,
-    Sampling,
-    SteeredEngine,
-)
-from dpsynth_assets.models.engines.usage import counted, counted_since
+from dpsynth_assets.models.engines import Engine, Generation, Provenance, Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +87,7 @@ class Writer:
         return Provenance.RELEASED if self.shots.noisy else Provenance.PUBLIC
 
     @contextmanager
-    def _steered(self, label: int) -> Iterator[SteeredEngine]:
+    def _steered(self, label: int) -> Iterator[Engine]:
         if self.vectors is None:
             yield self.engine
             return
@@ -207,7 +200,7 @@ def write_corpus(
     """
     import polars as pl
 
-    before, read = counted(writer.engine), writer.scaffold.read
+    before, read = writer.engine.spent, writer.scaffold.read
     made, judged = write_accepted(writer, kept, rows, progress, text_of=read)
     written = [(row, each) for row, each in enumerate(made) if each is not None]
     labels = [writer.labels[writer.label_of(row)] for row, _ in written]
@@ -220,7 +213,7 @@ def write_corpus(
         "rows": frame.height,
         "ended_by_the_model": round(sum(finished) / max(1, len(finished)), 4),
         "engine": writer.engine.name,
-        **counted_since(writer.engine, before),
+        **writer.engine.spent_since(before),
         **judged,
     }
     return SyntheticCorpus(rows=frame, facts=facts)  # [epsvec A2:L10]

@@ -3,6 +3,7 @@
 from typing import Any
 
 from dpsynth_assets.datasets import LABEL_SEPARATOR
+from dpsynth_assets.datasets.engine import DEFAULT_DECODER
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.engine_api import EngineApi
@@ -32,7 +33,7 @@ def open_api(
         if public.language_model is None:
             raise ValueError("Expected the public language model, got none. Materialise it first.")
         texts = dict(zip(terms.labels, terms.label_texts, strict=True))
-        kind = terms.language_model.writes_by if terms.language_model else "transformers"
+        kind = terms.language_model.writes_by if terms.language_model else DEFAULT_DECODER
         return PublicModelApi(public.language_model, texts, config, kind=kind, form=form)
     if public.engine is None:
         raise ValueError("Expected the engine of the dataset file, got none. Declare engine.")

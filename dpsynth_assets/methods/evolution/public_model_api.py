@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpsynth_assets.datasets.engine import DEFAULT_DECODER
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
 from dpsynth_assets.methods.evolution.text_api import ShareCallback
 from dpsynth_assets.methods.text_form import FREE, TextForm
@@ -38,7 +39,7 @@ class PublicModelApi:
         label_texts: Mapping[str, str],
         config: EvolutionConfig,
         *,
-        kind: str = "transformers",
+        kind: str = DEFAULT_DECODER,
         form: TextForm = FREE,
     ) -> None:
         self.language_model = language_model

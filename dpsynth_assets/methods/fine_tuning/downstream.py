@@ -41,11 +41,11 @@ from dpsynth_assets.models.label_classifier import (
 )
 from dpsynth_assets.models.next_word_model import (
     NextWordSettings,
+    PublicWordPieces,
     encode_texts,
     new_next_word_model,
     save_next_word_model,
 )
-from dpsynth_assets.models.public_word_pieces import PublicWordPieces
 from dpsynth_assets.privacy.release import Release
 
 STAGE = "downstream_model"

@@ -14,16 +14,17 @@ from dpsynth_assets.methods.stages import MethodPlan, Stage
 from dpsynth_assets.methods.text_form import SCHEMA, TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import (
+    MINIMUM_EXAMPLES,
     ExampleLoss,
     FineTuningFacts,
     FineTuningSettings,
     SplitExamples,
     fine_tune_privately,
     kept_learning_rate,
+    mean_loss,
     public_learning_rate,
     refuse_untrainable,
 )
-from dpsynth_assets.models.fine_tuning.learning_rate import MINIMUM_EXAMPLES, mean_loss
 from dpsynth_assets.privacy.cpu_threads import LARGE
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.guarantees import GRADIENTS
@@ -233,7 +234,7 @@ class _Run:
 
     def _rehearse(self, progress: ProgressCallback) -> float:
         """Finds the best rate of some short runs on public text, under the planned noise."""
-        found = public_learning_rate(
+        return public_learning_rate(
             self.start.model,
             self.start.public_examples,
             self.start.loss,
@@ -243,7 +244,6 @@ class _Run:
             steps=min(self.config.steps, 50),
             progress=lambda _, message: progress(0.0, message),
         )
-        return found.learning_rate
 
     def _rehearsal_key(self) -> dict[str, Any]:
         """Lists what a rehearsal depends on: nothing a resumed run may set otherwise."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.engine import DEFAULT_DECODER, EngineSpec
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.models.conditional_generator import (
@@ -24,7 +24,7 @@ from dpsynth_assets.models.engines.opening import serving
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 
-PACKED_DECODER = "transformers"
+PACKED_DECODER = DEFAULT_DECODER
 """What writes where no engine can: the packed decoder of this process."""
 
 

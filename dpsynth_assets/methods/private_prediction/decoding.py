@@ -5,6 +5,7 @@ Both are declared; plans and charges name them.
 
 from typing import Any
 
+from dpsynth_assets.datasets.engine import DEFAULT_DECODER
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.private_prediction.measured_slack import (
     NO_SLACK,
@@ -33,13 +34,14 @@ def decoder_of(terms: CohortTerms, language_model: Any) -> Decoder:
 
 
 def _kind(terms: CohortTerms) -> str:
-    return "transformers" if terms.language_model is None else terms.language_model.decodes_by
+    model = terms.language_model
+    return DEFAULT_DECODER if model is None else model.decodes_by
 
 
 def decoder_parameters(terms: CohortTerms) -> dict[str, str]:
     """Parameters that say in plan, charge and label what decodes; none for transformers."""
     kind = _kind(terms)
-    return {} if kind == "transformers" else {DECODER: kind}
+    return {} if kind == DEFAULT_DECODER else {DECODER: kind}
 
 
 def constraint_of(terms: CohortTerms, language_model: Any) -> JsonConstraint | None:

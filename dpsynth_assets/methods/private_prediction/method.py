@@ -56,8 +56,8 @@ from dpsynth_assets.methods.stages import (
 from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
-from dpsynth_assets.models.declared_vocabulary import declared_vocabulary
 from dpsynth_assets.models.decoding.writing import ROWS_TOGETHER
+from dpsynth_assets.models.smollm2 import declared_vocabulary
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.events import Event

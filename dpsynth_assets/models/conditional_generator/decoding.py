@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.decoding import Contexts, attention_limit
-from dpsynth_assets.models.decoding.loop import WritingRules, write_rows
 from dpsynth_assets.models.decoding.token_draws import uniforms
+from dpsynth_assets.models.decoding.writing import WritingRules, write_rows
 from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.cpu_threads import one_thread_each, useful_threads

@@ -1,23 +1,73 @@
-"""Turns (condition, document) pairs into token ids, for encoder-decoders and decoder-only models.
+"""Conditions and documents as text and as token ids, for encoder-decoders and decoder-only models.
+
+A condition is free-text aspects, one a line (`Document Type: ...`, `Label: ...` where a label has a
+text, `Keywords: a, b, c`; any of them in this order, or none), or words in a prompt, so that a
+decoder-only generator starts where other methods ask it for a text.
 
 Special tokens stand where the checkpoint's own tokenizer puts them; text never yields one, so a
 document that contains an end token's characters cannot close itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.decoding import attention_limit
-from dpsynth_assets.models.language_model import LanguageModel, LanguageModelError
+from dpsynth_assets.models.language_model import IGNORED, LanguageModel, LanguageModelError, padded
+from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
 
 if TYPE_CHECKING:
     import torch
 
-IGNORED = -100
-"""Label of a position that no loss counts: padding, condition, tokens that are always the same."""
 PREFIX_SEPARATOR = "\n\n"
 """Separator of condition and document where one prompt holds both."""
+DOCUMENT_TYPE, LABEL, KEYWORDS = "Document Type", "Label", "Keywords"
+
+KEYWORDS_IN_PROMPT = 4
+"""Keywords of a topic that a prompt names: the first ones say the topic, each more is a token or
+two of every record's pass."""
+
+NO_LABEL = "text"
+"""Stands in a label's place where there is none."""
+
+LONGEST_PROMPT = 4096
+"""Room for a prompt in a model without a bound of its own."""
+
+
+def condition_text(
+    keywords: Sequence[str], document_type: str | None = None, label_text: str | None = None
+) -> str:
+    """Writes a condition.
+
+    Args:
+        keywords: Words or phrases in order of importance; none for a condition without them, as a
+            document outside all topics has.
+        document_type: What kind of text, e.g. `news`; empty or None leaves the line out.
+        label_text: The label as it reads in text; empty or None leaves the line out.
+
+    **Source**: Tan et al. 2025, section 3.3: in fine-tuning, the ten keywords of the document's
+    topic, and the document type where one is known. The label line is ours.
+    """
+    return aspects_text(
+        {DOCUMENT_TYPE: document_type or "", LABEL: label_text or "", KEYWORDS: ", ".join(keywords)}
+    )
+
+
+def aspects_text(aspects: Mapping[str, str]) -> str:
+    """Writes named aspects one a line, each value on that line; empty values are left out."""
+    lines = ((name, " ".join(value.split())) for name, value in aspects.items())
+    return "\n".join(f"{name}: {value}" for name, value in lines if value)
+
+
+def prompt_condition(label_text: str, keywords: Sequence[str]) -> str:
+    """Writes what a prompt says of a document in its label's place.
+
+    Args:
+        label_text: The label as it reads in text; may be empty.
+        keywords: Words of the document's topic in order of importance; may be none.
+    """
+    name = label_text or NO_LABEL
+    return f"{name} about {', '.join(keywords[:KEYWORDS_IN_PROMPT])}" if keywords else name
 
 
 @dataclass(frozen=True)
@@ -32,24 +82,10 @@ class PairBatch:
     inputs: "dict[str, torch.Tensor]" = field(repr=False)
     labels: "torch.Tensor" = field(repr=False)
 
-    def __len__(self) -> int:
-        """Number of pairs B."""
-        return len(self.labels)
-
     def to(self, device: Any) -> "PairBatch":
         """Moves all tensors to a device."""
         moved = {name: tensor.to(device) for name, tensor in self.inputs.items()}
         return PairBatch(moved, self.labels.to(device))
-
-    def take(self, rows: Any) -> "PairBatch":
-        """Selects pairs by slice or index tensor; the padding stays."""
-        chosen = {name: tensor[rows] for name, tensor in self.inputs.items()}
-        return PairBatch(chosen, self.labels[rows])
-
-    def split(self, rows: int) -> "Iterator[PairBatch]":
-        """Cuts into micro-batches of at most `rows` pairs."""
-        for start in range(0, len(self), rows):
-            yield self.take(slice(start, start + rows))
 
 
 @dataclass(frozen=True)
@@ -142,11 +178,9 @@ class PairEncoder:
         found = self.condition_ids(distinct, bound - len(self.prefix))
         return {text: [*self.prefix, *ids] for text, ids in zip(distinct, found, strict=True)}
 
-    def document_ids(
-        self, documents: Sequence[str], max_tokens: int, condition_tokens: int | None = None
-    ) -> list[list[int]]:
+    def document_ids(self, documents: Sequence[str], max_tokens: int) -> list[list[int]]:
         """Tokens of each document and the end token; a document that is cut has no end token."""
-        bound, end = self.document_bound(max_tokens, condition_tokens), self.end_token_id
+        bound, end = self.document_bound(max_tokens), self.end_token_id
         return [[*ids, end][:bound] for ids in self.checkpoint.encode_all(documents)]
 
     def document_text(self, ids: Sequence[int]) -> str:
@@ -158,13 +192,10 @@ class PairEncoder:
         """Texts that end a document, beside the end token: none."""
         return ()
 
-    def document_bound(self, max_tokens: int, condition_tokens: int | None = None) -> int:
+    def document_bound(self, max_tokens: int) -> int:
         """At most `max_tokens`, and no more than the model has positions for, whatever the texts.
 
-        Args:
-            max_tokens: What the caller asks for.
-            condition_tokens: Conditions are cut to this; a decoder-only model reads both in one
-                row. None for the encoder's own bound.
+        A decoder-only model reads condition and document in one row.
 
         Raises:
             LanguageModelError: The longest condition leaves no room for a document.
@@ -177,9 +208,7 @@ class PairEncoder:
             taken = len(self.start) - 1
         else:
             positions = attention_limit(self.checkpoint.config)
-            taken = max(
-                condition_tokens or self.condition_tokens, len(self.condition_ids([""], 0)[0])
-            )
+            taken = max(self.condition_tokens, len(self.condition_ids([""], 0)[0]))
         if positions is None:
             return max_tokens
         if positions <= taken:
@@ -188,34 +217,6 @@ class PairEncoder:
                 f"{self.checkpoint.name}, got {positions} positions. Take a model with more."
             )
         return min(max_tokens, int(positions) - taken)
-
-    def batch(
-        self,
-        conditions: Sequence[str],
-        documents: Sequence[str],
-        max_condition_tokens: int,
-        max_document_tokens: int,
-    ) -> PairBatch:
-        """Encodes and pads B pairs.
-
-        Args:
-            conditions: B condition texts; an empty one is allowed.
-            documents: B documents.
-            max_condition_tokens: Conditions are cut to this, special tokens included.
-            max_document_tokens: Documents are cut to this, end token included.
-
-        Raises:
-            ValueError: The lists differ in length or are empty.
-        """
-        if len(conditions) != len(documents) or not documents:
-            raise ValueError(
-                f"Expected as many conditions as documents, at least one, got {len(conditions)} "
-                f"and {len(documents)}; give condition_text(()) where there is no condition."
-            )
-        return self.pad(
-            self.condition_ids(conditions, max_condition_tokens),
-            self.document_ids(documents, max_document_tokens, max_condition_tokens),
-        )
 
     def pad(
         self, conditions: Sequence[Sequence[int]], documents: Sequence[Sequence[int]]
@@ -234,11 +235,11 @@ class PairEncoder:
         ignored = [IGNORED] * (len(self.start) - 1)
         written = [[*self.start, *ids[:-1]] for ids in documents]
         inputs = {
-            "input_ids": _padded(conditions, self.pad_token_id),
-            "attention_mask": _padded([[1] * len(ids) for ids in conditions], 0),
-            "decoder_input_ids": _padded(written, self.pad_token_id),
+            "input_ids": padded(conditions, self.pad_token_id),
+            "attention_mask": padded([[1] * len(ids) for ids in conditions], 0),
+            "decoder_input_ids": padded(written, self.pad_token_id),
         }
-        return PairBatch(inputs, _padded([[*ignored, *ids] for ids in documents], IGNORED))
+        return PairBatch(inputs, padded([[*ignored, *ids] for ids in documents], IGNORED))
 
     def _one_row(
         self, conditions: Sequence[Sequence[int]], documents: Sequence[Sequence[int]]
@@ -248,10 +249,60 @@ class PairEncoder:
         rows = [[*condition, *document[:-1]] for condition, document in pairs]
         labels = [[IGNORED] * (len(condition) - 1) + list(ids) for condition, ids in pairs]
         inputs = {
-            "input_ids": _padded(rows, self.pad_token_id),
-            "attention_mask": _padded([[1] * len(ids) for ids in rows], 0),
+            "input_ids": padded(rows, self.pad_token_id),
+            "attention_mask": padded([[1] * len(ids) for ids in rows], 0),
         }
-        return PairBatch(inputs, _padded(labels, IGNORED))
+        return PairBatch(inputs, padded(labels, IGNORED))
+
+
+@dataclass(frozen=True)
+class PromptedEncoder(PairEncoder):
+    """Tokens of prompts and of the documents that follow them, for a decoder-only model.
+
+    Attributes:
+        prompted: The checkpoint's tokens in the declared or default templates.
+
+    **Privacy** A document's tokens are a function of its text alone, and where they are cut follows
+    from public settings.
+    """
+
+    prompted: PromptedModel = field(kw_only=True)
+
+    @classmethod
+    def of(cls, checkpoint: LanguageModel, templates: PromptTemplates) -> "PromptedEncoder":
+        """Encodes for a checkpoint; half of its positions are room for the prompt.
+
+        Raises:
+            ValueError: The declared end of a text is not one token of this model.
+        """
+        positions = attention_limit(checkpoint.config)
+        room = LONGEST_PROMPT if positions is None else positions // 2
+        prompted = PromptedModel(checkpoint, templates)
+        return cls(checkpoint, False, (), (), (), room, prompted=prompted)
+
+    @property
+    def end_token_id(self) -> int:
+        """The token that ends a document: the end of a line, unless prompts declare another."""
+        return self.prompted.end_token_id
+
+    def condition_ids(self, conditions: Sequence[str], max_tokens: int) -> list[list[int]]:
+        """Tokens of each prompt without examples; one that is too long loses its beginning."""
+        found = [self.prompted.prompt_ids(condition, [], 1) for condition in conditions]
+        return [ids[max(0, len(ids) - max_tokens) :] for ids in found]
+
+    def document_ids(self, documents: Sequence[str], max_tokens: int) -> list[list[int]]:
+        """Tokens of each document, its closing and the end token; a cut document has no end."""
+        bound = self.document_bound(max_tokens)
+        return [self.prompted.document_ids(text)[:bound] for text in documents]
+
+    def document_text(self, ids: Sequence[int]) -> str:
+        """Text of a generated document, without its closing."""
+        return self.prompted.read_text(ids)[0]
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """The end of a line, which other tokens than the end token may hold."""
+        return ("\n",) if self.prompted.ends_with_line else ()
 
 
 def _special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -272,16 +323,3 @@ def _decoder_start(checkpoint: LanguageModel, before: tuple[int, ...]) -> tuple[
             else (tokenizer.eos_token_id)
         )
     return before if before and before[0] == start else (int(start), *before)
-
-
-def _padded(rows: Sequence[Sequence[int]], filler: int) -> "torch.Tensor":
-    """int64 (B, longest row), filled up on the right."""
-    import numpy as np
-    import torch
-
-    lengths = np.array([len(row) for row in rows])
-    result = np.full((len(rows), int(lengths.max())), filler, dtype=np.int64)
-    result[np.arange(result.shape[1]) < lengths[:, None]] = np.concatenate(
-        [np.asarray(row, dtype=np.int64) for row in rows]
-    )
-    return torch.from_numpy(result)

@@ -9,17 +9,10 @@ L layers, d width.
 
 from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint
 from dpsynth_assets.models.decoding.opening import open_decoder
-from dpsynth_assets.models.decoding.prefixes import public_prefix
-from dpsynth_assets.models.decoding.protocol import Contexts, Decoder, attention_limit
+from dpsynth_assets.models.decoding.protocol import (
+    Contexts,
+    Decoder,
+    attention_limit,
+    public_prefix,
+)
 from dpsynth_assets.models.decoding.writing import sample_documents
-
-__all__ = [
-    "ConstrainedText",
-    "Contexts",
-    "Decoder",
-    "JsonConstraint",
-    "attention_limit",
-    "open_decoder",
-    "public_prefix",
-    "sample_documents",
-]

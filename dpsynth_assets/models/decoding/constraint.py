@@ -165,8 +165,7 @@ class ConstrainedText:
         return [token for token in known if self._matcher.validate_tokens([token]) == 1]
 
     def _spelling(self, token: int) -> bytes:
-        spelling: bytes = self._tokens.decode_bytes([token])
-        return spelling
+        return self._tokens.decode_bytes([token])
 
     def take(self, token: int) -> None:
         """Appends a token; after the end token no other.

@@ -15,11 +15,24 @@ if TYPE_CHECKING:
 Opens = Callable[[Any, "EngineSpec | None"], Decoder]
 """(language model, what the dataset's engine declares or None) -> its decoder."""
 
+DEFAULT = "transformers"
+"""The kind that decodes any model."""
 _OWN = {
     "exact": "dpsynth_assets.models.exact_decoder.opening:opened_decoder",
-    "transformers": "dpsynth_assets.models.transformers_decoder.decoder:opened_decoder",
+    DEFAULT: "dpsynth_assets.models.transformers_decoder.decoder:opened_decoder",
     "vllm": "dpsynth_assets.models.vllm_decoder.opening:opened_decoder",
 }
+_OWN_ENGINES = {
+    "openai": "dpsynth_assets.models.engines.openai_endpoint:opened_engine",
+    "vllm": "dpsynth_assets.models.vllm_decoder.engine:opened_engine",
+}
+_ENGINE = "dpsynth_assets.models.engines.decoder_engine:opened_engine"
+"""What writes with a decoder that has no engine of its own."""
+
+
+def engine_of(kind: str) -> str:
+    """Name of what opens the engine of a kind: (language model or None, `EngineSpec`) -> engine."""
+    return _OWN_ENGINES.get(kind, _ENGINE)
 
 
 def open_decoder(kind: str, language_model: Any, spec: "EngineSpec | None" = None) -> Decoder:
@@ -44,7 +57,7 @@ def kind_for_folder(kind: str, folder: Path) -> str:
     """The kind itself, or transformers where that one does not compute a folder's model."""
     from dpsynth_assets.models.exact_decoder.shapes import computes_folder
 
-    return "transformers" if kind == "exact" and not computes_folder(folder) else kind
+    return DEFAULT if kind == "exact" and not computes_folder(folder) else kind
 
 
 @cache

@@ -4,8 +4,9 @@ Private prediction and engines decode through it alone; which model computes is 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -17,10 +18,34 @@ from dpsynth_assets.models.engines.protocol import (
     Provenance,
     ShareCallback,
 )
-from dpsynth_assets.models.token_counts import COUNTS
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass
+class TokenCounts:
+    """Numbers of tokens.
+
+    Attributes:
+        read: Tokens of prompts and of texts that were read.
+        written: Rows of all decoding steps: a token each.
+    """
+
+    read: int = 0
+    written: int = 0
+
+    def since(self, earlier: "TokenCounts") -> "TokenCounts":
+        """What came after an earlier state."""
+        return TokenCounts(self.read - earlier.read, self.written - earlier.written)
+
+    def copy(self) -> "TokenCounts":
+        """The state as it is now."""
+        return TokenCounts(self.read, self.written)
+
+
+COUNTS = TokenCounts()
+"""Of this process."""
 
 
 class Contexts(Protocol):
@@ -62,6 +87,35 @@ class Reading:
         return self.prompt_columns + self.max_new_tokens
 
 
+@dataclass(frozen=True)
+class StateReading:
+    """How the hidden states of texts are read.
+
+    Attributes:
+        layers: Layers in [0, L).
+        begin: Tokens that precede every text and are not pooled.
+        pooling: `mean` over own tokens or the `last` one.
+        provenance: What the texts are made of; private ones never move each other's states.
+        progress: Called with the share of texts done.
+    """
+
+    layers: tuple[int, ...]
+    begin: Sequence[int] = ()
+    pooling: Pooling = "mean"
+    provenance: Provenance = Provenance.PRIVATE
+    progress: ShareCallback | None = None
+
+    @property
+    def shares_passes(self) -> bool:
+        """Whether texts are known, so that they may share passes."""
+        return self.provenance in (Provenance.PUBLIC, Provenance.RELEASED)
+
+    def told(self, share: float) -> None:
+        """Reports the share of texts done."""
+        if self.progress is not None:
+            self.progress(share)
+
+
 class Decoder(ABC):
     """A language model that gives the logits of many contexts' next tokens.
 
@@ -80,7 +134,7 @@ class Decoder(ABC):
     """
 
     is_exact = shares_prefixes = can_be_invariant = is_small = False
-    capabilities: frozenset[Capability] = frozenset({Capability.TOKEN_PROMPTS, Capability.LOGITS})
+    capabilities: frozenset[Capability] = frozenset()
 
     @property
     @abstractmethod
@@ -142,24 +196,13 @@ class Decoder(ABC):
         return self._read(prompts, Reading(*room, prefixes, rows_per_prefill, public, added or {}))
 
     def hidden_states(
-        self,
-        texts: Sequence[Sequence[int]],
-        layers: Sequence[int],
-        *,
-        begin: Sequence[int],
-        pooling: Pooling,
-        provenance: Provenance,
-        progress: ShareCallback | None = None,
+        self, texts: Sequence[Sequence[int]], reading: StateReading
     ) -> dict[int, np.ndarray]:
         """Pools each text's residual stream at chosen layers; see `Engine.hidden_states`.
 
         Args:
             texts: N sequences of the texts' own tokens; may be empty.
-            layers: Layers in [0, L).
-            begin: Tokens that precede every text and are not pooled.
-            pooling: `mean` over own tokens or the `last` one.
-            provenance: What the texts are made of; private ones never move each other's states.
-            progress: Called with the share of texts done.
+            reading: Layers, and how texts are read.
 
         Returns:
             {layer: (N, d) float32}; zeros for a text without tokens.
@@ -167,7 +210,7 @@ class Decoder(ABC):
         Raises:
             EngineError: This decoder does not show its states.
         """
-        del texts, layers, begin, pooling, provenance, progress
+        del texts, reading
         raise EngineError(
             "Expected a decoder that shows hidden states, got one that does not; take another kind."
         )
@@ -250,3 +293,55 @@ def _sliding_window(config: Any) -> int | None:
     if layers is not None and "sliding_attention" not in layers:
         return None
     return window
+
+
+PROBES = ("a", "The", "I was", "7", "\n", '"', "été", "{")
+"""Public examples, which begin as differently as texts do."""
+
+
+def public_prefix(prompt_of: Callable[[str], Sequence[int]]) -> list[int]:
+    """Finds the tokens with which a template begins whatever the example is.
+
+    Args:
+        prompt_of: Writes the prompt with an example, as token ids.
+
+    Returns:
+        The longest common prefix of the prompts of fixed public examples: a tokenizer may join a
+        template's last letters with an example's first, and such tokens are left out.
+
+    **Privacy** A function of public text alone. No private prompt is looked at.
+    """
+    prompts = [list(prompt_of(probe)) for probe in PROBES]
+    alike = takewhile(lambda column: len(set(column)) == 1, zip(*prompts, strict=False))
+    return [column[0] for column in alike]
+
+
+@dataclass(frozen=True)
+class PrefixGroup:
+    """Prompts that begin with the same public prefix.
+
+    Attributes:
+        prefix: Public token ids; empty for prompts without one.
+        prompts: Indices of its prompts.
+    """
+
+    prefix: tuple[int, ...]
+    prompts: tuple[int, ...]
+
+
+def prefix_groups(
+    prompts: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]]
+) -> list[PrefixGroup]:
+    """Assigns each prompt to the longest of the public prefixes that it begins with.
+
+    Returns:
+        A group for every prefix that has a prompt, and one for prompts that begin with none.
+
+    **Privacy** Which prefix a prompt takes depends on that prompt and on public prefixes only.
+    """
+    ordered = sorted({tuple(prefix) for prefix in prefixes} | {()}, key=len, reverse=True)
+    members: dict[tuple[int, ...], list[int]] = {prefix: [] for prefix in ordered}
+    for index, prompt in enumerate(prompts):
+        own = next(prefix for prefix in ordered if tuple(prompt[: len(prefix)]) == prefix)
+        members[own].append(index)
+    return [PrefixGroup(prefix, tuple(own)) for prefix, own in members.items() if own]

@@ -1,27 +1,199 @@
-"""The engine over a decoder: prompts in passes, written by the one loop, on this machine."""
+"""Engines that run the model on this machine: prompts, checks, texts; over any decoder."""
 
-from collections.abc import Iterator
+import copy
+from abc import abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.models.decoding.loop import WritingRules
-from dpsynth_assets.models.decoding.opening import open_decoder
-from dpsynth_assets.models.decoding.protocol import Decoder
-from dpsynth_assets.models.decoding.writing import read_in_passes, written_tokens
-from dpsynth_assets.models.engines.local_engine import LocalEngine, Vectors
+from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint
+from dpsynth_assets.models.decoding.opening import DEFAULT, open_decoder
+from dpsynth_assets.models.decoding.protocol import Decoder, StateReading
+from dpsynth_assets.models.decoding.writing import WritingRules, written_tokens
 from dpsynth_assets.models.engines.protocol import (
     Capability,
+    Engine,
     EngineError,
+    Generation,
     Pooling,
+    Prompt,
     Provenance,
     Sampling,
     ShareCallback,
 )
 
 if TYPE_CHECKING:
+    from dpsynth_assets.datasets.engine import EngineSpec
     from dpsynth_assets.models.language_model import LanguageModel
+
+Vectors = Mapping[int, np.ndarray]
+"""{layer: (d,) float32}, strengths multiplied in; empty without steering."""
+
+
+class LocalEngine(Engine):
+    """An engine over the weights of a `LanguageModel`; prompts never leave the machine."""
+
+    capabilities: frozenset[Capability] = frozenset(Capability)
+    _vectors: Vectors = MappingProxyType({})
+
+    def __init__(self, language_model: "LanguageModel") -> None:
+        self.language_model = language_model
+        self._constraints: dict[tuple[str, str], JsonConstraint] = {}
+
+    @property
+    def name(self) -> str:
+        """Short public name of the model."""
+        return self.language_model.name
+
+    @property
+    def layers(self) -> int:  # type: ignore[override]
+        """Number of decoder layers L."""
+        return int(self.language_model.config.num_hidden_layers)
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        """Width d of the residual stream."""
+        return int(self.language_model.config.hidden_size)
+
+    @property
+    def positions(self) -> int:
+        """Tokens the model has room for, prompt and new ones together."""
+        return int(getattr(self.language_model.config, "max_position_embeddings", None) or 2**31)
+
+    def hidden_states(
+        self,
+        texts: Sequence[Prompt],
+        layers: Sequence[int],
+        pooling: Pooling = "mean",
+        *,
+        max_tokens: int | None = None,
+        behind: Sequence[int] = (),
+        provenance: Provenance = Provenance.PRIVATE,
+        progress: ShareCallback | None = None,
+    ) -> dict[int, np.ndarray]:
+        """See `Engine.hidden_states`."""
+        self._require_allowed(provenance)
+        check_layers(tuple(layers), self.layers)
+        token = self.language_model.begin_token_id
+        begin = [*behind] if token is None else [token, *behind]
+        room = self.positions - len(begin) - 1  # vLLM keeps one position for a new token
+        most = min(room, max_tokens or room)
+        encode = self.language_model.encode
+        ids = [(encode(text) if isinstance(text, str) else list(text))[:most] for text in texts]
+        self._require_known([*ids, begin])
+        place = {text: row for row, text in enumerate(dict.fromkeys(map(tuple, ids)))}
+        different = [list(text) for text in place]
+        reading = StateReading(tuple(layers), begin, pooling, provenance, progress)
+        found = self._hidden_states(different, reading)
+        rows = [place[tuple(text)] for text in ids]
+        return {layer: states[rows] for layer, states in found.items()}
+
+    @contextmanager
+    def steered(
+        self, vectors: Mapping[int, np.ndarray], strengths: float | Mapping[int, float]
+    ) -> Iterator["LocalEngine"]:
+        """See `Engine.steered`; a view of this engine, which stays as it is."""
+        view = copy.copy(self)
+        view._vectors = scaled_vectors(vectors, strengths, layers=self.layers, width=self.width)
+        yield view
+
+    @abstractmethod
+    def _write(
+        self,
+        prompts: list[list[int]],
+        limits: list[int],
+        sampling: Sampling,
+        progress: ShareCallback | None,
+    ) -> list[list[int]]:
+        """New tokens of each prompt, up to its limit; what follows an end token is cut off here."""
+
+    @abstractmethod
+    def _hidden_states(
+        self, texts: list[list[int]], reading: StateReading
+    ) -> dict[int, np.ndarray]:
+        """{layer: (N, d) float32} of different texts, cut already."""
+
+    @property
+    def _end_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a text: the document's end, and the tokenizer's own where it differs."""
+        eos = self.language_model.tokenizer.eos_token_id
+        ids = {self.language_model.end_token_id} | ({int(eos)} if eos is not None else set())
+        return tuple(sorted(ids))
+
+    def constraint(self, schema: str, text_start: str = "") -> JsonConstraint:
+        """What texts of a schema have to follow, in this model's tokens; kept once it is read.
+
+        Raises:
+            ValueError: See `JsonConstraint`.
+        """
+        key = schema, text_start
+        if key not in self._constraints:
+            self._constraints[key] = JsonConstraint(self.language_model, *key)
+        return self._constraints[key]
+
+    def require_schema(self, schema: str, text_start: str = "") -> None:
+        """See `Engine.require_schema`."""
+        self.constraint(schema, text_start)
+
+    def _text_of(self, sampling: Sampling) -> Callable[[int], ConstrainedText] | None:
+        """What the text of a prompt has to follow, by its place; None where texts are free."""
+        if sampling.json_schema is None:
+            return None
+        constraint = self.constraint(sampling.json_schema, sampling.text_start)
+        return lambda row: constraint.open(sampling.begun_by(row))
+
+    def _generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, progress: ShareCallback | None
+    ) -> list[Generation]:
+        limits = sampling.limits(len(prompts))
+        ids = self._prompt_ids(prompts, limits)
+        if not ids:
+            return []
+        written = self._write(ids, limits, sampling, progress)
+        return [self._generation(tokens, sampling.stop) for tokens in written]
+
+    def _prompt_ids(self, prompts: Sequence[Prompt], limits: Sequence[int]) -> list[list[int]]:
+        begin = self.language_model.begin_token_id
+        start = [] if begin is None else [begin]
+        encode = self.language_model.encode
+        ids = [start + encode(p) if isinstance(p, str) else list(p) for p in prompts]
+        if not all(ids):
+            raise EngineError("Expected prompts of at least one token, got an empty one.")
+        self._require_known(ids)
+        if any(len(row) + limit > self.positions for row, limit in zip(ids, limits, strict=True)):
+            raise EngineError(
+                f"Expected prompt and new tokens within {self.positions} positions of {self.name}, "
+                "got a longer prompt; lower max_new_tokens or take fewer or shorter examples."
+            )
+        return ids
+
+    def _require_known(self, ids: Sequence[Sequence[int]]) -> None:
+        known = self.language_model.vocabulary_size
+        if any(min(row) < 0 or max(row) >= known for row in ids if row):
+            raise EngineError(
+                f"Expected token ids in [0, {known}) of {self.name}, got others; encode with this "
+                "model's own tokenizer."
+            )
+
+    def _generation(self, tokens: Sequence[int], stop: Sequence[str]) -> Generation:
+        """Cuts at the first end token, then at the first stop text."""
+        kept, finished = WritingRules(self._end_token_ids).until_end(list(tokens))
+        decode = self.language_model.decode
+        text = decode(kept)
+        if any(item in text for item in stop):
+            count = bisect_left(
+                range(len(kept)),
+                True,
+                key=lambda n: any(item in decode(kept[:n]) for item in stop),
+            )
+            kept, finished = kept[:count], True
+            text = decode(kept)
+            text = text[: min(text.find(item) for item in stop if item in text)]
+        return Generation(text, tuple(kept), finished)
 
 
 class DecoderEngine(LocalEngine):
@@ -40,7 +212,7 @@ class DecoderEngine(LocalEngine):
     """
 
     def __init__(
-        self, language_model: "LanguageModel", kind: str = "transformers", *, batch_rows: int = 64
+        self, language_model: "LanguageModel", kind: str = DEFAULT, *, batch_rows: int = 64
     ) -> None:
         super().__init__(language_model)
         self._batch_rows = batch_rows
@@ -59,7 +231,7 @@ class DecoderEngine(LocalEngine):
         return self._decoder
 
     @property
-    def capabilities(self) -> frozenset[Capability]:
+    def capabilities(self) -> frozenset[Capability]:  # type: ignore[override]
         """Those of the decoder."""
         return self.decoder.capabilities
 
@@ -73,7 +245,6 @@ class DecoderEngine(LocalEngine):
         prompts: list[list[int]],
         limits: list[int],
         sampling: Sampling,
-        vectors: Vectors,
         progress: ShareCallback | None,
     ) -> list[list[int]]:
         rules = WritingRules(self._end_token_ids, sampling.stop, self.language_model.decode)
@@ -85,46 +256,16 @@ class DecoderEngine(LocalEngine):
                 sampling,
                 rules,
                 batch_rows=self._batch_rows,
-                added=vectors,
+                added=self._vectors,
                 text_of=self._text_of(sampling),
                 progress=progress,
             )
 
-    def _logits(self, prompts: list[list[int]], vectors: Vectors) -> np.ndarray:
-        import torch
-
-        logits = np.empty((len(prompts), self.language_model.vocabulary_size), dtype=np.float32)
-        with self._one_line_errors():
-            for rows, contexts, _ in read_in_passes(
-                self.decoder,
-                prompts,
-                [1] * len(prompts),
-                batch_rows=self._batch_rows,
-                added=vectors,
-            ):
-                start = torch.zeros(len(rows), dtype=torch.long)
-                logits[rows] = contexts.next_logits(start, start).cpu().numpy()
-                del contexts
-        return logits
-
     def _hidden_states(
-        self,
-        texts: list[list[int]],
-        begin: list[int],
-        layers: tuple[int, ...],
-        pooling: Pooling,
-        provenance: Provenance,
-        progress: ShareCallback | None,
+        self, texts: list[list[int]], reading: StateReading
     ) -> dict[int, np.ndarray]:
         with self._one_line_errors():
-            return self.decoder.hidden_states(
-                texts,
-                layers,
-                begin=begin,
-                pooling=pooling,
-                provenance=provenance,
-                progress=progress,
-            )
+            return self.decoder.hidden_states(texts, reading)
 
     @contextmanager
     def _one_line_errors(self) -> Iterator[None]:
@@ -151,3 +292,63 @@ class DecoderEngine(LocalEngine):
             f"{self.name} ran out of memory on {self.language_model.device} with batches of "
             f"{self._batch_rows} rows; lower batch_rows or max_new_tokens, or take another device."
         )
+
+
+def scaled_vectors(
+    vectors: Mapping[int, np.ndarray],
+    strengths: float | Mapping[int, float],
+    *,
+    layers: int,
+    width: int,
+) -> dict[int, np.ndarray]:
+    """Multiplies each layer's vector by its strength.
+
+    Args:
+        vectors: {layer in [0, layers): (width,)}.
+        strengths: One for all layers, or exactly one for each layer of `vectors`.
+        layers: L of the model.
+        width: d of the model.
+
+    Returns:
+        {layer: (width,) float32}, layers ascending.
+
+    Raises:
+        EngineError: A layer, a shape or a strength does not fit, or a number is not finite.
+    """
+    check_layers(tuple(vectors), layers)
+    if isinstance(strengths, Mapping) and set(strengths) != set(vectors):
+        raise EngineError(
+            f"Expected a strength for each of the layers {sorted(vectors)}, "
+            f"got {sorted(strengths)}; give one number to use it for all."
+        )
+    scaled = {}
+    for layer in sorted(vectors):
+        strength = strengths[layer] if isinstance(strengths, Mapping) else strengths
+        vector = np.asarray(vectors[layer], dtype=np.float32)
+        if vector.shape != (width,) or not np.isfinite(vector).all() or not np.isfinite(strength):
+            raise EngineError(
+                f"Expected a finite vector of {width} numbers and a finite strength for layer "
+                f"{layer}, got shape {vector.shape} and strength {strength}; the vectors may "
+                "belong to another model."
+            )
+        scaled[layer] = np.float32(strength) * vector
+    return scaled
+
+
+def check_layers(chosen: tuple[int, ...], layers: int) -> None:
+    """Refuses layers outside [0, layers), repeated ones and an empty choice.
+
+    Raises:
+        EngineError: As said.
+    """
+    inside = all(0 <= layer < layers for layer in chosen)
+    if not chosen or not inside or len(set(chosen)) != len(chosen):
+        raise EngineError(
+            f"Expected one or more different layers in [0, {layers}), got {list(chosen)}; "
+            "layers are numbered from 0."
+        )
+
+
+def opened_engine(language_model: "LanguageModel", spec: "EngineSpec") -> DecoderEngine:
+    """Opens the engine over a decoder of the declared kind."""
+    return DecoderEngine(language_model, spec.kind, batch_rows=spec.batch_rows)

@@ -7,44 +7,109 @@ of unstated provenance is private.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.models.engines.endpoint_client import EndpointClient, RefusedError
 from dpsynth_assets.models.engines.protocol import (
-    Capability,
+    Engine,
     EngineError,
     Generation,
-    Pooling,
     Prompt,
-    Provenance,
     Sampling,
     ShareCallback,
-    SteeredEngine,
 )
-from dpsynth_assets.models.engines.usage import UsageCounter
+
+if TYPE_CHECKING:
+    import httpx
+
+    from dpsynth_assets.datasets.engine import EngineSpec
+
+
+@dataclass
+class UsageCounter:
+    """Tokens and cost of an endpoint since it was opened; safe to share between threads.
+
+    Attributes:
+        prompt_price: Price of a million prompt tokens.
+        new_price: Price of a million new tokens.
+        cost_limit: No request starts once this much was spent; None for no limit.
+        requests: Answered requests.
+        retries: Requests that were sent again.
+        prompt_tokens: As the endpoint counts them.
+        new_tokens: As the endpoint counts them.
+    """
+
+    prompt_price: float = 0.0
+    new_price: float = 0.0
+    cost_limit: float | None = None
+    requests: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    @property
+    def cost(self) -> float:
+        """Spent so far, in the currency of the prices."""
+        return (
+            self.prompt_tokens * self.prompt_price + self.new_tokens * self.new_price
+        ) / 1_000_000
+
+    @property
+    def facts(self) -> dict[str, float]:
+        """The counts, as numbers for metadata."""
+        counts = ("requests", "retries", "prompt_tokens", "new_tokens", "cost")
+        with self._lock:
+            return {name: getattr(self, name) for name in counts}
+
+    def answered(self, prompt_tokens: int, new_tokens: int) -> None:
+        """Counts one answered request."""
+        with self._lock:
+            self.requests += 1
+            self.prompt_tokens += prompt_tokens
+            self.new_tokens += new_tokens
+
+    def retried(self) -> None:
+        """Counts one request that will be sent again."""
+        with self._lock:
+            self.retries += 1
+
+    def require_room(self) -> None:
+        """Refuses to start another request once the limit is spent.
+
+        Raises:
+            EngineError: As said. Requests in flight may exceed the limit by their own cost.
+        """
+        if self.cost_limit is not None and self.cost >= self.cost_limit:
+            raise EngineError(
+                f"Expected less than cost_limit {self.cost_limit:g} spent, got {self.cost:.4g} "
+                f"after {self.requests} requests; raise cost_limit to go on."
+            )
+
 
 _ROUTES = {"completions": "completions", "chat": "chat/completions"}
 _UNKNOWN_SETTING = frozenset({400, 415, 422, 501})
 """Status codes with which endpoints refuse a setting that they do not know."""
+_WORTH_RETRYING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_FIRST_WAIT_SECONDS = 0.5
+_LONGEST_WAIT_SECONDS = 60.0
+_PUBLIC_CODE = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 
-class OpenAiEndpoint:
-    """Writes from public or released prompts; tells no logits or hidden states, steers nothing.
+class OpenAiEndpoint(Engine):
+    """Writes from public or released prompts; tells no hidden states, steers nothing.
 
     Args:
-        base_url: Such as https://host/v1.
-        model: Name the endpoint knows.
-        api: `completions`, or `chat` with the prompt as the user's only message.
-        api_key_variable: Environment variable that holds the key; None for no key.
-        concurrency: Requests in flight at most.
-        timeout_seconds: Of one request.
-        attempts: Tries of one request, the first included.
-        usage: Counts tokens and cost.
+        spec: Its address, and how patient to be.
 
     Attributes:
         usage: What has been asked, written and spent.
@@ -53,66 +118,41 @@ class OpenAiEndpoint:
         EngineError: The environment variable is not set.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        *,
-        api: str = "completions",
-        api_key_variable: str | None = None,
-        concurrency: int = 8,
-        timeout_seconds: float = 60.0,
-        attempts: int = 6,
-        usage: UsageCounter | None = None,
-    ) -> None:
+    def __init__(self, spec: "EngineSpec") -> None:
         import httpx
 
-        self.usage = usage or UsageCounter()
-        self._model, self._api, self._concurrency = model, api, concurrency
-        http = httpx.Client(
-            base_url=base_url.rstrip("/") + "/",
-            headers=_authorisation(api_key_variable),
-            timeout=timeout_seconds,
+        self.usage = UsageCounter(
+            spec.price_per_million_prompt_tokens, spec.price_per_million_new_tokens, spec.cost_limit
+        )
+        self._model, self._api, self._concurrency = spec.model or "", spec.api, spec.concurrency
+        self._http = httpx.Client(
+            base_url=(spec.base_url or "").rstrip("/") + "/",
+            headers=_authorisation(spec.api_key_variable),
+            timeout=spec.timeout_seconds,
             follow_redirects=False,  # the key goes nowhere but to base_url
         )
-        self._client = EndpointClient(http, attempts, self.usage.retried)
+        self._attempts, self._sleep = spec.attempts, time.sleep
         self._takes_schemas = True
+
+    @property
+    def spent(self) -> dict[str, float]:  # type: ignore[override]
+        """Requests, tokens and cost."""
+        return self.usage.facts
 
     @property
     def name(self) -> str:
         """Name of the model at the endpoint."""
         return self._model
 
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """None but writing from text."""
-        return frozenset()
-
-    @property
-    def layers(self) -> int:
-        """Unknown: 0."""
-        return 0
-
-    @property
-    def width(self) -> int:
-        """Unknown: 0."""
-        return 0
-
-    def generate(
-        self,
-        prompts: Sequence[Prompt],
-        sampling: Sampling,
-        *,
-        provenance: Provenance = Provenance.PRIVATE,
-        progress: ShareCallback | None = None,
+    def _generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, progress: ShareCallback | None
     ) -> list[Generation]:
-        """See `Engine.generate`. Seeds are passed on; whether they are kept is the endpoint's word.
+        """Seeds are passed on; whether they are kept is the endpoint's word.
 
         Raises:
-            EngineError: The prompts are private or token ids, the endpoint refuses or keeps
-                failing, or the cost limit is spent.
+            EngineError: The prompts are token ids, the endpoint refuses or keeps failing, or the
+                cost limit is spent.
         """
-        _require_public(provenance)
         if not all(isinstance(prompt, str) for prompt in prompts):
             raise EngineError(
                 "Expected prompts as text for an endpoint, got token ids; its tokenizer is its own."
@@ -133,53 +173,9 @@ class OpenAiEndpoint:
             pool.shutdown(cancel_futures=True)
         return [written[row] for row in range(len(prompts))]
 
-    def hidden_states(
-        self,
-        texts: Sequence[Prompt],
-        layers: Sequence[int],
-        pooling: Pooling = "mean",
-        *,
-        max_tokens: int | None = None,
-        behind: Sequence[int] = (),
-        provenance: Provenance = Provenance.PRIVATE,
-        progress: ShareCallback | None = None,
-    ) -> dict[int, np.ndarray]:
-        """Refuses: an endpoint tells no hidden states.
-
-        Raises:
-            EngineError: Always.
-        """
-        del texts, layers, pooling, max_tokens, behind, provenance, progress
-        _refuse("hidden states")
-
-    def next_token_logits(self, prompts: Sequence[Prompt]) -> np.ndarray:
-        """Refuses: an endpoint tells a few log-probabilities at most.
-
-        Raises:
-            EngineError: Always.
-        """
-        del prompts
-        _refuse("the logits of every token")
-
-    @contextmanager
-    def steered(
-        self, vectors: Mapping[int, np.ndarray], strengths: float | Mapping[int, float]
-    ) -> Iterator[SteeredEngine]:
-        """Refuses: an endpoint cannot be steered.
-
-        Raises:
-            EngineError: Always.
-        """
-        del vectors, strengths
-        _refuse("steering")
-        yield self  # makes this a generator; never reached
-
-    def require_schema(self, schema: str, text_start: str = "") -> None:
-        """Refuses nothing: what the endpoint can write, it knows."""
-
     def close(self) -> None:
         """Closes connections."""
-        self._client.http.close()
+        self._http.close()
 
     def _write(self, prompt: Any, sampling: Sampling, row: int, limit: int) -> Generation:
         self.usage.require_room()
@@ -202,15 +198,50 @@ class OpenAiEndpoint:
         """Posts; an endpoint that refuses a schema is asked for free text from then on."""
         route = _ROUTES[self._api]
         if "response_format" not in body:
-            return self._client.post(route, body)
+            return self._post(route, body)
         try:
-            return self._client.post(route, body)
+            return self._post(route, body)
         except RefusedError as refused:
             if refused.status not in _UNKNOWN_SETTING:
                 raise
-        answer = self._client.post(route, {k: v for k, v in body.items() if k != "response_format"})
+        answer = self._post(route, {k: v for k, v in body.items() if k != "response_format"})
         self._takes_schemas = False
         return answer
+
+    def _post(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Returns the JSON answer.
+
+        Waits between tries grow from half a second by doubling, each drawn between half of it and
+        the whole so that many clients do not return at once; `Retry-After` overrides them.
+
+        Raises:
+            RefusedError: Refused.
+            EngineError: Still failing after the last try. Neither the request nor the
+                answer's text stands in the message: an endpoint may echo the prompt.
+        """
+        import httpx
+
+        failure = ""
+        for attempt in range(self._attempts):
+            wait = _back_off(attempt)
+            try:
+                answer = self._http.post(route, json=body)
+            except httpx.TransportError as error:
+                failure = type(error).__name__
+            else:
+                if answer.is_success:
+                    return _json(answer)
+                failure = f"status {answer.status_code}{_public_code(answer)}"
+                if answer.status_code not in _WORTH_RETRYING:
+                    raise RefusedError(_refusal(failure), answer.status_code)
+                wait = _retry_after(answer.headers.get("retry-after"), wait)
+            if attempt + 1 < self._attempts:
+                self.usage.retried()
+                self._sleep(wait)
+        raise EngineError(
+            f"Expected an answer of the endpoint within {self._attempts} tries, last got "
+            f"{failure}; check that it runs, or raise attempts or timeout_seconds."
+        )
 
     def _body(self, prompt: str, sampling: Sampling, row: int, limit: int) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -247,17 +278,70 @@ def _authorisation(variable: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def _require_public(provenance: Provenance) -> None:
-    if provenance not in (Provenance.PUBLIC, Provenance.RELEASED):
+class RefusedError(EngineError):
+    """The endpoint refused a request; trying again would not help.
+
+    Attributes:
+        status: Of its answer.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def _back_off(attempt: int) -> float:
+    longest = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**attempt)
+    return longest * np.random.default_rng().uniform(0.5, 1)
+
+
+def _retry_after(header: str | None, otherwise: float) -> float:
+    """Seconds to wait: a number or an HTTP date, never more than a minute."""
+    if not header:
+        return otherwise
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            until = parsedate_to_datetime(header)
+        except ValueError:
+            return otherwise
+        seconds = (until.astimezone(UTC) - datetime.now(UTC)).total_seconds()
+    return min(_LONGEST_WAIT_SECONDS, max(0.0, seconds))
+
+
+def _json(answer: "httpx.Response") -> dict[str, Any]:
+    try:
+        content = answer.json()
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
         raise EngineError(
-            "Expected public or released prompts for an endpoint, got private ones: whoever runs "
-            "it would read them and no privacy accounting covers that; use kind: transformers or "
-            "vllm."
+            "Expected a JSON object from the endpoint, got something else; is base_url its API, "
+            "usually ending in /v1?"
         )
+    return content
 
 
-def _refuse(what: str) -> NoReturn:
-    raise EngineError(
-        f"Expected an engine that gives {what}, got an OpenAI-compatible endpoint, which does not; "
-        "use kind: transformers or vllm."
+def _public_code(answer: "httpx.Response") -> str:
+    """The error's machine-readable code where it is one, e.g. model_not_found."""
+    try:
+        error = answer.json()["error"]
+        code = error.get("code") or error.get("type")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    is_code = isinstance(code, str) and _PUBLIC_CODE.fullmatch(code)
+    return f" ({code})" if is_code else ""
+
+
+def _refusal(failure: str) -> str:
+    return (
+        f"Expected the endpoint to accept the request, got {failure}; check base_url, model, api "
+        "and the key in the environment variable that api_key_variable names."
     )
+
+
+def opened_engine(language_model: None, spec: "EngineSpec") -> OpenAiEndpoint:
+    """Opens the declared endpoint, whose model is its own."""
+    del language_model
+    return OpenAiEndpoint(spec)

@@ -3,9 +3,11 @@
 import atexit
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pkgutil import resolve_name
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from dpsynth_assets.models.decoding.opening import engine_of
 from dpsynth_assets.models.engines.protocol import Engine, EngineError
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ def open_engine(spec: "EngineSpec", *, language_model: "LanguageModel | None" = 
             vLLM not installed, a key's environment variable not set.
     """
     served = _language_model(spec, language_model)
-    key = (spec.model_dump_json(), *(() if served is None else _identity(served)))
+    weights = () if served is None else (served.source, served.dtype, served.device)
+    key = (spec.model_dump_json(), *weights)
     with _lock:
         if key not in _opened:
             _opened[key] = _open(spec, served)
@@ -69,10 +72,6 @@ def close_engines() -> None:
 atexit.register(close_engines)
 
 
-def _identity(served: "LanguageModel") -> tuple[str, str, str]:
-    return served.source, served.dtype, served.device
-
-
 def _language_model(
     spec: "EngineSpec", language_model: "LanguageModel | None"
 ) -> "LanguageModel | None":
@@ -95,37 +94,4 @@ def _language_model(
 
 def _open(spec: "EngineSpec", served: "LanguageModel | None") -> Engine:
     """Opens what was declared: a missing file or too little memory shows at once."""
-    if served is None:
-        return _endpoint(spec)
-    if spec.kind == "vllm":
-        from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
-
-        return VllmEngine(
-            served,
-            batch_rows=spec.batch_rows,
-            tensor_parallel_size=spec.tensor_parallel_size,
-            memory_fraction=spec.memory_fraction,
-            cache_gib=spec.cache_gib,
-        )
-    from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
-
-    return DecoderEngine(served, spec.kind, batch_rows=spec.batch_rows)
-
-
-def _endpoint(spec: "EngineSpec") -> Engine:
-    from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
-    from dpsynth_assets.models.engines.usage import UsageCounter
-
-    usage = UsageCounter(
-        spec.price_per_million_prompt_tokens, spec.price_per_million_new_tokens, spec.cost_limit
-    )
-    return OpenAiEndpoint(
-        spec.base_url or "",
-        spec.model or "",
-        api=spec.api,
-        api_key_variable=spec.api_key_variable,
-        concurrency=spec.concurrency,
-        timeout_seconds=spec.timeout_seconds,
-        attempts=spec.attempts,
-        usage=usage,
-    )
+    return resolve_name(engine_of(spec.kind))(served, spec)

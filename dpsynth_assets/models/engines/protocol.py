@@ -1,10 +1,12 @@
 """The protocol of engines: methods, refusals, and the values they take and return."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 
@@ -33,10 +35,8 @@ class Provenance(StrEnum):
 class Capability(StrEnum):
     """Capabilities of an engine beyond writing from text."""
 
-    TOKEN_PROMPTS = "token_prompts"
     HIDDEN_STATES = "hidden_states"
     STEERING = "steering"
-    LOGITS = "logits"
     PRIVATE_TEXT = "private_text"
     """The model runs here: private prompts never leave the machine."""
 
@@ -78,7 +78,8 @@ class Sampling:
             )
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"Expected top_k >= 1 or None, got {self.top_k}.")
-        if any(limit < 1 for limit in self._limits()):
+        given = self.max_new_tokens
+        if any(limit < 1 for limit in ((given,) if isinstance(given, int) else given)):
             raise ValueError("Expected max_new_tokens >= 1, got less; drop such prompts first.")
         if self.seed < 0 or "" in self.stop:
             raise ValueError("Expected seed >= 0 and stop texts that are not empty.")
@@ -89,24 +90,19 @@ class Sampling:
         """Tokens of a text that its prompt ends with."""
         return self.begun[row] if self.begun else ()
 
-    def _limits(self) -> tuple[int, ...]:
-        one = isinstance(self.max_new_tokens, int)
-        return (self.max_new_tokens,) if one else self.max_new_tokens  # type: ignore[return-value]
-
     def limits(self, prompts: int) -> list[int]:
         """One bound for each of `prompts` prompts.
 
         Raises:
             ValueError: Bounds were given one each, and not as many as prompts.
         """
-        limits = self._limits()
-        if isinstance(self.max_new_tokens, int):
-            return list(limits) * prompts
+        given = self.max_new_tokens
+        limits = [given] * prompts if isinstance(given, int) else list(given)
         if len(limits) != prompts:
             raise ValueError(
                 f"Expected one max_new_tokens for each of {prompts} prompts, got {len(limits)}."
             )
-        return list(limits)
+        return limits
 
 
 @dataclass(frozen=True)
@@ -124,9 +120,27 @@ class Generation:
     finished: bool
 
 
-@runtime_checkable
-class SteeredEngine(Protocol):
-    """An engine while its residual stream is being steered."""
+class Engine(ABC):
+    """A language model that writes, and may be read inside and steered.
+
+    Layers are numbered from 0; layer l's hidden state is the residual stream as it leaves decoder
+    layer l, before any final normalisation: transformers' `hidden_states[l + 1]` but for the last.
+
+    Attributes:
+        capabilities: What it can do beyond writing from public text.
+        layers: Number of decoder layers L; 0 where the engine does not tell.
+        width: Width d of the residual stream; 0 where the engine does not tell.
+        spent: What was asked and paid since it was opened; nothing where it runs the model here.
+    """
+
+    capabilities: frozenset[Capability] = frozenset()
+    layers = width = 0
+    spent: Mapping[str, float] = MappingProxyType({})
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Short public name of the model."""
 
     def generate(
         self,
@@ -148,38 +162,14 @@ class SteeredEngine(Protocol):
             EngineError: A prompt and its new tokens exceed the model's positions, memory ran out,
                 or the engine may not see text of this provenance.
         """
+        self._require_allowed(provenance)
+        return self._generate(prompts, sampling, progress)
 
-    def next_token_logits(self, prompts: Sequence[Prompt]) -> np.ndarray:
-        """Logits of each prompt's next token, (N, V) float32: 4 N V bytes.
-
-        Raises:
-            EngineError: The engine does not tell logits, or a prompt is too long.
-        """
-
-
-@runtime_checkable
-class Engine(SteeredEngine, Protocol):
-    """A language model that writes, and may be read inside and steered.
-
-    Layers are numbered from 0; layer l's hidden state is the residual stream as it leaves decoder
-    layer l, before any final normalisation: transformers' `hidden_states[l + 1]` but for the last.
-    """
-
-    @property
-    def name(self) -> str:
-        """Short public name of the model."""
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        """Capabilities of this engine beyond writing from text."""
-
-    @property
-    def layers(self) -> int:
-        """Number of decoder layers L; 0 where the engine does not tell."""
-
-    @property
-    def width(self) -> int:
-        """Width d of the residual stream; 0 where the engine does not tell."""
+    @abstractmethod
+    def _generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, progress: ShareCallback | None
+    ) -> list[Generation]:
+        """Writes from prompts that it may see."""
 
     def hidden_states(
         self,
@@ -214,12 +204,17 @@ class Engine(SteeredEngine, Protocol):
         Returns:
             {layer: (N, d) float32}.
 
+        Raises:
+            EngineError: The engine does not tell hidden states, or may not see such text.
+
         **Source**: Banayeeanzade et al. 2026 (EPSVec), equation 1.
         """
+        del texts, layers, pooling, max_tokens, behind, provenance, progress
+        raise EngineError(self._lacks("hidden states"))
 
     def steered(
         self, vectors: Mapping[int, np.ndarray], strengths: float | Mapping[int, float]
-    ) -> AbstractContextManager[SteeredEngine]:
+    ) -> AbstractContextManager["Engine"]:
         """Adds strength * vector to the residual stream where it leaves each layer.
 
         The sum is made at every position a token is predicted from: the last of the prompt and all
@@ -229,17 +224,43 @@ class Engine(SteeredEngine, Protocol):
             vectors: {layer: (d,)}; used as they are, not normalised.
             strengths: beta, one for all layers or one each.
 
+        Raises:
+            EngineError: The engine cannot be steered, or not by these vectors.
+
         **Privacy** Post-processing of the vectors: writing any number of rows costs nothing.
 
         **Source**: Banayeeanzade et al. 2026 (EPSVec), equation 3 and section 4.2.
         """
+        del vectors, strengths
+        raise EngineError(self._lacks("steering"))
 
-    def require_schema(self, schema: str, text_start: str = "") -> None:
+    def require_schema(self, schema: str, text_start: str = "") -> None:  # noqa: B027
         """Refuses a JSON schema that no text of this model could follow, before one is written.
 
         Raises:
             ValueError: See `JsonConstraint`; never where the model runs elsewhere.
         """
 
+    def spent_since(self, before: Mapping[str, float]) -> dict[str, float]:
+        """What was spent since `spent` was `before`."""
+        return {name: round(now - before.get(name, 0), 6) for name, now in self.spent.items()}
+
+    @abstractmethod
     def close(self) -> None:
         """Frees the model; the engine is not used again."""
+
+    def _lacks(self, what: str) -> str:
+        return (
+            f"Expected an engine that gives {what}, got {self.name}, which does not; use kind: "
+            "transformers or vllm."
+        )
+
+    def _require_allowed(self, provenance: Provenance) -> None:
+        """Refuses private text where it would leave this machine; all engines ask here."""
+        public = provenance in (Provenance.PUBLIC, Provenance.RELEASED)
+        if not public and Capability.PRIVATE_TEXT not in self.capabilities:
+            raise EngineError(
+                f"Expected public or released prompts for {self.name}, got private ones: whoever "
+                "runs it would read them and no privacy accounting covers that; use kind: "
+                "transformers or vllm."
+            )

@@ -9,9 +9,3 @@ time, and a norm and a softmax over one row, computed by one thread.
 Shape letters: T tokens of a pass, R rows (contexts), C cache columns, V vocabulary, L layers, d
 width, H query heads, G key/value heads, D head width.
 """
-
-from dpsynth_assets.models.exact_decoder.contexts import ExactContexts
-from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder
-from dpsynth_assets.models.exact_decoder.shapes import ExactDecoderError, LlamaShape
-
-__all__ = ["ExactContexts", "ExactDecoder", "ExactDecoderError", "LlamaShape"]

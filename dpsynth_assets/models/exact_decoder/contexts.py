@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.models.decoding.prefixes import PrefixGroup, prefix_groups
-from dpsynth_assets.models.decoding.protocol import Reading
-from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
+from dpsynth_assets.models.decoding.protocol import (
+    COUNTS,
+    PrefixGroup,
+    Reading,
+    StateReading,
+    prefix_groups,
+)
+from dpsynth_assets.models.exact_decoder.attention import KeyValueCache
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack
-from dpsynth_assets.models.token_counts import COUNTS
 from dpsynth_assets.privacy.cpu_threads import run_alone
 
 if TYPE_CHECKING:
@@ -146,12 +150,7 @@ class ExactContexts:
             run_alone(packs, max(1, min(self._threads, len(packs))))
 
     def _read_pack(self, texts: list[list[int]], first_row: int, first_column: int) -> None:
-        import torch
-
-        lengths = [len(text) for text in texts]
-        places = [torch.arange(first_column, first_column + length) for length in lengths]
-        tokens = torch.tensor([token for text in texts for token in text], dtype=torch.long)
-        self._decoder.fill(self._cache, Pack(first_row, lengths, tokens, torch.cat(places)))
+        self._decoder.fill(self._cache, Pack.of(texts, first_row, first_column))
 
 
 def _packs(lengths: Sequence[int], tokens_per_pack: int) -> Iterator[list[int]]:
@@ -176,91 +175,68 @@ def _shares(rows: int, workers: int) -> list[slice]:
 
 
 def pooled_streams(
-    decoder: ExactDecoder,
-    texts: Sequence[Sequence[int]],
-    layers: Sequence[int],
-    *,
-    begin: Sequence[int] = (),
-    last_only: bool = False,
-    progress: Callable[[float], None] | None = None,
+    decoder: ExactDecoder, texts: Sequence[Sequence[int]], reading: StateReading
 ) -> dict[int, np.ndarray]:
     """Pools each text's residual stream at chosen layers; later layers are not computed.
 
-    **Privacy** A text's states are a function of the text alone, bit for bit.
+    What precedes every text is read once for all.
 
-    Args:
-        decoder: The model.
-        texts: N sequences of the texts' own tokens; may be empty.
-        layers: Layers in [0, L).
-        begin: Tokens that precede every text and are not pooled; read once for all.
-        last_only: The last token instead of the mean over all.
-        progress: Called with the share of texts done.
+    **Privacy** A text's states are a function of the text alone, bit for bit.
 
     Returns:
         {layer: (N, d) float32}; zeros for a text without tokens.
     """
     import torch
 
+    begin = list(reading.begin)
     COUNTS.read += len(begin) + sum(map(len, texts))
     width = decoder.shape.width
-    result = {layer: np.zeros((len(texts), width), dtype=np.float32) for layer in layers}
+    result = {layer: np.zeros((len(texts), width), dtype=np.float32) for layer in reading.layers}
     threads, done = torch.get_num_threads(), sum(not len(text) for text in texts)
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     lengths = [len(texts[index]) for index in order]
     packs = [[order[place] for place in pack] for pack in _packs(lengths, _TOKENS_PER_PACK)]
     if not packs:
         return result
-    (prefix,) = run_alone([partial(_prefix_of, decoder, list(begin), max(layers) + 1)], 1)
+    (prefix,) = run_alone([partial(_prefix_of, decoder, begin, max(reading.layers) + 1)], 1)
     for start in range(0, len(packs), threads):
         own = packs[start : start + threads]
         chosen = [[list(texts[index]) for index in pack] for pack in own]
-        read = partial(_streams, decoder, tuple(layers), prefix, len(begin), last_only)
-        for pack, pooled in zip(
-            own, run_alone([partial(read, each) for each in chosen], threads), strict=True
-        ):
+        read = [partial(_streams, decoder, reading, prefix, each) for each in chosen]
+        for pack, pooled in zip(own, run_alone(read, threads), strict=True):
             for layer, states in pooled.items():
                 result[layer][pack] = states
             done += len(pack)
-        if progress is not None:
-            progress(done / len(texts))
+        reading.told(done / len(texts))
     return result
 
 
 def _prefix_of(decoder: ExactDecoder, begin: list[int], layers: int) -> KeyValueCache:
     """Keys and values of the tokens that precede every text: those of texts build on them."""
-    import torch
-
     cache = KeyValueCache(decoder.shape, rows=1, columns=len(begin))
     if begin:
-        pack = Pack(0, [len(begin)], torch.tensor(begin), torch.arange(len(begin)))
-        decoder.forward(cache, pack, layers=layers)
+        decoder.forward(cache, Pack.of([begin]), layers=layers)
     return cache
 
 
 def _streams(
-    decoder: ExactDecoder,
-    layers: tuple[int, ...],
-    prefix: KeyValueCache,
-    begin: int,
-    last_only: bool,
-    texts: list[list[int]],
+    decoder: ExactDecoder, reading: StateReading, prefix: KeyValueCache, texts: list[list[int]]
 ) -> dict[int, np.ndarray]:
     """{layer: (texts, d)} of one pass."""
     import torch
 
-    lengths = [len(text) for text in texts]
-    tokens = torch.tensor([token for text in texts for token in text], dtype=torch.long)
-    places = [torch.arange(begin, begin + length) for length in lengths]
-    pack = Pack(0, lengths, tokens, torch.cat(places))
+    begin, lengths = len(reading.begin), [len(text) for text in texts]
     cache = KeyValueCache(decoder.shape, rows=len(texts), columns=begin + max(lengths))
     cache.begin_with(prefix, begin)
     pooled: dict[int, np.ndarray] = {}
 
     def receive(layer: int, stream: "torch.Tensor") -> None:
-        if layer in layers:
+        if layer in reading.layers:
             parts = stream.split(lengths)
-            means = [part[-1] if last_only else part.mean(0) for part in parts]
+            last = reading.pooling == "last"
+            means = [part[-1] if last else part.mean(0) for part in parts]
             pooled[layer] = torch.stack(means).numpy()
 
-    decoder.forward(cache, pack, on_layer=receive, layers=max(layers) + 1)
+    pack = Pack.of(texts, first_column=begin)
+    decoder.forward(cache, pack, on_layer=receive, layers=max(reading.layers) + 1)
     return pooled

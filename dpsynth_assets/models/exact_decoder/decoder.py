@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.models.decoding.protocol import Contexts, Decoder, Reading
-from dpsynth_assets.models.engines.protocol import Capability, Pooling, Provenance, ShareCallback
-from dpsynth_assets.models.exact_decoder.attention import Window, attend
-from dpsynth_assets.models.exact_decoder.cache import KeyValueCache
+from dpsynth_assets.models.decoding.protocol import Contexts, Decoder, Reading, StateReading
+from dpsynth_assets.models.engines.protocol import Capability
+from dpsynth_assets.models.exact_decoder.attention import KeyValueCache, Window, attend
 from dpsynth_assets.models.exact_decoder.integer_products import (
     ROUNDING,
     SMALLEST,
@@ -52,6 +51,18 @@ class Pack:
     lengths: Sequence[int]
     tokens: "torch.Tensor"
     positions: "torch.Tensor"
+
+    @classmethod
+    def of(
+        cls, texts: Sequence[Sequence[int]], first_row: int = 0, first_column: int = 0
+    ) -> "Pack":
+        """The tokens of texts, each from one column on."""
+        import torch
+
+        lengths = [len(text) for text in texts]
+        places = [torch.arange(first_column, first_column + length) for length in lengths]
+        tokens = torch.tensor([token for text in texts for token in text], dtype=torch.long)
+        return cls(first_row, lengths, tokens, torch.cat(places))
 
     @property
     def rows(self) -> "torch.Tensor":
@@ -135,21 +146,12 @@ class ExactDecoder(Decoder):
         return ExactContexts(self, prompts, reading)
 
     def hidden_states(
-        self,
-        texts: Sequence[Sequence[int]],
-        layers: Sequence[int],
-        *,
-        begin: Sequence[int],
-        pooling: Pooling,
-        provenance: Provenance,
-        progress: ShareCallback | None = None,
+        self, texts: Sequence[Sequence[int]], reading: StateReading
     ) -> dict[int, np.ndarray]:
         """See `Decoder.hidden_states`; a text's states follow it alone, whatever it is made of."""
         from dpsynth_assets.models.exact_decoder.contexts import pooled_streams
 
-        del provenance
-        last = pooling == "last"
-        return pooled_streams(self, texts, layers, begin=begin, last_only=last, progress=progress)
+        return pooled_streams(self, texts, reading)
 
     def forward(
         self,
@@ -421,12 +423,8 @@ def _observed(
         seen[layer, place] = largest if known is None else torch.maximum(known, largest)
 
     def read() -> None:
-        lengths = [len(text) for text in texts]
-        cache = KeyValueCache(decoder.shape, rows=len(texts), columns=max(lengths))
-        tokens = torch.tensor([token for text in texts for token in text])
-        positions = torch.cat([torch.arange(length) for length in lengths])
-        pack = Pack(0, lengths, tokens, positions)
-        stream = decoder.forward(cache, pack, observe=observe)
+        cache = KeyValueCache(decoder.shape, rows=len(texts), columns=max(map(len, texts)))
+        stream = decoder.forward(cache, Pack.of(texts), observe=observe)
         observe(decoder.shape.layers, FINAL, _unit_rows(stream))
 
     run_alone([read], workers=1)

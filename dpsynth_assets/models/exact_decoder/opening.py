@@ -16,6 +16,7 @@ from dpsynth_assets.models.exact_decoder.weights import (
     integer_weights,
 )
 from dpsynth_assets.models.kept import kept
+from dpsynth_assets.models.language_model import weights_state
 from dpsynth_assets.paths import home
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> Exa
     del spec
     source, calibration = language_model.source, calibration_ids(language_model.encode)
     with _opening:
-        return _opened(source, _state(source), tuple(map(tuple, calibration)))
+        return _opened(source, weights_state(source), tuple(map(tuple, calibration)))
 
 
 @kept(2)
@@ -50,15 +51,6 @@ def _opened(source: str, state: Any, calibration: Sequence[Sequence[int]]) -> Ex
     folder, public = Path(source), home().public_models
     made_here = folder.resolve().is_relative_to(public.resolve())
     return read_decoder(folder, calibration, public / "exact_weights" if made_here else None)
-
-
-def _state(source: str) -> tuple[int, int] | None:
-    """Time of change and size of the weights: other weights in the same place are read anew."""
-    file = Path(source) / "model.safetensors"
-    if not file.is_file():
-        return None
-    state = file.stat()
-    return state.st_mtime_ns, state.st_size
 
 
 def read_decoder(
@@ -86,14 +78,15 @@ def read_decoder(
             f"Expected a folder with one model.safetensors, found none in {folder}; save the "
             "model with save_pretrained, or write decoder: transformers."
         )
-    shape = LlamaShape.of(AutoConfig.from_pretrained(folder, local_files_only=True))
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    shape = LlamaShape.of(config)
     try:
         with torch.inference_mode(), safe_open(file, "pt") as table:
             embeddings = table.get_tensor(EMBEDDINGS).float()
 
             def quantize() -> dict[str, torch.Tensor]:
                 weights = load_file(file)
-                expect_weights(shape, weights, file)
+                expect_weights(config, weights, file)
                 return calibrated_table(shape, weights, calibration)
 
             if store is None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.exact_decoder.attention import WEIGHT_TOTAL, query_limit
 from dpsynth_assets.models.exact_decoder.integer_products import (
@@ -88,59 +88,37 @@ Table = Mapping[str, "torch.Tensor"]
 """Quantized weights by name, as they are stored: integers, scales and balances; no embeddings."""
 
 
-def expect_weights(shape: LlamaShape, table: Mapping[str, "torch.Tensor"], file: Path) -> None:
+def expect_weights(config: Any, table: Mapping[str, "torch.Tensor"], file: Path) -> None:
     """Refuses weights that cannot be rounded to integers, or are not of the configured shape.
 
     Args:
-        shape: Numbers of the model.
+        config: The transformers configuration.
         table: Weights by transformers' names.
         file: Where they were read.
 
     Raises:
         ExactDecoderError: A weight is absent, of another shape, or not finite.
     """
-    for name, expected in _expected_shapes(shape, table).items():
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        expected = AutoModelForCausalLM.from_config(config).state_dict()
+    for name, like in expected.items():
         weight = table.get(name)
+        if weight is None and name == HEAD:  # It may be tied to the embeddings.
+            continue
         got = "none" if weight is None else tuple(weight.shape)
-        if got != expected:
+        if weight is None or got != tuple(like.shape):
             raise ExactDecoderError(
-                f"Expected {name} of shape {expected} in {file}, got {got}. Restore the file, or "
-                "the config.json beside it."
+                f"Expected {name} of shape {tuple(like.shape)} in {file}, got {got}. Restore the "
+                "file, or the config.json beside it."
             )
-        if weight is not None and not bool(weight.isfinite().all()):
+        if not bool(weight.isfinite().all()):
             raise ExactDecoderError(
                 f"Expected finite numbers in {name} of {file}, got infinity or NaN. Restore the "
                 "file; a training that diverged leaves such weights."
             )
-
-
-def _expected_shapes(
-    shape: LlamaShape, table: Mapping[str, "torch.Tensor"]
-) -> dict[str, tuple[int, ...]]:
-    """Shape of each weight that is read; that of the feed-forward layers follows from the first."""
-    width, keys, heads = shape.width, shape.groups * shape.depth, shape.heads * shape.depth
-    first = table.get("model.layers.0.mlp.up_proj.weight")
-    hidden = 0 if first is None else len(first)
-    of_layer = {
-        "input_layernorm": (width,),
-        "post_attention_layernorm": (width,),
-        "self_attn.q_proj": (heads, width),
-        "self_attn.k_proj": (keys, width),
-        "self_attn.v_proj": (keys, width),
-        "self_attn.o_proj": (width, heads),
-        "mlp.gate_proj": (hidden, width),
-        "mlp.up_proj": (hidden, width),
-        "mlp.down_proj": (width, hidden),
-    }
-    expected: dict[str, tuple[int, ...]] = {
-        f"model.layers.{index}.{name}.weight": own
-        for index in range(shape.layers)
-        for name, own in of_layer.items()
-    }
-    expected |= {EMBEDDINGS: (shape.vocabulary, width), "model.norm.weight": (width,)}
-    if HEAD in table:
-        expected[HEAD] = expected[EMBEDDINGS]
-    return expected
 
 
 def quantized_table(

@@ -4,16 +4,10 @@ Frozen parameters are not kept: they are public, and come with the model that a 
 """
 
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-from dpsynth_assets.files.whole_files import flush, owner_folder
-from dpsynth_assets.files.whole_folders import flush_all
-from dpsynth_assets.models.fine_tuning.reports import PublicLoss
 
 if TYPE_CHECKING:
     import torch
@@ -139,34 +133,3 @@ def kept_learning_rate(checkpoint: RunCheckpoint) -> float | None:
 def _read_state(folder: Path) -> dict[str, Any]:
     state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     return state
-
-
-class CheckpointFolders:
-    """A `RunCheckpoint` in a folder of its own, for a run that no store keeps anything of."""
-
-    def __init__(self, folder: Path) -> None:
-        """Uses, or creates, an owner-only folder."""
-        self._folder = owner_folder(folder)
-
-    @property
-    def saved(self) -> Path | None:
-        """The last saved checkpoint."""
-        found = sorted(each for each in self._folder.iterdir() if each.name.startswith("saved-"))
-        return found[-1] if found else None
-
-    def filled(self, write: Callable[[Path], object]) -> Path:
-        """A fresh folder with what `write` puts there."""
-        folder = Path(tempfile.mkdtemp(prefix="scratch-", dir=self._folder))
-        write(folder)
-        return folder
-
-    def save(self, folder: Path) -> None:
-        """Renames it, after which older ones are removed."""
-        last = self.saved
-        number = 0 if last is None else int(last.name.removeprefix("saved-")) + 1
-        flush_all(folder)
-        folder.rename(self._folder / f"saved-{number:09d}")
-        flush(self._folder)
-        for each in self._folder.iterdir():
-            if each.name != f"saved-{number:09d}":
-                shutil.rmtree(each)

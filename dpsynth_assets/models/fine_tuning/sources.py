@@ -1,49 +1,156 @@
-"""Sources of gradients: a charged mechanism, or plain backward passes.
+"""Gradients of a charged mechanism: settings, losses of single examples, and where records lie.
 
-Shape letters: n examples, B of one batch.
+Records lie in this process, or with several workers. There the driver holds weights, optimizer,
+charge and noise, and no record. A worker holds the same public model, takes the trained weights of
+the step, and returns the clipped sum of what it drew.
+
+Shape letters: n examples, B of one batch, T tokens, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dpsynth_assets.models.fine_tuning.losses import ExampleLoss
-from dpsynth_assets.models.fine_tuning.settings import FineTuningSettings
-from dpsynth_assets.privacy.cpu_threads import one_thread_each, useful_threads
+from dpsynth_assets.models.language_model import IGNORED, mean_token_losses, padded
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.per_example import (
     LossOfPart,
     PerExampleGradients,
+    Products,
     refuse_undeclared_slack,
+    trainable_parameters,
 )
+from dpsynth_assets.privacy.split_batches import SampledSum
 
 if TYPE_CHECKING:
     import torch
 
 
-class GradientSource(Protocol):
-    """Batches of a run, and the gradient of each, in turn."""
+@dataclass(frozen=True, kw_only=True)
+class FineTuningSettings:
+    """Settings of AdamW for the gradients of a run; everything here is public.
 
-    @property
-    def steps(self) -> int:
-        """T of the whole run."""
+    Attributes:
+        learning_rate: Peak rate of AdamW, given or from `public_learning_rate`.
+        warmup_steps: Steps of linear warm-up; the rest of the run decays linearly to zero.
+        weight_decay: Decoupled decay, as a share of the rate.
+        micro_batch: Most examples passed through the model at once, by all threads together;
+            memory grows with it.
+        products: Arithmetic of the clipped sums.
+        checkpoint_seconds: Seconds between checkpoints.
 
-    def resume_at(self, step: int) -> None:
-        """Skips the first `step` steps."""
+    **Source** CTCL, section 4.1.3: clip 1, decay 0.1, 100 steps of warm-up of 2000, linear decay,
+    float32 throughout.
+    """
 
-    def gradients(
-        self, model: Any, examples: Any
-    ) -> "Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]":
-        """Yields parameters and their gradients, one pair a step.
+    learning_rate: float
+    warmup_steps: int = 100
+    weight_decay: float = 0.1
+    micro_batch: int = 32
+    products: Products = Products.NATIVE
+    checkpoint_seconds: float = 300.0
 
-        Args:
-            model: As it is trained.
-            examples: What this source draws from.
+    def __post_init__(self) -> None:
+        """Refuses numbers outside their domains."""
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"Expected 0 < learning_rate < inf, got {self.learning_rate}.")
+        if self.micro_batch < 1:
+            raise ValueError(f"Expected micro_batch >= 1, got {self.micro_batch}.")
+        if self.warmup_steps < 0 or self.weight_decay < 0:
+            raise ValueError(
+                "Expected warmup_steps >= 0 and weight_decay >= 0, got "
+                f"{self.warmup_steps} and {self.weight_decay}."
+            )
+
+    def rate(self, step: int, steps: int) -> float:
+        """Computes the learning rate of step 0, 1, … of a run of `steps`.
+
+        Warm-up takes at most a tenth of a short run.
         """
+        warmup = min(self.warmup_steps, steps // 10)
+        if step < warmup:
+            return self.learning_rate * (step + 1) / (warmup + 1)
+        return self.learning_rate * (steps - step) / max(1, steps - warmup)
+
+
+@dataclass(frozen=True)
+class TokenExample:
+    """One example as token ids.
+
+    Attributes:
+        inputs: Source of an encoder, prompt of a causal model, or text to classify.
+        targets: Tokens to learn, end token included; or the one number of a class.
+    """
+
+    inputs: Sequence[int] = field(repr=False)
+    targets: Sequence[int] = field(repr=False)
+
+
+class ExampleLoss(Protocol):
+    """Losses of single examples.
+
+    **Privacy** The i-th loss must depend on example i alone: a sum over a batch, or a number of
+    tokens of the whole batch, would let one record move the gradients of others.
+    """
+
+    def __call__(self, model: Any, examples: Sequence[Any]) -> "torch.Tensor":
+        """Runs the model; returns (B,) losses in nats."""
+
+    def length(self, example: Any) -> int:
+        """Tokens of an example: those of similar length are passed through together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalLoss:
+    """Loss of a decoder-only model on its targets, given the prompt.
+
+    Attributes:
+        pad_token_id: Fills up shorter examples, on the right.
+        start_token_id: Read before an example without a prompt.
+    """
+
+    pad_token_id: int
+    start_token_id: int
+
+    def __call__(self, model: Any, examples: Sequence[TokenExample]) -> "torch.Tensor":
+        """Runs the model; returns (B,) mean losses of the targets."""
+        device = next(model.parameters()).device
+        prompts = [list(each.inputs) or [self.start_token_id] for each in examples]
+        rows = [[*p, *each.targets[:-1]] for p, each in zip(prompts, examples, strict=True)]
+        labelled = [
+            [*[IGNORED] * (len(p) - 1), *each.targets]
+            for p, each in zip(prompts, examples, strict=True)
+        ]
+        inputs = padded(rows, self.pad_token_id).to(device)
+        mask = padded([[1] * len(row) for row in rows], 0).to(device)
+        logits = model(input_ids=inputs, attention_mask=mask, use_cache=False).logits
+        return mean_token_losses(logits, padded(labelled, IGNORED).to(device))
+
+    def length(self, example: TokenExample) -> int:
+        """Tokens of prompt and targets."""
+        return len(example.inputs) + len(example.targets)
+
+
+SumOfWorkers = Callable[[FineTuningSettings, SampledSum, Sequence[np.ndarray]], np.ndarray]
+"""Given settings, what is drawn and the weights of a step: the total of what all workers return
+(`SampledSum.counted`). Private."""
+Gradients = Iterator[tuple[Sequence["torch.Tensor"], Sequence["torch.Tensor"]]]
+"""Parameters and their gradients, one pair a step."""
+
+
+@dataclass(frozen=True)
+class SplitExamples:
+    """Private examples that no process reads together, in the place of a sequence of them.
+
+    Attributes:
+        summed: Has workers draw and clip one step's records.
+    """
+
+    summed: SumOfWorkers = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,41 +158,52 @@ class PrivateGradients:
     """Noisy clipped gradients of true Poisson batches.
 
     Attributes:
-        mechanism: Charged for all its steps.
+        mechanism: Charged for all its steps; its sums are exact where workers draw.
         loss: Losses of single examples.
-        settings: Micro-batches and arithmetic.
+        settings: Micro-batches and arithmetic, the same for every worker.
 
     **Privacy** What a step yields is the mechanism's release; everything made of it is
     post-processing. Sorting a batch by length and cutting it into micro-batches changes no
     example's loss, which is a mean over its own tokens; what it changes in the last bits of a
     gradient is kept back by the mechanism, and where a batch is larger than that covers, every
-    record passes alone.
+    record passes alone. Weights that workers are given follow from earlier releases under the same
+    charge; they are nobody's to see before the stage is committed, and travel by the sensitive
+    store.
     """
 
     mechanism: DpSgdMechanism
     loss: ExampleLoss
     settings: FineTuningSettings
 
-    @property
-    def steps(self) -> int:
-        """T."""
-        return self.mechanism.steps
+    def gradients(self, model: Any, examples: Sequence[Any] | SplitExamples) -> Gradients:
+        """Yields noisy mean gradients; batches without a record yield noise.
 
-    def resume_at(self, step: int) -> None:
-        """Resumes under the charge of the run whose checkpoint holds `step` steps."""
-        self.mechanism.resume_at(step)
-
-    def gradients(
-        self, model: Any, examples: Sequence[Any]
-    ) -> "Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]":
-        """Yields noisy mean gradients; empty batches yield noise.
+        Args:
+            model: As it is trained.
+            examples: n examples, or those of all workers.
 
         Raises:
-            ValueError: If dropout is active, or passes of several records need a declared slack.
+            ValueError: Passes of several records need a declared slack, or sums of workers are not
+                exact.
         """
-        self._refuse_unbounded(model)
-        threads = thread_count(self.settings)
-        clipped = PerExampleGradients(model, self.settings.products, threads)
+        if isinstance(examples, SplitExamples):
+            return self._of_workers(model, examples)
+        return self._drawn_here(model, examples)
+
+    def _of_workers(self, model: Any, examples: SplitExamples) -> Gradients:
+        parameters = tuple(trainable_parameters(model).values())
+
+        def summed(sampled: SampledSum) -> np.ndarray:
+            weights = [each.detach().cpu().numpy() for each in parameters]
+            return examples.summed(self.settings, sampled, weights)
+
+        for _ in range(self.mechanism.released_steps, self.mechanism.steps):
+            yield parameters, self.mechanism.private_gradient_of_workers(summed, parameters)
+
+    def _drawn_here(self, model: Any, examples: Sequence[Any]) -> Gradients:
+        if self.mechanism.most_in_company and self.mechanism.gradient_slack is None:
+            refuse_undeclared_slack(model)
+        clipped = _clipping(model, self.settings)
         for batch in self.mechanism.batches(len(examples)):
             parts = self._parts(examples, batch, clipped.threads)
             yield clipped.parameters, self.mechanism.private_gradient_of_losses(clipped, parts)
@@ -95,126 +213,48 @@ class PrivateGradients:
     ) -> Iterator[LossOfPart]:
         together = self.mechanism.may_share_passes(len(batch))
         size = part_size(len(batch), self.settings.micro_batch, threads) if together else 1
-        for part in micro_batches(examples, batch, self.loss, size):
-            yield LossOfPart(len(part), partial(self._losses, part))
-
-    def _refuse_unbounded(self, model: Any) -> None:
-        refuse_dropout(self.settings)
-        if self.mechanism.most_in_company and self.mechanism.gradient_slack is None:
-            refuse_undeclared_slack(model, autocast=self.settings.autocast)
-
-    def _losses(self, part: Sequence[Any], model: Any) -> "torch.Tensor":
-        with autocast(model, self.settings):
-            return self.loss(model, part)
+        return _losses_of_parts(examples, batch, self.loss, size)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlainSampling:
-    """Batches of a run without privacy: ε = ∞.
+class PartGradients:
+    """A worker's model, which stays open over the steps of one training."""
 
-    Attributes:
-        steps: T.
-        batch_size: Examples of a batch, drawn without replacement.
-        seed: Public seed of the batches.
-    """
+    def __init__(self, model: Any, loss: ExampleLoss, settings: FineTuningSettings) -> None:
+        """Takes a model with the weights that the driver's began with, trained ones aside.
 
-    steps: int
-    batch_size: int
-    seed: int = 0
+        Raises:
+            TypeError: It has a trainable parameter that cannot be clipped by example.
+        """
+        self._loss, self._clipped = loss, _clipping(model.eval(), settings)
 
+    def take(self, weights: Sequence[np.ndarray]) -> None:
+        """Puts the weights of the step in the place of the trained ones.
 
-class PlainGradients:
-    """Mean gradients of plain batches, for references. NOT private."""
-
-    def __init__(
-        self, sampling: PlainSampling, loss: ExampleLoss, settings: FineTuningSettings
-    ) -> None:
-        """Starts before the first step."""
-        self._sampling = sampling
-        self._loss = loss
-        self._settings = settings
-        self._first = 0
-
-    @property
-    def steps(self) -> int:
-        """T."""
-        return self._sampling.steps
-
-    def resume_at(self, step: int) -> None:
-        """Skips steps; each has a seed of its own."""
-        self._first = step
-
-    def gradients(
-        self, model: Any, examples: Sequence[Any]
-    ) -> "Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]":
-        """Yields mean gradients."""
-        parameters = [each for each in model.parameters() if each.requires_grad]
-        threads = useful_threads(parameters, thread_count(self._settings))
-        size = min(self._sampling.batch_size, len(examples))
-        rows = part_size(size, self._settings.micro_batch, threads)
-        for step in range(self._first, self.steps):
-            generator = np.random.default_rng((self._sampling.seed, step))
-            batch = generator.choice(len(examples), size, replace=False)
-            parts = list(micro_batches(examples, batch, self._loss, rows))
-            yield parameters, self._mean(model, parameters, parts, threads)
-
-    def _mean(
-        self, model: Any, parameters: "Sequence[torch.Tensor]", parts: list[Any], threads: int
-    ) -> "list[torch.Tensor]":
-        """The mean gradient of all parts, each worked on by one of the threads."""
-        if threads == 1:
-            return self._share(model, parameters, parts, parts)
-        with one_thread_each(threads) as executor:
-            running = [
-                executor.submit(self._share, model, parameters, parts[own::threads], parts)
-                for own in range(threads)
-            ]
-            first, *others = [each.result() for each in running]
-        for gradients in others:
-            for total, gradient in zip(first, gradients, strict=True):
-                total.add_(gradient)
-        return first
-
-    def _share(
-        self, model: Any, parameters: "Sequence[torch.Tensor]", own: list[Any], parts: list[Any]
-    ) -> "list[torch.Tensor]":
-        """Share of some parts in the mean over all parts; zero where a parameter is not used."""
+        Raises:
+            ValueError: They are those of another model.
+        """
         import torch
 
-        size = sum(len(part) for part in parts)
-        totals: list[torch.Tensor | None] = [None] * len(parameters)
-        for part in own:
-            with autocast(model, self._settings):
-                loss = self._loss(model, part).sum() / size
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-            for place, gradient in enumerate(gradients):
-                total = totals[place]
-                if gradient is not None:
-                    totals[place] = gradient if total is None else total.add_(gradient)
-        return [
-            torch.zeros_like(parameter) if total is None else total
-            for parameter, total in zip(parameters, totals, strict=True)
-        ]
+        expected = [tuple(each.shape) for each in self._clipped.parameters]
+        if [each.shape for each in weights] != expected:
+            raise ValueError(
+                "Expected trained weights of the shapes of this model, got others. Use one version "
+                "of dpsynth-assets on every node."
+            )
+        with torch.no_grad():
+            for parameter, own in zip(self._clipped.parameters, weights, strict=True):
+                parameter.copy_(torch.from_numpy(np.array(own)))
+
+    def counted(self, examples: Sequence[Any], sampled: SampledSum) -> np.ndarray:
+        """The clipped sum of examples that were drawn; see `SampledSum.counted`. Private."""
+        alone = _losses_of_parts(examples, np.arange(len(examples)), self._loss, 1)
+        return sampled.counted(self._clipped, list(alone))
 
 
-def refuse_dropout(settings: FineTuningSettings) -> None:
-    """Refuses private runs in which a record's gradient would follow from its place.
-
-    Raises:
-        ValueError: Dropout is active.
-    """
-    if settings.dropout:
-        raise ValueError(
-            "Expected dropout: false in a private run, got true: what is dropped of a record "
-            "follows from its place among others. Train without dropout; noise regularises."
-        )
-
-
-def thread_count(settings: FineTuningSettings) -> int:
-    """Threads that the settings ask for, or as many as torch has."""
+def _clipping(model: Any, settings: FineTuningSettings) -> PerExampleGradients:
     import torch
 
-    return torch.get_num_threads() if settings.threads is None else settings.threads
+    return PerExampleGradients(model, settings.products, torch.get_num_threads())
 
 
 def part_size(batch: int, micro_batch: int, threads: int) -> int:
@@ -232,10 +272,11 @@ def micro_batches(
         yield [examples[index] for index in order[start : start + size]]
 
 
-def autocast(model: Any, settings: FineTuningSettings) -> AbstractContextManager[Any]:
-    """Runs passes in bfloat16 where the settings ask for it."""
-    import torch
+def _losses_of_parts(
+    examples: Sequence[Any], batch: np.ndarray, loss: ExampleLoss, size: int
+) -> Iterator[LossOfPart]:
+    def losses(part: Sequence[Any], model: Any) -> "torch.Tensor":
+        return loss(model, part)
 
-    if not settings.autocast:
-        return nullcontext()
-    return torch.autocast(next(model.parameters()).device.type, dtype=torch.bfloat16)
+    for part in micro_batches(examples, batch, loss, size):
+        yield LossOfPart(len(part), partial(losses, part))

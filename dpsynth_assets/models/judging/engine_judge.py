@@ -1,23 +1,107 @@
-"""A judge that is a language model, through any engine, and the texts that test it.
+"""A judge that is a language model, through any engine: its rubric, its answers, and its test.
 
 A form makes every model answer with scores, also one that does not understand the question. So a
 judge scores plain sentences and the same words out of order before it scores a row.
+
+**Source** Rubric: Banayeeanzade et al. 2026 (EPSVec), appendix B.6.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
-from dpsynth_assets.models.engines.usage import counted, counted_since
-from dpsynth_assets.models.judging.judge import JudgeError, ShareCallback, Verdict
-from dpsynth_assets.models.judging.rubric import (
-    ANSWER_SCHEMA,
-    ANSWER_TOKENS,
-    RubricScores,
-    parse_scores,
-    rubric_prompt,
-)
+from dpsynth_assets.models.judging.likelihood_judge import JudgeError, ShareCallback, Verdict
 from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
+
+RUBRIC = """\
+You are a precise writing-quality evaluator. Evaluate the provided text and return ONLY a valid \
+JSON object that follows this schema:
+{{
+  "fluency": <integer 1-5>,
+  "grammar": <integer 1-5>,
+  "coherence": <integer 1-5>,
+  "overall": <integer 1-10>
+}}
+
+Rules:
+1) Output pure JSON (no markdown, no extra text).
+2) Use integers only for scores.
+
+Evaluate the following synthetic text using G-Eval-style criteria:
+- Fluency (1-5): smoothness and flow; natural phrasing, no awkwardness.
+- Grammar (1-5): correctness of syntax, tense, agreement, punctuation.
+- Coherence (1-5): logical organization; ideas connect and progress sensibly.
+- Overall (1-10): holistic quality as writing (not factual accuracy).
+
+Text:
+{text}
+
+JSON:"""
+"""The paper's system prompt and instructions in one turn: endpoints and templates all take one."""
+
+HIGHEST = {"fluency": 5, "grammar": 5, "coherence": 5, "overall": 10}
+"""Criteria and the best score of each; the worst is 1."""
+
+ANSWER_SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            name: {"type": "integer", "minimum": 1, "maximum": best}
+            for name, best in HIGHEST.items()
+        },
+        "required": list(HIGHEST),
+        "additionalProperties": False,
+    }
+)
+"""What an answer is: whole numbers within their bounds."""
+
+ANSWER_TOKENS = 96
+"""Enough for the object, a fence around it and a word before it."""
+
+_OBJECT = re.compile(r"\{[^{}]*\}")
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:/\s*[0-9]+)?\s*")
+
+
+def rubric_prompt(text: str) -> str:
+    """The rubric around one text."""
+    return RUBRIC.format(text=text)
+
+
+def overall_score(answer: str) -> float | None:
+    """Reads the last JSON object of an answer that holds an overall score within its bounds.
+
+    Words around the object, fences, numbers written as text and `7/10` are forgiven. The last
+    object counts: models think aloud first.
+
+    Returns:
+        A number in [1, 10]; None where no object holds one.
+    """
+    scores = (_score(each.get("overall")) for each in _objects(answer))
+    return next((score for score in scores if score is not None), None)
+
+
+def _objects(answer: str) -> Iterator[dict[str, Any]]:
+    """Flat JSON objects of an answer, last first; names in lower case."""
+    for written in reversed(_OBJECT.findall(answer)):
+        try:
+            yield {str(key).strip().lower(): value for key, value in json.loads(written).items()}
+        except (json.JSONDecodeError, RecursionError):
+            continue
+
+
+def _score(value: Any) -> float | None:
+    """A number in [1, 10], written as number or text; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        match = _NUMBER.fullmatch(value)
+        value = float(match[1]) if match else None
+    if not isinstance(value, int | float) or not 1 <= value <= HIGHEST["overall"]:
+        return None
+    return float(value)
+
 
 PLAIN = (
     "The library opens at nine on weekdays. On Saturdays it closes at noon, so please bring your "
@@ -39,7 +123,7 @@ def shuffled(text: str) -> str:
 
 
 def require_discernment(
-    score: Callable[[Sequence[str]], list[RubricScores | None]], name: str
+    score: Callable[[Sequence[str]], list[float | None]], name: str
 ) -> tuple[float, float] | None:
     """Has a judge score the control texts.
 
@@ -55,7 +139,7 @@ def require_discernment(
         JudgeError: It does not score plain texts above shuffled ones.
     """
     scores = score([*PLAIN, *map(shuffled, PLAIN)])
-    overall = [each.overall for each in scores if each is not None]
+    overall = [each for each in scores if each is not None]
     if len(overall) < len(scores):
         return None
     half = len(PLAIN)
@@ -100,7 +184,7 @@ class EngineJudge:
         self._engine, self._min_overall = engine, min_overall
         self._max_text_tokens = max_text_tokens
         self._prompted = _prompted(engine)
-        self._before = counted(engine)
+        self._before = engine.spent
         self._controls: tuple[float, float] | None = None
         self._is_controlled = False
 
@@ -114,7 +198,7 @@ class EngineJudge:
         }
         if self._controls is not None:
             facts["control_plain"], facts["control_shuffled"] = self._controls
-        spent = counted_since(self._engine, self._before)
+        spent = self._engine.spent_since(self._before)
         return facts | {f"judge_{name}": number for name, number in spent.items()}
 
     def judge(self, texts: Sequence[str], progress: ShareCallback | None = None) -> list[Verdict]:
@@ -134,22 +218,20 @@ class EngineJudge:
                 f"in {len(texts)} answers; take an instruction-tuned model, or judge: likelihood."
             )
         return [
-            Verdict(False, None)
-            if each is None
-            else Verdict(each.overall >= self._min_overall, each.overall)
+            Verdict(False, None) if each is None else Verdict(each >= self._min_overall, each)
             for each in scores
         ]
 
     def _scores(
         self, texts: Sequence[str], progress: ShareCallback | None = None
-    ) -> list[RubricScores | None]:
+    ) -> list[float | None]:
         answers = self._engine.generate(
             [self._prompt(text) for text in texts],
             Sampling(temperature=0.0, max_new_tokens=ANSWER_TOKENS, json_schema=ANSWER_SCHEMA),
             provenance=Provenance.RELEASED,
             progress=progress,
         )
-        return [parse_scores(answer.text) for answer in answers]
+        return [overall_score(answer.text) for answer in answers]
 
     def _prompt(self, text: str) -> str | list[int]:
         """Token ids in the model's chat template, where it runs here and has one; else text."""

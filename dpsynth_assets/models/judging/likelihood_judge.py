@@ -1,18 +1,62 @@
-"""A judge by likelihood under a public language model: no instruction-tuned model needed.
+"""What a judge is, and a judge by likelihood under a public language model.
 
-Texts the model finds less likely than nearly all public text are broken sentences; texts it finds
-more likely than any are loops and clichés.
+The latter needs no instruction-tuned model: texts that the model finds less likely than nearly all
+public text are broken sentences; texts it finds more likely than any are loops and clichés.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dpsynth_assets.models.judging.judge import JudgeError, ShareCallback, Verdict
+from dpsynth_assets.models.language_model import IGNORED, padded, token_losses
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.language_model import LanguageModel
+
+ShareCallback = Callable[[float], None]
+
+
+class JudgeError(ValueError):
+    """A judge cannot judge: one line, expected, got, remedy."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Judgement of one text.
+
+    Attributes:
+        accepted: Whether the text is kept.
+        score: The judge's measure of it; None where it gave none.
+    """
+
+    accepted: bool
+    score: float | None
+
+
+class Judge(Protocol):
+    """Accepts or rejects texts, each by itself: a verdict depends on no other text.
+
+    **Privacy** Judges see public text and rows sampled from what was released. Choosing among such
+    rows is post-processing, whatever the judge does. No judge may be given a private record.
+    """
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Public settings and thresholds (JSON values), for metadata and card."""
+
+    def judge(self, texts: Sequence[str], progress: ShareCallback | None = None) -> list[Verdict]:
+        """Judges N texts, in order.
+
+        Args:
+            texts: N public or released texts.
+            progress: Called with the share of texts done, in [0, 1].
+
+        Raises:
+            JudgeError: The judge gives no usable answer at all.
+        """
+
 
 _LOGITS_BYTES = 2**28
 _TOKENS_PER_FORWARD = 4096
@@ -109,29 +153,17 @@ class LikelihoodJudge:
     def _forward(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
         """One pass over texts of about one length: (B,) mean log-probabilities."""
         import torch
-        from torch.nn.functional import cross_entropy
 
         language_model = self._language_model
-        form = language_model.document_format
-        start = form.prompt_ids(language_model, "", (), 1)
-        longest = max(map(len, texts))
-        rows = np.full((len(texts), len(start) + longest), language_model.pad_token_id)
-        rows[:, : len(start)] = start
-        for row, text in enumerate(texts):
-            rows[row, len(start) : len(start) + len(text)] = text
-        lengths = torch.tensor([len(text) for text in texts])
-        inputs = torch.from_numpy(rows)
-        own = torch.arange(longest)[None] < lengths[:, None]  # padding follows: causal, unseen
+        start = language_model.document_format.prompt_ids(language_model, "", (), 1)
+        rows = padded([[*start, *text] for text in texts], language_model.pad_token_id)
+        targets = padded(texts, IGNORED)  # padding follows: causal, unseen
         with torch.inference_mode():
             logits = language_model.model(
-                input_ids=inputs[:, :-1].to(language_model.device), use_cache=False
+                input_ids=rows[:, :-1].to(language_model.device), use_cache=False
             ).logits[:, len(start) - 1 :]
-            targets = inputs[:, len(start) :].to(logits.device)
-            losses = cross_entropy(
-                logits.flatten(0, 1).float(), targets.flatten(), reduction="none"
-            )
-        losses = losses.view(targets.shape).double().cpu() * own
-        return (-losses.sum(1) / lengths).numpy()
+            losses = token_losses(logits, targets.to(logits.device)).double().cpu()
+        return (-losses.sum(1) / (targets != IGNORED).sum(1)).numpy()
 
 
 def _batches(

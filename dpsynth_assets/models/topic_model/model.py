@@ -12,8 +12,38 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.models.topic_model.nearest import nearest_topics
 from dpsynth_assets.models.topic_model.settings import TopicModelSettings
+from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows, pair_scores, windows
+
+
+def nearest_topics(
+    embeddings: np.ndarray, topic_embeddings: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Finds each document's topic of largest cosine.
+
+    Args:
+        embeddings: float (N, d), unit length; may be a memory map, read a window at a time.
+        topic_embeddings: float32 (K, d), unit length.
+
+    Returns:
+        int64 (N,) topics, of equally near ones the lowest, and float32 (N,) cosines.
+
+    **Privacy** A row depends on its document and on public topics alone, bit for bit: the topic is
+    found exactly (`privacy.nearest`), and the cosine is a float64 sum in one order, rounded once.
+    """
+    public = PublicRows(topic_embeddings, distance=False)
+    topics = nearest_rows(embeddings, public)
+    cosines = np.empty(len(embeddings), dtype=np.float32)
+    for window, rows in windows(embeddings):
+        cosines[window] = pair_scores(rows, public, np.arange(len(rows)), topics[window])
+    return topics, cosines
+
+
+def unit_rows(values: np.ndarray) -> np.ndarray:
+    """Scales rows to length one, float32; a zero row stays zero."""
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    return np.asarray(values / np.maximum(lengths, 1e-12), dtype=np.float32)
+
 
 FORMAT = "dpsynth topic model"
 FORMAT_VERSION = 1
@@ -27,76 +57,6 @@ LIBRARIES = ("hdbscan", "faiss-cpu", "numpy", "scikit-learn")
 
 class TopicModelError(RuntimeError):
     """A topic model cannot be loaded: says what was expected, what was found and what to do."""
-
-
-def write_files(
-    folder: Path,
-    tensors: Mapping[str, np.ndarray],
-    table: Mapping[str, list[Any]],
-    facts: Mapping[str, Any],
-) -> None:
-    """Writes arrays, the table of topics and, last, the manifest that makes the folder whole."""
-    import polars as pl
-    from safetensors.numpy import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST_FILE).unlink(missing_ok=True)
-    save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, folder / TENSORS_FILE)
-    pl.DataFrame(dict(table)).write_parquet(folder / TABLE_FILE)
-    manifest = {
-        "format": FORMAT,
-        "version": FORMAT_VERSION,
-        "libraries": {name: version(name) for name in LIBRARIES},
-        **facts,
-    }
-    text = json.dumps(manifest, indent=2, ensure_ascii=False)
-    (folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
-
-
-def read_files(
-    folder: Path,
-) -> tuple[dict[str, np.ndarray], dict[str, list[Any]], dict[str, Any]]:
-    """Reads what `write_files` wrote: arrays, columns and manifest.
-
-    Raises:
-        TopicModelError: There is no topic model, another version's, or a file is damaged.
-    """
-    manifest = _read_manifest(folder)
-    import polars as pl
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        tensors = load_file(folder / TENSORS_FILE)
-        table = pl.read_parquet(folder / TABLE_FILE).to_dict(as_series=False)
-    except (OSError, SafetensorError, pl.exceptions.PolarsError):
-        raise TopicModelError(
-            f"Expected {TENSORS_FILE} and {TABLE_FILE} whole in {str(folder)!r}, got a missing or "
-            "damaged file. Fit the topic model again."
-        ) from None
-    return tensors, table, manifest
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise TopicModelError(
-            f"Expected a topic model in {str(folder)!r}, got no {MANIFEST_FILE} there. Fit one, or "
-            "name the folder it was saved to."
-        ) from None
-    except (OSError, ValueError):
-        raise TopicModelError(
-            f"Expected a readable {MANIFEST_FILE} in {str(folder)!r}, got a damaged one. Fit the "
-            "topic model again."
-        ) from None
-    found = (manifest.get("format"), manifest.get("version")) if isinstance(manifest, dict) else ()
-    if found != (FORMAT, FORMAT_VERSION):
-        raise TopicModelError(
-            f"Expected format ({FORMAT!r}, {FORMAT_VERSION}) in {str(folder)!r}, got {found}. Fit "
-            "the topic model again with this version."
-        )
-    return manifest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,13 +97,8 @@ class TopicModel:
 
     @property
     def bins(self) -> int:
-        """K + 1: the topics and the unclassified bin."""
+        """K + 1: the topics and, last, the unclassified bin."""
         return self.topics + 1
-
-    @property
-    def unclassified(self) -> int:
-        """Index of the unclassified bin: K."""
-        return self.topics
 
     def assign(self, embeddings: np.ndarray) -> np.ndarray:
         """Assigns each document to its nearest topic, or to the unclassified bin.
@@ -169,7 +124,7 @@ class TopicModel:
             )
         topics, cosines = nearest_topics(embeddings, self.embeddings)
         # `not >=` so that a cosine that is no number is unclassified as well.
-        topics[~(cosines >= np.float32(self.threshold))] = self.unclassified
+        topics[~(cosines >= np.float32(self.threshold))] = self.topics
         return topics
 
     def condition_keywords(self, topic: int) -> tuple[str, ...]:
@@ -183,28 +138,38 @@ class TopicModel:
         """
         if not 0 <= topic <= self.topics:
             raise ValueError(f"Expected a topic in [0, {self.topics}], got {topic}.")
-        return self.fallback_keywords if topic == self.unclassified else self.keywords[topic]
+        return self.fallback_keywords if topic == self.topics else self.keywords[topic]
 
     def save(self, folder: str | Path) -> None:
-        """Writes safetensors, Parquet and a JSON manifest into a folder, created if missing."""
-        write_files(
-            Path(folder),
-            tensors={
-                "embeddings": self.embeddings.astype(np.float32),
-                "threshold": np.array([self.threshold], dtype=np.float32),
-            },
-            table={
-                "topic": list(range(self.topics)),
-                "keywords": [list(words) for words in self.keywords],
-                "size": self.sizes.tolist(),
-            },
-            facts={
-                "topics": self.topics,
-                "embedder": self.embedder,
-                "fallback_keywords": list(self.fallback_keywords),
-                "settings": self.settings.model_dump(mode="json"),
-            },
-        )
+        """Writes safetensors, Parquet and, last, the JSON manifest that makes the folder whole."""
+        import polars as pl
+        from safetensors.numpy import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)
+        tensors = {
+            "embeddings": np.ascontiguousarray(self.embeddings, dtype=np.float32),
+            "threshold": np.array([self.threshold], dtype=np.float32),
+        }
+        save_file(tensors, folder / TENSORS_FILE)
+        table = {
+            "topic": list(range(self.topics)),
+            "keywords": [list(words) for words in self.keywords],
+            "size": self.sizes.tolist(),
+        }
+        pl.DataFrame(table).write_parquet(folder / TABLE_FILE)
+        manifest = {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "libraries": {name: version(name) for name in LIBRARIES},
+            "topics": self.topics,
+            "embedder": self.embedder,
+            "fallback_keywords": list(self.fallback_keywords),
+            "settings": self.settings.model_dump(mode="json"),
+        }
+        text = json.dumps(manifest, indent=2, ensure_ascii=False)
+        (folder / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> "TopicModel":
@@ -213,19 +178,36 @@ class TopicModel:
         Raises:
             TopicModelError: There is no topic model, another version's, or a file is damaged.
         """
-        tensors, table, manifest = read_files(Path(folder))
+        import polars as pl
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        folder = Path(folder)
         try:
+            manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+            tensors = load_file(folder / TENSORS_FILE)
+            table = pl.read_parquet(folder / TABLE_FILE).to_dict(as_series=False)
             return cls(**_fields(tensors, table, manifest))
-        except (KeyError, TypeError, ValueError):
+        except FileNotFoundError:
             raise TopicModelError(
-                f"Expected files of one topic model in {str(folder)!r}, got parts that do not "
-                "agree. Fit the topic model again."
+                f"Expected a topic model in {str(folder)!r}, got none, or one with a missing file. "
+                "Fit one, or name the folder it was saved to."
+            ) from None
+        except (
+            OSError, ValueError, KeyError, TypeError, SafetensorError, pl.exceptions.PolarsError
+        ):  # fmt: skip
+            raise TopicModelError(
+                f"Expected whole files of one {FORMAT} of version {FORMAT_VERSION} in "
+                f"{str(folder)!r}, got damaged ones, or another version's. Fit the topic model "
+                "again with this version."
             ) from None
 
 
 def _fields(
     tensors: Mapping[str, np.ndarray], table: Mapping[str, list[Any]], manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
+    if (manifest["format"], manifest["version"]) != (FORMAT, FORMAT_VERSION):
+        raise ValueError("Expected this format.")
     if table["topic"] != list(range(manifest["topics"])):
         raise ValueError("Expected topics in order.")
     return {

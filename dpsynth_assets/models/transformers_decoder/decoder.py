@@ -5,15 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.models.decoding.protocol import Decoder, Reading, attention_limit
-from dpsynth_assets.models.engines.protocol import (
-    Capability,
-    Pooling,
-    Provenance,
-    ShareCallback,
-)
+from dpsynth_assets.models.decoding.protocol import Decoder, Reading, StateReading, attention_limit
+from dpsynth_assets.models.engines.protocol import Capability
 from dpsynth_assets.models.transformers_decoder.contexts import PackedContexts
-from dpsynth_assets.models.transformers_decoder.hidden_states import pooled_states
+from dpsynth_assets.models.transformers_decoder.residual_stream import pooled_states
 
 if TYPE_CHECKING:
     import torch
@@ -41,14 +36,12 @@ class TransformersDecoder(Decoder):
     @property
     def device(self) -> "torch.device":
         """Where the weights are."""
-        device: torch.device = self.model.device
-        return device
+        return self.model.device
 
     @property
     def dtype(self) -> "torch.dtype":
         """Number type of the weights."""
-        dtype: torch.dtype = self.model.dtype
-        return dtype
+        return self.model.dtype
 
     @property
     def attention_limit(self) -> int | None:
@@ -73,26 +66,10 @@ class TransformersDecoder(Decoder):
         return PackedContexts(self.model, prompts, reading)
 
     def hidden_states(
-        self,
-        texts: Sequence[Sequence[int]],
-        layers: Sequence[int],
-        *,
-        begin: Sequence[int],
-        pooling: Pooling,
-        provenance: Provenance,
-        progress: ShareCallback | None = None,
+        self, texts: Sequence[Sequence[int]], reading: StateReading
     ) -> dict[int, np.ndarray]:
         """See `Decoder.hidden_states`; a private text is alone in its pass."""
-        return pooled_states(
-            self.model,
-            texts,
-            layers,
-            begin=begin,
-            pooling=pooling,
-            tokens_per_pass=_TOKENS_PER_PASS[self.device.type],
-            provenance=provenance,
-            progress=progress,
-        )
+        return pooled_states(self.model, texts, reading, _TOKENS_PER_PASS[self.device.type])
 
 
 def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> TransformersDecoder:

@@ -1,8 +1,18 @@
-"""The residual stream of a transformers decoder, read or added to where it leaves each layer."""
+"""The residual stream of a transformers decoder: read, added to, and pooled over many texts.
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+Private texts are alone in their pass, public ones share passes.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsynth_assets.models.decoding.protocol import StateReading
+from dpsynth_assets.privacy.cpu_threads import one_thread_each, shares_weights
 
 if TYPE_CHECKING:
     import torch
@@ -28,25 +38,31 @@ def decoder_layers(model: Any) -> Any:
 
 
 @contextmanager
-def adding_to_stream(model: Any, vectors: "Mapping[int, torch.Tensor]") -> Iterator[None]:
+def _hooked(model: Any, hooks: Mapping[int, Callable[..., Any]]) -> Iterator[None]:
+    """Calls a hook after each chosen layer."""
+    layers = decoder_layers(model) if hooks else ()
+    placed = [layers[layer].register_forward_hook(hook) for layer, hook in hooks.items()]
+    try:
+        yield
+    finally:
+        for each in placed:
+            each.remove()
+
+
+def adding_to_stream(
+    model: Any, vectors: "Mapping[int, torch.Tensor]"
+) -> AbstractContextManager[None]:
     """Adds vectors[layer] (d,) at every position of every pass to what leaves that layer."""
 
     def adds(vector: "torch.Tensor") -> Callable[..., Any]:
         return lambda _module, _inputs, output: _with_stream(output, _stream(output) + vector)
 
-    layers = decoder_layers(model) if vectors else ()
-    hooks = [layers[layer].register_forward_hook(adds(v)) for layer, v in vectors.items()]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return _hooked(model, {layer: adds(vector) for layer, vector in vectors.items()})
 
 
-@contextmanager
 def reading_stream(
     model: Any, chosen: "tuple[int, ...]", receive: "Callable[[int, torch.Tensor], None]"
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Hands over what leaves each chosen layer, and ends passes after the last of them."""
 
     def reads(layer: int) -> Callable[..., None]:
@@ -57,13 +73,7 @@ def reading_stream(
 
         return hook
 
-    layers = decoder_layers(model)
-    hooks = [layers[layer].register_forward_hook(reads(layer)) for layer in chosen]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return _hooked(model, {layer: reads(layer) for layer in chosen})
 
 
 def _stream(output: Any) -> "torch.Tensor":
@@ -73,3 +83,157 @@ def _stream(output: Any) -> "torch.Tensor":
 
 def _with_stream(output: Any, stream: "torch.Tensor") -> Any:
     return (stream, *output[1:]) if isinstance(output, tuple) else stream
+
+
+_COLUMN_MULTIPLE = 32
+"""Texts that share a pass are padded to a multiple of this many tokens."""
+
+_TEXTS_PER_TASK = 8
+"""Texts that a thread reads, one after another, before it says so."""
+
+
+def pooled_states(
+    model: Any, texts: Sequence[Sequence[int]], reading: StateReading, tokens_per_pass: int
+) -> dict[int, np.ndarray]:
+    """Pools each text's hidden states at chosen layers; later layers are not computed.
+
+    Memory beyond the model's own pass: one layer's states of a pass of each thread in float32, and
+    the result.
+
+    **Privacy** A private text is alone in its pass, without padding, and on a processor the pass
+    has one thread, however many texts there are. So its states are a function of the text and of
+    the model, bit for bit and in any type of float, as far as the machine computes the same from
+    the same: kernels round a row by its place among others, and here there is no other. Texts that
+    may be known share passes of a few fixed shapes, which is faster.
+
+    Args:
+        model: transformers causal language model, in eval mode.
+        texts: N sequences of the texts' own tokens; may be empty.
+        reading: How they are read.
+        tokens_per_pass: Rows times columns of a shared pass at most, but one row at least.
+
+    Returns:
+        {layer: (N, d) float32}; zeros for a text without tokens.
+    """
+    width = model.config.get_text_config().hidden_size
+    result = {layer: np.zeros((len(texts), width), dtype=np.float32) for layer in reading.layers}
+    if reading.shares_passes:
+        found = _together(model, texts, reading, tokens_per_pass)
+    else:
+        found = _alone(model, texts, reading)
+    done = 0
+    for chosen, pooled in found:
+        for layer, rows in pooled.items():
+            result[layer][chosen] = rows[: len(chosen)]
+        done += len(chosen)
+        reading.told(done / len(texts))
+    return result
+
+
+_Pooled = tuple[list[int], Mapping[int, np.ndarray]]
+"""Indices of some texts, and {layer: their (at least as many, d) states}."""
+
+
+def _alone(model: Any, texts: Sequence[Sequence[int]], reading: StateReading) -> Iterator[_Pooled]:
+    """Reads every text in a pass of its own; on a processor several threads, each with its own.
+
+    A thread's copy of the modules shares their weights: hooks, and what some position embeddings
+    keep from one pass to the next, are its own.
+    """
+    import torch
+
+    known = [index for index, text in enumerate(texts) if len(text)]
+    parts = [
+        known[start : start + _TEXTS_PER_TASK] for start in range(0, len(known), _TEXTS_PER_TASK)
+    ]
+
+    def read(part: list[int], model: Any) -> _Pooled:
+        rows = [_pool_alone(model, texts[index], reading) for index in part]
+        pooled = {layer: np.concatenate([row[layer] for row in rows]) for layer in reading.layers}
+        return part, pooled
+
+    if next(model.parameters()).device.type != "cpu":
+        yield from (read(part, model) for part in parts)
+        return
+    workers = max(1, min(torch.get_num_threads(), len(parts)))
+    models: SimpleQueue[Any] = SimpleQueue()
+    for copy in (model, *(shares_weights(model) for _ in range(1, workers))):
+        models.put(copy)
+
+    def read_with_a_free_model(part: list[int]) -> _Pooled:
+        own = models.get()
+        try:
+            return read(part, own)
+        finally:
+            models.put(own)
+
+    with one_thread_each(workers) as threads:
+        yield from threads.map(read_with_a_free_model, parts)
+
+
+def _pool_alone(model: Any, text: Sequence[int], reading: StateReading) -> dict[int, np.ndarray]:
+    """{layer: (1, d)} of one text."""
+    import torch
+
+    ids = [*reading.begin, *text]
+    weights = _weights(len(ids), len(ids), reading)
+    return _pool(model, torch.tensor([ids]), weights[None], reading.layers)
+
+
+def _together(
+    model: Any, texts: Sequence[Sequence[int]], reading: StateReading, tokens_per_pass: int
+) -> Iterator[_Pooled]:
+    """Reads texts of one padded length in passes of a fixed number of rows, filled up."""
+    import torch
+
+    for columns, rows, chosen in _passes(texts, len(reading.begin), tokens_per_pass):
+        tokens = torch.zeros((rows, columns), dtype=torch.long)  # filler stands behind the texts
+        weights = torch.zeros((rows, columns))
+        for row, index in enumerate(chosen):
+            ids = [*reading.begin, *texts[index]]
+            tokens[row, : len(ids)] = torch.tensor(ids)
+            weights[row] = _weights(len(ids), columns, reading)
+        yield chosen, _pool(model, tokens, weights, reading.layers)
+
+
+def _passes(
+    texts: Sequence[Sequence[int]], begin: int, tokens_per_pass: int
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Yields columns, rows and the texts of each pass; texts without tokens are in none."""
+    of_columns: defaultdict[int, list[int]] = defaultdict(list)
+    for index, text in enumerate(texts):
+        if len(text):
+            columns = -(-(begin + len(text)) // _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE
+            of_columns[columns].append(index)
+    for columns in sorted(of_columns):
+        rows = max(1, tokens_per_pass // columns)
+        for start in range(0, len(of_columns[columns]), rows):
+            yield columns, rows, of_columns[columns][start : start + rows]
+
+
+def _weights(end: int, columns: int, reading: StateReading) -> "torch.Tensor":
+    """Weight of each column in the pooled state, (columns,): sums to 1 over a text's own tokens."""
+    import torch
+
+    weights = torch.zeros(columns)
+    first = len(reading.begin) if reading.pooling == "mean" else end - 1
+    weights[first:end] = 1 / (end - first)
+    return weights
+
+
+def _pool(
+    model: Any, tokens: "torch.Tensor", weights: "torch.Tensor", layers: tuple[int, ...]
+) -> dict[int, np.ndarray]:
+    import torch
+
+    device = next(model.parameters()).device
+    on_device = weights[:, None, :].to(device)
+    pooled: dict[int, np.ndarray] = {}
+
+    def receive(layer: int, stream: "torch.Tensor") -> None:
+        pooled[layer] = torch.bmm(on_device, stream.float())[:, 0].cpu().numpy()
+
+    positions = torch.arange(tokens.shape[1], device=device).expand_as(tokens)
+    with torch.no_grad(), reading_stream(model, layers, receive), suppress(LastLayerReachedError):
+        model.base_model(input_ids=tokens.to(device), position_ids=positions, use_cache=False)
+    return pooled

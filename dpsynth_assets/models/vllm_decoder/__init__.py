@@ -29,5 +29,3 @@ no private row, to the last bit. `logit_slack` has to be charged: 0 is refused.
 """
 
 from dpsynth_assets.models.vllm_decoder.lockstep import LockstepError, VllmDecoderError
-
-__all__ = ["LockstepError", "VllmDecoderError"]

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from dpsynth_assets.models.decoding.protocol import Decoder, Reading, attention_limit
 from dpsynth_assets.models.engines.protocol import Capability
-from dpsynth_assets.models.vllm_decoder.contexts import VllmContexts
 from dpsynth_assets.models.vllm_decoder.lockstep import (
     BALLAST,
     GROUP,
     MEMBER,
     Document,
     LockstepError,
+    LockstepWorker,
     Step,
+    VllmContexts,
     VllmDecoderError,
+    Written,
 )
 from dpsynth_assets.models.vllm_decoder.process import opened_llm, stop
-from dpsynth_assets.models.vllm_decoder.worker import LockstepWorker, Written
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +94,7 @@ class VllmDecoder(Decoder):
     """
 
     can_be_invariant = shares_prefixes = True
-    capabilities = Decoder.capabilities | {Capability.PRIVATE_TEXT}
+    capabilities = frozenset({Capability.PRIVATE_TEXT})
 
     def __init__(
         self,
@@ -126,14 +127,12 @@ class VllmDecoder(Decoder):
     @property
     def device(self) -> "torch.device":
         """Where logits are."""
-        device: torch.device = self._device
-        return device
+        return self._device
 
     @property
     def dtype(self) -> "torch.dtype":
         """Number type of the weights."""
-        dtype: torch.dtype = self._dtype
-        return dtype
+        return self._dtype
 
     @property
     def vocabulary(self) -> int:
@@ -428,8 +427,8 @@ class VllmDecoder(Decoder):
             enable_chunked_prefill=True,
             skip_tokenizer_init=True,
             scheduler_cls=f"{_PACKAGE}.scheduler.LockstepScheduler",
-            logits_processors=[f"{_PACKAGE}.logits:LockstepLogits"],
-            worker_extension_cls=f"{_PACKAGE}.worker.{LockstepWorker.__name__}",
+            logits_processors=[f"{_PACKAGE}.scheduler:LockstepLogits"],
+            worker_extension_cls=f"{_PACKAGE}.lockstep.{LockstepWorker.__name__}",
         )
 
 

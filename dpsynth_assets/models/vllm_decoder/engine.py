@@ -12,19 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.models.engines.local_engine import LocalEngine, Vectors
-from dpsynth_assets.models.engines.protocol import (
-    EngineError,
-    Pooling,
-    Provenance,
-    Sampling,
-    ShareCallback,
-)
+from dpsynth_assets.models.decoding.protocol import StateReading
+from dpsynth_assets.models.engines.decoder_engine import LocalEngine, Vectors
+from dpsynth_assets.models.engines.protocol import EngineError, Sampling, ShareCallback
 from dpsynth_assets.models.vllm_decoder.engine_worker import DOCUMENT, ResidualStreamWorker
 from dpsynth_assets.models.vllm_decoder.lockstep import VllmDecoderError
 from dpsynth_assets.models.vllm_decoder.process import opened_llm, stop
 
 if TYPE_CHECKING:
+    from dpsynth_assets.datasets.engine import EngineSpec
     from dpsynth_assets.models.language_model import LanguageModel
 
 
@@ -78,7 +74,6 @@ class VllmEngine(LocalEngine):
         prompts: list[list[int]],
         limits: list[int],
         sampling: Sampling,
-        vectors: Vectors,
         progress: ShareCallback | None,
     ) -> list[list[int]]:
         from vllm import SamplingParams
@@ -98,34 +93,22 @@ class VllmEngine(LocalEngine):
         draws = sampling.temperature or sampling.json_schema is not None
         model = self.language_model
         drawing = ("dpsynth_draw", sampling, model.source, model.end_token_id) if draws else ()
-        with self._serving(vectors, *drawing):
+        with self._serving(self._vectors, *drawing):
             outputs = self._run(prompts, parameters, progress)
         return [list(output.outputs[0].token_ids) for output in outputs]
 
-    def _logits(self, prompts: list[list[int]], vectors: Vectors) -> np.ndarray:
-        with self._serving(vectors, "dpsynth_read_logits"):
-            self._run(prompts, self._one_token(len(prompts)))
-            kept = self._call("dpsynth_take_logits")
-        width = self.language_model.vocabulary_size
-        return np.stack([kept[index][:width] for index in range(len(prompts))])
-
     def _hidden_states(
-        self,
-        texts: list[list[int]],
-        begin: list[int],
-        layers: tuple[int, ...],
-        pooling: Pooling,
-        provenance: Provenance,
-        progress: ShareCallback | None,
+        self, texts: list[list[int]], reading: StateReading
     ) -> dict[int, np.ndarray]:
         """Private texts are served one after another: vLLM batches whatever it has."""
         kept = [index for index, text in enumerate(texts) if text]
-        prompts = [begin + texts[index] for index in kept]
-        with self._serving({}, "dpsynth_read_states", layers, len(begin), pooling == "last"):
-            if provenance in (Provenance.PUBLIC, Provenance.RELEASED):
-                self._run(prompts, self._one_token(len(kept)), progress)
+        prompts = [[*reading.begin, *texts[index]] for index in kept]
+        layers, skip = reading.layers, len(reading.begin)
+        with self._serving({}, "dpsynth_read_states", layers, skip, reading.pooling == "last"):
+            if reading.shares_passes:
+                self._run(prompts, self._one_token(len(kept)), reading.progress)
             else:
-                self._run_alone(prompts, progress)
+                self._run_alone(prompts, reading)
             states = self._call("dpsynth_take_states")
         self._llm.reset_prefix_cache()  # the texts may be private
         result = {layer: np.zeros((len(texts), self.width), dtype=np.float32) for layer in layers}
@@ -134,14 +117,13 @@ class VllmEngine(LocalEngine):
                 result[layer][index] = states[row][place]
         return result
 
-    def _run_alone(self, prompts: list[list[int]], progress: ShareCallback | None) -> None:
+    def _run_alone(self, prompts: list[list[int]], reading: StateReading) -> None:
         """Serves each prompt while there is no other: every step holds tokens of it alone."""
         for done, (prompt, parameters) in enumerate(
             zip(prompts, self._one_token(len(prompts)), strict=True), start=1
         ):
             self._run([prompt], [parameters])
-            if progress is not None:
-                progress(done / len(prompts))
+            reading.told(done / len(prompts))
 
     def _one_token(self, count: int) -> list[Any]:
         """Requests that only read their prompt: all of it, not what the cache has of it."""
@@ -217,3 +199,14 @@ def _bar(progress: ShareCallback) -> Any:
             return shown
 
     return Bar
+
+
+def opened_engine(language_model: "LanguageModel", spec: "EngineSpec") -> VllmEngine:
+    """Opens the declared share of the machine."""
+    return VllmEngine(
+        language_model,
+        batch_rows=spec.batch_rows,
+        tensor_parallel_size=spec.tensor_parallel_size,
+        memory_fraction=spec.memory_fraction,
+        cache_gib=spec.cache_gib,
+    )

@@ -1,4 +1,4 @@
-"""Extension of vLLM's worker: steering, drawing tokens, pooled hidden states, logits.
+"""Extension of vLLM's worker: steering, drawing tokens, pooled hidden states.
 
 vLLM runs many requests as one flat row of tokens, split differently at every step (chunked
 prefill, preemption). Before each forward pass we ask the model runner which request and which
@@ -8,7 +8,7 @@ layer as two summands, (hidden, residual).
 Written for vLLM 0.32's model runner V1 without CUDA graphs, which is what `VllmEngine` starts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -50,23 +50,6 @@ class ResidualStreamWorker:
         """{index of text: (layers, d) float32}, of all texts read."""
         return self._dpsynth_reader.states
 
-    def dpsynth_read_logits(self) -> None:
-        """Keeps each prompt's next-token logits until they are taken."""
-        self._dpsynth_logits: dict[int, np.ndarray] = {}
-
-        def keep(logits: "torch.Tensor") -> "torch.Tensor":
-            rows = logits.float().cpu().numpy()
-            for row, index in enumerate(_documents(self.model_runner)):
-                if index is not None:  # a later chunk of the prompt overwrites an earlier one
-                    self._dpsynth_logits[index] = rows[row]
-            return logits
-
-        self._dpsynth_see_logits(keep)
-
-    def dpsynth_take_logits(self) -> dict[int, np.ndarray]:
-        """{index of prompt: (V,) float32}."""
-        return self._dpsynth_logits
-
     def dpsynth_draw(self, sampling: Sampling, source: str, end_token_id: int) -> None:
         """Draws tokens as the transformers engine does: same seeds, same tokens, same schema.
 
@@ -80,24 +63,20 @@ class ResidualStreamWorker:
             start = sampling.text_start
             constraint = JsonConstraint(model, schema, start, end_token_id=end_token_id)
         draws = _Draws(self.model_runner, sampling, constraint)
-        self._dpsynth_see_logits(draws.forced)
+        compute = self.model_runner.model.compute_logits
+
+        def compute_and_draw(*arguments: Any, **options: Any) -> Any:
+            logits = compute(*arguments, **options)
+            return None if logits is None else draws.forced(logits)  # one worker of several has any
+
+        self.model_runner.model.compute_logits = compute_and_draw
 
     def dpsynth_release(self) -> None:
         """Removes hooks and forgets what was read."""
         for hook in self.__dict__.pop("_dpsynth_hooks", []):
             hook.remove()
         self.model_runner.model.__dict__.pop("compute_logits", None)  # uncovers the class's own
-        for name in ("_dpsynth_reader", "_dpsynth_logits"):
-            self.__dict__.pop(name, None)
-
-    def _dpsynth_see_logits(self, change: "Callable[[torch.Tensor], torch.Tensor]") -> None:
-        compute = self.model_runner.model.compute_logits
-
-        def compute_and_change(*arguments: Any, **options: Any) -> Any:
-            logits = compute(*arguments, **options)
-            return None if logits is None else change(logits)  # one worker of several has them
-
-        self.model_runner.model.compute_logits = compute_and_change
+        self.__dict__.pop("_dpsynth_reader", None)
 
 
 class _Draws:

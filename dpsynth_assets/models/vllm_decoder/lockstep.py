@@ -1,11 +1,21 @@
-"""One step of a group in lock step: who must be there, and the check before anything is sampled."""
+"""The lock step: contexts that step together, the check of each step, and documents in the worker.
 
+The worker's part is written for vLLM 0.32's model runner V1 without asynchronous scheduling: there
+a request's tokens stand in the runner's own state, and in a row of its batch while the request is
+in it.
+"""
+
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dpsynth_assets.models.decoding.protocol import COUNTS, Reading
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+    from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
 
 GROUP = "dpsynth_group"
 """Key of a request's `extra_args`: name of the pass it belongs to."""
@@ -124,3 +134,125 @@ def _broken(got: str) -> str:
         f"Expected all contexts of one pass in one step of vLLM, got {got}; nothing was sampled. "
         "This is a fault of the lock step: report it, and use decoder: transformers."
     )
+
+
+class Written(NamedTuple):
+    """What a request's document becomes.
+
+    Attributes:
+        request: Its name.
+        kept: Tokens of the document that stay.
+        token: The token that follows them; None where a document begins.
+    """
+
+    request: str
+    kept: int
+    token: int | None
+
+
+class LockstepWorker:
+    """Mixed into vLLM's worker class; called by name through `LLM.collective_rpc`."""
+
+    model_runner: Any
+
+    def dpsynth_lockstep(self) -> tuple[Any, Any]:
+        """The logits processor of this worker, and its runner."""
+        from dpsynth_assets.models.vllm_decoder.scheduler import LockstepLogits
+
+        processors = self.model_runner.input_batch.logitsprocs.non_argmax_invariant
+        (own,) = (each for each in processors if isinstance(each, LockstepLogits))
+        return own, self.model_runner
+
+    def dpsynth_write(self, documents: Sequence[Written]) -> None:
+        """Cuts documents and appends to them; what vLLM sampled since is dropped.
+
+        Raises:
+            KeyError: A document of at least one token whose prompt was never read.
+        """
+        runner = self.model_runner
+        for request, kept, token in documents:
+            if request not in runner.requests and token is None:
+                continue  # its prompt was not read yet
+            state = runner.requests[request]
+            del state.output_token_ids[kept:]
+            place = runner.input_batch.req_id_to_index.get(request)
+            if token is not None:
+                state.output_token_ids.append(token)
+            if place is not None:
+                self._dpsynth_write_row(place, state.num_tokens, token)
+
+    def _dpsynth_write_row(self, place: int, tokens: int, token: int | None) -> None:
+        """Writes the last of a request's tokens into its row of the batch."""
+        batch = self.model_runner.input_batch
+        if token is not None:
+            batch.token_ids_cpu[place, tokens - 1] = token
+            batch.is_token_ids[place, tokens - 1] = True
+        batch.num_tokens_no_spec[place] = tokens
+
+
+class VllmContexts:
+    """R prompts, each with its own growing document, decoded one token a row at a time.
+
+    One call of `next_logits` is one step of vLLM that holds these rows and no others. Prompts are
+    read by the first call. A prefix that prompts share is read once, in whole blocks of 32 tokens,
+    whether it was declared or not.
+
+    **Privacy** No other contexts' rows share a step with these, nor any of their keys and values.
+    Among these, rounding may follow what else is in a step, how prompts were cut into parts, and
+    which row was the first to read a shared prefix: one row more or less may move all rows of these
+    contexts, and no others, in the last bits. Callers charge a stated `logit_slack` for as many
+    rows as they ever put here. Kernels round otherwise for a single row (5.5e-5 was seen): steps of
+    private rows have a multiple of 16, and their prompts are read beside 32 tokens of public filler
+    at least. Weights on a processor must be float32.
+    """
+
+    def __init__(
+        self,
+        decoder: "VllmDecoder",
+        prompts: Sequence[Sequence[int]],
+        reading: Reading,
+    ) -> None:
+        """Asks vLLM for room.
+
+        Args:
+            decoder: The model in vLLM.
+            prompts: R token sequences of 1..P ids.
+            reading: How they are read: steps of public prompts are not filled up.
+
+        Raises:
+            ValueError: vLLM has no room for so many rows.
+        """
+        self._decoder, self._count = decoder, len(prompts)
+        self._group = decoder.open_group(prompts, reading.columns, public=reading.public)
+        weakref.finalize(self, decoder.close_group, self._group).atexit = False
+
+    def __len__(self) -> int:
+        """Number of contexts R."""
+        return self._count
+
+    def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
+        """Advances every row by one token.
+
+        Args:
+            tokens: (R,) int64, the document's last token; ignored where `generated` is 0.
+            generated: (R,) int64 in [0, T), tokens of the document so far: at most one more than
+                at the last call.
+
+        Returns:
+            Logits (R, V) of each row's next token, float32.
+
+        Raises:
+            LockstepError: vLLM did not run exactly these rows; nothing was sampled.
+            VllmDecoderError: The step failed otherwise.
+        """
+        import torch
+
+        if not len(self):
+            return torch.zeros((0, self._decoder.vocabulary), device=self._decoder.device)
+        COUNTS.written += len(self)
+        return self._decoder.next_logits(self._group, tokens.tolist(), generated.tolist())
+
+    def keep(self, contexts: "torch.Tensor") -> None:
+        """Drops all contexts but these ((R',), int64, in this order); later steps are smaller."""
+        self._count = len(contexts)
+        self._decoder.keep_members(self._group, contexts.tolist())

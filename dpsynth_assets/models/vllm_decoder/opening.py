@@ -1,10 +1,10 @@
 """Opens a model in vLLM: one of them in a process at a time, on first use."""
 
 import atexit
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from dpsynth_assets.models.language_model import weights_state
 from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def opened_decoder(
     """
     source, share = language_model.source, 0.9 if spec is None else spec.memory_fraction
     cache_gib = None if spec is None else spec.cache_gib
-    key = (source, language_model.dtype, _state(source), share, cache_gib)
+    key = (source, language_model.dtype, weights_state(source), share, cache_gib)
     with _lock:
         if key in _opened and not _opened[key].is_stopped:
             return _opened[key]
@@ -53,10 +53,3 @@ atexit.register(close_decoders)
 def _close_all() -> None:
     while _opened:
         _opened.popitem()[1].close()
-
-
-def _state(source: str) -> tuple[tuple[str, int, int], ...]:
-    """Names, times of change and sizes of the weights in a folder; nothing of a hub id."""
-    files = sorted(Path(source).glob("*.safetensors")) if Path(source).is_dir() else []
-    states = [(file.name, file.stat()) for file in files]
-    return tuple((name, state.st_mtime_ns, state.st_size) for name, state in states)

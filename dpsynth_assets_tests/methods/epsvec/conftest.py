@@ -12,9 +12,9 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
-from dpsynth_assets.models.engines import Capability, Generation
-from dpsynth_assets.models.fine_tuning import CheckpointFolders
+from dpsynth_assets.models.engines import Capability, Engine, Generation
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 
 WIDTH, LAYERS = 6, 8
 WORDS = ("the", "sea", "was", "calm", "bread", "old", "hall", "quiet", "warm", "we", "paid", "left")
@@ -60,6 +60,7 @@ class WordEngine:
 
     name, layers, width, positions = "words", LAYERS, WIDTH, 4096
     capabilities = frozenset(Capability)
+    spent, spent_since = {}, Engine.spent_since
 
     def __init__(self):
         self.language_model = WordModel()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.epsvec.prompts import appendix_templates, scaffold_of
 from dpsynth_assets.models.engines import Generation
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
@@ -29,7 +30,7 @@ def scaffold(cases, engine, **changes):
 
 @pytest.fixture(scope="module")
 def endpoint():
-    return OpenAiEndpoint("https://host/v1", "m")
+    return OpenAiEndpoint(EngineSpec(kind="openai", base_url="https://host/v1", model="m"))
 
 
 def test_the_prompts_are_those_of_appendix_b(cases, endpoint):

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.epsvec import vectors as vectors_module
 from dpsynth_assets.methods.epsvec.negatives import Negatives, make_negatives, references
 from dpsynth_assets.methods.epsvec.prompts import scaffold_of
@@ -33,6 +34,9 @@ from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 CHOSEN = (2, 5)
+
+
+ENDPOINT = EngineSpec(kind="openai", base_url="https://host/v1", model="m")
 
 
 @pytest.fixture
@@ -377,7 +381,7 @@ def test_layers_and_texts_that_do_not_fit_the_model_are_refused(cases, engine):
 def test_engines_that_may_not_see_private_text_are_refused(engine):
     require_private_engine(engine)
     with pytest.raises(EngineError, match="private text never leaves"):
-        require_private_engine(OpenAiEndpoint("https://host/v1", "m"))
+        require_private_engine(OpenAiEndpoint(ENDPOINT))
     engine.capabilities = frozenset({Capability.HIDDEN_STATES})
     with pytest.raises(EngineError):
         require_private_engine(engine)

@@ -12,10 +12,10 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
-from dpsynth_assets.models.fine_tuning import CheckpointFolders
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 
 TOPICS = ("harbour", "bakery", "museum")

@@ -7,13 +7,14 @@ import pytest
 from dpsynth_assets.methods.fine_tuning import DownstreamFineTuning
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DownstreamConfig
 from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining
-from dpsynth_assets.models.fine_tuning import CheckpointFolders, sources
+from dpsynth_assets.models.fine_tuning import sources
 from dpsynth_assets.privacy.per_example import (
     GRADIENT_SLACK,
     PerExampleGradients,
     Products,
     most_in_company,
 )
+from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 
 TRAINING = {"steps": 1, "expected_batch_size": 10, "max_document_tokens": 16}
 

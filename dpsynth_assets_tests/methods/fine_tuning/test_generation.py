@@ -3,7 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -16,10 +15,9 @@ from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.conditional_generator.generator import FORMAT_FILE
-from dpsynth_assets.models.conditional_generator.training import FACTS_FILE
-from dpsynth_assets.models.fine_tuning import CheckpointFolders
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 
 SMALL = {"steps": 3, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
 
@@ -123,7 +121,7 @@ def test_rows_follow_the_released_histogram_and_any_number_is_free(cases, public
 
 
 def test_a_checkpoint_that_was_made_elsewhere_stands_in(cases, public, checkpoint, tmp_path):
-    ours = shutil.ignore_patterns(FORMAT_FILE, FACTS_FILE)
+    ours = shutil.ignore_patterns(FORMAT_FILE)
     foreign = shutil.copytree(public.conditional_generator.source, tmp_path / "own", ignore=ours)
     start = load_conditional_generator(str(foreign), device="cpu")
     assert not start.written_format
@@ -344,7 +342,7 @@ def test_a_killed_run_goes_on_with_the_rate_it_chose_under_other_free_settings(
     monkeypatch.setattr(
         training,
         "public_learning_rate",
-        lambda *_, **__: SimpleNamespace(learning_rate=next(rates)),
+        lambda *_, **__: next(rates),
     )
     first = CtclConfig(**SMALL, learning_rate=None, checkpoint_minutes=1e-9)
     with pytest.raises(Killed):
@@ -365,7 +363,7 @@ def test_free_settings_ask_for_no_other_rehearsal(cases, public, tmp_path, monke
     monkeypatch.setattr(
         training,
         "public_learning_rate",
-        lambda *_, **__: SimpleNamespace(learning_rate=next(rates)),
+        lambda *_, **__: next(rates),
     )
 
     def found(**changes):

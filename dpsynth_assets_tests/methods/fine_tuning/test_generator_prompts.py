@@ -32,12 +32,13 @@ def prompted(public):
 
 
 def test_a_pair_is_a_prompt_and_a_text_on_one_line_that_ends(prompted):
-    batch = prompted.encode_pairs(["ex"], ["a visit\nto  the town."])
+    ids, own = prompted.encoder.condition_ids, prompted.encoder.document_ids
+    batch = prompted.encoder.pad(ids(["ex"], 100), own(["a visit\nto  the town."], 100))
     ids, labels = batch.inputs["input_ids"][0].tolist(), batch.labels[0].tolist()
-    written = prompted.checkpoint.decode([*ids, labels[-1]])
+    written = prompted.decode([*ids, labels[-1]])
     assert written == 'short visits\n\nex: "a visit to the town."\n'
     learnt = [token for token in labels if token != IGNORED]
-    assert prompted.checkpoint.decode(learnt) == 'a visit to the town."\n'
+    assert prompted.decode(learnt) == 'a visit to the town."\n'
     assert learnt[-1] == prompted.encoder.end_token_id
 
 
@@ -51,7 +52,7 @@ def test_a_document_that_is_cut_has_no_end_and_a_long_prompt_keeps_its_opening(p
     assert len(cut) == 3
     assert prompted.encoder.end_token_id not in cut
     ((*_, opening),) = prompted.encoder.condition_ids(["ex"], 4)
-    assert prompted.checkpoint.decode([opening]).endswith('"')
+    assert prompted.decode([opening]).endswith('"')
 
 
 def test_what_is_learnt_is_read_back_as_the_text(prompted):

@@ -15,9 +15,9 @@ from dpsynth_assets.models.conditional_generator import load_conditional_generat
 from dpsynth_assets.models.fine_tuning import (
     add_virtual_tokens,
     fold_virtual_tokens,
-    reserved_tokens,
     virtual_tokens,
 )
+from dpsynth_assets.models.fine_tuning.adapters import reserved_tokens
 from dpsynth_assets.models.language_model import load_language_model
 
 BASE = PublicDataSpec(name="english", domain="short visits", language_model={"kind": "smollm2"})

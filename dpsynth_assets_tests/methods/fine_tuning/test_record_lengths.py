@@ -8,8 +8,8 @@ import pytest
 from dpsynth_assets.methods.fine_tuning import DownstreamFineTuning, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import DownstreamConfig, DpFineTuningConfig
 from dpsynth_assets.methods.inputs import PrivateInputs
-from dpsynth_assets.models.fine_tuning import CheckpointFolders
 from dpsynth_assets.models.language_model import load_language_model
+from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 
 POSITIONS = 64
 TRAINING = {"steps": 2, "expected_batch_size": 60, "max_document_tokens": POSITIONS}

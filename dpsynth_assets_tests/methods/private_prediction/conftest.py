@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.models.decoding.prefixes import PROBES
+from dpsynth_assets.models.decoding.protocol import PROBES
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 

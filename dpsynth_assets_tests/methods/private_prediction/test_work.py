@@ -4,7 +4,7 @@ import pytest
 
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.methods.work import PublicSizes
-from dpsynth_assets.models.token_counts import COUNTS
+from dpsynth_assets.models.decoding.protocol import COUNTS
 from dpsynth_assets_tests.methods.private_prediction.test_methods import config_of, run
 
 RECORDS = 64

@@ -1,32 +1,15 @@
-"""Documents of two topics that share no word but the frame around them, and untrained models."""
+"""Untrained models of four architectures, and pairs as their tokens."""
 
-import numpy as np
-import polars as pl
 import pytest
 
-TOPICS = {
-    "heating": ("boiler", "radiator", "thermostat", "chimney", "plumber", "kettle"),
-    "music": ("violin", "orchestra", "trumpet", "melody", "concert", "drummer"),
-}
 
-
-def two_topic_documents(count):
-    random = np.random.default_rng(0)
-    rows = []
-    for number in range(count):
-        topic = ("heating", "music")[number % 2]
-        first, second, third = random.choice(TOPICS[topic], 3, replace=False)
-        rows.append({
-            "text": f"The {first} and the {second} are here, with a {third} today.",
-            "label": "Note" if number % 4 < 2 else "Report",
-            "topic": topic,
-        })  # fmt: skip
-    return pl.DataFrame(rows)
-
-
-@pytest.fixture(scope="session")
-def two_topics():
-    return two_topic_documents(160)
+def encoded(generator, conditions, documents, condition_tokens=None, document_tokens=None):
+    """Pads pairs into one batch, as training does."""
+    encoder = generator.encoder
+    return encoder.pad(
+        encoder.condition_ids(conditions, condition_tokens or generator.max_condition_tokens),
+        encoder.document_ids(documents, document_tokens or generator.max_document_tokens),
+    )
 
 
 @pytest.fixture(scope="session")

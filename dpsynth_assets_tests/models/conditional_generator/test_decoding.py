@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from dpsynth_assets.models.conditional_generator import decoding, load_conditional_generator
+from dpsynth_assets.models.conditional_generator import (
+    decoding,
+    load_conditional_generator,
+    per_example_loss,
+)
+from dpsynth_assets_tests.models.conditional_generator.conftest import encoded
 
 CONDITIONS = ["Keywords: violin, melody", "Keywords: boiler", "", "Label: Note"] * 5
 
@@ -53,7 +58,7 @@ def test_cached_decoding_gives_the_logits_of_a_full_pass(generator):
             if document[-1] == generator.encoder.end_token_id:
                 document.pop()
                 break
-        assert generator.checkpoint.decode(document).strip() == text
+        assert generator.decode(document).strip() == text
 
 
 def test_repeated_conditions_give_different_documents(toy_generator):
@@ -97,7 +102,7 @@ def test_without_temperature_the_most_probable_tokens_are_written(toy_generator)
 
 def test_a_bound_beyond_the_models_positions_ends_at_them(toy_generator):
     """The decoder has 64 positions; nothing may be looked up behind them."""
-    allowed = toy_generator.encode_pairs(["Keywords: violin"], ["word " * 100], 64, 1000)
+    allowed = encoded(toy_generator, ["Keywords: violin"], ["word " * 100], 64, 1000)
     assert allowed.labels.shape == (1, 64)
-    assert toy_generator.per_example_loss(allowed).isfinite().all()
+    assert per_example_loss(toy_generator.model, allowed).isfinite().all()
     assert toy_generator.generate(["Keywords: violin"] * 4, temperature=9.0, max_new_tokens=1000)

@@ -1,12 +1,15 @@
 """Pairs as tokens: where special tokens stand, what the loss counts, and of whom."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
-from dpsynth_assets.models.conditional_generator.encoding import IGNORED
+from dpsynth_assets.models.conditional_generator.encoding import IGNORED, condition_text
 from dpsynth_assets.models.conditional_generator.generator import per_example_loss
 from dpsynth_assets.models.language_model import LanguageModelError
+from dpsynth_assets_tests.models.conditional_generator.conftest import encoded
 
 CONDITIONS = ["Keywords: violin", "Keywords: boiler, radiator, kettle", ""]
 DOCUMENTS = ["A melody.", "The boiler and the radiator are here.", "Nothing <end> at all"]
@@ -19,16 +22,16 @@ def generator(request, toy_generator_folder, random_models):
 
 
 def test_labels_are_the_documents_tokens_and_one_end_token(generator):
-    batch = generator.encode_pairs(CONDITIONS, DOCUMENTS, 32, 48)
+    batch = encoded(generator, CONDITIONS, DOCUMENTS, 32, 48)
     for row, document in zip(batch.labels, DOCUMENTS, strict=True):
         counted = row[row != IGNORED].tolist()
         assert counted[-1] == generator.encoder.end_token_id
         assert counted.count(generator.encoder.end_token_id) == 1
-        assert generator.checkpoint.decode(counted) == document
+        assert generator.decode(counted) == document
 
 
 def test_a_document_that_is_cut_has_no_end_token(generator):
-    labels = generator.encode_pairs(CONDITIONS[:1], ["word " * 60], 32, 8).labels
+    labels = encoded(generator, CONDITIONS[:1], ["word " * 60], 32, 8).labels
     assert (labels != IGNORED).sum() == 8
     assert generator.encoder.end_token_id not in labels
 
@@ -39,19 +42,8 @@ def test_a_long_condition_is_cut_to_its_bound(generator):
     assert generator.encoder.condition_ids([""], 16)[0]
 
 
-def test_the_loss_of_an_example_is_the_same_alone_and_in_a_batch(generator):
-    batch = generator.encode_pairs(CONDITIONS, DOCUMENTS)
-    together = generator.per_example_loss(batch)
-    assert together.shape == (3,)
-    alone = [
-        generator.per_example_loss(generator.encode_pairs([condition], [document]))
-        for condition, document in zip(CONDITIONS, DOCUMENTS, strict=True)
-    ]
-    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-5)
-
-
 def test_the_loss_of_an_example_is_the_mean_over_its_own_tokens(generator):
-    batch = generator.encode_pairs(CONDITIONS, DOCUMENTS)
+    batch = encoded(generator, CONDITIONS, DOCUMENTS)
     logits = generator.model(**batch.inputs).logits.log_softmax(-1)
     for row in range(3):
         places = batch.labels[row] != IGNORED
@@ -60,25 +52,14 @@ def test_the_loss_of_an_example_is_the_mean_over_its_own_tokens(generator):
 
 
 def test_an_examples_loss_does_not_depend_on_the_others_of_its_batch(generator):
-    batch = generator.encode_pairs(CONDITIONS, DOCUMENTS)
-    other = generator.encode_pairs(CONDITIONS[:1] * 3, [DOCUMENTS[0], "boiler " * 20, "x"])
-    first = [generator.per_example_loss(item)[0] for item in (batch, other)]
+    batch = encoded(generator, CONDITIONS, DOCUMENTS)
+    other = encoded(generator, CONDITIONS[:1] * 3, [DOCUMENTS[0], "boiler " * 20, "x"])
+    first = [per_example_loss(generator.model, item)[0] for item in (batch, other)]
     torch.testing.assert_close(first[0], first[1], rtol=1e-4, atol=1e-5)
 
 
-def test_batches_are_split_and_taken_by_rows(toy_generator):
-    batch = toy_generator.encode_pairs(CONDITIONS, DOCUMENTS)
-    assert [len(part) for part in batch.split(2)] == [2, 1]
-    assert torch.equal(batch.take(slice(1, 2)).labels, batch.labels[1:2])
-
-
 def test_texts_do_not_show_in_a_repr(toy_generator):
-    assert "tensor" not in repr(toy_generator.encode_pairs(CONDITIONS, DOCUMENTS))
-
-
-def test_unequal_lists_are_refused(toy_generator):
-    with pytest.raises(ValueError, match="as many conditions as documents"):
-        toy_generator.encode_pairs(["a"], ["a", "b"])
+    assert "tensor" not in repr(encoded(toy_generator, CONDITIONS, DOCUMENTS))
 
 
 def test_special_tokens_stand_where_the_tokenizer_puts_them(toy_generator_folder, tmp_path):
@@ -98,14 +79,14 @@ def test_special_tokens_stand_where_the_tokenizer_puts_them(toy_generator_folder
     tokenizer.save_pretrained(folder)
     generator = load_conditional_generator(folder, device="cpu")
     generator.config.decoder_start_token_id = tokenizer.eos_token_id
-    batch = generator.encode_pairs(["Keywords: violin"], ["A melody."])
+    batch = encoded(generator, ["Keywords: violin"], ["A melody."])
     assert batch.inputs["input_ids"][0, 0] == tokenizer.bos_token_id
     assert batch.inputs["input_ids"][0, -1] == tokenizer.eos_token_id
     start = [tokenizer.eos_token_id, tokenizer.bos_token_id]
     assert batch.inputs["decoder_input_ids"][0, :2].tolist() == start
     assert batch.labels[0, 0] == IGNORED
     counted = batch.labels[0, 1:].tolist()
-    assert generator.checkpoint.decode(counted) == "A melody."
+    assert generator.decode(counted) == "A melody."
     assert len(generator.generate(["Keywords: violin"], max_new_tokens=4)) == 1
 
 
@@ -113,21 +94,40 @@ def test_a_condition_and_a_document_fit_the_positions_they_share(random_models):
     for name in ("gpt2", "llama"):
         generator = load_conditional_generator(random_models[name], device="cpu")
         positions = generator.config.max_position_embeddings
-        for condition_tokens in (None, 40):
-            batch = generator.encode_pairs(
-                ["Keywords: " + "violin, " * 100], ["boiler " * 200], condition_tokens, positions
-            )
-            assert batch.inputs["input_ids"].shape[1] == positions - 1
-            assert generator.per_example_loss(batch).isfinite().all()
-            wanted = condition_tokens or generator.max_condition_tokens
-            assert (batch.labels != IGNORED).sum() == positions - wanted
-        written = generator.generate(["Keywords: " + "violin, " * 100], max_new_tokens=positions)
-        assert written[0]
+        long = ["Keywords: " + "violin, " * 100]
+        batch = encoded(generator, long, ["boiler " * 200], None, positions)
+        assert batch.inputs["input_ids"].shape[1] == positions - 1
+        assert per_example_loss(generator.model, batch).isfinite().all()
+        assert (batch.labels != IGNORED).sum() == positions - generator.max_condition_tokens
+        assert generator.generate(long, max_new_tokens=positions)[0]
+
+
+def test_a_condition_is_one_aspect_a_line_and_missing_ones_leave_none():
+    text = condition_text(("boiler", "cold flat"), "letter", "Facilities")
+    assert text == "Document Type: letter\nLabel: Facilities\nKeywords: boiler, cold flat"
+    assert condition_text((), "news", "") == "Document Type: news"
+    assert condition_text(()) == ""
+    assert condition_text(("a\nLabel: forged",), "two\nlines").count("\n") == 1
+
+
+def test_a_saved_generator_loads_back_and_writes_the_same(toy_generator, tmp_path):
+    toy_generator.save(tmp_path / "copy")
+    copy = load_conditional_generator(tmp_path / "copy", device="cpu")
+    assert copy.max_document_tokens == 64
+    conditions = ["Keywords: violin, concert"] * 3
+    assert copy.generate(conditions) == toy_generator.generate(conditions)
+    (tmp_path / "copy" / "model.safetensors").unlink()
+    reasons = {"nowhere": "materialise public/conditional_gen", "copy": "Restore the missing file"}
+    for folder, why in reasons.items():
+        with pytest.raises(LanguageModelError, match=why) as error:
+            _ = load_conditional_generator(tmp_path / folder, device="cpu").model
+        assert "\n" not in str(error.value)
 
 
 def test_conditions_that_leave_no_room_for_a_document_are_refused_in_one_line(random_models):
     generator = load_conditional_generator(random_models["gpt2"], device="cpu")
+    encoder = replace(generator.encoder, condition_tokens=128)
     for texts in (["short"], ["long " * 200]):
         with pytest.raises(LanguageModelError, match=r"room for a document .* got 128") as refusal:
-            generator.encode_pairs(["Keywords: violin"], texts, 128, 16)
+            encoder.document_ids(texts, 16)
         assert "\n" not in str(refusal.value)

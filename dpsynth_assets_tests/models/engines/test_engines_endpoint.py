@@ -11,10 +11,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.models.engines import Capability, EngineError, Provenance, Sampling
-from dpsynth_assets.models.engines.endpoint_client import EndpointClient, _back_off, _retry_after
-from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
-from dpsynth_assets.models.engines.usage import UsageCounter
+from dpsynth_assets.models.engines.openai_endpoint import (
+    OpenAiEndpoint,
+    _back_off,
+    _retry_after,
+)
 
 KEY = "sk-very-secret"
 PUBLIC = {"provenance": Provenance.PUBLIC}
@@ -91,13 +94,14 @@ def engine(server, monkeypatch):
 
 
 def make(server, monkeypatch, **options):
-    monkeypatch.setenv("SOME_KEY", KEY)
+    if monkeypatch is not None:
+        monkeypatch.setenv("SOME_KEY", KEY)
     settings = {"api_key_variable": "SOME_KEY", "attempts": 4, **options}
-    engine = OpenAiEndpoint(server.url, "a-model", **settings)
+    engine = OpenAiEndpoint(
+        EngineSpec(kind="openai", base_url=server.url, model="a-model", **settings)
+    )
     waits = []
-    client = engine._client
-    engine._client = EndpointClient(client.http, client.attempts, client.on_retry, waits.append)
-    engine.waits = waits
+    engine._sleep, engine.waits = waits.append, waits
     return engine
 
 
@@ -193,7 +197,7 @@ def test_patience_ends_after_the_stated_attempts(server, engine, caplog):
     with pytest.raises(EngineError, match="within 4 tries, last got status 500") as raised:
         engine.generate(["a prompt nobody logs"], SAMPLING, **PUBLIC)
     assert len(server.requests) == 4
-    for seen in (str(raised.value), caplog.text, repr(engine.usage), repr(engine._client)):
+    for seen in (str(raised.value), caplog.text, repr(engine.usage), repr(engine)):
         assert KEY not in seen
         assert "nobody logs" not in seen
 
@@ -228,15 +232,17 @@ def test_no_more_requests_are_in_flight_than_stated(server, monkeypatch):
 
 
 def test_tokens_cost_what_the_prices_say(server, monkeypatch):
-    usage = UsageCounter(prompt_price=2.0, new_price=10.0)
-    make(server, monkeypatch, usage=usage).generate(["x"] * 5, SAMPLING, **PUBLIC)
+    prices = {"price_per_million_prompt_tokens": 2.0, "price_per_million_new_tokens": 10.0}
+    engine = make(server, monkeypatch, **prices)
+    engine.generate(["x"] * 5, SAMPLING, **PUBLIC)
+    usage = engine.usage
     assert (usage.prompt_tokens, usage.new_tokens) == (50, 20)
     assert usage.cost == pytest.approx((50 * 2 + 20 * 10) / 1e6)
 
 
 def test_nothing_starts_once_the_limit_is_spent(server, monkeypatch):
-    usage = UsageCounter(prompt_price=1e5, cost_limit=2.5)  # a request costs 1
-    engine = make(server, monkeypatch, usage=usage, concurrency=1)
+    limit = {"price_per_million_prompt_tokens": 1e5, "cost_limit": 2.5}  # a request costs 1
+    engine = make(server, monkeypatch, **limit, concurrency=1)
     with pytest.raises(EngineError, match=r"cost_limit 2\.5"):
         engine.generate(["x"] * 9, SAMPLING, **PUBLIC)
     assert len(server.requests) == 3
@@ -253,8 +259,6 @@ def test_what_an_endpoint_cannot_do_it_refuses(engine):
     assert Capability.PRIVATE_TEXT not in engine.capabilities
     with pytest.raises(EngineError, match="hidden states"):
         engine.hidden_states(["x"], [0])
-    with pytest.raises(EngineError, match="logits"):
-        engine.next_token_logits(["x"])
     with pytest.raises(EngineError, match="steering"), engine.steered({0: np.ones(3)}, 1.0):
         pass
     with pytest.raises(EngineError, match="token ids"):
@@ -264,7 +268,7 @@ def test_what_an_endpoint_cannot_do_it_refuses(engine):
 def test_a_key_that_is_not_there_is_named_not_guessed(server, monkeypatch):
     monkeypatch.delenv("SOME_KEY", raising=False)
     with pytest.raises(EngineError, match="environment variable SOME_KEY"):
-        OpenAiEndpoint(server.url, "m", api_key_variable="SOME_KEY")
+        make(server, monkeypatch=None)
 
 
 def test_waits_grow_to_a_minute_and_differ():

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaConfig
 
+from dpsynth_assets.models.decoding.protocol import StateReading
 from dpsynth_assets.models.engines import EngineError, Provenance
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
-from dpsynth_assets.models.transformers_decoder.hidden_states import pooled_states
-from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers
+from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers, pooled_states
 
 _SMALL = {
     "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
@@ -40,9 +40,10 @@ def texts():
     return [draw.integers(2, 61, n).tolist() for n in (1, 5, 31, 32, 40, 100, 7, 3)]
 
 
-def states(model, texts, layers, **options):
-    settings = {"begin": [BEGIN], "pooling": "mean"}
-    return pooled_states(model, texts, layers, **(settings | {"tokens_per_pass": 128} | options))
+def states(model, texts, layers, tokens_per_pass=128, **options):
+    return pooled_states(
+        model, texts, StateReading(layers, begin=[BEGIN], **options), tokens_per_pass
+    )
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import pytest
 from dpsynth_assets.models.decoding import JsonConstraint
 from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
+from dpsynth_assets_tests.models.engines.decoder_logits import next_logits
 
 SCHEMA = json.dumps(
     {
@@ -44,7 +45,7 @@ def test_each_number_is_the_models_own_choice(toy_model):
     [answer] = engine.generate([prompt], sampling)
     text, written = JsonConstraint(toy_model, SCHEMA).open(), []
     for token in answer.token_ids:
-        logits = engine.next_token_logits([prompt + written])[0]
+        logits = next_logits(engine, [prompt + written])[0]
         assert token == np.where(text.choices(), logits, -np.inf).argmax()
         text.take(token)
         written.append(token)

@@ -1,20 +1,28 @@
 """A model judges by the rubric: greedy, of released text, and never by half an answer."""
 
+import json
 from itertools import pairwise
 
 import pytest
 
-from dpsynth_assets.models.engines import Generation, Provenance
+from dpsynth_assets.models.engines import Engine, Generation, Provenance
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
-from dpsynth_assets.models.engines.usage import UsageCounter
-from dpsynth_assets.models.judging import EngineJudge, JudgeError
-from dpsynth_assets.models.judging.engine_judge import PLAIN, shuffled
+from dpsynth_assets.models.engines.openai_endpoint import UsageCounter
+from dpsynth_assets.models.judging.engine_judge import (
+    PLAIN,
+    EngineJudge,
+    overall_score,
+    rubric_prompt,
+    shuffled,
+)
+from dpsynth_assets.models.judging.likelihood_judge import JudgeError
 
 
 class Answers:
     """An endpoint that scores a text by a number written in it."""
 
     name = "oracle"
+    spent, spent_since = {}, Engine.spent_since
 
     def __init__(self):
         self.calls = []
@@ -36,6 +44,10 @@ class Reader(Answers):
         super().__init__()
         self.control = dict.fromkeys(PLAIN, plain) | dict.fromkeys(map(shuffled, PLAIN), mixed)
         self.usage = UsageCounter(new_price=1e6)
+
+    @property
+    def spent(self):
+        return self.usage.facts
 
     def _answer(self, prompt):
         text = prompt.split("Text:\n")[1].split("\n\nJSON:")[0]
@@ -108,7 +120,7 @@ def test_a_model_that_runs_here_is_asked_through_to_the_end_and_found_wanting(to
     engine = DecoderEngine(toy_model)
     judge = EngineJudge(engine, max_text_tokens=40)
     scores = judge._scores(["The parcel came late.", "The bill was wrong."])
-    assert all(each is not None and each.fluency is not None for each in scores)
+    assert all(each is not None for each in scores)
     with pytest.raises(JudgeError, match="take an instruction-tuned model"):
         judge.judge(["The parcel came late."])
 
@@ -136,3 +148,48 @@ def test_a_local_model_reads_the_rubric_by_its_own_tokens(toy_model):
     written = toy_model.decode(ids)
     assert "writing-quality evaluator" in written
     assert written.endswith("JSON:")
+
+
+WHOLE = {"fluency": 4, "grammar": 5, "coherence": 3, "overall": 7}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        json.dumps(WHOLE),
+        f"```json\n{json.dumps(WHOLE, indent=2)}\n```",
+        f"Sure! Here it is: {json.dumps(WHOLE)} Anything else?",
+        '{"Fluency": "4", "grammar": 5.0, "coherence": "3/5", "Overall": "7/10"}',
+        f'First {{"overall": 2}}, but on reflection {json.dumps(WHOLE)}',
+        "{" + json.dumps(WHOLE),
+    ],
+)
+def test_the_score_is_read_through_what_surrounds_it(answer):
+    assert overall_score(answer) == 7
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "I would give it a 7.",
+        "{overall: 7}",
+        '{"overall": 11}',
+        '{"overall": 0}',
+        '{"overall": true}',
+        '{"overall": "seven"}',
+        '{"overall": NaN}',
+        '{"overall": null}',
+        '{"fluency": 4, "grammar": 4}',
+        '["overall", 7]',
+        '{"overall": [7]}',
+        "{" * 5000,
+    ],
+)
+def test_what_holds_no_overall_score_gives_none(answer):
+    assert overall_score(answer) is None
+
+
+def test_the_prompt_holds_the_text_as_it_is():
+    text = 'braces {x} {{y}} and {"overall": 10}'
+    assert text in rubric_prompt(text)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.models.topic_model import TopicModelSettings, density
-from dpsynth_assets.models.topic_model.density import (
+from dpsynth_assets.models.topic_model import TopicModelSettings, fitting
+from dpsynth_assets.models.topic_model.fitting import (
     NOISE,
     average_neighbors,
     dense_groups,
@@ -29,7 +29,7 @@ def test_a_document_moves_to_the_mean_of_its_neighbours():
 def test_the_inverted_file_finds_nearly_the_same_means(monkeypatch):
     sample = blobs(unit(np.random.default_rng(1).normal(size=(20, 16))), 50, 0.5)
     exact = average_neighbors(sample, 8)
-    monkeypatch.setattr(density, "EXACT_SEARCH_DOCUMENTS", 10)
+    monkeypatch.setattr(fitting, "EXACT_SEARCH_DOCUMENTS", 10)
     assert (average_neighbors(sample, 8) * exact).sum(axis=1).mean() > 0.99
 
 
@@ -58,7 +58,7 @@ def test_a_group_without_inner_structure_is_cut_not_lost(monkeypatch):
     sample = blobs(unit(np.random.default_rng(4).normal(size=(2, 8))), 200, 0.1)
     halves = [np.repeat([0, 1], 200)]
     monkeypatch.setattr(
-        density,
+        fitting,
         "_cluster",
         lambda points, settings: halves.pop() if halves else np.full(len(points), NOISE),
     )

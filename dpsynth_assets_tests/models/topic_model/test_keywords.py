@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.models.topic_model.keywords import (
+    TopicWords,
     by_marginal_relevance,
     first_distinct,
     same_word,
     shared_words,
     telling_words,
 )
-from dpsynth_assets.models.topic_model.words import TopicWords
 from dpsynth_assets_tests.models.topic_model.conftest import unit
 
 

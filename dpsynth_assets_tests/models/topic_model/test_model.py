@@ -21,7 +21,7 @@ def test_a_document_goes_to_its_nearest_topic_or_to_none(model, strangers):
     assigned = model.assign(strangers)
     assert assigned.dtype == np.int64
     np.testing.assert_array_equal(assigned[clear], expected[clear])
-    assert {model.unclassified} < set(assigned.tolist())
+    assert {model.topics} < set(assigned.tolist())
 
 
 def test_a_topic_does_not_depend_on_company(model, strangers):
@@ -36,13 +36,13 @@ def test_a_topic_does_not_depend_on_company(model, strangers):
 def test_the_threshold_leaves_out_the_asked_share_of_public_documents(corpus, settings, percentile):
     chosen = settings.model_copy(update={"unclassified_percentile": percentile})
     fitted = fit_topic_model(corpus.texts, corpus.embeddings, chosen, corpus.embed_words)
-    left_out = np.mean(fitted.assign(corpus.embeddings) == fitted.unclassified)
+    left_out = np.mean(fitted.assign(corpus.embeddings) == fitted.topics)
     assert left_out == pytest.approx(percentile / 100, abs=2 / len(corpus.texts))
     assert fitted.sizes.sum() == len(corpus.texts) * (1 - left_out)
 
 
 def test_bins_count_the_unclassified(model):
-    assert model.bins == TOPICS + 1 == model.unclassified + 1
+    assert model.bins == TOPICS + 1
     assert [model.condition_keywords(topic) for topic in range(model.bins)] == [
         *model.keywords,
         model.fallback_keywords,

@@ -43,15 +43,15 @@ def damage(folder, name):
 @pytest.mark.parametrize(
     ("break_it", "expected"),
     [
-        (lambda folder: manifest_with(folder, version=0), "got .*, 0"),
-        (lambda folder: manifest_with(folder, format="other"), "'other'"),
-        (lambda folder: manifest_with(folder, topics=2), "do not agree"),
-        (lambda folder: (folder / "manifest.json").write_text("[]"), "Expected format"),
-        (lambda folder: (folder / "manifest.json").unlink(), "no manifest.json"),
+        (lambda folder: manifest_with(folder, version=0), "another version"),
+        (lambda folder: manifest_with(folder, format="other"), "of one dpsynth topic model"),
+        (lambda folder: manifest_with(folder, topics=2), "damaged"),
+        (lambda folder: (folder / "manifest.json").write_text("[]"), "damaged"),
+        (lambda folder: (folder / "manifest.json").unlink(), "got none"),
         (lambda folder: damage(folder, "manifest.json"), "damaged"),
-        (lambda folder: damage(folder, "topics.safetensors"), "missing or damaged"),
-        (lambda folder: damage(folder, "topics.parquet"), "missing or damaged"),
-        (lambda folder: (folder / "topics.parquet").unlink(), "missing or damaged"),
+        (lambda folder: damage(folder, "topics.safetensors"), "damaged"),
+        (lambda folder: damage(folder, "topics.parquet"), "damaged"),
+        (lambda folder: (folder / "topics.parquet").unlink(), "missing file"),
     ],
 )
 def test_another_version_or_a_broken_folder_is_refused_in_one_line(folder, break_it, expected):

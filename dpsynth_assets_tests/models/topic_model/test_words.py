@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.models.topic_model import TopicModelSettings, words
-from dpsynth_assets.models.topic_model.density import NOISE
-from dpsynth_assets.models.topic_model.words import count_words, words_of
+from dpsynth_assets.models.topic_model import TopicModelSettings, keywords
+from dpsynth_assets.models.topic_model.fitting import NOISE
+from dpsynth_assets.models.topic_model.keywords import count_words, words_of
 
 EVERY_WORD = TopicModelSettings(min_word_documents=1)
 TEXTS = [
@@ -46,7 +46,7 @@ def test_the_vocabulary_holds_the_words_of_most_documents(monkeypatch):
     texts = [f"harbour unique{'abcdefghijklmnop'[n % 16]}" for n in range(200)]
     texts += [" ".join(f"word{letter}" for letter in "abcdefghijklmn")] * 20
     few = TopicModelSettings(min_word_documents=1, vocabulary=100)
-    monkeypatch.setattr(words, "MAX_DISTINCT_WORDS", 18)
+    monkeypatch.setattr(keywords, "MAX_DISTINCT_WORDS", 18)
     counted = count_words(texts, np.zeros(220, dtype=np.int64), 1, few)
     assert counted.vocabulary[0] == "harbour"
     assert counted.counts[0, 0] == 200
@@ -62,5 +62,5 @@ def test_a_word_of_one_document_is_no_keyword_of_a_large_corpus():
 def test_counting_in_chunks_loses_nothing(monkeypatch):
     topics = np.arange(4) % 2
     whole = count_words(TEXTS, topics, 2, EVERY_WORD)
-    monkeypatch.setattr(words, "CHUNK_DOCUMENTS", 1)
+    monkeypatch.setattr(keywords, "CHUNK_DOCUMENTS", 1)
     np.testing.assert_array_equal(count_words(TEXTS, topics, 2, EVERY_WORD).counts, whole.counts)

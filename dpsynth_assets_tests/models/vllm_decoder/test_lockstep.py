@@ -121,7 +121,7 @@ def test_a_group_steps_once():
 def test_nothing_of_vllm_is_imported_unless_it_is_chosen():
     code = (
         "import sys\n"
-        "import dpsynth_assets.models.vllm_decoder.contexts\n"
+        "import dpsynth_assets.models.vllm_decoder.lockstep\n"
         "import dpsynth_assets.models.vllm_decoder.opening\n"
         "import dpsynth_assets.methods.private_prediction\n"
         "print(sorted({'vllm', 'torch'} & sys.modules.keys()))\n"

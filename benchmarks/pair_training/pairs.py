@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pair_training.keywords import document_keywords
 
-from dpsynth_assets.models.conditional_generator.aspects import (
+from dpsynth_assets.models.conditional_generator.encoding import (
     KEYWORDS,
     LABEL,
     aspects_text,
     condition_text,
 )
-from dpsynth_assets.models.conditional_generator.keywords import document_keywords
 
 if TYPE_CHECKING:
     import polars as pl

@@ -1,11 +1,13 @@
-"""The transformers engine writes what the plain model writes, and steers and reads it exactly."""
+"""Engines over decoders write what the plain model writes, steer and read it, in any company."""
 
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.models.engines import (
     Capability,
     Engine,
@@ -13,8 +15,11 @@ from dpsynth_assets.models.engines import (
     Sampling,
 )
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
+from dpsynth_assets.models.engines.opening import open_engine, serving
+from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.transformers_decoder import decoder
 from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers
+from dpsynth_assets_tests.models.engines.decoder_logits import next_logits
 
 NEW = 12
 GREEDY = Sampling(temperature=0, max_new_tokens=NEW)
@@ -24,6 +29,16 @@ LAYERS = (0, 1)
 @pytest.fixture(scope="module")
 def engine(toy_model):
     return DecoderEngine(toy_model, batch_rows=5)
+
+
+@pytest.fixture(scope="module")
+def exact(toy_model):
+    return DecoderEngine(toy_model, "exact", batch_rows=5)
+
+
+@pytest.fixture(params=["transformers", "exact"])
+def either(request, engine, exact):
+    return exact if request.param == "exact" else engine
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +92,10 @@ def observed(model, layer=0):
     hook.remove()
 
 
-def test_the_engine_keeps_the_protocol(engine):
-    assert isinstance(engine, Engine)
-    assert engine.capabilities == set(Capability)
-    assert (engine.layers, engine.width) == (2, 32)
+def test_the_engine_keeps_the_protocol(either):
+    assert isinstance(either, Engine)
+    assert either.capabilities == set(Capability)
+    assert (either.layers, either.width) == (2, 32)
 
 
 def test_greedy_text_is_the_plain_models(engine, toy_model, prompts):
@@ -97,14 +112,15 @@ def test_text_prompts_begin_with_the_begin_token(engine, toy_model):
     assert engine.generate(["delivery\n"], GREEDY) == engine.generate([ids], GREEDY)
 
 
-def test_a_row_draws_the_same_tokens_in_any_company(engine, toy_model, prompts):
-    sampling = Sampling(temperature=1.2, top_p=0.9, top_k=50, max_new_tokens=NEW, seed=3)
-    together = engine.generate(prompts, sampling)
-    assert engine.generate(prompts[:4], sampling) == together[:4]
-    assert DecoderEngine(toy_model, batch_rows=64).generate(prompts, sampling) == together
+@pytest.mark.parametrize("settings", [{"top_k": 50, "top_p": 0.9, "temperature": 1.2}, {}], ids=str)
+def test_a_row_draws_the_same_tokens_in_any_company(either, toy_model, prompts, settings):
+    sampling, other = (Sampling(max_new_tokens=NEW, seed=seed, **settings) for seed in (3, 4))
+    together = either.generate(prompts, sampling)
+    assert either.generate(prompts[:4], sampling) == together[:4]
+    kind = "exact" if either.decoder.is_exact else "transformers"
+    assert DecoderEngine(toy_model, kind, batch_rows=64).generate(prompts, sampling) == together
     assert len({generation.token_ids for generation in together}) > 6
-    other = Sampling(temperature=1.2, top_p=0.9, top_k=50, max_new_tokens=NEW, seed=4)
-    assert engine.generate(prompts, other) != together
+    assert either.generate(prompts, other) != together
 
 
 def test_each_row_stops_at_its_own_limit(engine, prompts):
@@ -144,7 +160,7 @@ def test_steering_adds_to_the_stream_from_the_prompts_last_token_on(
     added = {layer: np.float32(2.5) * vector for layer, vector in vectors.items()}
     with engine.steered(vectors, 2.5) as steered:
         generations = steered.generate(prompts, GREEDY)
-        logits = steered.next_token_logits(prompts)
+    logits = next_logits(engine, prompts, added)
     assert generations != engine.generate(prompts, GREEDY)
     for prompt, generation, row in zip(prompts, generations, logits, strict=True):
         tokens, _ = plain_greedy(toy_model, prompt, NEW, added)
@@ -153,12 +169,12 @@ def test_steering_adds_to_the_stream_from_the_prompts_last_token_on(
 
 
 def test_steering_by_nothing_and_steering_that_is_over_change_nothing(engine, prompts, vectors):
-    before = engine.next_token_logits(prompts)
+    before = engine.generate(prompts, GREEDY)
     with engine.steered(vectors, 0.0) as steered:
-        np.testing.assert_array_equal(steered.next_token_logits(prompts), before)
+        assert steered.generate(prompts, GREEDY) == before
     with engine.steered(vectors, {0: 1.0, 1: -3.0}) as steered:
-        assert np.abs(steered.next_token_logits(prompts) - before).max() > 0.1
-    np.testing.assert_array_equal(engine.next_token_logits(prompts), before)
+        assert steered.generate(prompts, GREEDY) != before
+    assert engine.generate(prompts, GREEDY) == before
 
 
 @pytest.mark.parametrize(
@@ -179,16 +195,15 @@ def test_vectors_of_another_model_are_refused(engine, vectors, strengths):
 
 
 def test_next_token_logits_are_the_plain_models(engine, toy_model, prompts):
-    logits = engine.next_token_logits(prompts)
+    logits = next_logits(engine, prompts)
     assert logits.shape == (len(prompts), toy_model.vocabulary_size)
     assert logits.dtype == np.float32
     for prompt, row in zip(prompts, logits, strict=True):
         np.testing.assert_allclose(row, plain_greedy(toy_model, prompt, 1)[1], atol=1e-4)
 
 
-def test_no_prompts_give_nothing(engine, toy_model):
+def test_no_prompts_give_nothing(engine):
     assert engine.generate([], GREEDY) == []
-    assert engine.next_token_logits([]).shape == (0, toy_model.vocabulary_size)
     assert engine.hidden_states([], [0])[0].shape == (0, 32)
 
 
@@ -204,7 +219,10 @@ def test_too_long_and_empty_prompts_give_one_line_without_their_text(engine, toy
 
 @pytest.mark.parametrize("ids", [[3, -1], [3, 100_000]])
 def test_tokens_of_another_model_are_refused(engine, ids):
-    for use in (engine.next_token_logits, lambda texts: engine.hidden_states(texts, [0])):
+    for use in (
+        lambda prompts: engine.generate(prompts, GREEDY),
+        lambda texts: engine.hidden_states(texts, [0]),
+    ):
         with pytest.raises(EngineError, match=r"token ids in \[0, ") as raised:
             use([ids])
         assert str(ids[1]) not in str(raised.value)
@@ -231,3 +249,73 @@ def test_sampling_outside_its_bounds_is_refused(bad):
 def test_text_stays_out_of_reprs(engine, prompts):
     generation = engine.generate(prompts[:1], GREEDY)[0]
     assert repr(generation) == f"Generation(finished={generation.finished})"
+
+
+def close(left, right):
+    return np.square(left - right).mean() < 0.01 * np.square(right).mean()
+
+
+def test_steering_moves_what_it_moves_in_the_model(exact, engine, prompts, vectors):
+    added = {layer: np.float32(0.7) * vector for layer, vector in vectors.items()}
+    logits = next_logits(exact, prompts, added)
+    assert close(logits, next_logits(engine, prompts, added))
+    assert not close(next_logits(exact, prompts), logits)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_hidden_states_are_the_models_and_a_function_of_the_text(exact, engine, pooling):
+    texts = ["late again", "", "a", "the heating in room 4 is cold " * 3, "x", "late again"]
+    states = exact.hidden_states(texts, LAYERS, pooling)
+    expected = engine.hidden_states(texts, LAYERS, pooling)
+    for layer in LAYERS:
+        assert close(states[layer], expected[layer])
+        assert not states[layer][1].any()
+        for row, text in enumerate(texts):
+            alone = exact.hidden_states([text], [layer], pooling)[layer][0]
+            np.testing.assert_array_equal(alone, states[layer][row])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_texts_behind_a_prompt_have_the_states_they_have_after_it(exact, engine, pooling):
+    """The prompt is read once: each text's states are those of prompt and text read together."""
+    language_model = exact.language_model
+    behind = language_model.encode("the kitchen was closed ")
+    texts = ["late again", "", "a", "the heating in room 4 is cold"]
+    states = exact.hidden_states(texts, LAYERS, pooling, behind=behind)
+    expected = engine.hidden_states(texts, LAYERS, pooling, behind=behind)
+    for layer in LAYERS:
+        assert close(states[layer], expected[layer])
+        assert not states[layer][1].any()
+    whole = [[*behind, *language_model.encode(text)] for text in texts]
+    last = exact.hidden_states(whole, LAYERS, "last")
+    for layer in LAYERS if pooling == "last" else ():
+        np.testing.assert_array_equal(states[layer][[0, 2, 3]], last[layer][[0, 2, 3]])
+
+
+def test_progress_rises_to_one(either, prompts):
+    shares = []
+    either.generate(prompts, Sampling(max_new_tokens=2), progress=shares.append)
+    either.hidden_states(["a", "", "b"], [0], progress=shares.append)
+    assert shares[-1] == 1
+    assert all(0 < share <= 1 for share in shares)
+
+
+def test_a_declaration_opens_it(toy_model, prompts):
+    spec, sampling = EngineSpec(kind="exact", batch_rows=3), Sampling(max_new_tokens=1)
+    opened = open_engine(spec, language_model=toy_model)
+    assert opened.decoder.is_exact
+    assert open_engine(spec, language_model=toy_model) is opened
+    with serving(spec, toy_model) as own:
+        own.generate(prompts[:1], sampling)
+    with pytest.raises(EngineError, match="got one that was closed"):
+        own.generate(prompts[:1], sampling)
+
+
+def test_another_architecture_is_refused_in_one_line(toy_model, tmp_path):
+    GPT2LMHeadModel(GPT2Config(vocab_size=300, n_embd=8, n_layer=1, n_head=2)).save_pretrained(
+        tmp_path
+    )
+    toy_model.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(EngineError, match="Expected a Llama model") as refusal:
+        DecoderEngine(load_language_model(tmp_path, device="cpu"), "exact")
+    assert "\n" not in str(refusal.value)

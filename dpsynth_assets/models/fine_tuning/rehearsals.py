@@ -1,18 +1,25 @@
-"""A learning rate from public text alone: the private run rehearsed with its own noise."""
+"""Trials on public examples before any charge: can a model be trained, and at which rate."""
 
 import copy
 import dataclasses
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.models.fine_tuning.losses import ExampleLoss
-from dpsynth_assets.models.fine_tuning.reports import ProgressCallback
-from dpsynth_assets.models.fine_tuning.settings import FineTuningSettings
-from dpsynth_assets.models.fine_tuning.sources import micro_batches
-from dpsynth_assets.models.fine_tuning.training import fine_tune_privately
+from dpsynth_assets.models.fine_tuning.sources import ExampleLoss, FineTuningSettings, micro_batches
+from dpsynth_assets.models.fine_tuning.training import ProgressCallback, fine_tune_privately
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
+from dpsynth_assets.privacy.per_example import (
+    GRADIENT_SLACK,
+    LossOfPart,
+    PerExampleGradients,
+    refuse_undeclared_slack,
+)
 from dpsynth_assets.privacy.units import NeighboringRelation
+
+if TYPE_CHECKING:
+    import torch
 
 CANDIDATES = (5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
 HELD_OUT_SHARE = 0.2
@@ -20,17 +27,74 @@ MINIMUM_EXAMPLES = 5
 """Public examples below which nothing could be held out."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LearningRateChoice:
-    """Findings of a rehearsal; public.
+def refuse_untrainable(
+    model: Any,
+    public_examples: Sequence[Any],
+    loss: ExampleLoss,
+    l2_bound: float,
+    *,
+    shared_passes: bool = False,
+    slack: float | None = None,
+) -> None:
+    """Clips the gradients of some public examples, as a step of the private run would.
 
-    Attributes:
-        learning_rate: The rate of the lowest loss.
-        losses: Loss on held-out public examples after each candidate's rehearsal.
+    Args:
+        model: As the private run will start; its weights are left as they were.
+        public_examples: PUBLIC or made up: at least two, of different lengths, the longest as long
+            as any that will come.
+        loss: Losses of single examples.
+        l2_bound: C of the private run.
+        shared_passes: Whether records may share passes on the strength of float32's own slack.
+        slack: What records that share a pass may move of one clipped gradient, as a share of C, as
+            it is charged; None: float32's own where passes are shared, else each is alone.
+
+    Raises:
+        TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
+        ValueError: If the examples do not fit the model, or their losses are not numbers, or passes
+            of several records need a declared slack, or records that share a pass move one
+            another's gradients by more than it.
+
+    **Privacy** Reads nothing private, and nothing that it computes is kept.
     """
+    import torch
 
-    learning_rate: float
-    losses: dict[float, float]
+    def losses(examples: Sequence[Any], model: Any) -> "torch.Tensor":
+        found = loss(model, examples)
+        if not bool(torch.isfinite(found).all()):
+            raise ValueError(
+                "Expected finite losses of public examples, got others. Check the model's weights."
+            )
+        return found
+
+    if shared_passes:
+        refuse_undeclared_slack(model)
+    model.eval()
+    together = [LossOfPart(len(public_examples), partial(losses, public_examples))]
+    gradients = PerExampleGradients(model)
+    sums, _ = gradients.private_clipped_sums(together, l2_bound)
+    if shared_passes and slack is None:
+        slack = GRADIENT_SLACK
+    if slack is not None:
+        one_by_one = [LossOfPart(1, partial(losses, [each])) for each in public_examples]
+        alone, _ = gradients.private_clipped_sums(one_by_one, l2_bound)
+        _refuse_influence(_distance(sums, alone) / l2_bound, slack * len(public_examples))
+
+
+def _distance(some: "Sequence[torch.Tensor]", others: "Sequence[torch.Tensor]") -> float:
+    """Euclidean distance over all parameters together."""
+    squares = [float((a - b).square().sum()) for a, b in zip(some, others, strict=True)]
+    return math.sqrt(math.fsum(squares))
+
+
+def _refuse_influence(moved: float, allowed: float) -> None:
+    """Refuses shared passes where records move a sum by more than the slack of its gradients."""
+    if not moved <= allowed:
+        raise ValueError(
+            "Expected records that share a pass to move the sum of their clipped gradients by at "
+            f"most {allowed:.1e} of the bound, got {moved:.1e} on public text: a layer mixes "
+            "examples, or rounds more than is charged. Set exact_sums: true, which passes each "
+            "record alone, or take another model."
+        )
 
 
 def public_learning_rate(  # noqa: PLR0913  the run it rehearses has these parts
@@ -44,7 +108,7 @@ def public_learning_rate(  # noqa: PLR0913  the run it rehearses has these parts
     steps: int = 50,
     batch_size: int = 64,
     progress: ProgressCallback | None = None,
-) -> LearningRateChoice:
+) -> float:
     """Picks a peak rate by rehearsing the run on public examples, with the noise of the real one.
 
     A rehearsal takes fewer steps and smaller batches; its mean gradients get noise of the same
@@ -60,6 +124,9 @@ def public_learning_rate(  # noqa: PLR0913  the run it rehearses has these parts
         steps: Steps of one rehearsal.
         batch_size: Expected examples of its batches.
         progress: Called with the share done and the loss on public text.
+
+    Returns:
+        The candidate of the lowest loss on held-out public examples.
 
     Raises:
         ValueError: If there are too few examples or no candidates.
@@ -87,8 +154,7 @@ def public_learning_rate(  # noqa: PLR0913  the run it rehearses has these parts
         if progress is not None:
             share = (number + 1) / len(candidates)
             progress(share, f"learning rate {rate:g}: public loss {losses[rate]:.3f}")
-    best = min(losses, key=lambda rate: (losses[rate], rate))
-    return LearningRateChoice(learning_rate=best, losses=losses)
+    return min(losses, key=lambda rate: (losses[rate], rate))
 
 
 def mean_loss(model: Any, public_examples: Sequence[Any], loss: ExampleLoss, size: int) -> float:

@@ -1,48 +1,20 @@
-"""Format of a condition: free-text aspects of a document, one a line, asked of an engine.
-
-`Document Type: ...`, `Keywords: a, b, c` and, where a label has a text, `Label: ...`. A condition
-may hold any of them, in this order, or none at all.
-"""
+"""Aspects of public documents, asked of an engine and read from its free answer."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from dpsynth_assets.models.conditional_generator.keywords import document_keywords
+from pair_training.keywords import document_keywords
+
+from dpsynth_assets.models.conditional_generator.encoding import DOCUMENT_TYPE, KEYWORDS
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 from dpsynth_assets.models.engines.protocol import Prompt
 
-DOCUMENT_TYPE, LABEL, KEYWORDS = "Document Type", "Label", "Keywords"
 MAX_ASPECTS = 10
 MAX_VALUE_CHARACTERS = 300
 _ASPECT_LINE = re.compile(
     r"[\s>*#•\d.)-]*(?P<name>[^\W\d_][\w /&'-]{0,39}?)[\s*_]*:(?!//)(?P<value>.*)"
 )
-
-
-def condition_text(
-    keywords: Sequence[str], document_type: str | None = None, label_text: str | None = None
-) -> str:
-    """Writes a condition.
-
-    Args:
-        keywords: Words or phrases in order of importance; none for a condition without them, as a
-            document outside all topics has.
-        document_type: What kind of text, e.g. `news`; empty or None leaves the line out.
-        label_text: The label as it reads in text; empty or None leaves the line out.
-
-    **Source**: Tan et al. 2025, section 3.3: in fine-tuning, the ten keywords of the document's
-    topic, and the document type where one is known. The label line is ours.
-    """
-    return aspects_text(
-        {DOCUMENT_TYPE: document_type or "", LABEL: label_text or "", KEYWORDS: ", ".join(keywords)}
-    )
-
-
-def aspects_text(aspects: Mapping[str, str]) -> str:
-    """Writes named aspects one a line, each value on that line; empty values are left out."""
-    lines = ((name, " ".join(value.split())) for name, value in aspects.items())
-    return "\n".join(f"{name}: {value}" for name, value in lines if value)
 
 
 def parse_aspects(answer: str) -> dict[str, str]:

@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
-
-from dpsynth_assets.models.conditional_generator.encoding import PairBatch
-from dpsynth_assets.models.conditional_generator.generator import (
-    ConditionalGenerator,
-    token_losses,
-)
-from dpsynth_assets.models.conditional_generator.pairs import (
+from pair_training.pairs import (
     ConditionSource,
     length_sorted_batches,
 )
-from dpsynth_assets.models.sharded_gradients import open_shards, shares
+from pair_training.sharded_gradients import open_shards, shares
+from pydantic import BaseModel, ConfigDict, Field
+
+from dpsynth_assets.models.conditional_generator.encoding import PairBatch
+from dpsynth_assets.models.conditional_generator.generator import ConditionalGenerator
+from dpsynth_assets.models.language_model import token_losses
 
 if TYPE_CHECKING:
     import polars as pl
@@ -151,8 +149,8 @@ def _optimize(
     with open_shards(model, settings.threads) as gradients:
         for batch in pairs.batches(settings):
             counted = int((batch.labels >= 0).sum())
-            parts = [batch.take(own) for own in shares(len(batch), settings.threads)]
-            loss = gradients.fill(parts, lambda part: token_losses(model, part).sum(), counted)
+            parts = [_rows(batch, own) for own in shares(len(batch.labels), settings.threads)]
+            loss = gradients.fill(parts, lambda part: _losses(model, part).sum(), counted)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             share = tokens / settings.token_budget
             for optimizer in optimizers:
@@ -173,6 +171,23 @@ def _optimize(
         "steps": steps,
         "loss": round(smooth_loss, 4),
     }
+
+
+def encoded_pairs(
+    generator: ConditionalGenerator, conditions: Sequence[str], documents: Sequence[str]
+) -> PairBatch:
+    """Pads pairs of text into one batch, cut to the generator's own bounds."""
+    encoder = generator.encoder
+    prompts = encoder.condition_ids(conditions, generator.max_condition_tokens)
+    return encoder.pad(prompts, encoder.document_ids(documents, generator.max_document_tokens))
+
+
+def _losses(model: Any, batch: PairBatch) -> "torch.Tensor":
+    return token_losses(model(**batch.inputs, use_cache=False).logits, batch.labels)
+
+
+def _rows(batch: PairBatch, own: slice) -> PairBatch:
+    return PairBatch({name: each[own] for name, each in batch.inputs.items()}, batch.labels[own])
 
 
 def _smooth(average: float, value: float) -> float:
@@ -279,8 +294,8 @@ def public_perplexity(
     with torch.no_grad():
         for start in range(0, len(ordered), batch_rows):
             conditions, texts = zip(*ordered[start : start + batch_rows], strict=True)
-            batch = generator.encode_pairs(conditions, texts).to(generator.device)
-            total += float(token_losses(generator.model, batch).double().sum())
+            batch = encoded_pairs(generator, conditions, texts).to(generator.device)
+            total += float(_losses(generator.model, batch).double().sum())
             tokens += int((batch.labels >= 0).sum())
     return math.exp(total / tokens)
 

@@ -1,0 +1,298 @@
+"""What is trained beside frozen weights: low-rank adapters and virtual tokens.
+
+Both have few trainable numbers, hence little noise. Adapters are LoRA's, through peft. Virtual
+tokens (prompt tuning, Lester et al. 2021, arXiv:2104.08691) are reserved ones of the model's
+vocabulary whose embeddings are trained; they stand before every condition. Folded in, both leave an
+ordinary model, so that whatever runs such a model runs the tuned one.
+
+On a processor frozen linear layers may multiply 8-bit integers. A frozen layer has no gradient of
+its own: it only carries activations forward and their gradients back. Both products are taken of
+integers, several times as fast as float32. Rounding is not differentiated: the gradient passes it
+as if it were not there.
+
+Shape letters: T tokens, d features in, p features out.
+"""
+
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from dpsynth_assets.models.exact_decoder.integer_products import (
+    KERNELS,
+    LIMIT,
+    IntegerProduct,
+    fastest_kernel,
+    quantized_rows,
+    quantized_weight,
+)
+from dpsynth_assets.privacy.cpu_threads import run_alone
+
+if TYPE_CHECKING:
+    import torch
+
+SEED = 0
+"""Of the public draw of the words that virtual tokens start from."""
+
+
+def add_adapters(
+    model: Any, rank: int, *, modules: Sequence[str] | None = None, scale: float = 2.0
+) -> Any:
+    """Freezes a model and adds trainable LoRA matrices beside its linear layers.
+
+    Args:
+        model: A transformers model; its weights stay as they are.
+        rank: r >= 1 of the added matrices.
+        modules: Names of the layers to adapt, e.g. `q_proj`, wherever they occur; None: all linear
+            layers but the output layer.
+        scale: α / r, what the added product is multiplied with.
+
+    Returns:
+        A peft model of which only the adapters are trainable.
+
+    Raises:
+        ValueError: If the rank is not positive, or the model has no linear layer of such a name.
+
+    **Source** Hu et al. 2022 (arXiv:2106.09685), section 4.1; without adapter dropout, which
+    DP-Adam does not need.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    if rank < 1:
+        raise ValueError(f"Expected rank >= 1, got {rank}.")
+    if modules is not None:
+        _refuse_unknown(model, modules)
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=max(1, round(scale * rank)),
+        lora_dropout=0.0,
+        target_modules="all-linear" if modules is None else list(modules),
+    )
+    return get_peft_model(model, config)
+
+
+def _refuse_unknown(model: Any, modules: Sequence[str]) -> None:
+    """Refuses names that no linear layer has: an adapter that is not there would train nothing."""
+    from torch import nn
+
+    known = {
+        name.rpartition(".")[2]
+        for name, layer in model.named_modules()
+        if type(layer) is nn.Linear or type(layer).__name__ == "Conv1D"
+    }
+    unknown = [name for name in modules if name not in known]
+    if unknown or not modules:
+        raise ValueError(
+            f"Expected lora_modules among {', '.join(sorted(known)) or 'linear layers'}, got "
+            f"{', '.join(unknown) or 'none'}. Name layers of {type(model).__name__}, or leave "
+            "lora_modules out."
+        )
+
+
+def merge_adapters(model: Any) -> Any:
+    """Folds trained adapters into their float32 layers: an ordinary model for generation."""
+    restore_layers(model)
+    return model.merge_and_unload()
+
+
+def reserved_tokens(tokenizer: Any) -> list[int]:
+    """Special tokens that stand for nothing: no begin, end or filler, none of a chat's turns."""
+    named = (
+        tokenizer.bos_token_id,
+        tokenizer.eos_token_id,
+        tokenizer.pad_token_id,
+        tokenizer.unk_token_id,
+    )
+    chat = tokenizer.chat_template or ""
+    return [
+        number
+        for number, token in sorted(tokenizer.added_tokens_decoder.items())
+        if token.special and number not in named and token.content not in chat
+    ]
+
+
+def virtual_tokens(tokenizer: Any, count: int) -> tuple[int, ...]:
+    """The first reserved tokens of a vocabulary.
+
+    Raises:
+        ValueError: It has fewer.
+    """
+    found = reserved_tokens(tokenizer)
+    if len(found) < count:
+        raise ValueError(
+            f"Expected a model with {count} reserved tokens for prompt_tokens, got one with "
+            f"{len(found)}. Lower prompt_tokens, or give lora_rank instead."
+        )
+    return tuple(found[:count])
+
+
+def add_virtual_tokens(model: Any, tokens: Sequence[int], *, integers: bool = False) -> Any:
+    """Freezes a decoder and gives some tokens embeddings of their own, which are trained; in place.
+
+    Args:
+        model: A causal transformers model.
+        tokens: Ids of the virtual tokens.
+        integers: Whether frozen products are of 8-bit integers; see `multiply_in_integers`.
+    """
+    model.requires_grad_(False)
+    model.set_input_embeddings(_virtual_embedding()(model.get_input_embeddings(), tokens))
+    if integers:
+        multiply_in_integers(model)
+    return model
+
+
+def fold_virtual_tokens(model: Any) -> Any:
+    """Writes trained embeddings into the table, apart from the output layer; in place."""
+    import torch
+    from torch import nn
+
+    restore_layers(model)
+    tuned = model.get_input_embeddings()
+    head = model.get_output_embeddings()
+    head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=False)
+    model.config.tie_word_embeddings = False
+    with torch.no_grad():
+        table = tuned.base.weight.detach().clone()
+        table[list(tuned.tokens)] = tuned.virtual.weight.to(table.dtype)
+    model.set_input_embeddings(nn.Embedding.from_pretrained(table))
+    return model
+
+
+def _virtual_embedding() -> Any:
+    """The class, made when torch is there."""
+    import torch
+    from torch import nn
+
+    class VirtualEmbedding(nn.Module):
+        """An embedding table in which some tokens have rows of their own."""
+
+        def __init__(self, base: Any, tokens: Sequence[int]) -> None:
+            super().__init__()
+            self.base, self.tokens = base, tuple(tokens)
+            words, width = base.weight.shape
+            self.virtual = nn.Embedding(len(tokens), width, dtype=base.weight.dtype)
+            drawn = torch.randperm(words, generator=torch.Generator().manual_seed(SEED))
+            with torch.no_grad():
+                self.virtual.weight.copy_(base.weight[drawn[: len(tokens)]])
+            self.virtual.to(base.weight.device)
+            places = torch.full((words,), -1, device=base.weight.device)
+            places[list(tokens)] = torch.arange(len(tokens), device=base.weight.device)
+            self.places: torch.Tensor
+            self.register_buffer("places", places, persistent=False)
+
+        def forward(self, ids: Any) -> Any:
+            places = self.places[ids]
+            own = self.virtual(places.clamp(min=0))
+            return torch.where((places >= 0)[..., None], own, self.base(ids))
+
+    return VirtualEmbedding
+
+
+def multiply_in_integers(model: Any) -> None:
+    """Has the frozen linear layers of a model on a processor multiply 8-bit integers; in place.
+
+    Weights have one scale an output channel, activations and gradients one a token. The float32
+    weights stay, for `restore_layers`. The gradient that leaves the output layer is multiplied in
+    float32: nearly all of it lies on one token, beside which 8 bits see none of the others.
+
+    Args:
+        model: With adapters; layers with a trainable weight or a bias stay as they are, and so does
+            a model on a device.
+
+    **Privacy** A rounded activation jumps where a number moves by its last bit, so that records
+    which share a pass would move one another by far more than float32's slack. Every record must
+    pass alone (`exact_sums: true`): its gradient is then a function of the record and the weights.
+    """
+    if any(each.device.type != "cpu" for each in model.parameters()):
+        return
+    head = _output_layer(model)
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if _is_frozen_product(layer):
+                setattr(parent, name, _integer_linear()(layer, back=layer is not head))
+
+
+def restore_layers(model: Any) -> None:
+    """Puts the float32 layers back, as they were before `multiply_in_integers`; in place."""
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, _integer_linear()):
+                setattr(parent, name, layer.layer)
+
+
+def _output_layer(model: Any) -> Any:
+    find = getattr(model, "get_output_embeddings", None)
+    return None if find is None else find()
+
+
+def _is_frozen_product(layer: Any) -> bool:
+    from torch import nn
+
+    return type(layer) is nn.Linear and layer.bias is None and not layer.weight.requires_grad
+
+
+def _product(weight: "torch.Tensor") -> IntegerProduct:
+    integers, scale = quantized_weight(weight, 1 / LIMIT)
+    outputs, inputs = integers.shape
+    (kernel,) = run_alone([partial(fastest_kernel, [(outputs, inputs)])], 1)
+    return KERNELS[kernel](integers, scale)
+
+
+class _Products:
+    """Both products of one weight: copies of a model, one a thread, share them."""
+
+    def __init__(self, weight: "torch.Tensor", *, back: bool) -> None:
+        """Quantizes a (p, d) float32 weight; without `back`, for the way forward alone."""
+        weight = weight.detach()
+        self.forward = _product(weight)
+        self.back = _product(weight.t().contiguous()) if back else None
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> "_Products":
+        return self
+
+
+@cache
+def _integer_linear() -> Any:
+    """The class of layers in integers; torch is loaded with it."""
+    import torch
+    from torch import nn
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            context: Any, inputs: torch.Tensor, weight: torch.Tensor, products: _Products
+        ) -> torch.Tensor:
+            context.products = products
+            context.save_for_backward(weight)
+            return _multiplied(products.forward, inputs)
+
+        @staticmethod
+        def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+            back = context.products.back
+            if back is not None:
+                return _multiplied(back, gradient), None, None
+            (weight,) = context.saved_tensors
+            return gradient @ weight, None, None
+
+    class IntegerLinear(nn.Module):
+        """A frozen linear layer without bias, in integers."""
+
+        def __init__(self, layer: nn.Linear, *, back: bool) -> None:
+            super().__init__()
+            self.layer, self._products = layer, _Products(layer.weight, back=back)
+
+        @property
+        def weight(self) -> torch.Tensor:
+            """The float32 weight (p, d)."""
+            return self.layer.weight
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            """Maps float32 (…, d) to (…, p)."""
+            return Product.apply(inputs, self.layer.weight, self._products)
+
+    return IntegerLinear
+
+
+def _multiplied(product: IntegerProduct, rows: "torch.Tensor") -> "torch.Tensor":
+    """Rounds each of (…, d) rows to 8 bits by its largest number, and multiplies: (…, p)."""
+    rounded, largest = quantized_rows(rows.reshape(-1, rows.shape[-1]).contiguous())
+    return product(rounded).mul_(largest).view(*rows.shape[:-1], -1)

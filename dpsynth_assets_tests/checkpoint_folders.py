@@ -1,0 +1,37 @@
+"""A place for the checkpoints of a run that no store keeps anything of."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from dpsynth_assets.files.whole_files import owner_folder
+
+
+class CheckpointFolders:
+    """A `RunCheckpoint` in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        """Uses, or creates, an owner-only folder."""
+        self._folder = owner_folder(folder)
+
+    @property
+    def saved(self) -> Path | None:
+        """The last saved checkpoint."""
+        found = sorted(each for each in self._folder.iterdir() if each.name.startswith("saved-"))
+        return found[-1] if found else None
+
+    def filled(self, write: Callable[[Path], object]) -> Path:
+        """A fresh folder with what `write` puts there."""
+        folder = Path(tempfile.mkdtemp(prefix="scratch-", dir=self._folder))
+        write(folder)
+        return folder
+
+    def save(self, folder: Path) -> None:
+        """Renames it, after which older ones are removed."""
+        last = self.saved
+        number = 0 if last is None else int(last.name.removeprefix("saved-")) + 1
+        folder.rename(self._folder / f"saved-{number:09d}")
+        for each in self._folder.iterdir():
+            if each.name != f"saved-{number:09d}":
+                shutil.rmtree(each)
