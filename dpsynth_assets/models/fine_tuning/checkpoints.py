@@ -16,6 +16,9 @@ STATE_FILE = "state.json"
 TENSORS_FILE = "tensors.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
+PublicLoss = tuple[int, float]
+"""A number of finished steps, and the loss on public text after them."""
+
 
 class RunCheckpoint(Protocol):
     """Place where an unfinished run keeps its state; the `Checkpoint` of staged methods is one."""
