@@ -111,7 +111,7 @@ def votes(plots):
     if found is None:
         print("\nvotes: skipped, no real corpora (DPSYNTH_REAL_DATA)")
         return
-    from dpsynth_assets.methods.evolution.secret_votes import nearest_votes, quota_votes
+    from dpsynth_assets.methods.evolution.secpe import quota_votes
     from dpsynth_assets.methods.evolution.votes import nearest_candidates
 
     private, public, candidates = found
@@ -131,9 +131,8 @@ def votes(plots):
         for noise_std in (0.0, noise):
             centres, counts = released(private, public, clusters, noise_std)
             weights = np.maximum(counts, 0.0)
-            labels = np.zeros(len(centres), dtype=np.int64)
             for name, vote in (
-                ("nearest", lambda: nearest_votes(centres, weights, labels, candidates, pool)),  # noqa: B023
+                ("nearest", lambda: nearest_votes(centres, weights, candidates)),  # noqa: B023
                 ("quota", lambda: quota_votes(centres, weights, candidates, SURVIVORS)),  # noqa: B023
             ):
                 given, seconds = timed(vote)
@@ -141,6 +140,12 @@ def votes(plots):
                       f"{(given > 0).sum():>11} {compared(exact, given)}")  # fmt: skip
                 if plots is not None:
                     picture(plots, exact, given, f"votes_{clusters}_{name}_{noise_std:.2g}.png")
+
+
+def nearest_votes(centres, weights, candidates):
+    """Each representative's whole weight to its nearest candidate, as the paper prints it."""
+    nearest = np.argmin(((candidates[:, None] - centres) ** 2).sum(2), axis=0)
+    return np.bincount(nearest, weights=weights, minlength=len(candidates))
 
 
 def released(private, public, clusters, noise_std):

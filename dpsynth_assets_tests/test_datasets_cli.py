@@ -123,9 +123,9 @@ LACKING = {
         {"methods": [{"method": "ctcl", "settings": TRAINING}], "topic_histogram": None},
         "topic_histogram: expected the released histogram of topics, which ctcl follows, got none",
     ),
-    "no shares of labels": (
+    "no topics for keywords": (
         {
-            "methods": [GENERATOR | {"settings": TRAINING | {"label_shares": "released"}}],
+            "methods": [GENERATOR | {"settings": TRAINING | {"keywords": True}}],
             "topic_histogram": None,
         },
         "topic_histogram: expected the released histogram of topics, which dp_fine_tuning follows",

@@ -4,8 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.evolution.generations import generation_facts, voted_frame
-from dpsynth_assets.methods.evolution.population import Population
+from dpsynth_assets.methods.evolution.population import Population, generation_facts, voted_frame
 from dpsynth_assets.orchestration.assets.method_plots import round_distances, rounds_table
 from dpsynth_assets.report.evolution_plots import TITLES, evolution_pictures
 

@@ -38,6 +38,13 @@ class MethodConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    constants: ClassVar[Mapping[str, Any]] = {}
+    """Former settings, which requests keep on stating: what was paid for is found again."""
+
+    def stated(self) -> dict[str, Any]:
+        """The settings as requests state them (JSON values)."""
+        return {**self.constants, **self.model_dump(mode="json")}
+
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 

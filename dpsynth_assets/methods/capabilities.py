@@ -88,7 +88,7 @@ class ReleasesGenerator(Capability):
 
 @dataclass(frozen=True)
 class Evolves(Capability):
-    """It releases the rounds of a population (`evolution.generations`).
+    """It releases the rounds of a population (`evolution.population`).
 
     Attributes:
         stage: Name of the stage that does.

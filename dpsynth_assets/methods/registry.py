@@ -4,13 +4,14 @@ A package of another project adds its own by an entry point of the group `dpsynt
 name is the method's and whose value is its class: nothing here changes.
 """
 
+import json
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from pydantic import ValidationError
 
-from dpsynth_assets.datasets.problems import suggest
+from dpsynth_assets.datasets.problems import REMOVED, suggest
 from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.epsvec import EpsVec, EpsVecOnGenerator
 from dpsynth_assets.methods.evolution import AugPe, AugPeFromCorpus, SecPe
@@ -133,6 +134,10 @@ def _problem(method_name: str, problem: Mapping[str, Any]) -> str:
     field = ".".join(str(part) for part in problem["loc"])
     fields = sorted(REGISTRY[method_name].config_type.model_fields)
     if problem["type"] == "extra_forbidden":
+        constants = REGISTRY[method_name].config_type.constants
+        if field in constants and field not in REMOVED:
+            value = json.dumps(constants[field])
+            return f"{field}: {method_name} has no such setting. It was removed: it is {value}."
         return f"{field}: {method_name} has no such setting. {suggest(field, fields)}"
     message = problem["msg"].removeprefix("Value error, ")
     got = "" if problem["type"] in {"missing", "value_error"} else f", got {problem['input']!r}"

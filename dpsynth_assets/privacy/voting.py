@@ -176,17 +176,3 @@ def voting_noise_std(
         delta=delta,
         accountant=accountant,
     )
-
-
-def threshold_votes(dp_votes: np.ndarray, threshold: float) -> np.ndarray:
-    """Computes max(votes − H, 0), the weights of the next generation; free post-processing.
-
-    Args:
-        dp_votes: (C,) released votes.
-        threshold: H >= 0, votes.
-
-    **Source** Lin et al. 2024, Algorithm 2, last step.
-    """
-    if not threshold >= 0:
-        raise ValueError(f"Expected threshold >= 0, got {threshold}.")
-    return np.maximum(np.asarray(dp_votes, dtype=np.float64) - threshold, 0.0)

@@ -1,6 +1,6 @@
 """Pictures of an evolution: who won the votes, and how rounds converge. All of it is released.
 
-Everything is read off the released file of generations (`methods.evolution.generations`) and, for
+Everything is read off the released file of generations (`methods.evolution.population`) and, for
 the Fréchet distance, off public text.
 """
 

@@ -146,9 +146,7 @@ CTCL = {"method": "ctcl", "settings": {"steps": 4}}
 TOPICS = {"topic_histogram": {}}
 MISTAKEN = {
     "no_topics": {"methods": [CTCL]},
-    "no_shares": {
-        "methods": [{"method": "dp_fine_tuning", "settings": {"label_shares": "released"}}]
-    },
+    "no_keywords": {"methods": [{"method": "dp_fine_tuning", "settings": {"keywords": True}}]},
     "no_corpus": {"methods": [{"method": "resampled", "settings": {"corpus": "nobody"}}], **TOPICS},
     "a_circle": {
         "methods": [{"method": "resampled", "settings": {"corpus": "resampled"}}, CTCL],

@@ -153,7 +153,7 @@ def test_other_settings_of_writing_and_other_engines_ask_for_the_same_or_other_v
         request = stage_request(spec, planned, planned.plan.stage("dataset_vectors"), release="1")
         return request.parameters, request.event
 
-    free = {"rows": 500, "temperature": 0.7, "strengths": [2.0], "steering_layers": [1]}
+    free = {"rows": 500, "temperature": 0.7, "strengths": [2.0]}
     assert requested() == requested(**free) == requested({"kind": "vllm"})
     assert requested() != requested(layers=[1])
     assert requested() != requested({"model": "other/model"})

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets import PublicBase, run_method
-from dpsynth_assets.methods.evolution.from_corpus import StartingRows
+from dpsynth_assets.methods.evolution.aug_pe import StartingRows
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing

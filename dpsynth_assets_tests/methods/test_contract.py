@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from dpsynth_assets.methods.base import Method, Staged
+from dpsynth_assets.methods.registry import REGISTRY, check_settings
 
 PRODUCT = Path(__file__).parents[2] / "dpsynth_assets"
 ASKS_A_CLASS = re.compile(
@@ -29,3 +32,13 @@ def test_nobody_asks_for_a_class_or_for_a_field_by_name():
         if ASKS_A_CLASS.search(line)
     ]
     assert not asking
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_former_setting_is_no_field_and_is_refused_in_one_line_with_a_remedy(name):
+    config = REGISTRY[name].config_type
+    assert not config.constants.keys() & config.model_fields.keys()
+    for setting, value in config.constants.items():
+        (line,) = check_settings(name, {setting: value})
+        assert line.startswith(f"{setting}: {name} has no such setting. It was removed")
+        assert "\n" not in line

@@ -82,10 +82,9 @@ def test_a_histogram_that_a_stage_reads_is_behind_its_corpus_needed_or_not():
     "follower",
     [
         method("ctcl", **TRAINING),
-        method("dp_fine_tuning", **TRAINING, label_shares="released"),
         method("dp_fine_tuning", **TRAINING, keywords=True),
     ],
-    ids=["ctcl", "label_shares", "keywords"],
+    ids=["ctcl", "keywords"],
 )
 def test_who_follows_topics_that_are_not_released_is_refused_and_charges_nothing(follower):
     plan = plan_of(follower, topic_histogram=None)

@@ -6,22 +6,20 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.methods.private_prediction.batching import Batch, PrivateBatch
-from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
-from dpsynth_assets.methods.private_prediction.passes import Part, parts_of
-from dpsynth_assets.methods.private_prediction.split_batches import filled_part
+from dpsynth_assets.methods.private_prediction.batching import Part, PrivateBatch, parts_of
+from dpsynth_assets.methods.private_prediction.split_batches import RunBatches
 
 
 @dataclass(frozen=True)
 class Shows:
     """Returns the inputs of a pass as its values."""
 
-    declared: DeclaredBatches
-    batches: tuple[Batch, ...]
+    batches: RunBatches
 
     def __call__(self, number: int, tables: Sequence[pl.DataFrame]) -> dict[str, Any]:
-        part = parts_of(self.batches, self.declared.config.batches_per_forward)[number]
-        return shown(filled_part(part, tables, self.declared))
+        size = self.batches.declared.config.batches_per_forward
+        part = parts_of(self.batches.batches, size)[number]
+        return shown(self.batches.filled_part(part, tables))
 
 
 def shown(part: Part[PrivateBatch]) -> dict[str, Any]:

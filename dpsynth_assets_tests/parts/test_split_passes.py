@@ -14,8 +14,8 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.methods.private_prediction import corpus, split_passes
-from dpsynth_assets.methods.private_prediction.passes import parts_of
+from dpsynth_assets.methods.private_prediction import corpus, passes as split_passes
+from dpsynth_assets.methods.private_prediction.batching import parts_of
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
@@ -156,18 +156,15 @@ CASES = [
 def test_the_inputs_of_every_pass_are_those_of_the_whole(home, count, name, changes):
     declared, public = bound(name, **changes).declared, public_inputs()
     whole = read_whole(home.parts("letters").places, "source", with_embeddings=True)
-    expected = [
-        json.loads(json.dumps(shown(part))) for part in parts_of(declared.place(whole, public), 2)
-    ]
+    batches = split_batches(declared, whole, public).placed(whole)
+    expected = [json.loads(json.dumps(shown(part))) for part in parts_of(batches, 2)]
     assert len(expected) > 1
     assert sum(len(batch[3]) for values in expected for batch in values["batches"]) >= 3
     with LocalWorkers(count).opened() as workers:
         private = in_parts(home, workers)
         split = split_batches(declared, private, public)
         steps = split.steps(range(len(expected)), len(expected))
-        drawn = private.parts.draw_passes(
-            steps, Shows(declared, split.batches), range(len(expected)), memory=0
-        )
+        drawn = private.parts.draw_passes(steps, Shows(split), range(len(expected)), memory=0)
         assert list(drawn) == list(range(len(expected)))
     assert [private.passes.load(number) for number in range(len(expected))] == expected
     assert no_inputs_left(home)

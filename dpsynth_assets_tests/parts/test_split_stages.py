@@ -10,8 +10,8 @@ from dpsynth_assets.datasets.files import dataset_folders
 from dpsynth_assets.datasets.standing import standing
 from dpsynth_assets.methods.cluster_histogram import CellCounts, ClusterCounting
 from dpsynth_assets.methods.counted_labels import LabelCounts
-from dpsynth_assets.methods.evolution.aug_pe_votes import PrivateVotes, VoteCounts, VotingRounds
 from dpsynth_assets.methods.evolution.population import Population
+from dpsynth_assets.methods.evolution.votes import PrivateVotes, VoteCounts, VotingRounds
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
 from dpsynth_assets.methods.planning import plan_dataset

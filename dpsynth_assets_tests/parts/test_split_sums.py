@@ -12,16 +12,15 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives
+from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.shots import ShotVotes, release_shots
 from dpsynth_assets.methods.epsvec.stages import OpensReader
-from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
 from dpsynth_assets.methods.epsvec.vectors import DifferenceSums, VectorTask, release_vectors
 from dpsynth_assets.methods.evolution.secret_clusters import (
     ClusterReleases,
     ClusterSums,
     PublicClusters,
 )
-from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
 from dpsynth_assets.methods.evolution.secret_incidence import PublicIncidence
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.orchestration.resources.model_pool import given_parts
@@ -132,7 +131,7 @@ def test_secpe_releases_over_parts_what_it_releases_over_the_whole(places, monke
         budgets=(SecretBudget(kind="code", prior=1e-2, posterior=5e-2, max_records=2),)
     )
     mechanism = ClusterReleases(
-        config=SecPeConfig(clusters=3, releases=2),
+        record_level=False,
         terms=terms(secrets=promise),
         noise_std=3.0,
         count_probabilities=tuple(CERTAIN.count_probabilities),
@@ -145,7 +144,7 @@ def test_secpe_releases_over_parts_what_it_releases_over_the_whole(places, monke
     )
     assert apart.centres.tobytes() == together.centres.tobytes()
     assert apart.counts.tobytes() == together.counts.tobytes()
-    assert len(drawn) == 4  # Once for each of two releases, whatever the number of parts.
+    assert len(drawn) == 2  # Once for each run, whatever the number of parts.
 
 
 # ----------------------------------------------------------------------------------- EPSVec
@@ -159,7 +158,7 @@ def opens_reader(tmp_path_factory):
     write_language_model(folder, said, vocabulary=300, width=16)
     manifest = {"path": str(folder), "dtype": "float32", "device": "cpu"}
     return OpensReader(
-        config=EpsVecConfig(max_document_tokens=12, records_per_pass=7),
+        config=EpsVecConfig(max_document_tokens=12),
         terms=terms(),
         opens_engine=OpensEngine(EngineSpec(), manifest),
         shots=(("A note",), ()),

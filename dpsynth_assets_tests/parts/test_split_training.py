@@ -17,7 +17,7 @@ from dpsynth_assets.methods.fine_tuning.config import (
     DownstreamConfig,
     DpFineTuningConfig,
 )
-from dpsynth_assets.methods.fine_tuning.split_training import StepOfPart, training_examples
+from dpsynth_assets.methods.fine_tuning.private_training import StepOfPart, training_examples
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.models.fine_tuning import FineTuningSettings

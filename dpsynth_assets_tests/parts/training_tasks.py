@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dpsynth_assets.methods.fine_tuning.downstream import NextWordInputs
-from dpsynth_assets.methods.fine_tuning.private_training import TrainingStart
-from dpsynth_assets.methods.fine_tuning.split_training import TrainingInputs
+from dpsynth_assets.methods.fine_tuning.private_training import TrainingInputs, TrainingStart
 from dpsynth_assets.methods.inputs import PrivateInputs
 
 RECORDS = 64

@@ -13,13 +13,7 @@ from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import l2_sensitivity
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.privacy.voting import (
-    NO_VOTE,
-    GaussianVoting,
-    count_votes,
-    threshold_votes,
-    voting_noise_std,
-)
+from dpsynth_assets.privacy.voting import NO_VOTE, GaussianVoting, count_votes, voting_noise_std
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 
@@ -136,12 +130,6 @@ def test_choices_beyond_what_was_declared_are_refused_without_showing_them(choic
     with pytest.raises(ValueError, match="Expected") as refusal:
         count_votes(np.asarray(choices), 4, 2)
     assert "4177" not in str(refusal.value)
-
-
-def test_thresholding_keeps_what_exceeds_it():
-    assert threshold_votes(np.array([-3, 2, 7]), 2.0).tolist() == [0.0, 0.0, 5.0]
-    with pytest.raises(ValueError, match="threshold"):
-        threshold_votes(np.array([1]), -1.0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import CellCounts
 from dpsynth_assets.methods.counted_labels import LabelCounts
-from dpsynth_assets.methods.fine_tuning.split_training import StepOfPart
+from dpsynth_assets.methods.fine_tuning.private_training import StepOfPart
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
@@ -171,7 +171,7 @@ def test_passes_that_tasks_draw_have_the_inputs_that_one_process_gives_them(sess
         parts = StoredParts(house.parts("letters").places, workers, False, release=release)
         private = PrivateInputs(records=pl.DataFrame(), parts=parts)
         split = split_batches(batches, private, PublicInputs(salt="public"))
-        steps, draw = split.steps(range(3), 3), Shows(batches, split.batches)
+        steps, draw = split.steps(range(3), 3), Shows(split)
         assert list(parts.draw_passes(steps, draw, range(3), memory=1 << 20)) == [0, 1, 2]
         made[name] = [passes.load(number) for number in range(3)]
     assert made["here"] == made["there"]

@@ -2,7 +2,7 @@
 
 Banayeeanzade et al. 2026. Read in this order: `config`, `plan` (how much noise), `prompts` (the
 scaffold around every text), `candidates` and `shots` (fixed shots by a noisy histogram), `states`,
-`negatives`, `vector_noise` and `vectors` (dataset vectors by one joint noisy mean), `writing`,
+`negatives` and `vectors` (dataset vectors by one joint noisy mean), `writing`,
 `stages`, `method`, `on_generator` (on weights that were fine-tuned on the same records).
 
 Shape letters: N records, Y labels, L layers, d width of the residual stream, M texts of a label.

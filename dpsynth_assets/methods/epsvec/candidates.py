@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.config import SCAFFOLD_TEMPERATURE, EpsVecConfig
 from dpsynth_assets.methods.epsvec.prompts import Scaffold
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
@@ -53,8 +53,6 @@ def write_candidates(
 
     **Source** EPSVec, Algorithm 2, line 1, and appendix B.3.
     """
-    import polars as pl
-
     texts = write_texts(
         engine,
         scaffold,
@@ -69,11 +67,9 @@ def write_candidates(
     if min(map(len, different)) < config.shots_kept:
         raise ValueError(
             f"Expected at least {config.shots_kept} different candidates of each label, got fewer: "
-            "the model repeats itself or writes nothing. Raise candidates or scaffold_temperature."
+            "the model repeats itself or writes nothing. Raise candidates."
         )
-    rows = [(label, text) for label, each in enumerate(different) for text in each]
-    schema = {"label": pl.Int64, "text": pl.String}
-    return pl.DataFrame(rows, schema=schema, orient="row")  # [epsvec A2:L1]
+    return _pool(different)  # [epsvec A2:L1]
 
 
 def public_candidates(
@@ -86,8 +82,6 @@ def public_candidates(
 
     **Privacy** Reads nothing private.
     """
-    import polars as pl
-
     known = list(dict.fromkeys(text for text in documents if text.strip()))
     if len(known) < config.shots_kept:
         raise ValueError(
@@ -96,7 +90,14 @@ def public_candidates(
         )
     draw = np.random.default_rng(public_seed(seed, "public candidates"))
     texts = [known[row] for row in draw.permutation(len(known))[: config.candidates]]
-    rows = [(label, text) for label in range(labels) for text in texts]
+    return _pool([texts] * labels)
+
+
+def _pool(texts: Sequence[Sequence[str]]) -> "pl.DataFrame":
+    """A table of the candidates of all labels, in their order."""
+    import polars as pl
+
+    rows = [(label, text) for label, each in enumerate(texts) for text in each]
     return pl.DataFrame(rows, schema={"label": pl.Int64, "text": pl.String}, orient="row")
 
 
@@ -118,7 +119,7 @@ def public_texts(public: PublicInputs, purpose: str, count: int | None = None) -
     if not texts:
         raise ValueError(
             f"Expected public documents to take {purpose} from, got none. Materialise the public "
-            "corpus, or set clip_bound and candidate_source: model."
+            "corpus."
         )
     order = np.random.default_rng(0).permutation(len(texts))[:count]
     return [texts[row] for row in order]
@@ -144,7 +145,7 @@ def write_texts(
         scaffold.prompt(label, shots) for label in labels for shots in shots_of(label, count)
     ]
     free = Sampling(
-        temperature=config.scaffold_temperature,
+        temperature=SCAFFOLD_TEMPERATURE,
         max_new_tokens=config.max_document_tokens,
         seed=public_seed(seed, "texts"),
         stop=scaffold.stop,

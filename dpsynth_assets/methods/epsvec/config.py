@@ -1,6 +1,7 @@
 """Settings of EPSVec, as they stand in a dataset file."""
 
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,10 +9,30 @@ from dpsynth_assets.methods.base import MethodConfig
 from dpsynth_assets.methods.candidates import DeclaredFacts
 from dpsynth_assets.methods.rejection_sampling import KEPT_ROWS, RejectionSettings
 
+SCAFFOLD_TEMPERATURE = 1.0
+"""Sampling temperature of candidates and negatives: what the model writes, as it writes it."""
+
+CLIP_QUANTILE = 0.95
+"""Quantile of the norms of public documents that bounds each layer: few are clipped, where the
+paper found its bound of 5.5 on private text (errata B-003.6)."""
+
+RECORDS_PER_PASS = 64
+"""Records whose states are held at a time: bounds memory."""
+
 
 class EpsVecConfig(MethodConfig):
     """Banayeeanzade et al. 2026. Defaults suit a small model; theirs stand beside them."""
 
+    constants: ClassVar[Mapping[str, Any]] = {
+        "private_histogram": True,
+        "prompt": "document",
+        "domain": "text",
+        "scaffold_temperature": SCAFFOLD_TEMPERATURE,
+        "clip_bound": None,
+        "clip_quantile": CLIP_QUANTILE,
+        "records_per_pass": RECORDS_PER_PASS,
+        "steering_layers": None,
+    }
     method: Literal["epsvec"] = "epsvec"
     use_vectors: bool = Field(
         default=True,
@@ -20,30 +41,6 @@ class EpsVecConfig(MethodConfig):
     use_fixed_shots: bool = Field(
         default=True,
         description="false: prompts hold no examples, and no histogram is released.",
-    )
-    private_histogram: bool = Field(
-        default=True,
-        description=(
-            "false: fixed shots are drawn from the candidates at random instead of by a noisy "
-            "histogram of the records, which costs nothing. An ablation."
-        ),
-    )
-    prompt: Literal["document", "base", "instruction"] = Field(
-        default="document",
-        description=(
-            "document: the model's own format, or the dataset file's templates. base: the prompts "
-            "of the paper's appendix B, for pretrained models. instruction: the same inside the "
-            "tokenizer's chat template, for instruction-tuned models."
-        ),
-    )
-    domain: str = Field(
-        default="text",
-        min_length=1,
-        max_length=500,
-        description=(
-            "What the records are, for base and instruction prompts: public words in which {label} "
-            "stands for the label, e.g. `review with a {label} sentiment`."
-        ),
     )
     candidates: int = Field(
         default=100,
@@ -87,12 +84,6 @@ class EpsVecConfig(MethodConfig):
             "take the rest. EPSVec gives it ε = 0.1 of 5, a share below 0.002."
         ),
     )
-    scaffold_temperature: float = Field(
-        default=1.0,
-        gt=0,
-        le=10,
-        description="Sampling temperature of candidates and negatives (no unit).",
-    )
     max_document_tokens: int = Field(
         default=128,
         ge=4,
@@ -123,26 +114,11 @@ class EpsVecConfig(MethodConfig):
             "leaves shorter differences, so that less noise is needed."
         ),
     )
-    clip_bound: float | None = Field(
-        default=None,
-        gt=0,
-        le=1e9,
-        description=(
-            "Bound on the L2 norm of one record's difference at each layer (C, in units of the "
-            "residual stream). EPSVec takes 5.5, found on private text. Empty: clip_quantile."
-        ),
-    )
-    clip_quantile: float = Field(
-        default=0.95,
-        gt=0,
-        le=1,
-        description="Quantile of the norms of public documents that bounds each layer (no unit).",
-    )
     clip_documents: int = Field(
         default=200,
         ge=10,
         le=1_000_000,
-        description="Public documents that the quantile is taken over (documents).",
+        description="Public documents that bound each layer's differences (documents).",
     )
     vector_records: int | None = Field(
         default=None,
@@ -153,12 +129,6 @@ class EpsVecConfig(MethodConfig):
             "probability vector_records / declared records, which amplifies privacy where records "
             "abound. Needs a declared number of records. Empty: all."
         ),
-    )
-    records_per_pass: int = Field(
-        default=64,
-        ge=1,
-        le=65_536,
-        description="Records whose states are held at a time (records): bounds memory.",
     )
     rows: int = Field(
         default=1000,
@@ -184,16 +154,13 @@ class EpsVecConfig(MethodConfig):
         le=1,
         description="Tokens are drawn from the smallest set of this probability (no unit).",
     )
-    steering_layers: tuple[int, ...] | None = Field(
-        default=None, description="Released layers that are steered, from 0. Empty: all of them."
-    )
     strengths: tuple[float, ...] = Field(
         default=(2.0,),
         min_length=1,
         description=(
-            "Length of what is added to the residual stream at each steered layer (β): one for all "
-            "layers or one each, in strength_unit. 0: not steered. 2 differences brought rows of "
-            "a small model nearest to public text that played the records."
+            "Length of what is added to the residual stream at each released layer (β): one for "
+            "all layers or one each, in strength_unit. 0: not steered. 2 differences brought rows "
+            "of a small model nearest to public text that played the records."
         ),
     )
     strength_unit: Literal["difference", "clip_bound", "absolute"] = Field(
@@ -213,34 +180,19 @@ class EpsVecConfig(MethodConfig):
         """Candidates of each label that are kept as shots."""
         return self.shots if self.kept_shots is None else self.kept_shots
 
-    @property
-    def noisy_shots(self) -> bool:
-        """Whether fixed shots come from a noisy histogram, which is paid for."""
-        return self.use_fixed_shots and self.private_histogram
-
     @model_validator(mode="after")
-    def _layers_differ(self) -> Self:
-        for name, layers in (("layers", self.layers), ("steering_layers", self.steering_layers)):
-            if layers is not None and (
-                not layers or min(layers) < 0 or len(set(layers)) != len(layers)
-            ):
-                raise ValueError(
-                    f"Expected {name} as different numbers from 0, got {list(layers)}. Drop it for "
-                    "the default."
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _steered_layers_are_released(self) -> Self:
-        if self.layers is not None and not set(self.steering_layers or ()) <= set(self.layers):
+    def _strengths_fit_the_layers(self) -> Self:
+        layers = self.layers
+        if layers is None:
+            return self
+        if not layers or min(layers) < 0 or len(set(layers)) != len(layers):
             raise ValueError(
-                f"Expected steering_layers among layers {list(self.layers)}, got "
-                f"{list(self.steering_layers or ())}. Vectors exist for released layers only."
+                f"Expected layers as different numbers from 0, got {list(layers)}. Drop it for the "
+                "default."
             )
-        steered = self.steering_layers or self.layers
-        if steered is not None and len(self.strengths) not in (1, len(steered)):
+        if len(self.strengths) not in (1, len(layers)):
             raise ValueError(
-                f"Expected one strength, or one for each of {len(steered)} layers, got "
+                f"Expected one strength, or one for each of {len(layers)} layers, got "
                 f"{len(self.strengths)}."
             )
         return self

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from dpsynth_assets.files.disk_room import Room
@@ -11,7 +10,7 @@ from dpsynth_assets.methods.base import CohortTerms, Method, planned, refused
 from dpsynth_assets.methods.candidates import Advice, Candidate, Choice, DeclaredFacts, behind
 from dpsynth_assets.methods.capabilities import Capability, ServesRows
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig, vector_settings
-from dpsynth_assets.methods.epsvec.plan import Calibration, noise_parameters
+from dpsynth_assets.methods.epsvec.plan import Calibration, VectorNoise, noise_parameters
 from dpsynth_assets.methods.epsvec.stages import (
     CANDIDATES,
     NEGATIVES,
@@ -20,7 +19,6 @@ from dpsynth_assets.methods.epsvec.stages import (
     StageWork,
     counted_work,
 )
-from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
 from dpsynth_assets.methods.epsvec.writing import VectorRows, Writer, write_corpus
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
@@ -121,10 +119,10 @@ class EpsVec(Method[EpsVecConfig]):
     def public_inputs(self) -> frozenset[str]:
         """The model, the embedder that votes are cast in, and public text for clip bounds."""
         config, needed = self.config, {"public_language_model"}
-        if config.noisy_shots:
+        if config.use_fixed_shots:
             needed.add("text_embedder")
         from_public = config.use_fixed_shots and config.candidate_source == "public_corpus"
-        if from_public or (config.use_vectors and config.clip_bound is None):
+        if from_public or config.use_vectors:
             needed.add("public_corpus")
         return frozenset(needed)
 
@@ -149,7 +147,7 @@ class EpsVec(Method[EpsVecConfig]):
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which both releases cost at most `target_epsilon`."""
-        settings = self.config.model_dump(mode="json")
+        settings = self.config.stated()
         calibration = Calibration(
             config=self.config, terms=self.terms, target_epsilon=target_epsilon
         )
@@ -176,16 +174,18 @@ class EpsVec(Method[EpsVecConfig]):
             Stage(
                 name=CANDIDATES,
                 title="Texts the model writes of each label, without any record.",
-                **self._made(CANDIDATES),
+                make=lambda public, *rest: self._work(public).make_candidates(*rest),
+                **self._step(CANDIDATES),
             ),
             Stage(
                 name=SHOTS,
                 title="Candidates nearest to most records, by a noisy histogram.",
                 kinds=("python",),
-                needs_embeddings=self.config.private_histogram,
-                in_parts=self.config.private_histogram,
+                needs_embeddings=True,
+                in_parts=True,
                 after=(CANDIDATES,),
-                **(self._drawn if self.config.private_histogram else self._made)(SHOTS),
+                draws=self.release,
+                **self._step(SHOTS),
             ),
         ]
         before = (SHOTS,) if self.config.use_fixed_shots else ()
@@ -194,7 +194,8 @@ class EpsVec(Method[EpsVecConfig]):
                 name=NEGATIVES,
                 title="What the model writes from the fixed shots, and its states inside it.",
                 after=before,
-                **self._made(NEGATIVES),
+                make=lambda public, *rest: self._work(public).make_negatives(*rest),
+                **self._step(NEGATIVES),
             ),
             Stage(
                 name=VECTORS,
@@ -202,8 +203,9 @@ class EpsVec(Method[EpsVecConfig]):
                 in_parts=True,
                 in_model=True,
                 after=(*before, NEGATIVES),
-                **self._drawn(VECTORS),
+                draws=self.release,
                 takes=room_of_vectors,
+                **self._step(VECTORS),
             ),
         ]
         return (
@@ -213,38 +215,19 @@ class EpsVec(Method[EpsVecConfig]):
 
     def _step(self, name: str) -> dict[str, Any]:
         """Keywords of every stage: the embedder casts votes, and all else is the engine's."""
-        embedder = (TEXT_EMBEDDER,) if self.config.noisy_shots else ()
         return {
             "reads": self.public_inputs,
             "engine": self.terms.engine,
-            "runs": embedder if name == SHOTS else (self.terms.engine,),
+            "runs": (TEXT_EMBEDDER if name == SHOTS else self.terms.engine,),
             "work": partial(self.work, name),
             "check": self.check_public,
             "free": _LATER[name],
         }
 
-    def _made(self, name: str) -> dict[str, Any]:
-        return {**self._step(name), "make": partial(self.make_public, name)}
-
-    def _drawn(self, name: str) -> dict[str, Any]:
-        return {**self._step(name), "draws": self.release}
-
     def check_public(self, public: PublicInputs) -> None:
         """Reads the schema in the model's tokens, where there is one."""
         if self.form.schema is not None and public.engine is not None:
             public.engine.require_schema(self.form.schema, self.form.text_start)
-
-    def make_public(
-        self, stage: str, public: PublicInputs, folder: Path, progress: ProgressCallback
-    ) -> StageRelease:
-        """Writes candidates or negatives, or draws shots without a histogram."""
-        work = self._work(public)
-        make = {
-            CANDIDATES: work.make_candidates,
-            SHOTS: work.draw_shots,
-            NEGATIVES: work.make_negatives,
-        }
-        return StageRelease(facts=make[stage](folder, progress), files=folder)
 
     def release(
         self,

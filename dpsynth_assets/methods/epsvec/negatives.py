@@ -20,7 +20,7 @@ from dpsynth_assets.methods.epsvec.candidates import (
     public_texts,
     write_texts,
 )
-from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.config import CLIP_QUANTILE, EpsVecConfig
 from dpsynth_assets.methods.epsvec.shots import FixedShots
 from dpsynth_assets.methods.epsvec.states import StateReader
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
@@ -112,23 +112,17 @@ def make_negatives(
     )  # [epsvec A2:L3]
     if not all(texts):
         raise ValueError(
-            "Expected negatives of every label, got none but blank texts of one. Raise negatives "
-            "or scaffold_temperature."
+            "Expected negatives of every label, got none but blank texts of one. Raise negatives."
         )
     states = tuple(
         reader.read(label, each, provenance=provenance) for label, each in enumerate(texts)
     )
     progress(0.8, "bounding differences by public text")
-    bounds = (
-        np.full(len(reader.layers), config.clip_bound)
-        if config.clip_bound is not None
-        else public_clip_bounds(reader, states, config, public, provenance)
-    )
     return Negatives(
         texts=texts,
         states=states,
         layers=reader.layers,
-        clip_bounds=bounds,
+        clip_bounds=public_clip_bounds(reader, states, config, public, provenance),
         model=reader.engine.name,
     )
 
@@ -138,7 +132,7 @@ def public_clip_bounds(
     states: Sequence[np.ndarray],
     config: EpsVecConfig,
     public: PublicInputs,
-    provenance: Provenance = Provenance.PUBLIC,
+    provenance: Provenance,
 ) -> np.ndarray:
     """Quantile, over public documents, of the norm of a record's difference: (L,) > 0.
 
@@ -149,32 +143,32 @@ def public_clip_bounds(
     for label, negatives in enumerate(states):
         texts = documents[label :: len(states)]
         if texts:
-            rows = _references(negatives, [str(row) for row in range(len(texts))], "", config)
+            rows = references(negatives, [str(row) for row in range(len(texts))], "", config)
             read = reader.read(label, texts, provenance=provenance)
             norms.append(np.linalg.norm(read - rows, axis=2))
-    bounds: np.ndarray = np.quantile(np.concatenate(norms), config.clip_quantile, axis=0)
+    bounds: np.ndarray = np.quantile(np.concatenate(norms), CLIP_QUANTILE, axis=0)
     if not (bounds > 0).all():
         raise ValueError(
-            "Expected public text that differs from negatives at every layer, got none. Give "
-            "clip_bound."
+            "Expected public text that differs from negatives at every layer, got none. Name other "
+            "public text in the base."
         )
     return bounds
 
 
 def references(
-    negatives: Negatives, label: int, record_ids: Sequence[str], salt: str, config: EpsVecConfig
+    states: np.ndarray, record_ids: Sequence[str], salt: str, config: EpsVecConfig
 ) -> np.ndarray:
-    """Returns what is subtracted from each record's states, (N, L, d).
+    """Returns what is subtracted from the states of each record, (N, L, d).
+
+    Args:
+        states: (M, L, d) of the negatives of the records' label.
+        record_ids: N ids.
+        salt: Public key of the pairing.
+        config: Says how records are paired.
 
     **Privacy** A record's negative is chosen by a hash of its own id. Were records and negatives
     paired by their places, one record less would give all later ones other partners.
     """
-    return _references(negatives.states[label], record_ids, salt, config)
-
-
-def _references(
-    states: np.ndarray, record_ids: Sequence[str], salt: str, config: EpsVecConfig
-) -> np.ndarray:
     if config.pairing == "mean":
         return np.broadcast_to(states.mean(axis=0), (len(record_ids), *states.shape[1:]))
     return states[[_partner(record_id, salt, len(states)) for record_id in record_ids]]

@@ -6,7 +6,6 @@ from typing import Any
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import (
@@ -15,12 +14,101 @@ from dpsynth_assets.privacy.calibration import (
     training_noise_multiplier,
 )
 from dpsynth_assets.privacy.directed_rounding import rounded_up
-from dpsynth_assets.privacy.events import Event, GaussianEvent
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import Event, GaussianEvent, PoissonGaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.histogram import NoisyHistogram, l2_sensitivity
 from dpsynth_assets.privacy.monotone_search import MIXED_TOLERANCE, least_noise
 from dpsynth_assets.privacy.renyi import zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.vector_mean import VectorMean, stacked_l2_sensitivity
+
+_UP = 1.0 + 2.0**-40
+"""Covers the roundings between a multiplier and the noise it becomes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorNoise:
+    """Noise of the dataset vectors, and its price.
+
+    Attributes:
+        noise_multiplier: σ over what one unit moves the stacked mean; under sampling over what one
+            record moves it, as the event of a sampled release counts units itself.
+        sampling_probability: q in (0, 1] with which each record is drawn.
+        relation: Declared neighbouring relation.
+        max_records_per_unit: Records one unit may contribute.
+
+    **Privacy** A record's difference stands in the blocks of its own label, layer by layer, each
+    clipped to the (public) bound that the block is measured in. So the stack over labels and
+    layers moves by √L for a record that enters or leaves, whatever its label: labels are disjoint
+    and share one price under every relation. A replaced record that also changes its label moves
+    two labels by √L each, √(2L) together, within the 2√L that replacing within a label is
+    charged (errata B-003.5). The divisor is public and never a count. With q < 1 every record
+    tosses its own coin, so that the sampled release is one step of a Poisson-sampled Gaussian;
+    the paper's subset of fixed size amplifies (ε, δ) under replace-one only (Theorem 4.2).
+
+    **Source** EPSVec, Theorems 4.1 and 4.2; docs/privacy.md for the joint release.
+    """
+
+    noise_multiplier: float
+    sampling_probability: float
+    relation: NeighboringRelation
+    max_records_per_unit: int
+
+    def event(self) -> Event:
+        """Prices the release."""
+        if self.sampling_probability == 1:
+            return GaussianEvent(noise_multiplier=self.noise_multiplier)
+        return PoissonGaussianEvent(
+            sampling_probability=self.sampling_probability,
+            noise_multiplier=self.noise_multiplier,
+            steps=1,
+            max_records_per_unit=self.max_records_per_unit,
+            replaced=self.relation is NeighboringRelation.REPLACE_ONE,
+        )
+
+    def mean(self, *, layers: int, dimensions: int, records: int) -> VectorMean:
+        """Opens the mechanism: blocks of bound 1, with at least the noise that is charged.
+
+        Args:
+            layers: L.
+            dimensions: Entries of one block, Y d.
+            records: Public number that sums are divided by.
+
+        Raises:
+            UnaccountedReleaseError: If the mechanism would add less noise than is charged.
+        """
+        mean = VectorMean(
+            l2_bounds=(1.0,) * layers,
+            dimensions=dimensions,
+            noise_std=self.noise_std(layers=layers, records=records),
+            records=records,
+            relation=self.relation,
+            max_records_per_unit=self.max_records_per_unit,
+        )
+        if mean.event().noise_multiplier < self._of_a_unit:
+            raise UnaccountedReleaseError(
+                "Expected at least the noise that was charged, got less. Plan again."
+            )
+        return mean
+
+    def noise_std(self, *, layers: int, records: int) -> float:
+        """Standard deviation of the noise on each entry of the mean, in clip bounds."""
+        moved = stacked_l2_sensitivity(
+            l2_bounds=(1.0,) * layers,
+            records=records,
+            relation=self.relation,
+            max_records_per_unit=self.max_records_per_unit,
+        )
+        return self._of_a_unit * moved * _UP
+
+    @property
+    def _of_a_unit(self) -> float:
+        """σ over what one unit moves the stack, sampling forgotten."""
+        if self.sampling_probability == 1:
+            return self.noise_multiplier
+        return self.noise_multiplier / (self.relation.records_changed * self.max_records_per_unit)
+
 
 _BELOW = 1.0 - 1e-9
 """Keeps two parts of a budget from overspending by a rounding error."""
@@ -48,7 +136,7 @@ class Calibration:
 
         Alone it takes the target; beside vectors its share of μ², as continuous noise would.
         """
-        if not self.config.noisy_shots:
+        if not self.config.use_fixed_shots:
             return None
         if not self.config.use_vectors and self.terms.accountant == "tight":
             noise_std = integer_noise_std(
@@ -121,7 +209,7 @@ class Calibration:
                 "records, got zcdp and replace-one, whose bound forgets the sampling. Drop "
                 "vector_records, or set budget.accountant: tight."
             )
-        if (config.use_vectors or config.noisy_shots) and self.target_epsilon <= 0:
+        if (config.use_vectors or config.use_fixed_shots) and self.target_epsilon <= 0:
             return (
                 f"Expected target_epsilon > 0 for epsvec, got {rounded_up(self.target_epsilon)}. "
                 "Give it a share."
@@ -203,10 +291,10 @@ def _endpoint_refusal(config: EpsVecConfig, terms: CohortTerms) -> str | None:
             "which read private text inside it, got an OpenAI-compatible endpoint, which never "
             "gets private text. Set engine.kind to transformers or vllm, or use_vectors: false."
         )
-    if config.prompt == "document" and terms.prompts is None:
+    if terms.prompts is None:
         return (
-            "Expected prompts as text for an OpenAI-compatible endpoint, got prompt: document, "
-            "which is written in the tokens of a local model. Set prompt to base or instruction."
+            "Expected prompts as text for an OpenAI-compatible endpoint, got the document format "
+            "of a local model. Declare prompt in the dataset file, or a domain in its public base."
         )
     return None
 
@@ -220,7 +308,7 @@ def _records_refusal(config: EpsVecConfig, terms: CohortTerms) -> str | None:
             "drawing a record, got none. Declare public_facts.records if the number is public, or "
             "drop vector_records."
         )
-    if config.strength_unit == "difference" and not config.noisy_shots:
+    if config.strength_unit == "difference" and not config.use_fixed_shots:
         return (
             "Expected a number of records, declared or counted with the fixed shots, from which "
             "epsvec tells how far they lie from public text, got neither. Declare "

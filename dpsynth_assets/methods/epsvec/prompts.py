@@ -1,7 +1,8 @@
 """The scaffold around every text of EPSVec: instructions, fixed shots, and an opened document.
 
 The same scaffold stands before candidates, negatives, private records and rows, so that their
-states and texts differ by what is written, not by what is asked.
+states and texts differ by what is written, not by what is asked. Its words are those of every
+other method's prompt (EPSVec's own are in appendices B.3 to B.5 of the paper).
 """
 
 from collections.abc import Sequence
@@ -16,42 +17,6 @@ from dpsynth_assets.models.prompt_templates import GAP, PromptTemplates, prompte
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.engines.protocol import Prompt
-
-CLOSING = "</end>"
-"""Closes a document of the paper's prompts."""
-
-_PREFACE = (
-    "Below are several diverse examples of {domain}. Each example is human-written and enclosed "
-    "between <begin> and </end> tags. Within each example, the content is structured into {fields}:"
-    "\n\n{listed}\n\nHere are the examples:\n"
-)
-_LABEL_FIELD = '- "Label:" --- describes the category or type of the example\n'
-_TEXT_FIELD = '- "Text:" --- contains the corresponding text content'
-
-
-def appendix_templates(domain: str, *, labelled: bool, chat: bool) -> PromptTemplates:
-    """Writes the prompts of the paper as templates.
-
-    Args:
-        domain: What the records are; `{label}` stands for the label.
-        labelled: Whether examples have a label; without one its field is left out.
-        chat: Whether the tokenizer's chat template wraps the prompt as a user's turn, the answer
-            opened with the next example's first words.
-
-    **Source** EPSVec, appendix B.3 (zero-shot), B.4 (states) and B.5 (rows), one frame for all.
-    """
-    preface = _PREFACE.replace("{domain}", domain)
-    preface = preface.replace("{fields}", "two fields" if labelled else "one field")
-    preface = preface.replace("{listed}", (_LABEL_FIELD if labelled else "") + _TEXT_FIELD)
-    opening = "<begin>\nLabel: {label}\nText:" if labelled else "<begin>\nText:"
-    return PromptTemplates(
-        private=f"{preface}\n{{examples}}\n\n",
-        example=f"{opening} {{example}}\n{CLOSING}",
-        separator="\n\n",
-        public=f"{preface}\n",
-        response_start=opening,
-        use_chat_template=chat,
-    )
 
 
 @dataclass(frozen=True)
@@ -82,8 +47,8 @@ class Scaffold:
             return ids
         if self.templates is None:
             raise ValueError(
-                "Expected templates for an engine without a tokenizer here, got none. Set prompt "
-                "to base or instruction."
+                "Expected templates for an engine without a tokenizer here, got none. Declare "
+                "prompt in the dataset file, or a domain in its public base."
             )
         return _as_text(self.templates, text, shots)
 
@@ -99,13 +64,10 @@ class Scaffold:
 
     def read(self, generation: Generation) -> str:
         """The text that was written, without what closes it; blank where none of the form was."""
-        return self.form.read(self._written(generation), ended=generation.finished)
-
-    def _written(self, generation: Generation) -> str:
-        if self.codec is not None and generation.token_ids and CLOSING not in self.stop:
-            text: str = self.codec.read_text(list(generation.token_ids))[0]
-            return text.strip()
-        return generation.text.strip()
+        text: str = generation.text
+        if self.codec is not None and generation.token_ids:
+            text = self.codec.read_text(list(generation.token_ids))[0]
+        return self.form.read(text.strip(), ended=generation.finished)
 
     @property
     def _tokens(self) -> Any:
@@ -115,27 +77,20 @@ class Scaffold:
 
 
 def scaffold_of(config: EpsVecConfig, terms: CohortTerms, engine: Engine) -> Scaffold:
-    """The scaffold that settings ask for, in the tokens of the engine's model.
+    """The scaffold of a cohort, in the tokens of the engine's model.
 
     Raises:
         ValueError: The templates do not fit the model (no chat template, unknown end token).
     """
-    templates, stop = terms.prompts, tuple[str, ...]()
-    if templates is not None and templates.ends_with_line:
-        stop = ("\n",)
-    if config.prompt != "document":
-        templates = appendix_templates(
-            config.domain, labelled=any(terms.label_texts), chat=config.prompt == "instruction"
-        )
-        stop = (CLOSING,)
+    templates = terms.prompts
     model = getattr(engine, "language_model", None)
     return Scaffold(
         label_texts=terms.label_texts,
         max_shot_tokens=config.max_document_tokens,
         codec=None if model is None else prompted(model, templates),
         templates=templates,
-        stop=stop,
-        form=TextForm.of(terms.json_schema, templates, terms.label_texts),
+        stop=("\n",) if templates is not None and templates.ends_with_line else (),
+        form=terms.form(),
     )
 
 

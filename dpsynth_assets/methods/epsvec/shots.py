@@ -7,12 +7,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from dpsynth_assets.methods.counted_labels import counted_labels
-from dpsynth_assets.methods.epsvec.candidates import TextsByLabel, public_seed
+from dpsynth_assets.methods.epsvec.candidates import TextsByLabel
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.privacy.histogram import NoisyHistogram
@@ -31,7 +32,7 @@ class FixedShots:
 
     Attributes:
         ranked: Y lists of texts, the most voted for first; all empty without fixed shots.
-        weights: Y lists of shares in which prompts draw from them; empty: equal ones.
+        weights: Y lists of shares in which prompts draw from them; empty without fixed shots.
         dp_records: Y noisy numbers of records, never below their own noise; empty where no record
             was counted.
         noise_std: Standard deviation of the noise on each count (records); 0 without counts.
@@ -67,7 +68,7 @@ class FixedShots:
         texts = self.ranked[label][: config.shots_kept]
         if len(texts) <= config.shots:
             return [texts] * rows
-        shares = np.array(self.weights[label][: len(texts)] if self.weights else [1.0] * len(texts))
+        shares = np.array(self.weights[label][: len(texts)])
         chosen = [
             np.random.default_rng((seed, row)).choice(
                 len(texts), config.shots, replace=False, p=shares / shares.sum()
@@ -83,13 +84,7 @@ class FixedShots:
     @classmethod
     def load(cls, folder: Path) -> "FixedShots":
         """Reads what `save` wrote."""
-        read: dict[str, Any] = json.loads((folder / SHOTS_FILE).read_text())
-        return cls(
-            ranked=tuple(tuple(texts) for texts in read["ranked"]),
-            weights=tuple(tuple(shares) for shares in read["weights"]),
-            dp_records=tuple(read["dp_records"]),
-            noise_std=float(read["noise_std"]),
-        )
+        return TypeAdapter(cls).validate_json((folder / SHOTS_FILE).read_text())
 
 
 def release_shots(
@@ -126,11 +121,13 @@ def release_shots(
     )
     made = histogram.release(private.counted(votes).tolist())
     dp_counts = made.value
-    ranks = _ranks(candidates, dp_counts, len(labels))
+    owners, texts = candidates["label"].to_numpy(), candidates["text"].to_list()
+    own = [np.flatnonzero(owners == label) for label in range(len(labels))]
+    ranks = [rows[np.argsort(-dp_counts[rows], kind="stable")] for rows in own]
     chosen = FixedShots(
-        ranked=_texts(candidates, ranks),
+        ranked=tuple(tuple(texts[row] for row in rows) for rows in ranks),
         weights=tuple(tuple(np.maximum(dp_counts[rows], 0.5).tolist()) for rows in ranks),
-        dp_records=_dp_records(candidates, dp_counts, len(labels), histogram.scale),
+        dp_records=tuple(_dp_records(dp_counts[rows], histogram.scale) for rows in own),
         noise_std=histogram.scale,
     )
     return Release(value=chosen, cost=made.cost)
@@ -174,37 +171,12 @@ class ShotVotes:
         return np.bincount(choices[choices != NO_ROW], minlength=len(self.candidate_labels))
 
 
-def _ranks(candidates: "pl.DataFrame", dp_counts: np.ndarray, labels: int) -> list[np.ndarray]:
-    """Rows of the candidates of each label by their noisy counts, the largest first."""
-    owners = candidates["label"].to_numpy()
-    own = [np.flatnonzero(owners == label) for label in range(labels)]
-    return [rows[np.argsort(-dp_counts[rows], kind="stable")] for rows in own]
-
-
-def _texts(candidates: "pl.DataFrame", ranks: Sequence[np.ndarray]) -> TextsByLabel:
-    texts = candidates["text"].to_list()
-    return tuple(tuple(texts[row] for row in rows) for rows in ranks)
-
-
-def _dp_records(
-    candidates: "pl.DataFrame", dp_counts: np.ndarray, labels: int, noise_std: float
-) -> tuple[float, ...]:
-    """Estimates the records of each label by the noisy counts of its candidates.
+def _dp_records(dp_counts: np.ndarray, noise_std: float) -> float:
+    """Estimates the records of a label by the noisy counts of its candidates.
 
     Too many rather than too few: a sum below its own noise counts as that noise.
     """
-    owners = candidates["label"].to_numpy()
-    own = [dp_counts[owners == label] for label in range(labels)]
-    return tuple(max(float(each.sum()), noise_std * len(each) ** 0.5, 1.0) for each in own)
-
-
-def random_shots(candidates: "pl.DataFrame", labels: int, seed: int) -> FixedShots:
-    """Orders the candidates of each label by chance, without looking at a record; public.
-
-    **Source** EPSVec, Table 2, "w/o DP-histogram".
-    """
-    order = np.random.default_rng(public_seed(seed, "shots")).permutation(candidates.height)
-    return FixedShots(ranked=_texts(candidates, _ranks(candidates, order, labels)))
+    return max(float(dp_counts.sum()), noise_std * len(dp_counts) ** 0.5, 1.0)
 
 
 def no_shots(labels: int) -> FixedShots:

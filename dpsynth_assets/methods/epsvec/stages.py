@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.candidates import (
@@ -16,8 +15,9 @@ from dpsynth_assets.methods.epsvec.candidates import (
 )
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives, make_negatives
+from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.prompts import Scaffold, scaffold_of
-from dpsynth_assets.methods.epsvec.shots import FixedShots, no_shots, random_shots, release_shots
+from dpsynth_assets.methods.epsvec.shots import FixedShots, no_shots, release_shots
 from dpsynth_assets.methods.epsvec.states import (
     BLOCK_SHARE,
     BLOCK_START,
@@ -25,7 +25,6 @@ from dpsynth_assets.methods.epsvec.states import (
     reader_layers,
     require_private_engine,
 )
-from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
 from dpsynth_assets.methods.epsvec.vectors import (
     DatasetVectors,
     VectorTask,
@@ -51,46 +50,39 @@ NEGATIVES = "negative_set"
 VECTORS = "dataset_vectors"
 
 
-def opened_reader(
-    config: EpsVecConfig,
-    terms: CohortTerms,
-    engine: Engine,
-    shots: TextsByLabel,
-    layers: tuple[int, ...] | None,
-) -> StateReader:
-    """Reader of states over an engine that is open."""
-    return StateReader(
-        engine=engine,
-        scaffold=scaffold_of(config, terms, engine),
-        shots=shots,
-        layers=reader_layers(layers, engine),
-        max_tokens=config.max_document_tokens,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class OpensReader:
-    """Opens the reader of a release again, in a worker; holds public and released values only.
+    """Opens the reader of a stage, here or in a worker; holds public and released values only.
 
     Attributes:
         config: Settings.
         terms: Declared facts.
         opens_engine: Opens the engine.
         shots: Fixed shots of the prompts.
-        layers: Layers of the negatives.
+        layers: Layers to be read; None: the default block of the engine's model.
     """
 
     config: EpsVecConfig
     terms: CohortTerms
     opens_engine: Callable[[], Engine]
     shots: TextsByLabel
-    layers: tuple[int, ...]
+    layers: tuple[int, ...] | None
 
     def __call__(self) -> StateReader:
         """Opens the engine, which private text may be given to, and the reader."""
         engine = self.opens_engine()
         require_private_engine(engine)
-        return opened_reader(self.config, self.terms, engine, self.shots, self.layers)
+        return self.over(engine)
+
+    def over(self, engine: Engine) -> StateReader:
+        """The reader over an engine that is open."""
+        return StateReader(
+            engine=engine,
+            scaffold=scaffold_of(self.config, self.terms, engine),
+            shots=self.shots,
+            layers=reader_layers(self.layers, engine),
+            max_tokens=self.config.max_document_tokens,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +99,8 @@ class StageWork:
     terms: CohortTerms
     public: PublicInputs
 
-    def make_candidates(self, folder: Path, progress: ProgressCallback) -> dict[str, Any]:
-        """Writes the candidate pool into a folder; returns facts about it."""
+    def make_candidates(self, folder: Path, progress: ProgressCallback) -> StageRelease:
+        """Writes the candidate pool into a folder."""
         config, seed = self.config, self.public.seed
         if config.candidate_source == "model":
             pool = write_candidates(self.engine, self.scaffold, config, seed, progress)
@@ -117,28 +109,23 @@ class StageWork:
             pool = public_candidates(documents, len(self.terms.labels), config, seed)
         pool.write_parquet(folder / CANDIDATES_FILE)
         source, model = config.candidate_source, self.engine.name
-        return {"candidates": pool.height, "source": source, "model": model}
+        facts = {"candidates": pool.height, "source": source, "model": model}
+        return StageRelease(facts=facts, files=folder)
 
-    def draw_shots(self, folder: Path, progress: ProgressCallback) -> dict[str, Any]:
-        """Orders candidates by chance, where no histogram is paid for."""
-        del progress
-        pool = read_candidates(self.public.released[CANDIDATES].folder)
-        random_shots(pool, len(self.terms.labels), self.public.seed).save(folder)
-        return {"candidates": pool.height, "ranked_by": "chance"}
-
-    def make_negatives(self, folder: Path, progress: ProgressCallback) -> dict[str, Any]:
+    def make_negatives(self, folder: Path, progress: ProgressCallback) -> StageRelease:
         """Writes negatives, their states and the clip bounds into a folder."""
         shots = self.fixed_shots()
-        reader = self._reader(shots, self.config.layers)
+        reader = self._opens_reader(shots, self.config.layers).over(self.engine)
         provenance = Provenance.RELEASED if shots.noisy else Provenance.PUBLIC
         negatives = make_negatives(reader, shots, self.config, self.public, provenance, progress)
         negatives.save(folder)
-        return {
+        facts = {
             "negatives": sum(map(len, negatives.texts)),
             "layers": list(negatives.layers),
             "clip_bounds": [round(float(bound), 6) for bound in negatives.clip_bounds],
             "model": negatives.model,
         }
+        return StageRelease(facts=facts, files=folder)
 
     def release_shots(
         self, histogram: NoisyHistogram, private: PrivateInputs, checkpoint: Checkpoint
@@ -232,17 +219,10 @@ class StageWork:
         negatives = Negatives.load(self.public.released[NEGATIVES].folder)
         self._require_same_model(negatives.model)
         shots = self.fixed_shots()
+        opens_reader = self._opens_reader(shots, negatives.layers)
         return VectorTask(
-            reader=self._reader(shots, negatives.layers),
-            opens_reader=None
-            if self.public.opens_engine is None
-            else OpensReader(
-                config=self.config,
-                terms=self.terms,
-                opens_engine=self.public.opens_engine,
-                shots=self._leading(shots),
-                layers=negatives.layers,
-            ),
+            reader=opens_reader.over(self.engine),
+            opens_reader=None if self.public.opens_engine is None else opens_reader,
             negatives=negatives,
             expected_records=expected_records(
                 self.terms, shots.dp_records, noise.sampling_probability
@@ -253,11 +233,14 @@ class StageWork:
             salt=self.public.salt,
         )
 
-    def _reader(self, shots: FixedShots, layers: tuple[int, ...] | None) -> StateReader:
-        return opened_reader(self.config, self.terms, self.engine, self._leading(shots), layers)
-
-    def _leading(self, shots: FixedShots) -> TextsByLabel:
-        return shots.leading(self.config.shots)
+    def _opens_reader(self, shots: FixedShots, layers: tuple[int, ...] | None) -> OpensReader:
+        return OpensReader(
+            config=self.config,
+            terms=self.terms,
+            opens_engine=self.public.opens_engine or (lambda: self.engine),
+            shots=shots.leading(self.config.shots),
+            layers=layers,
+        )
 
     def _require_same_model(self, name: str) -> None:
         """Refuses another model: directions mean nothing in it."""
@@ -285,12 +268,12 @@ def counted_work(config: EpsVecConfig, terms: CohortTerms, stage: str, sizes: Pu
     if stage == CANDIDATES and config.candidate_source == "model":
         texts = labels * config.candidates
         return sizes.writing(texts, sizes.frame(0), longest, rows=rows, different=labels)
-    if stage == SHOTS and config.noisy_shots:
+    if stage == SHOTS and config.use_fixed_shots:
         return Work(embedded=labels * config.candidates * sizes.text_tokens)
     if stage == NEGATIVES:
         texts = labels * config.negatives
-        bounded = config.clip_documents if config.clip_bound is None else 0
-        read = _states(config, texts + min(bounded, sizes.documents), prompt, labels, sizes)
+        shown = texts + min(config.clip_documents, sizes.documents)
+        read = _states(config, shown, prompt, labels, sizes)
         return sizes.writing(texts, prompt, longest, rows=rows, different=different) + read
     if stage == VECTORS:
         records = min(config.vector_records or sizes.records, sizes.records)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.epsvec.config import RECORDS_PER_PASS, EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives, references
+from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.states import StateReader
-from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
 from dpsynth_assets.privacy.events import event_from_json, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -66,16 +66,16 @@ class DatasetVectors:
             f"layer_{layer}": np.ascontiguousarray(self.directions[:, place])
             for place, layer in enumerate(self.layers)
         }
-        header = {
-            "model": self.model,
-            "labels": json.dumps(self.labels, ensure_ascii=False),
-            "layers": json.dumps(self.layers),
-            "clip_bounds": json.dumps(self.clip_bounds.tolist()),
-            "signal_over_noise": json.dumps(self.signal_over_noise.tolist()),
-            "cost": json.dumps(self.cost),
-            "lengths": json.dumps(None if self.lengths is None else self.lengths.tolist()),
+        known = {
+            "labels": self.labels,
+            "layers": self.layers,
+            "clip_bounds": self.clip_bounds.tolist(),
+            "signal_over_noise": self.signal_over_noise.tolist(),
+            "cost": self.cost,
+            "lengths": None if self.lengths is None else self.lengths.tolist(),
         }
-        save_file(tensors, folder / VECTORS_FILE, metadata=header)
+        header = {name: json.dumps(it, ensure_ascii=False) for name, it in known.items()}
+        save_file(tensors, folder / VECTORS_FILE, metadata={"model": self.model, **header})
 
     @classmethod
     def load(cls, folder: Path) -> "DatasetVectors":
@@ -84,18 +84,19 @@ class DatasetVectors:
 
         with safe_open(folder / VECTORS_FILE, framework="numpy") as file:
             header = file.metadata()
-            layers = tuple(json.loads(header["layers"]))
-            blocks = [file.get_tensor(f"layer_{layer}") for layer in layers]
-        cost, lengths = json.loads(header["cost"]), json.loads(header["lengths"])
-        event_from_json(cost)  # Vectors without a readable cost are not used.
+            model = header.pop("model")
+            known = {name: json.loads(text) for name, text in header.items()}
+            blocks = [file.get_tensor(f"layer_{layer}") for layer in known["layers"]]
+        event_from_json(known["cost"])  # Vectors without a readable cost are not used.
+        lengths = known["lengths"]
         return cls(
             directions=np.stack(blocks, axis=1),
-            layers=layers,
-            labels=tuple(json.loads(header["labels"])),
-            clip_bounds=np.array(json.loads(header["clip_bounds"])),
-            signal_over_noise=np.array(json.loads(header["signal_over_noise"])),
-            model=header["model"],
-            cost=cost,
+            layers=tuple(known["layers"]),
+            labels=tuple(known["labels"]),
+            clip_bounds=np.array(known["clip_bounds"]),
+            signal_over_noise=np.array(known["signal_over_noise"]),
+            model=model,
+            cost=known["cost"],
             lengths=None if lengths is None else np.array(lengths),
         )
 
@@ -109,7 +110,7 @@ class VectorTask:
         opens_reader: Opens the same reader again, in a worker; it is sent there.
         negatives: What records are compared with, and the clip bounds.
         noise: What was planned and charged.
-        config: How records are paired, and how many pass at a time.
+        config: How records are paired.
         terms: Declared labels and number of records.
         salt: Public key of the pairing.
         expected_records: (Y,) how many records of each label take part, as far as is public.
@@ -218,7 +219,7 @@ class DifferenceSums:
         opens_reader: Opens the reader of states.
         sums: Clips, rounds to the lattice and adds.
         negatives: What records are compared with, and the clip bounds.
-        config: How records are paired, and how many pass at a time.
+        config: How records are paired.
         labels: The Y declared labels.
         sampling_probability: q in (0, 1] with which each record is drawn.
         salt: Public key of the pairing.
@@ -248,7 +249,7 @@ class DifferenceSums:
         reader = self.opens_reader()
         for label, name in enumerate(self.labels):
             mine = drawn.filter(drawn["label"] == name)
-            for some in mine.iter_slices(self.config.records_per_pass):
+            for some in mine.iter_slices(RECORDS_PER_PASS):
                 done += some.height
                 progress(done / drawn.height)
                 for differences in _cut(self._differences(reader, label, some), len(self.labels)):
@@ -258,9 +259,8 @@ class DifferenceSums:
     def _differences(self, reader: StateReader, label: int, records: "pl.DataFrame") -> np.ndarray:
         """(N, L, d) differences, in clip bounds, of records of one label; [epsvec A1:L3]."""
         states = reader.read(label, records["text"].to_list())
-        known = references(
-            self.negatives, label, records["record_id"].to_list(), self.salt, self.config
-        )
+        own = self.negatives.states[label]
+        known = references(own, records["record_id"].to_list(), self.salt, self.config)
         return np.asarray((states - known) / self.negatives.clip_bounds[:, None])
 
 

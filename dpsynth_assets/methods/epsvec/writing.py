@@ -149,27 +149,22 @@ def steering_strengths(
     """Computes how much of each layer's direction is added, in units of the residual stream.
 
     Raises:
-        ValueError: If a layer was not released, strengths are as many as neither one nor layers,
-            or nobody knows how far records lie from negatives.
+        ValueError: If strengths are as many as neither one nor layers, or nobody knows how far
+            records lie from negatives.
     """
-    layers = config.steering_layers or config.layers or vectors.layers
-    if not set(layers) <= set(vectors.layers):
-        raise ValueError(
-            f"Expected steering_layers among the released layers {list(vectors.layers)}, got "
-            f"{list(layers)}. Leave them out, or release other vectors, which pays again."
-        )
+    layers = config.layers or vectors.layers
     strengths = config.strengths if len(config.strengths) > 1 else config.strengths * len(layers)
     if len(strengths) != len(layers):
         raise ValueError(
             f"Expected one strength, or one for each of {len(layers)} layers, got {len(strengths)}."
         )
-    units = dict(zip(vectors.layers, _units(config, vectors, label, len(layers)), strict=True))
+    units = dict(zip(vectors.layers, _units(config, vectors, label), strict=True))
     return {
         layer: strength * units[layer] for layer, strength in zip(layers, strengths, strict=True)
     }
 
 
-def _units(config: EpsVecConfig, vectors: DatasetVectors, label: int, steered: int) -> list[float]:
+def _units(config: EpsVecConfig, vectors: DatasetVectors, label: int) -> list[float]:
     """Computes what strength 1 is at each released layer.
 
     What is added to a residual stream stays in it, so layers share a difference between them.
@@ -185,7 +180,7 @@ def _units(config: EpsVecConfig, vectors: DatasetVectors, label: int, steered: i
             "difference, got others. Set strength_unit: clip_bound, or declare "
             "public_facts.records and release vectors again, which pays."
         )
-    lengths: list[float] = (vectors.lengths[label] / steered).tolist()
+    lengths: list[float] = (vectors.lengths[label] / len(vectors.layers)).tolist()
     return lengths
 
 

@@ -1,24 +1,251 @@
-"""Opens the writer that the settings name, and checks prompt files before anything is charged."""
+"""Writers of texts: at random for a label, or as a variation of a text. All of it is public.
 
-from typing import Any
+The public language model writes, or any engine that two prompt files tell what to write.
 
-from dpsynth_assets.datasets import LABEL_SEPARATOR
+**Privacy** Random texts come from public words alone; variations from texts that released votes
+chose. Prompts are marked `PUBLIC` or `RELEASED` accordingly, so that an endpoint may see them; a
+private record never enters one.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
 from dpsynth_assets.datasets.engine import DEFAULT_DECODER
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.evolution.config import EvolutionConfig
-from dpsynth_assets.methods.evolution.engine_api import EngineApi
+from dpsynth_assets.methods.evolution.config import ROWS_PER_FORWARD, EvolutionConfig
 from dpsynth_assets.methods.evolution.prompts import (
     MASKED_SAMPLE,
     SAMPLE,
     WORD_COUNT,
     PromptError,
     PromptFile,
+    masked,
     read_prompt,
 )
-from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
-from dpsynth_assets.methods.evolution.text_api import TextApi
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.text_form import FREE, TextForm
+from dpsynth_assets.models.engines import Engine, Provenance, Sampling
+from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
+
+if TYPE_CHECKING:
+    from dpsynth_assets.models.engines.protocol import Prompt
+    from dpsynth_assets.models.language_model import LanguageModel
+
+ShareCallback = Callable[[float], None]
+
+
+class TextApi(Protocol):
+    """Writes texts for labels, and texts like other texts."""
+
+    def random(
+        self, labels: Sequence[str], *, seed: int, progress: ShareCallback | None = None
+    ) -> list[str]:
+        """Writes one text for each label, in their order.
+
+        Args:
+            labels: Composite label values, as in `CohortTerms.labels`.
+            seed: Public; equal calls give equal texts where the engine keeps seeds.
+            progress: Told the share done.
+        """
+
+    def vary(
+        self,
+        texts: Sequence[str],
+        labels: Sequence[str],
+        *,
+        degree: float,
+        seed: int,
+        progress: ShareCallback | None = None,
+    ) -> list[str]:
+        """Writes one variation of each text; a text itself where nothing else came out.
+
+        Args:
+            texts: Released texts.
+            labels: Composite label value of each.
+            degree: How much is written anew, in (0, 1].
+            seed: Public.
+            progress: Told the share done.
+        """
+
+
+class PublicModelApi:
+    """A causal language model in its own document format; varies a text by writing its end anew.
+
+    Args:
+        language_model: The public model; loaded when first used.
+        label_texts: How each label is written.
+        config: Lengths and sampling.
+        kind: What decodes, as the base declares it.
+        form: What a text has to be. Of a text that is none a variation keeps what one may begin
+            with.
+
+    **Source** The API of Xie et al. 2024 paraphrases by instruction; a base model cannot follow
+    one, so a variation keeps the first tokens of a text and continues them. How many is drawn anew
+    for each variation: the share written anew is even in [degree / 2, 3 degree / 2], at most 1.
+    """
+
+    def __init__(
+        self,
+        language_model: "LanguageModel",
+        label_texts: Mapping[str, str],
+        config: EvolutionConfig,
+        *,
+        kind: str = DEFAULT_DECODER,
+        form: TextForm = FREE,
+    ) -> None:
+        self.language_model = language_model
+        self.engine = DecoderEngine(language_model, kind, batch_rows=ROWS_PER_FORWARD)
+        self._label_texts, self._config, self._form = label_texts, config, form
+
+    @property
+    def device(self) -> str:
+        """Device on which the model runs."""
+        return self.language_model.device
+
+    def prompt(self, label: str) -> list[int]:
+        """Tokens that precede a text of the label."""
+        text = self._label_texts[label]
+        return self.language_model.prompt_ids(text, [], self._config.max_new_tokens)
+
+    def random(
+        self, labels: Sequence[str], *, seed: int, progress: ShareCallback | None = None
+    ) -> list[str]:
+        """See `TextApi.random`."""
+        return self._continued(labels, [[]] * len(labels), seed, Provenance.PUBLIC, progress)
+
+    def vary(
+        self,
+        texts: Sequence[str],
+        labels: Sequence[str],
+        *,
+        degree: float,
+        seed: int,
+        progress: ShareCallback | None = None,
+    ) -> list[str]:
+        """See `TextApi.vary`."""
+        anew = np.random.default_rng(seed).uniform(degree / 2.0, 1.5 * degree, len(texts))
+        kept = [self._beginning(*each) for each in zip(texts, anew.tolist(), strict=True)]
+        written = self._continued(labels, kept, seed, Provenance.RELEASED, progress)
+        return [new or old for new, old in zip(written, texts, strict=True)]
+
+    def _beginning(self, text: str, anew: float) -> list[int]:
+        """First tokens of a text; room is left for one new token."""
+        ids = self.language_model.text_ids(text)[: self._config.max_new_tokens]
+        kept = ids[: min(math.floor(len(ids) * max(0.0, 1.0 - anew)), len(ids) - 1)] if ids else []
+        if self._form.schema is None:
+            return kept
+        return self.engine.constraint(self._form.schema, self._form.text_start).begun(kept)
+
+    def _continued(
+        self,
+        labels: Sequence[str],
+        beginnings: Sequence[list[int]],
+        seed: int,
+        provenance: Provenance,
+        progress: ShareCallback | None,
+    ) -> list[str]:
+        """Whole texts: each beginning and what the model makes of it."""
+        longest = self._config.max_new_tokens
+        prompts = [
+            self.prompt(label) + beginning
+            for label, beginning in zip(labels, beginnings, strict=True)
+        ]
+        limits = tuple(longest - len(beginning) for beginning in beginnings)
+        sampling = self._form.constrained(self._config.sampling(seed, limits), beginnings)
+        written = self.engine.generate(prompts, sampling, provenance=provenance, progress=progress)
+        return [
+            self._form.read(
+                self.language_model.read_text([*beginning, *new.token_ids])[0], ended=new.finished
+            )
+            for beginning, new in zip(beginnings, written, strict=True)
+        ]
+
+
+class EngineApi:
+    """Any engine, told what to write by two prompt files.
+
+    Args:
+        engine: Opened engine.
+        random_prompt: Template of random texts.
+        variation_prompt: Template of variations.
+        variables: Variables of each label, by composite label value.
+        config: Lengths and sampling.
+        form: What a text has to be. Whole records are written anew, however short a text was.
+
+    **Source** Xie et al. 2024: random generation with pseudo-classes (`replacement_rules`),
+    variations by paraphrasing in a tone or by filling in blanks, with adaptive text lengths.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        random_prompt: PromptFile,
+        variation_prompt: PromptFile,
+        variables: Mapping[str, Mapping[str, str]],
+        config: EvolutionConfig,
+        form: TextForm = FREE,
+    ) -> None:
+        self._engine, self._config, self._variables = engine, config, variables
+        self._form = replace(form, text_start="")  # Prompt files open no text.
+        self._random_prompt, self._variation_prompt = random_prompt, variation_prompt
+
+    def random(
+        self, labels: Sequence[str], *, seed: int, progress: ShareCallback | None = None
+    ) -> list[str]:
+        """See `TextApi.random`."""
+        prompts = [
+            self._random_prompt.written(self._variables[label], _row_rng(seed, row))
+            for row, label in enumerate(labels)
+        ]
+        sampling = self._config.sampling(seed, self._config.max_new_tokens)
+        return self._texts(prompts, sampling, Provenance.PUBLIC, progress)
+
+    def vary(
+        self,
+        texts: Sequence[str],
+        labels: Sequence[str],
+        *,
+        degree: float,
+        seed: int,
+        progress: ShareCallback | None = None,
+    ) -> list[str]:
+        """See `TextApi.vary`."""
+        prompts = []
+        for row, (text, label) in enumerate(zip(texts, labels, strict=True)):
+            rng = _row_rng(seed, row)
+            rng.normal()  # Once the spread of {word_count}: later draws stay what they were.
+            variables = {
+                **self._variables[label],
+                SAMPLE: text,
+                MASKED_SAMPLE: masked(text, degree, rng),
+                WORD_COUNT: str(max(1, len(text.split()))),
+            }
+            prompts.append(self._variation_prompt.written(variables, rng))
+        sampling = self._config.sampling(seed, self._config.max_new_tokens)
+        written = self._texts(prompts, sampling, Provenance.RELEASED, progress)
+        return [new or old for new, old in zip(written, texts, strict=True)]
+
+    def _texts(
+        self,
+        prompts: "Sequence[Prompt]",
+        sampling: Sampling,
+        provenance: Provenance,
+        progress: ShareCallback | None,
+    ) -> list[str]:
+        constrained = self._form.constrained(sampling)
+        written = self._engine.generate(
+            prompts, constrained, provenance=provenance, progress=progress
+        )
+        return [self._form.read(each.text.strip(), ended=each.finished) for each in written]
+
+
+def _row_rng(seed: int, row: int) -> np.random.Generator:
+    """Public randomness of one row, whatever the other rows are."""
+    return np.random.default_rng([seed, row])
 
 
 def open_api(
@@ -29,36 +256,16 @@ def open_api(
     Raises:
         ValueError: A model, an engine or a prompt file is missing.
     """
+    texts = dict(zip(terms.labels, terms.label_texts, strict=True))
     if config.api == "public_model":
         if public.language_model is None:
             raise ValueError("Expected the public language model, got none. Materialise it first.")
-        texts = dict(zip(terms.labels, terms.label_texts, strict=True))
         kind = terms.language_model.writes_by if terms.language_model else DEFAULT_DECODER
         return PublicModelApi(public.language_model, texts, config, kind=kind, form=form)
     if public.engine is None:
         raise ValueError("Expected the engine of the dataset file, got none. Declare engine.")
-    random_prompt, variation_prompt = read_prompts(config, terms)
-    variables = label_variables(config, terms)
-    return EngineApi(public.engine, random_prompt, variation_prompt, variables, config, form)
-
-
-def label_variables(config: EvolutionConfig, terms: CohortTerms) -> dict[str, dict[str, str]]:
-    """Lists what prompt files may say about each label.
-
-    Raises:
-        PromptError: There are more or fewer `prompt_variables` than label columns.
-    """
-    names = config.prompt_variables
-    variables: dict[str, dict[str, str]] = {}
-    for label, text in zip(terms.labels, terms.label_texts, strict=True):
-        values = label.split(LABEL_SEPARATOR)
-        if names and len(names) != len(values):
-            raise PromptError(
-                f"Expected one name in prompt_variables for each of {len(values)} label columns, "
-                f"got {len(names)}. Name them in the order of columns.labels."
-            )
-        variables[label] = {"label": text, **dict(zip(names, values, strict=False))}
-    return variables
+    variables = {name: {"label": text} for name, text in texts.items()}
+    return EngineApi(public.engine, *read_prompts(config, terms), variables, config, form)
 
 
 def read_prompts(config: EvolutionConfig, terms: CohortTerms) -> tuple[PromptFile, PromptFile]:
@@ -67,7 +274,6 @@ def read_prompts(config: EvolutionConfig, terms: CohortTerms) -> tuple[PromptFil
     Raises:
         PromptError: A file is missing or wrong, or names a variable that a label does not have.
     """
-    known = list(label_variables(config, terms).values())
     texts: dict[str, Any] = dict.fromkeys((SAMPLE, MASKED_SAMPLE, WORD_COUNT), "")
     found = []
     for name, source, given in (
@@ -77,11 +283,11 @@ def read_prompts(config: EvolutionConfig, terms: CohortTerms) -> tuple[PromptFil
         if source is None:
             raise PromptError(f"Expected {name}, got none. Give a prompt file.")
         prompt = read_prompt(source)
-        if absent := prompt.missing([{**label, **given} for label in known]):
+        if absent := prompt.missing([{"label": text, **given} for text in terms.label_texts]):
             raise PromptError(
                 f"{name}: expected only variables that every label has "
-                f"({', '.join(sorted({*known[0], *given}))}, or set by a rule that applies), got "
-                f"{', '.join(sorted(absent))}. Set prompt_variables, or correct the file."
+                f"({', '.join(sorted({'label', *given}))}, or set by a rule that applies), got "
+                f"{', '.join(sorted(absent))}. Correct the file."
             )
         found.append(prompt)
     return found[0], found[1]

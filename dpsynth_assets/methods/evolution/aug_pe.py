@@ -1,31 +1,44 @@
-"""Aug-PE: a population of texts evolves under noisy nearest-neighbour votes of the records."""
+"""Aug-PE: a population of texts evolves under noisy nearest-neighbour votes of the records.
+
+It starts from random texts of a public model, or from the rows of another released corpus of the
+cohort: random texts lie far from the records, and the first votes are spent on leaving them.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from dpsynth_assets.methods.base import planned, refused
-from dpsynth_assets.methods.candidates import Advice, Candidate, Choice
+from dpsynth_assets.methods.candidates import Advice, Candidate, Choice, DeclaredFacts, behind
+from dpsynth_assets.methods.capabilities import BuildsOn, Evolves
 from dpsynth_assets.methods.counted_labels import LabelCounts
-from dpsynth_assets.methods.evolution.aug_pe_votes import (
-    VOTES_PER_RECORD,
-    PrivateVotes,
-    VotingRounds,
+from dpsynth_assets.methods.evolution.apis import ShareCallback, TextApi
+from dpsynth_assets.methods.evolution.config import (
+    LABEL_BUDGET_SHARE,
+    AugPeConfig,
+    AugPeFromCorpusConfig,
+    VotedConfig,
 )
-from dpsynth_assets.methods.evolution.config import AugPeConfig, VotedConfig
 from dpsynth_assets.methods.evolution.method import (
     FREE_SETTINGS,
     STAGE,
     EvolutionMethod,
     evolution_settings,
 )
+from dpsynth_assets.methods.evolution.votes import (
+    VOTES_PER_RECORD,
+    PrivateVotes,
+    VotingRounds,
+)
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
     ProgressCallback,
     PublicInputs,
+    rows_behind,
 )
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
@@ -90,7 +103,7 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         """
         refusal = self.refusal(target_epsilon)
         if refusal is not None:
-            return refused(self, refusal, self.config.model_dump(mode="json"))
+            return refused(self, refusal, self.config.stated())
         found = remembered(
             self._cache_key(target_epsilon), lambda: self._calibrated(target_epsilon)
         )
@@ -119,7 +132,7 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         published implementation assumes.
         """
         if self.config.label_shares == "equal":
-            return np.ones(len(self.terms.labels))
+            return super().label_shares(public)
         dp_counts = np.asarray(public.released[LABEL_STAGE].facts["dp_counts"], dtype=np.float64)
         return project_to_total(dp_counts, dp_counts.sum())
 
@@ -206,7 +219,7 @@ class VotedEvolution(EvolutionMethod[VotedT]):
 
     def _noise_of_both(self, target_epsilon: float) -> dict[str, float]:
         """Divides ρ: a share s of it is worth √s of the whole release's μ."""
-        terms, share = self.terms, self.config.label_budget_share
+        terms, share = self.terms, LABEL_BUDGET_SHARE
         whole = l2_sensitivity(terms.relation, terms.unit.max_records) * gaussian_noise_multiplier(
             target_epsilon=target_epsilon, delta=terms.delta, accountant=terms.accountant
         )
@@ -229,7 +242,7 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         return {
             "calibration": "votes",
             "iterations": self.config.iterations,
-            "label_budget_share": self.config.label_budget_share if released else None,
+            "label_budget_share": LABEL_BUDGET_SHARE if released else None,
             "target_epsilon": target_epsilon,
             "delta": self.terms.delta,
             "accountant": self.terms.accountant,
@@ -252,3 +265,78 @@ class AugPe(VotedEvolution[AugPeConfig]):
         ),
         for_rows=lambda rows: {"population": rows},
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartingRows:
+    """Gives released rows where random texts are asked for; variations are the writer's own.
+
+    Attributes:
+        api: Writes variations, and random texts where a label has too few rows.
+        rows: Label -> released rows of the form that is asked for.
+    """
+
+    api: TextApi
+    rows: Mapping[str, Sequence[str]] = field(repr=False)
+
+    def random(
+        self, labels: Sequence[str], *, seed: int, progress: ShareCallback | None = None
+    ) -> list[str]:
+        """Takes each label's rows in their order, then writes what is lacking."""
+        left = {label: iter(texts) for label, texts in self.rows.items()}
+        found = [next(left.get(label, iter(())), None) for label in labels]
+        lacking = [label for label, text in zip(labels, found, strict=True) if text is None]
+        written = iter(self.api.random(lacking, seed=seed, progress=progress) if lacking else [])
+        return [next(written) if text is None else text for text in found]
+
+    def vary(
+        self,
+        texts: Sequence[str],
+        labels: Sequence[str],
+        *,
+        degree: float,
+        seed: int,
+        progress: ShareCallback | None = None,
+    ) -> list[str]:
+        """See `TextApi.vary`."""
+        return self.api.vary(texts, labels, degree=degree, seed=seed, progress=progress)
+
+
+def _after_ctcl(facts: DeclaredFacts) -> tuple[Candidate, ...]:
+    """After ctcl, whose rows lie near the records: one round less."""
+    settings = {"corpus": "ctcl", **evolution_settings(facts), "iterations": 2}
+    return (Candidate(line="aug_pe_from_ctcl", settings=settings, **behind("ctcl")),)
+
+
+class AugPeFromCorpus(VotedEvolution[AugPeFromCorpusConfig]):
+    """Aug-PE (Xie et al. 2024) from the rows of another DP corpus of the same cohort.
+
+    **Privacy** The corpus was paid for by its own releases; starting from it is post-processing.
+    The votes cost what those of `aug_pe` cost, and the label states both together.
+    """
+
+    name: ClassVar[str] = "aug_pe_from_corpus"
+    title: ClassVar[str] = "Aug-PE from another corpus"
+    config_type = AugPeFromCorpusConfig
+    advice = Advice(candidates=_after_ctcl)
+    capabilities = (Evolves(STAGE), BuildsOn(corpora=lambda own: (own.config.corpus,)))
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Those of Aug-PE; the population reads the other corpus."""
+        *before, population = super().stages()
+        own = replace(population, reads_corpora=True, check=self.check_with_corpus)
+        return (*before, own)
+
+    def check_with_corpus(self, public: PublicInputs) -> None:
+        """Asks for the other corpus, beside what Aug-PE asks for."""
+        self.check_public(public)
+        rows_behind(self.config.corpus, public)
+
+    def writer(self, public: PublicInputs) -> TextApi:
+        """Opens the writer, which begins with released rows."""
+        rows = rows_behind(self.config.corpus, public)
+        by_label = {
+            label: list(filter(self.form.read, rows.filter(rows["label"] == label)["text"]))
+            for label in self.terms.labels
+        }
+        return StartingRows(api=super().writer(public), rows=by_label)

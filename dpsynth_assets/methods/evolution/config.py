@@ -1,18 +1,60 @@
 """Settings of the methods that evolve a population, as they stand in a dataset file."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dpsynth_assets.methods.base import MethodConfig
 from dpsynth_assets.methods.evolution.prompts import PromptFile
-from dpsynth_assets.methods.evolution.selection import Selection
 from dpsynth_assets.methods.rejection_sampling import KEPT_IF_SAID, RejectionSettings
 from dpsynth_assets.models.engines import Sampling
+
+FIRST_DEGREE, LAST_DEGREE = 0.8, 0.4
+"""How much of a text its variations rewrite in the first round, and in the last and in writing:
+share of its tokens, or probability of blanking a word of {masked_sample}. Aug-PE lets it fall from
+round to round (Xie et al. 2024, appendix); rounds between lie on a line."""
+
+TOP_P = 0.95
+"""Words are drawn from the smallest set of this probability."""
+
+ROWS_PER_FORWARD = 64
+"""Rows the public model decodes together: bounds memory."""
+
+LABEL_BUDGET_SHARE = 0.05
+"""Share of the budget (of its ρ) for the histogram of labels: counts stand far out of its noise."""
+
+PUBLIC_DOCUMENTS = 20_000
+"""Public documents that are clustered, at most: k-means over as many takes seconds."""
+
+NOISE_FLOOR = 1.0
+"""Least standard deviation of the noise on counts (records). Where records are rarely drawn (p, r)
+alone would allow none at all: the secret may then be published with probability r - p. At 1 a drawn
+record is still protected by √2-GDP."""
+
+EVERY_RECORD = 1.0
+"""Probability with which a release draws each record: with a constant below 1 the mixture of rarely
+drawn secrets needs less noise, and fewer records are counted in it."""
 
 
 class EvolutionConfig(MethodConfig):
     """Settings of every evolution. Defaults suit small models and demo cohorts."""
+
+    constants: ClassVar[Mapping[str, Any]] = {
+        "variation": "prefix",
+        "infilling_model": None,
+        "infilling_proposals": 4,
+        "selection": "rank",
+        "vote_threshold": 0.0,
+        "chat": False,
+        "word_count_std": 0.0,
+        "tokens_per_word": None,
+        "first_degree": FIRST_DEGREE,
+        "last_degree": LAST_DEGREE,
+        "top_p": TOP_P,
+        "rows_per_forward": ROWS_PER_FORWARD,
+        "prompt_variables": [],
+    }
 
     iterations: int = Field(
         default=5,
@@ -36,11 +78,10 @@ class EvolutionConfig(MethodConfig):
     )
     variations: int = Field(
         default=4,
-        ge=1,
+        ge=2,
         le=100,
         description=(
-            "Candidates for each survivor, itself included (L, texts). 1: survivors are replaced "
-            "by one variation each, as in the original Private Evolution. Aug-PE takes 6 or 7."
+            "Candidates for each survivor, itself included (L, texts). Aug-PE takes 6 or 7."
         ),
     )
     lookahead: int = Field(
@@ -51,18 +92,6 @@ class EvolutionConfig(MethodConfig):
             "Variations of every candidate whose mean embedding stands for it in the votes (K, "
             "texts). 0: its own embedding."
         ),
-    )
-    selection: Selection = Field(
-        default="rank",
-        description=(
-            "rank: the candidates with most votes. sample: drawn with replacement in proportion "
-            "to votes; negative noisy votes weigh nothing."
-        ),
-    )
-    vote_threshold: float = Field(
-        default=0.0,
-        ge=0,
-        description="Votes taken off every candidate before sampling (H, votes).",
     )
     api: Literal["public_model", "engine"] = Field(
         default="public_model",
@@ -86,50 +115,6 @@ class EvolutionConfig(MethodConfig):
             "engine."
         ),
     )
-    prompt_variables: tuple[str, ...] = Field(
-        default=(),
-        description=(
-            "Names under which the prompt files speak of the label columns, in the order of "
-            "columns.labels, e.g. [business_category, review_stars]. Empty: {label}, the label's "
-            "text."
-        ),
-    )
-    chat: bool = Field(
-        default=False,
-        description=(
-            "Wraps the messages in the chat template of a local model. false: contents are joined "
-            "by blank lines, as endpoints and models without a template need it."
-        ),
-    )
-    word_count_std: float = Field(
-        default=0.0,
-        ge=0,
-        le=1000,
-        description="Spread of {word_count} around a text's own length (words).",
-    )
-    tokens_per_word: float | None = Field(
-        default=None,
-        gt=0,
-        le=20,
-        description=(
-            "Bounds a variation to {word_count} times this (tokens a word). Empty: max_new_tokens."
-        ),
-    )
-    first_degree: float = Field(
-        default=0.8,
-        gt=0,
-        le=1,
-        description=(
-            "How much of a text its variations rewrite in the first round (share of its tokens, or "
-            "probability of blanking a word of {masked_sample})."
-        ),
-    )
-    last_degree: float = Field(
-        default=0.4,
-        gt=0,
-        le=1,
-        description="The same in the last round and in writing; rounds between lie on a line.",
-    )
     max_new_tokens: int = Field(
         default=64,
         ge=4,
@@ -139,12 +124,6 @@ class EvolutionConfig(MethodConfig):
     temperature: float = Field(
         default=1.0, gt=0, le=10, description="Sampling temperature (no unit). Aug-PE takes 1.2."
     )
-    top_p: float = Field(
-        default=0.95,
-        gt=0,
-        le=1,
-        description="Words are drawn from the smallest set of this probability (no unit).",
-    )
     rows: int = Field(
         default=500,
         ge=1,
@@ -153,9 +132,6 @@ class EvolutionConfig(MethodConfig):
             "Rows to write unless a launch asks for others (rows); they cost nothing: survivors, "
             "then variations of them."
         ),
-    )
-    rows_per_forward: int = Field(
-        default=64, ge=1, le=65536, description="Rows the public model decodes together (rows)."
     )
     rejection: RejectionSettings | None = KEPT_IF_SAID
 
@@ -173,45 +149,29 @@ class EvolutionConfig(MethodConfig):
             )
         return self
 
-    @model_validator(mode="after")
-    def _variations_to_rank(self) -> Self:
-        if self.selection == "rank" and self.variations == 1:
-            raise ValueError(
-                "Expected variations >= 2 for selection: rank, got 1: all candidates would "
-                "survive. Raise it, or write selection: sample."
-            )
-        return self
-
     def degree(self, iteration: int) -> float:
         """Share that variations rewrite before round `iteration` in [1, T)."""
         way = (iteration - 1) / (self.iterations - 2) if self.iterations > 2 else 1.0
-        return self.first_degree + min(max(way, 0.0), 1.0) * (self.last_degree - self.first_degree)
+        return FIRST_DEGREE + min(max(way, 0.0), 1.0) * (LAST_DEGREE - FIRST_DEGREE)
 
     def sampling(self, seed: int, limits: int | tuple[int, ...]) -> Sampling:
         """Settings of drawing texts of at most `limits` tokens; the seed is public."""
-        return Sampling(
-            temperature=self.temperature, top_p=self.top_p, max_new_tokens=limits, seed=seed
-        )
+        return Sampling(temperature=self.temperature, top_p=TOP_P, max_new_tokens=limits, seed=seed)
 
 
 class VotedConfig(EvolutionConfig):
     """Settings of votes for the nearest candidate of a record's label."""
 
+    constants: ClassVar[Mapping[str, Any]] = {
+        **EvolutionConfig.constants,
+        "label_budget_share": LABEL_BUDGET_SHARE,
+    }
     label_shares: Literal["equal", "released"] = Field(
         default="equal",
         description=(
             "How the population and the rows are shared out over the labels. equal: evenly. "
-            "released: in the shares of a noisy histogram of labels, released first for "
-            "label_budget_share of the budget. True shares are never used."
-        ),
-    )
-    label_budget_share: float = Field(
-        default=0.05,
-        gt=0,
-        lt=1,
-        description=(
-            "Share of this method's budget (of its ρ) for the histogram of labels, where "
-            "label_shares is released."
+            "released: in the shares of a noisy histogram of labels, released first for 5 % of the "
+            "budget. True shares are never used."
         ),
     )
 
@@ -230,4 +190,47 @@ class AugPeFromCorpusConfig(VotedConfig):
         default="epsvec",
         pattern=r"^[a-z0-9_]+$",
         description="Folder of the DP method whose published rows the evolution starts from.",
+    )
+
+
+class SecPeConfig(EvolutionConfig):
+    """Wang et al. 2025: released centres of clusters vote in place of private records."""
+
+    constants: ClassVar[Mapping[str, Any]] = {
+        **EvolutionConfig.constants,
+        "releases": 1,
+        "sampling_probability": EVERY_RECORD,
+        "noise_floor": NOISE_FLOOR,
+        "public_weight": 1.0,
+        "public_documents": PUBLIC_DOCUMENTS,
+        "voting": "quota",
+        "label_shares": "equal",
+    }
+    method: Literal["secpe"] = "secpe"
+    clusters: int = Field(
+        default=20,
+        ge=1,
+        le=100_000,
+        description=(
+            "Public clusters of each label (K, clusters), whose noisy centres and counts are "
+            "released. The noise on a count is the same however many there are: choose K so that "
+            "a cluster gets more records than the noise. The paper takes 15 to 4000 in all."
+        ),
+    )
+    secret_share: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description=(
+            "Share of the secrets' bound that this method may use in all rounds, of its squared "
+            "μ, in (0, 1]; none: an equal part of what the others and DP releases leave."
+        ),
+    )
+    record_level: bool = Field(
+        default=False,
+        description=(
+            "Whether every record is protected too: the same release is then charged as a DP "
+            "release within this method's budget_share, with the larger of both noises. false: "
+            "secrets alone are protected, and the corpus has no DP guarantee."
+        ),
     )

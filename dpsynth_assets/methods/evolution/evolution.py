@@ -20,11 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsynth_assets.methods.evolution.apis import TextApi
 from dpsynth_assets.methods.evolution.config import EvolutionConfig
-from dpsynth_assets.methods.evolution.generations import no_generations, voted_frame
-from dpsynth_assets.methods.evolution.population import Population
-from dpsynth_assets.methods.evolution.selection import select, vote_entropy
-from dpsynth_assets.methods.evolution.text_api import TextApi
+from dpsynth_assets.methods.evolution.population import (
+    Population,
+    no_generations,
+    select,
+    vote_entropy,
+    voted_frame,
+)
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 
@@ -51,7 +55,7 @@ class Phase(StrEnum):
 class _Stream:
     """Numbers that tell apart the public random streams of one round."""
 
-    RANDOM, VARIATIONS, SELECTION, LOOKAHEAD = range(4)
+    RANDOM, VARIATIONS, LOOKAHEAD = 0, 1, 3  # What 2 drew is gone; the others stay as they are.
 
 
 @dataclass(frozen=True)
@@ -180,14 +184,7 @@ class Evolution:
             + _about_last_round(state),
         )
         dp_votes = vote(state.rounds, population, self._embedded(state))
-        survivors = select(
-            dp_votes,
-            population.labels,
-            self.sizes,
-            how=config.selection,
-            threshold=config.vote_threshold,
-            seed=self._stream(state.rounds, _Stream.SELECTION),
-        )
+        survivors = select(dp_votes, population.labels, self.sizes)
         rounds = state.rounds + 1
         voted = voted_frame(
             population, dp_votes, survivors, rounds, last=rounds == config.iterations
@@ -203,10 +200,10 @@ class Evolution:
     def _written(
         self, state: EvolutionState, vote: VoteFunction, progress: ProgressCallback
     ) -> EvolutionState:
-        """Survivors and their L - 1 variations; with L = 1 one variation instead of each."""
+        """Survivors and their L - 1 variations."""
         del vote
         survivors, config = state.population, self.config
-        parents = np.repeat(np.arange(survivors.size), max(1, config.variations - 1))
+        parents = np.repeat(np.arange(survivors.size), config.variations - 1)
         message = f"round {state.rounds + 1} of {config.iterations}: writing variations"
         texts = self._variations(
             survivors,
@@ -216,8 +213,6 @@ class Evolution:
             self._share(progress, state.rounds, message),
         )
         following = survivors.with_variations(texts, parents, state.rounds)
-        if config.variations == 1:
-            following = following.without_first(survivors.size)
         return replace(state, phase=Phase.WRITTEN, population=following)
 
     def _embedded(self, state: EvolutionState) -> np.ndarray:

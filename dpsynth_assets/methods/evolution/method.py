@@ -1,7 +1,6 @@
 """The common part of Aug-PE and SecPE: a stage that ends with a population, then free rows."""
 
-from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -12,21 +11,31 @@ from dpsynth_assets.files.disk_room import Room, bytes_of_texts
 from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.candidates import DeclaredFacts
 from dpsynth_assets.methods.capabilities import Capability, Evolves
-from dpsynth_assets.methods.evolution.apis import open_api, read_prompts
-from dpsynth_assets.methods.evolution.config import EvolutionConfig
+from dpsynth_assets.methods.evolution.apis import TextApi, open_api, read_prompts
+from dpsynth_assets.methods.evolution.config import (
+    LAST_DEGREE,
+    ROWS_PER_FORWARD,
+    EvolutionConfig,
+)
 from dpsynth_assets.methods.evolution.evolution import Evolution, VoteFunction
-from dpsynth_assets.methods.evolution.generations import (
+from dpsynth_assets.methods.evolution.population import (
+    Survivors,
     generation_facts,
     last_survivors,
     read_generations,
+    shared_out,
     write_generations,
 )
-from dpsynth_assets.methods.evolution.population import shared_out
 from dpsynth_assets.methods.evolution.prompts import PromptError
-from dpsynth_assets.methods.evolution.text_api import TextApi
-from dpsynth_assets.methods.evolution.writing import write_rows
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback, PublicInputs
-from dpsynth_assets.methods.rejection_sampling import RowFilter, accepted_work, judged_inputs
+from dpsynth_assets.methods.rejection_sampling import (
+    EVERY_ROW,
+    RowFilter,
+    accepted_work,
+    judged_inputs,
+    round_seed,
+    write_accepted,
+)
 from dpsynth_assets.methods.stages import (
     MethodPlan,
     Stage,
@@ -34,10 +43,108 @@ from dpsynth_assets.methods.stages import (
     SyntheticCorpus,
     Writing,
 )
-from dpsynth_assets.methods.text_form import TextForm
+from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.decoding import attention_limit
 from dpsynth_assets.privacy.directed_rounding import rounded_up
+
+_WRITING = 2**31
+"""Keeps the stream of written rows apart from those of the rounds."""
+
+
+def write_rows(
+    survivors: Survivors,
+    sizes: np.ndarray,
+    labels: Sequence[str],
+    api: TextApi,
+    seed: int,
+    progress: ProgressCallback,
+    *,
+    kept: RowFilter = EVERY_ROW,
+    form: TextForm = FREE,
+) -> SyntheticCorpus:
+    """Writes each label's survivors, most votes first, then variations of them in turn.
+
+    In the place of a row that is not kept stands a further variation of the same survivor.
+
+    Args:
+        survivors: The last survivors.
+        sizes: (L,) rows of each label.
+        labels: L composite label values.
+        api: Writes variations.
+        seed: Public seed.
+        progress: Told the share done.
+        kept: Decides which rows are kept.
+        form: What a text has to be.
+
+    Returns:
+        Columns `text`, `label`, `parent` (number of the survivor) and `variation` (0 for the
+        survivor itself).
+
+    **Source** Xie et al. 2024, Algorithm 1, whose last step varies the survivors once; that every
+    survivor is varied equally often is what its expansion by L - 1 does in every round.
+    """
+    import polars as pl
+
+    parents, copies = _parents(survivors.population.labels, sizes)
+    names = [labels[number] for number in survivors.population.labels[parents].tolist()]
+    survivor_of = [survivors.population.texts[parent] for parent in parents.tolist()]
+    tries = np.zeros(len(parents), dtype=np.int64)
+
+    def write(places: Sequence[int], round_number: int, progress: ProgressCallback) -> list[str]:
+        tries[places] = round_number
+        new = [place for place in places if round_number or copies[place]]
+        texts = {place: form.read(survivor_of[place]) for place in places}
+        if new:
+            varied = api.vary(
+                [survivor_of[place] for place in new],
+                [names[place] for place in new],
+                degree=LAST_DEGREE,
+                seed=round_seed(_writing_seed(seed), round_number),
+                progress=lambda share: progress(share, "writing variations of the survivors"),
+            )
+            texts |= dict(zip(new, map(form.read, varied), strict=True))
+        return [texts[place] for place in places]
+
+    texts, judged = write_accepted(write, kept, len(parents), progress)
+    variation = np.where(tries > 0, np.maximum(copies, 1), copies)
+    frame = pl.DataFrame(
+        {"text": texts, "label": names, "parent": parents, "variation": variation},
+        schema={"text": pl.String, "label": pl.String, "parent": pl.Int64, "variation": pl.Int64},
+    ).drop_nulls("text")
+    survived = int((frame["variation"] == 0).sum())
+    facts = {
+        "rows": frame.height,
+        "survivors": survived,
+        "variations": frame.height - survived,
+        **judged,
+    }
+    return SyntheticCorpus(rows=frame, facts=facts)
+
+
+def _writing_seed(seed: int) -> int:
+    return int(np.random.SeedSequence([seed, _WRITING]).generate_state(1)[0])
+
+
+def _parents(survivor_labels: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Survivor behind each row, and how many rows of it there were before.
+
+    Raises:
+        ValueError: A label that is to get rows has no survivor.
+    """
+    parents, copies = [], []
+    for label, size in enumerate(np.asarray(sizes).tolist()):
+        places = np.flatnonzero(survivor_labels == label)
+        if size and not len(places):
+            raise ValueError(
+                "Expected survivors of every label that gets rows, got none of one. Release a "
+                "population of its own."
+            )
+        turns = np.arange(size)
+        parents.append(places[turns % max(1, len(places))] if size else places[:0])
+        copies.append(turns // max(1, len(places)))
+    return np.concatenate(parents), np.concatenate(copies).astype(np.int64)
+
 
 STAGE = "population"
 
@@ -46,13 +153,6 @@ FREE_SETTINGS = frozenset({"rows", "rows_per_forward"})
 
 EvolutionT = TypeVar("EvolutionT", bound=EvolutionConfig)
 
-
-ONCE_SETTINGS: Mapping[str, Any] = {
-    "variation": "prefix",
-    "infilling_model": None,
-    "infilling_proposals": 4,
-}
-"""What requests have said since these were settings: a release paid for then is found again."""
 
 _SHOWN = 2_000
 """Public documents that are embedded beside the survivors, to show the rounds."""
@@ -74,9 +174,10 @@ class EvolutionMethod(Method[EvolutionT]):
 
     capabilities: ClassVar[tuple[Capability, ...]] = (Evolves(STAGE),)
 
-    @abstractmethod
     def label_shares(self, public: PublicInputs) -> np.ndarray:
-        """Computes (L,) shares of the labels, public or released."""
+        """Computes (L,) shares of the labels, public or released: equal ones."""
+        del public
+        return np.ones(len(self.terms.labels))
 
     @property
     def public_inputs(self) -> frozenset[str]:
@@ -121,7 +222,7 @@ class EvolutionMethod(Method[EvolutionT]):
         shown = Work(embedded=min(sizes.documents, _SHOWN) * sizes.text_tokens)
 
         def write(texts: float) -> Work:
-            return self._variations(texts, config.last_degree, sizes)
+            return self._variations(texts, LAST_DEGREE, sizes)
 
         return accepted_work(config.rejection, config.rows - survivors, sizes, write) + shown
 
@@ -134,12 +235,12 @@ class EvolutionMethod(Method[EvolutionT]):
             candidates,
             sizes.frame(0),
             longest,
-            rows=config.rows_per_forward,
+            rows=ROWS_PER_FORWARD,
             different=len(self.terms.labels),
         )
         embedded = config.iterations * candidates * max(1, config.lookahead)
         counted += Work(embedded=embedded * sizes.text(longest))
-        new = config.population * max(1, config.variations - 1)
+        new = config.population * (config.variations - 1)
         for number in range(config.iterations):
             if number:
                 counted += self._variations(new, config.degree(number), sizes)
@@ -149,12 +250,12 @@ class EvolutionMethod(Method[EvolutionT]):
 
     def _variations(self, texts: float, degree: float, sizes: PublicSizes) -> Work:
         """Texts whose beginning stands in the prompt; an engine is shown the whole of each."""
-        longest, rows = self.config.max_new_tokens, self.config.rows_per_forward
+        longest, frame = self.config.max_new_tokens, sizes.frame(0)
         own = sizes.text(longest)
         if self.config.api == "engine":
-            return sizes.writing(texts, sizes.frame(0) + own, longest, rows=rows)
+            return sizes.writing(texts, frame + own, longest, rows=ROWS_PER_FORWARD)
         begun = own * (1.0 - degree)
-        return sizes.writing(texts, sizes.frame(0), longest, rows=rows, begun=begun)
+        return sizes.writing(texts, frame, longest, rows=ROWS_PER_FORWARD, begun=begun)
 
     @cached_property
     def form(self) -> TextForm:
@@ -203,7 +304,6 @@ class EvolutionMethod(Method[EvolutionT]):
             sizes,
             self.terms.labels,
             api,
-            self.config,
             public.seed,
             progress,
             kept=RowFilter.of(self.config.rejection, self.terms, public, self.form),
@@ -253,7 +353,7 @@ class EvolutionMethod(Method[EvolutionT]):
         Raises:
             PromptError: A prompt file is missing or wrong.
         """
-        parameters = {**self.config.model_dump(mode="json"), **ONCE_SETTINGS}
+        parameters = self.config.stated()
         if self.config.api == "engine":
             prompts = read_prompts(self.config, self.terms)
             parameters |= {

@@ -1,11 +1,20 @@
-"""Candidate texts with their labels and ancestry, and how many of them each label gets.
+"""Candidate texts with their labels and ancestry, who of them survives, and what is released.
 
-A population is public or released: nothing here is private.
+A population is public or released, and survivors follow from released votes, which noise makes
+negative here and there: nothing here is private.
+
+The released record of an evolution is one Parquet file: `iteration` (from 1), `label` (number),
+`parent` (row among the survivors before), `born` (iteration of writing), `votes` (released, noisy),
+`survived` (times it was chosen), and `text`, which is left out for losers of all rounds but the
+last.
+
+Letters: C candidates, L labels.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -75,12 +84,6 @@ class Population:
             np.concatenate([self.born, np.full(len(texts), iteration, dtype=np.int64)]),
         )
 
-    def without_first(self, count: int) -> "Population":
-        """All but the first `count` candidates."""
-        return Population(
-            self.texts[count:], self.labels[count:], self.parents[count:], self.born[count:]
-        )
-
     def frame(self) -> "pl.DataFrame":
         """Columns `text`, `label`, `parent`, `born`."""
         import polars as pl
@@ -127,3 +130,130 @@ def shared_out(total: int, shares: np.ndarray, *, least: int = 1) -> np.ndarray:
     rest = free - int(places.sum())
     places[np.argsort(places - quotas, kind="stable")[:rest]] += 1
     return places + least
+
+
+def vote_entropy(dp_votes: np.ndarray) -> float:
+    """Entropy of the positive votes' shares, in bits: 0 where one candidate has them all."""
+    weights = np.maximum(np.asarray(dp_votes, dtype=np.float64), 0.0)
+    shares = weights[weights > 0] / max(weights.sum(), 1e-300)
+    return float(max(0.0, -(shares * np.log2(shares)).sum()))
+
+
+def select(dp_votes: np.ndarray, candidate_labels: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Chooses the survivors of each label: most votes first, the earlier one of equal ones.
+
+    Args:
+        dp_votes: (C,) released votes.
+        candidate_labels: (C,) labels in [0, L).
+        sizes: (L,) survivors of each label, from public or released numbers.
+
+    Returns:
+        int64 places of survivors, label by label, each once; fewer than asked where a label has
+        fewer candidates.
+
+    Raises:
+        ValueError: A label that is to survive has no candidate.
+
+    **Source** Xie et al. 2024, Algorithm 1: ranking, for L > 1 variations.
+    """
+    votes = np.asarray(dp_votes, dtype=np.float64)
+    chosen = [np.empty(0, dtype=np.int64)]
+    for label, size in enumerate(np.asarray(sizes).tolist()):
+        places = np.flatnonzero(candidate_labels == label)
+        if size > 0 and not len(places):
+            raise ValueError(
+                f"Expected candidates of every label, got none where {size} are to stay."
+            )
+        chosen.append(places[np.argsort(-votes[places], kind="stable")[:size]])
+    return np.concatenate(chosen)
+
+
+GENERATIONS_FILE = "generations.parquet"
+
+
+def no_generations() -> "pl.DataFrame":
+    """An evolution before its first votes."""
+    empty = Population.random((), np.empty(0))
+    return voted_frame(empty, np.empty(0), np.empty(0, dtype=np.int64), 1, last=False)
+
+
+def voted_frame(
+    population: Population,
+    dp_votes: np.ndarray,
+    survivors: np.ndarray,
+    iteration: int,
+    *,
+    last: bool,
+) -> "pl.DataFrame":
+    """One round's candidates with their released votes."""
+    import polars as pl
+
+    survived = np.bincount(survivors, minlength=population.size)
+    frame = population.frame().with_columns(
+        pl.lit(iteration, dtype=pl.Int64).alias("iteration"),
+        pl.Series("votes", np.asarray(dp_votes, dtype=np.float64)),
+        pl.Series("survived", survived.astype(np.int64)),
+    )
+    if not last:
+        kept = pl.when(pl.col("survived") > 0).then(pl.col("text"))
+        frame = frame.with_columns(kept.alias("text"))
+    return frame.select("iteration", "label", "parent", "born", "votes", "survived", "text")
+
+
+def write_generations(folder: Path, generations: "pl.DataFrame") -> None:
+    """Writes the released file."""
+    generations.write_parquet(folder / GENERATIONS_FILE)
+
+
+def read_generations(folder: Path) -> "pl.DataFrame":
+    """Reads the released file."""
+    import polars as pl
+
+    return pl.read_parquet(folder / GENERATIONS_FILE)
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """The last survivors, those with most votes first within each label.
+
+    Attributes:
+        population: Their texts and labels, each once.
+        dp_votes: Their released votes of the last round.
+    """
+
+    population: Population = field(repr=False)
+    dp_votes: np.ndarray = field(repr=False)
+
+
+def last_survivors(generations: "pl.DataFrame") -> Survivors:
+    """Reads who survived the last round."""
+    import polars as pl
+
+    last = generations.filter(
+        (pl.col("iteration") == pl.col("iteration").max()) & (pl.col("survived") > 0)
+    ).sort("label", "votes", descending=[False, True], maintain_order=True)
+    return Survivors(Population.from_frame(last), last["votes"].to_numpy())
+
+
+def generation_facts(generations: "pl.DataFrame") -> dict[str, Any]:
+    """Released numbers about an evolution, round by round.
+
+    `vote_entropy` is that of the positive votes in bits (a few winners: small);
+    `survivors_new` the share of survivors that the round itself had written.
+    """
+    import polars as pl
+
+    rounds = generations.partition_by("iteration", maintain_order=True)
+    alive = [frame.filter(pl.col("survived") > 0) for frame in rounds]
+    last = rounds[-1]
+    return {
+        "iterations": len(rounds),
+        "candidates": max(frame.height for frame in rounds),
+        "survivors": alive[-1].height,
+        "vote_entropy": [round(vote_entropy(f["votes"].to_numpy()), 4) for f in rounds],
+        "survivors_new": [
+            round(float((f["born"] == f["iteration"] - 1).to_numpy().mean()), 4) for f in alive
+        ],
+        "last_vote_entropy": round(vote_entropy(last["votes"].to_numpy()), 4),
+        "votes_total": [float(frame["votes"].sum()) for frame in rounds],
+    }

@@ -1,10 +1,10 @@
 """Prompt files of Private Evolution, as Microsoft's package reads them: messages and rules.
 
-A file is a JSON object: `message_template`, a list of `{role, content}` whose contents name
-variables in braces, and `replacement_rules`, applied in order: where all `constraints` hold,
-`replacements` set further variables, a list standing for an even choice among its entries.
-Variables that are there already: the label columns, and for variations `sample`, `masked_sample`
-(words blanked with `_`) and `word_count`.
+A file is a JSON object: `message_template`, a list of `{role, content}` whose contents, joined by
+blank lines, name variables in braces, and `replacement_rules`, applied in order: where all
+`constraints` hold, `replacements` set further variables, a list standing for an even choice among
+its entries. Variables that are there already: `label`, and for variations `sample`,
+`masked_sample` (words blanked with `_`) and `word_count`.
 
 What a text brings into a prompt is never read as a placeholder again.
 
@@ -14,7 +14,7 @@ files written for it are used as they are; everything here is our own.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from string import Formatter
 from typing import Any, Literal, Self
@@ -92,35 +92,33 @@ class PromptFile(BaseModel):
         """Identity of the content: another prompt makes another release."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
-    def messages(
-        self, variables: Mapping[str, str], rng: np.random.Generator
-    ) -> list[dict[str, str]]:
-        """Writes the messages of one prompt.
+    def written(self, variables: Mapping[str, str], rng: np.random.Generator) -> str:
+        """Writes one prompt: the contents of its messages, with blank lines between them.
 
         Args:
             variables: Values by name; all that the template needs (`missing`).
             rng: Public randomness of the choices.
         """
-        known = dict(variables)
-        for rule in self.replacement_rules:
-            if rule.applies(known):
-                known |= {name: _chosen(value, rng) for name, value in rule.replacements.items()}
-        return [
-            {"role": message.role, "content": _filled(message.content, known)}
-            for message in self.message_template
-        ]
+        known = self._replaced(variables, lambda value: _chosen(value, rng))
+        return "\n\n".join(_filled(each.content, known) for each in self.message_template)
 
     def missing(self, variables: Iterable[Mapping[str, str]]) -> set[str]:
         """Names that the template uses and that one of the given sets of variables lacks."""
         used = {name for message in self.message_template for name in message.fields}
         absent: set[str] = set()
         for given in variables:
-            known = dict(given)
-            for rule in self.replacement_rules:
-                if rule.applies(known):
-                    known |= {name: _first(value) for name, value in rule.replacements.items()}
-            absent |= used - known.keys()
+            absent |= used - self._replaced(given, _first).keys()
         return absent
+
+    def _replaced(
+        self, variables: Mapping[str, str], chosen: Callable[[Any], str]
+    ) -> dict[str, str]:
+        """The variables and what the rules that apply set beside them, in order."""
+        known = dict(variables)
+        for rule in self.replacement_rules:
+            if rule.applies(known):
+                known |= {name: chosen(value) for name, value in rule.replacements.items()}
+        return known
 
 
 def read_prompt(source: str | PromptFile) -> PromptFile:

@@ -1,7 +1,11 @@
-"""SecPE: a population evolves under the votes of clusters that were released once."""
+"""SecPE: a population evolves under the votes of clusters that were released once.
+
+Letters: C clusters, N candidates, L labels.
+"""
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,25 +15,23 @@ from dpsynth_assets.datasets.secrets import incidence_digest
 from dpsynth_assets.methods.base import planned, refused
 from dpsynth_assets.methods.candidates import Advice, Candidate, DeclaredFacts
 from dpsynth_assets.methods.capabilities import Evolves, ProtectsSecrets
-from dpsynth_assets.methods.evolution.config import EvolutionConfig
+from dpsynth_assets.methods.evolution.config import EvolutionConfig, SecPeConfig
 from dpsynth_assets.methods.evolution.method import (
     FREE_SETTINGS,
-    ONCE_SETTINGS,
     STAGE,
     EvolutionMethod,
     evolution_settings,
 )
-from dpsynth_assets.methods.evolution.population import shared_out
+from dpsynth_assets.methods.evolution.population import Population, shared_out
 from dpsynth_assets.methods.evolution.secret_clusters import (
     ClusterReleases,
     Representatives,
+    calibrated,
     promise_of,
     public_clusters,
+    share_of_bound,
 )
-from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
 from dpsynth_assets.methods.evolution.secret_incidence import IncidenceError
-from dpsynth_assets.methods.evolution.secret_plan import SecretCalibration
-from dpsynth_assets.methods.evolution.secret_votes import RepresentativeVotes
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -43,11 +45,81 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release
 
+
+@dataclass(frozen=True, eq=False)
+class RepresentativeVotes:
+    """Lets the representatives of each label vote for candidates of that label.
+
+    **Privacy** Reads released clusters and public candidates only; any number of rounds is free.
+
+    **Source** SecPE, Algorithm 3, lines 8 to 11. Where the printed lines give all votes of a
+    representative to the nearest candidate, no more candidates than clusters get any: here they
+    are divided (`quota_votes`). One whose noisy count is negative gives no votes, where the printed
+    line would take some away from its nearest candidate.
+
+    Attributes:
+        representatives: Released clusters.
+        sizes: (L,) survivors of each label, for quotas.
+    """
+
+    representatives: Representatives
+    sizes: np.ndarray
+
+    def __call__(self, rounds: int, population: Population, embeddings: np.ndarray) -> np.ndarray:
+        """Counts the votes of one round.
+
+        Args:
+            rounds: Rounds before.
+            population: N candidates.
+            embeddings: float32 (N, d).
+
+        Returns:
+            float64 (N,) votes, not negative.
+        """
+        del rounds
+        (centres,), (counts,) = self.representatives.centres, self.representatives.counts
+        weights, votes = np.maximum(counts, 0.0), np.zeros(population.size)
+        for label, size in enumerate(self.sizes.tolist()):
+            own = self.representatives.labels == label
+            candidates = np.flatnonzero(population.labels == label)
+            votes[candidates] = quota_votes(
+                centres[own], weights[own], embeddings[candidates], size
+            )
+        return votes
+
+
+def quota_votes(
+    centres: np.ndarray, weights: np.ndarray, candidates: np.ndarray, size: int
+) -> np.ndarray:
+    """Divides each representative's weight over its share of the survivors: float64 (N,).
+
+    A representative of a tenth of the weight votes for the tenth of `size` candidates that are
+    nearest to it, in equal parts.
+
+    Args:
+        centres: (C, d).
+        weights: (C,) not negative.
+        candidates: (N, d).
+        size: Candidates that are to survive.
+    """
+    votes = np.zeros(len(candidates))
+    total = weights.sum()
+    if not len(candidates) or total <= 0:
+        return votes
+    quotas = np.clip(np.rint(size * weights / total), 1, len(candidates)).astype(np.int64)
+    half_norms = np.einsum("nd,nd->n", candidates, candidates) / 2.0
+    for centre, weight, quota in zip(centres, weights, quotas.tolist(), strict=True):
+        scores = candidates @ centre - half_norms  # As −‖x − c‖² orders them.
+        nearest = np.argpartition(-scores, quota - 1)[:quota]
+        votes[nearest] += weight / quota
+    return votes
+
+
 CLUSTER_STAGE = "secret_clusters"
 """Name of the one paid stage."""
 
 _OF_EVOLUTION = frozenset(
-    {*EvolutionConfig.model_fields, *ONCE_SETTINGS, "voting", "label_shares", SCHEMA}
+    {*EvolutionConfig.model_fields, *EvolutionConfig.constants, "voting", "label_shares", SCHEMA}
 )
 """Settings that the paid stage does not depend on."""
 
@@ -117,17 +189,16 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         `SecretCalibration`.
         """
         refusal = self.refusal(target_epsilon)
-        calibration = SecretCalibration(config=self.config, terms=self.terms)
         try:
-            mechanism = None if refusal else calibration.mechanism(target_epsilon)
+            mechanism = None if refusal else calibrated(self.config, self.terms, target_epsilon)
         except IncidenceError as error:
             refusal, mechanism = str(error), None
         if mechanism is None:
-            return refused(self, refusal or "", self.config.model_dump(mode="json"))
+            return refused(self, refusal or "", self.config.stated())
         return planned(
             self,
             {CLUSTER_STAGE: mechanism},
-            {**self.settings(), **self._parameters(mechanism, calibration.share)},
+            {**self.settings(), **self._parameters(mechanism)},
             form=self.form,
             free=FREE_SETTINGS,
             guarantee=self._guarantee,
@@ -139,11 +210,11 @@ class SecPe(EvolutionMethod[SecPeConfig]):
             rows_estimate=self.config.rows,
         )
 
-    def _parameters(self, mechanism: ClusterReleases, share: float) -> dict[str, Any]:
+    def _parameters(self, mechanism: ClusterReleases) -> dict[str, Any]:
         promise, noise_std = promise_of(self.terms), mechanism.noise_std
         return {
             "noise_std": noise_std,
-            "secret_share": share,
+            "secret_share": share_of_bound(self.config, self.terms),
             "count_probabilities": list(mechanism.count_probabilities),
             "public_incidence": incidence_digest(promise),
             "secret_adjacency": str(promise.relation),
@@ -151,7 +222,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
             "posteriors": mechanism.posteriors(),
             "noise": (
                 f"Gaussian of {noise_std:.4g} records on every count, and of as many "
-                f"unit vectors on every sum, in each of {self.config.releases} releases"
+                "unit vectors on every sum, in each of 1 releases"
             ),
         }
 
@@ -175,12 +246,6 @@ class SecPe(EvolutionMethod[SecPeConfig]):
             )
         # Without record_level it is given no share of any ε, and needs none.
         return super().refusal(target_epsilon if self.config.record_level else 1.0)
-
-    def label_shares(self, public: PublicInputs) -> np.ndarray:
-        """Computes equal shares, or those of the released counts."""
-        if self.config.label_shares == "equal":
-            return np.ones(len(self.terms.labels))
-        return _representatives(public).label_counts(len(self.terms.labels))
 
     def release(
         self,
@@ -223,12 +288,10 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         **Source** SecPE, Algorithm 3.
         """
         sizes = shared_out(self.config.population, self.label_shares(public))
-        votes = RepresentativeVotes(
-            _representatives(public), voting=self.config.voting, sizes=sizes
-        )
+        clusters = Representatives.load(public.released[CLUSTER_STAGE].folder)
         return self.evolve(
             public,
-            votes,
+            RepresentativeVotes(clusters, sizes),
             identity={"stage": STAGE},
             checkpoint=Unkept(folder),
             progress=progress,
@@ -254,19 +317,15 @@ class Unkept:
         """Keeps nothing."""
 
 
-def _representatives(public: PublicInputs) -> Representatives:
-    return Representatives.load(public.released[CLUSTER_STAGE].folder)
-
-
 def _cluster_facts(released: Representatives, mechanism: ClusterReleases) -> dict[str, Any]:
     """Says what may be said of released clusters: functions of them and of the plan."""
     dp_counts = released.counts - released.public_counts
     return {
         "clusters": len(released.labels),
-        "releases": mechanism.config.releases,
+        "releases": 1,
         "noise_std": mechanism.noise_std,
         "posteriors": mechanism.posteriors(),
-        "dp_guarantee": "of records too" if mechanism.config.record_level else "none",
+        "dp_guarantee": "of records too" if mechanism.record_level else "none",
         "dp_counts": np.round(dp_counts, 3).tolist(),
         "counts_above_noise": float((dp_counts > 2 * mechanism.noise_std).mean()),
     }

@@ -1,18 +1,33 @@
-"""Public clusters of each label, the mechanism that moves them, and the file they are released in.
+"""Public clusters of each label, what moves them and at which noise, and the file of the release.
 
-Shape letters: L labels, K clusters of each at most, R releases, d dimensions.
+Centres and counts are released once: they do not depend on the candidates, so that one release
+serves every round of votes, where Algorithm 3 of the paper draws new ones in each.
+
+**Privacy** Noise, sampling and event follow from declared numbers alone: the records' secrets are
+private, and a rate computed from them would be another mechanism for each neighbour (errata
+B-004.7).
+
+Shape letters: L labels, K clusters of each at most, C clusters of all, d dimensions.
 """
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dpsynth_assets.clustering import fit_centers, nearest_center
+from dpsynth_assets.datasets.secrets import incidence_digest
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
+from dpsynth_assets.methods.cluster_histogram import label_indices
+from dpsynth_assets.methods.evolution.config import (
+    EVERY_RECORD,
+    NOISE_FLOOR,
+    PUBLIC_DOCUMENTS,
+    SecPeConfig,
+)
 from dpsynth_assets.methods.evolution.secret_incidence import (
     PublicIncidence,
     aligned_probabilities,
@@ -21,6 +36,8 @@ from dpsynth_assets.methods.evolution.secret_incidence import (
 )
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.plan_cache import remembered
+from dpsynth_assets.privacy.blow_up import ROUND_UP
+from dpsynth_assets.privacy.calibration import training_noise_multiplier
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
 from dpsynth_assets.privacy.secret_clustering import SampleAndSum, SecretClustering
@@ -28,8 +45,10 @@ from dpsynth_assets.privacy.secret_noise import (
     SecretPromise,
     joint_factor,
     posteriors_of_round,
+    shared_noise_std,
     shift_event,
 )
+from dpsynth_assets.privacy.secret_protection import gaussian_budget, gaussian_posterior
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -45,7 +64,7 @@ class PublicClusters:
 
     Attributes:
         centres: float32 (C, d), unit length.
-        counts: float64 (C,), weighted public documents of each, at least 1.
+        counts: float64 (C,), public documents of each, at least 1.
         labels: int64 (C,), number of the label each stands for.
     """
 
@@ -59,8 +78,8 @@ class Representatives:
     """Released clusters; they vote in place of the records.
 
     Attributes:
-        centres: float32 (R, C, d).
-        counts: float64 (R, C), noisy, public documents included; may be negative.
+        centres: float32 (1, C, d).
+        counts: float64 (1, C), noisy, public documents included; may be negative.
         labels: int64 (C,).
         public_counts: float64 (C,), what public documents added to the counts.
     """
@@ -69,11 +88,6 @@ class Representatives:
     counts: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     public_counts: np.ndarray = field(repr=False)
-
-    def label_counts(self, labels: int) -> np.ndarray:
-        """(L,) noisy private records of each label, mean over the releases; not negative."""
-        dp_counts = (self.counts - self.public_counts).mean(axis=0)
-        return np.maximum(np.bincount(self.labels, weights=dp_counts, minlength=labels), 0.0)
 
     def save(self, folder: Path) -> None:
         """Writes the released file."""
@@ -101,66 +115,64 @@ def public_clusters(
     """
     if public.public_records is None or public.text_embedder is None:
         raise ValueError("Expected the public corpus and text embedder, got none.")
-    documents = public.public_records.head(config.public_documents)
+    documents = public.public_records.head(PUBLIC_DOCUMENTS)
     embeddings = public.text_embedder.embed(documents["text"].to_list(), public=True)
     of_documents = np.asarray(documents["label"].to_list())
-    of_all = cache(lambda: _clustered(embeddings, config, public.seed))
+    of_all = cache(lambda: _clustered(embeddings, config.clusters, public.seed))
     parts = []
     for number, label in enumerate(terms.labels):
         own = embeddings[of_documents == label]
         few = len(own) < config.clusters
-        centres, counts = of_all() if few else _clustered(own, config, public.seed)
+        centres, counts = of_all() if few else _clustered(own, config.clusters, public.seed)
         parts.append((centres, counts, np.full(len(centres), number)))
     centres, counts, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
     return PublicClusters(centres=centres, counts=counts, labels=labels.astype(np.int64))
 
 
-def _clustered(
-    embeddings: np.ndarray, config: SecPeConfig, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Centres of k-means and weighted documents of each, at least 1."""
-    clusters = min(config.clusters, len(embeddings))
+def _clustered(embeddings: np.ndarray, clusters: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Centres of k-means and documents of each, at least 1."""
+    clusters = min(clusters, len(embeddings))
     centres = fit_centers(embeddings, clusters=clusters, seed=seed % 2**31)
     members = np.bincount(nearest_center(embeddings, centres), minlength=len(centres))
-    return centres, np.maximum(members * config.public_weight, 1.0)
+    return centres, np.maximum(members, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterReleases:
-    """R releases of noisy clusters, all of them charged.
+    """The release of noisy clusters.
 
     Attributes:
-        config: Settings.
+        record_level: Whether records are protected beside secrets.
         terms: Declared facts, with what is promised to secrets.
         noise_std: σ of every count and of every unit vector, in records.
-        count_probabilities: Law of how many records of one secret take part in a release.
+        count_probabilities: Law of how many records of one secret take part.
     """
 
-    config: SecPeConfig
+    record_level: bool
     terms: CohortTerms
     noise_std: float
     count_probabilities: tuple[float, ...]
 
     def event(self) -> Event:
-        """Prices all R releases: for the neighbours of a secret, or for those of a record as well.
+        """Prices the release: for the neighbours of a secret, or for those of a record as well.
 
         **Privacy** A record that comes or goes moves counts and sums together by at most √2, so the
         same noise is √2 times smaller beside it. What this tells of a secret in m records follows
         by group privacy (`secret_event`) and is the very mixture that would be charged for secrets
         alone.
         """
-        if not self.config.record_level:
+        if not self.record_level:
             return self._secret_event()
         return PoissonGaussianEvent(
-            sampling_probability=largest_probability(self.config, promise_of(self.terms)),
+            sampling_probability=EVERY_RECORD,  # The linear program always draws some, too.
             noise_multiplier=self.noise_std / joint_factor(NeighboringRelation.ADD_REMOVE),
-            steps=self.config.releases,
+            steps=1,
             max_records_per_unit=self.terms.unit.max_records,
             replaced=self.terms.relation is NeighboringRelation.REPLACE_ONE,
         )
 
     def posteriors(self) -> dict[str, float]:
-        """Computes r of these releases alone, kind by kind; the ledger's is of all releases."""
+        """Computes r of this release alone, kind by kind; the ledger's is of all releases."""
         promise = promise_of(self.terms)
         found: dict[str, float] = remembered(
             {
@@ -168,21 +180,20 @@ class ClusterReleases:
                     "noise_std": self.noise_std,
                     "count_probabilities": list(self.count_probabilities),
                 },
-                "releases": self.config.releases,
                 "relation": str(promise.relation),
                 "kinds": [vars(budget) for budget in promise.budgets],
             },
             lambda: posteriors_of_round(
                 count_probabilities=np.array(self.count_probabilities),
                 noise_std=self.noise_std,
-                steps=self.config.releases,
+                steps=1,
                 promise=replace(promise, public_incidence=""),
             ),
         )
         return found
 
     def release(self, clusters: PublicClusters, private: PrivateInputs) -> Representatives:
-        """Releases all R noisy clusterings.
+        """Releases the noisy clusters.
 
         Raises:
             UnaccountedReleaseError: If the declared incidence is not the one that was planned.
@@ -193,18 +204,18 @@ class ClusterReleases:
         **Source** SecPE, Algorithm 2.
         """
         promise = promise_of(self.terms)
-        incidence, sampling = _sampling(self.config, promise)
+        incidence, sampling = sampling_of(promise)
         mechanism = SecretClustering(
             public_centres=clusters.centres,
             public_counts=clusters.counts,
             l2_bound=L2_BOUND,
             sampling=sampling,
             noise_std=self.noise_std,
-            iterations=self.config.releases,
+            iterations=1,
             relation=promise.relation,
             centre_groups=clusters.labels,
         )
-        if mechanism.event != self._secret_event() and not self.config.record_level:
+        if mechanism.event != self._secret_event() and not self.record_level:
             raise UnaccountedReleaseError(
                 "Expected the public incidence that was planned, got another. Plan again."
             )
@@ -214,10 +225,10 @@ class ClusterReleases:
                 ClusterSums(of=of, labels=self.terms.labels, sampling=sampling, incidence=incidence)
             )
 
-        rounds = [mechanism.release_sums(summed).value for _ in range(self.config.releases)]
+        released = mechanism.release_sums(summed).value
         return Representatives(
-            centres=np.stack([each.centres for each in rounds]).astype(np.float32),
-            counts=np.stack([each.counts for each in rounds]),
+            centres=released.centres[None].astype(np.float32),
+            counts=released.counts[None],
             labels=clusters.labels,
             public_counts=clusters.counts,
         )
@@ -226,7 +237,7 @@ class ClusterReleases:
         return shift_event(
             count_probabilities=np.array(self.count_probabilities),
             noise_std=self.noise_std,
-            steps=self.config.releases,
+            steps=1,
             relation=promise_of(self.terms).relation,
         )
 
@@ -242,25 +253,6 @@ def promise_of(terms: CohortTerms) -> SecretPromise:
     return terms.secrets
 
 
-def capped_sampling(config: SecPeConfig, promise: SecretPromise) -> SecretSampling:
-    """Draws every record alike; the law is that of the most records one secret may have."""
-    return SecretSampling.capped(
-        probability=config.sampling_probability, max_occurrences=promise.max_records
-    )
-
-
-def largest_probability(config: SecPeConfig, promise: SecretPromise) -> float:
-    """Bounds a record's chance: the linear program always draws some; else all have the same."""
-    return 1.0 if promise.public_incidence else config.sampling_probability
-
-
-def label_numbers(private: PrivateInputs, labels: Sequence[str]) -> np.ndarray:
-    """(N,) places of the records' labels among the declared ones, -1 for others. Private."""
-    index = {label: number for number, label in enumerate(labels)}
-    numbers = (index.get(label, -1) for label in private.records["label"].to_list())
-    return np.fromiter(numbers, dtype=np.int64, count=private.records.height)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClusterSums:
     """Samples some records and sums their contributions, for `PrivateInputs.counted`.
@@ -268,7 +260,7 @@ class ClusterSums:
     Attributes:
         of: Samples and sums.
         labels: Declared labels, in order.
-        sampling: One public probability for all records, or those of the listed ones.
+        sampling: All records take part, or those of the listed ones by their probabilities.
         incidence: The listed records, where the incidence is declared public.
     """
 
@@ -289,18 +281,116 @@ class ClusterSums:
         if self.incidence is not None:
             ids = private.records["record_id"].to_list()
             chances = aligned_probabilities(self.incidence, self.sampling, ids)
-        return self.of(private.embeddings, label_numbers(private, self.labels), chances)
+        return self.of(
+            private.embeddings,
+            label_indices(private.records["label"].to_list(), self.labels),
+            chances,
+        )
 
 
-def _sampling(
-    config: SecPeConfig, promise: SecretPromise
-) -> tuple[PublicIncidence | None, SecretSampling]:
-    """Who takes part, from declared facts: one probability, or the linear program's."""
+def sampling_of(promise: SecretPromise) -> tuple[PublicIncidence | None, SecretSampling]:
+    """Who takes part, from declared facts: all alike, or by the linear program.
+
+    Without a public incidence the law is that of the most records one secret may have.
+
+    Raises:
+        IncidenceError: If the declared public incidence cannot be used.
+    """
     if not promise.public_incidence:
-        return None, capped_sampling(config, promise)
+        most = promise.max_records
+        return None, SecretSampling.capped(probability=EVERY_RECORD, max_occurrences=most)
     incidence = read_public_incidence(promise)
     return incidence, solved_sampling(incidence, promise)
 
 
 def _file(folder: Path) -> str:
     return str(folder / CLUSTERS_FILE)
+
+
+def share_of_bound(config: SecPeConfig, terms: CohortTerms) -> float:
+    """Share of the secrets' bound that is used: the cohort's division, else the declared."""
+    if terms.secret_share is not None:
+        return terms.secret_share
+    return 1.0 if config.secret_share is None else config.secret_share
+
+
+def calibrated(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) -> ClusterReleases:
+    """Finds the least noise that every kind's (p, r) allows, and records' ε where it is asked for.
+
+    Law and noise are kept between processes.
+
+    Args:
+        config: Settings.
+        terms: Declared facts.
+        target_epsilon: ε that the release may cost where records are protected too.
+
+    Raises:
+        IncidenceError: If the declared public incidence cannot be used.
+
+    **Source** SecPE, Algorithm 1, with the exact mixture and one noise for counts and centres
+    together (errata B-004.1, .6).
+    """
+    promise = promise_of(terms)
+    bounds = shared_bounds(promise, share_of_bound(config, terms))
+    key = {
+        "calibration": "secrets",
+        "bounds": bounds,
+        "kinds": [vars(budget) for budget in promise.budgets],
+        "relation": str(promise.relation),
+        "incidence": incidence_digest(promise),
+    }
+    found = remembered(key, lambda: _noise_for_secrets(promise, bounds))
+    noise_std = float(found["noise_std"])
+    if config.record_level:
+        noise_std = max(noise_std, _noise_for_records(terms, target_epsilon))
+    return ClusterReleases(
+        record_level=config.record_level,
+        terms=terms,
+        noise_std=noise_std,
+        count_probabilities=tuple(found["count_probabilities"]),
+    )
+
+
+def _noise_for_secrets(promise: SecretPromise, bounds: list[tuple[float, float]]) -> dict[str, Any]:
+    _, sampling = sampling_of(promise)
+    noise_std = shared_noise_std(
+        count_probabilities=sampling.count_probabilities,
+        bounds=bounds,
+        steps=1,
+        relation=promise.relation,
+        noise_floor=NOISE_FLOOR,
+    )
+    return {"noise_std": noise_std, "count_probabilities": sampling.count_probabilities.tolist()}
+
+
+def _noise_for_records(terms: CohortTerms, target_epsilon: float) -> float:
+    """Finds σ at which the release costs at most `target_epsilon` as a DP release."""
+    settings: dict[str, Any] = {
+        "sampling_probability": EVERY_RECORD,
+        "steps": 1,
+        "target_epsilon": target_epsilon,
+        "budget_epsilon": terms.epsilon,
+        "delta": terms.delta,
+        "accountant": terms.accountant,
+        "max_records_per_unit": terms.unit.max_records,
+        "replaced": terms.relation is NeighboringRelation.REPLACE_ONE,
+    }
+    multiplier = remembered(
+        {"calibration": "records beside secrets", **settings},
+        lambda: training_noise_multiplier(**settings),
+    )
+    return float(multiplier) * joint_factor(NeighboringRelation.ADD_REMOVE) * ROUND_UP
+
+
+def shared_bounds(promise: SecretPromise, share: float) -> list[tuple[float, float]]:
+    """Computes (p, r) of each kind where a share of its squared μ may be used.
+
+    **Privacy** A planning aid: the ledger composes the pairs of all releases and compares what
+    comes out with the declared (p, r) itself.
+    """
+    return [
+        (prior, gaussian_posterior(math.sqrt(share) * gaussian_budget(prior, posterior), prior))
+        if share < 1
+        else (prior, posterior)
+        for prior, posterior in promise.bounds
+    ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.cluster_histogram import label_indices
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.models.conditional_generator import condition_text, prompt_condition
 from dpsynth_assets.models.prompt_templates import PromptTemplates, default_templates
@@ -153,8 +154,7 @@ def training_pairs(private: PrivateInputs, conditioning: Conditioning) -> Traini
 
     **Source** CTCL, section 3.3: the ten keywords of the record's topic are its condition.
     """
-    index = {label: place for place, label in enumerate(conditioning.labels)}
-    labels = [index.get(label, -1) for label in private.records["label"].to_list()]
+    labels = label_indices(private.records["label"].to_list(), conditioning.labels).tolist()
     topics = _topics(private, conditioning.topic_model)
     texts: dict[tuple[int, int], str] = {}
     conditions, documents = [], []

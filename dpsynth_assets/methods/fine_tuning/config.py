@@ -1,7 +1,7 @@
 """Settings of the fine-tuning methods, as they stand in a dataset file."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_serializer, model_validator
 
@@ -24,6 +24,16 @@ of how many numbers are trained and with the bound (docs/methods.md has the figu
 ADAPTED_LAYERS = ("q_proj", "v_proj")
 """Layers of a Llama-shaped language model beside which adapters are trained."""
 
+WARMUP_SHARE = 0.05
+"""Share of the steps in which the rate rises to its peak; it then falls linearly. CTCL warms up for
+100 of 2000 steps (section 4.1.3)."""
+
+WEIGHT_DECAY = 0.1
+"""Decoupled, as in CTCL, section 4.1.3."""
+
+ROWS_PER_FORWARD = 128
+"""Rows decoded together, where the dataset's engine declares no batch_rows: bounds memory."""
+
 CLASSIFIER_RATE = 0.05
 """Peak learning rate of the linear classifier, chosen on public text: 2,000 reviews of Yelp and
 2,000 of AG News, 40 steps of 256, ε = 4 and 1, rates of 0.002 to 0.2. Sentence embeddings have most
@@ -34,6 +44,11 @@ at 0.05 .53 are right; of AG News .80 and .87."""
 
 class PrivateTrainingConfig(MethodConfig):
     """Settings of every private training. Defaults suit small models and demo cohorts."""
+
+    constants: ClassVar[Mapping[str, Any]] = {
+        "warmup_share": WARMUP_SHARE,
+        "weight_decay": WEIGHT_DECAY,
+    }
 
     steps: int = Field(
         default=40,
@@ -80,18 +95,6 @@ class PrivateTrainingConfig(MethodConfig):
             "downstream_fine_tuning takes 0.05 where nothing is said, and cannot be rehearsed."
         ),
     )
-    warmup_share: float = Field(
-        default=0.05,
-        ge=0,
-        le=0.1,
-        description=(
-            "Share of the steps in which the rate rises to its peak (no unit), at most a tenth; it "
-            "then falls linearly. CTCL warms up for 100 of 2000 steps."
-        ),
-    )
-    weight_decay: float = Field(
-        default=0.1, ge=0, le=10, description="Decoupled weight decay (no unit)."
-    )
     lora_rank: int | None = Field(
         default=None,
         ge=1,
@@ -100,14 +103,6 @@ class PrivateTrainingConfig(MethodConfig):
             "Trains adapters of this rank beside the attention and feed-forward matrices instead "
             "of the weights (r, no unit). null: all weights, the default unless the generator is "
             "the base's language model."
-        ),
-    )
-    lora_modules: list[str] | None = Field(
-        default=None,
-        description=(
-            "Names of the layers beside which adapters are trained, e.g. [q_proj, v_proj], the "
-            "default where the generator is the base's Llama-shaped language model. null: all "
-            "linear layers but the output layer."
         ),
     )
     frozen_products: Literal["float32", "int8"] = Field(
@@ -167,8 +162,6 @@ class PrivateTrainingConfig(MethodConfig):
             found.pop("exact_sums", None)
         if self.gradient_slack is None:
             found.pop("gradient_slack", None)
-        if self.lora_modules is None:
-            found.pop("lora_modules", None)
         if self.frozen_products == "float32":
             found.pop("frozen_products", None)
         if found.get("prompt_tokens", 0) is None:
@@ -183,6 +176,11 @@ class PrivateTrainingConfig(MethodConfig):
 
 class GeneratorConfig(PrivateTrainingConfig):
     """Settings of every method that fine-tunes a generator."""
+
+    constants: ClassVar[Mapping[str, Any]] = {
+        **PrivateTrainingConfig.constants,
+        "rows_per_forward": ROWS_PER_FORWARD,
+    }
 
     max_document_tokens: int = Field(
         default=128,
@@ -214,15 +212,6 @@ class GeneratorConfig(PrivateTrainingConfig):
     temperature: float = Field(
         default=1.0, gt=0, le=10, description="Sampling temperature (no unit)."
     )
-    rows_per_forward: int = Field(
-        default=128,
-        ge=1,
-        le=65536,
-        description=(
-            "Rows decoded together (rows), where the dataset's engine declares no batch_rows: "
-            "bounds memory."
-        ),
-    )
     rejection: RejectionSettings | None = KEPT_ROWS
     prompt_tokens: int | None = Field(
         default=None,
@@ -249,9 +238,18 @@ def generator_settings(terms: CohortTerms) -> dict[str, Any]:
     """
     if terms.generator is None or terms.generator.kind != "language_model":
         return {}
-    chosen = {**LANGUAGE_MODEL_SETTINGS, "document_type": terms.domain}
-    llama_shaped = terms.language_model is None or terms.language_model.kind != "pretrained"
-    return {**chosen, "lora_modules": list(ADAPTED_LAYERS)} if llama_shaped else chosen
+    return {**LANGUAGE_MODEL_SETTINGS, "document_type": terms.domain}
+
+
+def adapted_layers(terms: CohortTerms) -> tuple[str, ...] | None:
+    """Layers beside which a generator's adapters are trained; None: all linear ones but the output.
+
+    Those of a Llama-shaped language model; other models may name theirs otherwise.
+    """
+    if terms.generator is None or terms.generator.kind != "language_model":
+        return None
+    other = terms.language_model is not None and terms.language_model.kind == "pretrained"
+    return None if other else ADAPTED_LAYERS
 
 
 class CtclConfig(GeneratorConfig):
@@ -263,6 +261,11 @@ class CtclConfig(GeneratorConfig):
 class DpFineTuningConfig(GeneratorConfig):
     """Yue et al. 2023: a generator conditioned on the label alone."""
 
+    constants: ClassVar[Mapping[str, Any]] = {
+        **GeneratorConfig.constants,
+        "label_shares": "equal",
+        "pretrained": True,
+    }
     method: Literal["dp_fine_tuning"] = "dp_fine_tuning"
     architecture: Literal["encoder_decoder", "decoder_only"] = Field(
         default="encoder_decoder",
@@ -273,26 +276,11 @@ class DpFineTuningConfig(GeneratorConfig):
             "language model, as GPT-2 in the published tables."
         ),
     )
-    pretrained: bool = Field(
-        default=True,
-        description=(
-            "false: starts from random weights of the same shape, drawn from a public seed, with "
-            "the same tokenizer, to see what public pretraining is worth. The noise alone then "
-            "decides what is learnt: at demo sizes the rows are not language."
-        ),
-    )
     keywords: bool = Field(
         default=False,
         description=(
             "true: conditions carry the keywords of a record's public topic, as in ctcl, and rows "
             "follow the released histogram of topics. The ablation between the two methods."
-        ),
-    )
-    label_shares: Literal["equal", "released"] = Field(
-        default="equal",
-        description=(
-            "Labels of the rows without keywords. equal: as many rows of each. released: in the "
-            "shares of the released histogram of topics, whose cost the corpus then carries."
         ),
     )
 

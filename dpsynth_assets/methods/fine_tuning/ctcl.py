@@ -1,8 +1,4 @@
-"""CTCL: a lightweight conditional generator and a histogram of universal topics."""
-
-from typing import Any
-
-import numpy as np
+"""CTCL, which fine-tunes a generator by topics and labels, and what it builds on, by labels."""
 
 from dpsynth_assets.methods.candidates import (
     FINE_TUNED,
@@ -13,12 +9,12 @@ from dpsynth_assets.methods.candidates import (
     Choice,
     DeclaredFacts,
 )
-from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
-from dpsynth_assets.methods.fine_tuning.config import CtclConfig, generator_settings
+from dpsynth_assets.methods.fine_tuning.config import (
+    CtclConfig,
+    DpFineTuningConfig,
+    generator_settings,
+)
 from dpsynth_assets.methods.fine_tuning.generation import STEPS, GeneratorMethod
-from dpsynth_assets.methods.fine_tuning.generators import required
-from dpsynth_assets.methods.fine_tuning.writing import released_cells
-from dpsynth_assets.methods.inputs import PublicInputs
 
 TOPIC_NOISE = Choice(
     place=("topic_histogram", "noise_std"),
@@ -49,25 +45,30 @@ class Ctcl(GeneratorMethod[CtclConfig]):
         defaults=generator_settings, candidates=_of_language_model, splits=(STEPS, TOPIC_NOISE)
     )
 
-    @property
-    def public_inputs(self) -> frozenset[str]:
-        """Generator and topics, and public text on which the loss that is reported is measured."""
-        return frozenset({"conditional_generator", "topic_model", "text_embedder", "public_corpus"})
 
-    @property
-    def follows_topics(self) -> bool:
-        """Rows follow the released histogram."""
-        return True
+class DpFineTuning(GeneratorMethod[DpFineTuningConfig]):
+    """Yue et al. 2023, on an encoder-decoder or a decoder-only model, whole or by LoRA."""
+
+    name = "dp_fine_tuning"
+    title = "DP fine-tuning (Yue et al. 2023)"
+    paper = (
+        "Yue et al. 2023, Synthetic text generation with differential privacy: a simple and "
+        "practical recipe"
+    )
+    arxiv = "2210.14348"
+    config_type = DpFineTuningConfig
+    advice = Advice(
+        defaults=generator_settings,
+        unadvised="is ctcl without topics; on Yelp ctcl was better (docs/benchmarks.md)",
+        splits=(STEPS,),
+    )
 
     @property
     def has_keywords(self) -> bool:
-        """The ten keywords of the record's topic."""
-        return True
+        """Whether the settings ask for keywords."""
+        return self.config.keywords
 
-    def starts_from(self, public: PublicInputs) -> Any:
-        """The public conditional generator."""
-        return required(public.conditional_generator, "conditional_generator")
-
-    def cells(self, public: PublicInputs, known: Conditioning, rows: int) -> np.ndarray:
-        """Label and topic in the proportions of the released histogram."""
-        return released_cells(public, known, rows)
+    @property
+    def decoder_only(self) -> bool:
+        """Whether the base's language model is trained instead of its generator."""
+        return self.config.architecture == "decoder_only"

@@ -11,14 +11,13 @@ from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.methods.base import refused
 from dpsynth_assets.methods.candidates import Advice
 from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, DownstreamConfig
-from dpsynth_assets.methods.fine_tuning.generators import public_texts, trainable
+from dpsynth_assets.methods.fine_tuning.generators import public_texts, trainable, training_room
 from dpsynth_assets.methods.fine_tuning.private_training import (
     TrainingMethod,
     TrainingStart,
     refuse_without_rate,
+    training_examples,
 )
-from dpsynth_assets.methods.fine_tuning.room import training_room
-from dpsynth_assets.methods.fine_tuning.split_training import training_examples
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,
@@ -66,7 +65,7 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
         """Finds the least noise at which all steps cost at most `target_epsilon`."""
         refusal = self._refusal()
         if refusal is not None:
-            return refused(self, refusal, self.config.model_dump(mode="json"))
+            return refused(self, refusal, self.config.stated())
         return super().plan(target_epsilon)
 
     def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
@@ -203,7 +202,7 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
 
 @dataclass(frozen=True)
 class NextWordInputs:
-    """The causal model and its examples, in any process; see `split_training.TrainingInputs`.
+    """The causal model and its examples, in any process; see `private_training.TrainingInputs`.
 
     Attributes:
         config: Settings of the method, `task: next_word`.

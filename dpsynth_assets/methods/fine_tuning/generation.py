@@ -1,8 +1,7 @@
 """Methods that fine-tune a generator: one paid stage, then any number of free rows."""
 
-from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -18,29 +17,36 @@ from dpsynth_assets.methods.fine_tuning.conditions import (
     conditioning,
     generator_prompts,
 )
-from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
-from dpsynth_assets.methods.fine_tuning.generator_inputs import GeneratorInputs, generator_of
+from dpsynth_assets.methods.fine_tuning.config import (
+    ROWS_PER_FORWARD,
+    GeneratorConfig,
+    adapted_layers,
+)
 from dpsynth_assets.methods.fine_tuning.generators import (
+    GeneratorInputs,
+    bytes_beside_weights,
+    generator_of,
     public_pairs,
     public_texts,
+    required,
+    stored_shapes,
     take_trained,
+    training_room,
     trial_pairs,
 )
 from dpsynth_assets.methods.fine_tuning.private_training import (
     TrainingMethod,
     refuse_without_rate,
+    training_examples,
 )
-from dpsynth_assets.methods.fine_tuning.room import (
-    bytes_beside_weights,
-    stored_shapes,
-    training_room,
-)
-from dpsynth_assets.methods.fine_tuning.serving import open_writer
-from dpsynth_assets.methods.fine_tuning.split_training import training_examples
 from dpsynth_assets.methods.fine_tuning.writing import (
     NO_TOPIC,
     TOPICS_DRAWN,
+    DocumentWriter,
     GeneratorRows,
+    equal_cells,
+    open_writer,
+    released_cells,
     write_rows,
 )
 from dpsynth_assets.methods.inputs import (
@@ -83,40 +89,51 @@ _PACKED_STEP = 0.01
 class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     """DP-Adam on (condition, document) pairs, then sampling from what came out."""
 
-    @property
-    @abstractmethod
-    def public_inputs(self) -> frozenset[str]:
-        """Artifacts of the public base that training and writing read."""
+    def settings(self) -> dict[str, Any]:
+        """Says beside which layers adapters are trained, where not beside all."""
+        modules = None if self.config.lora_rank is None else adapted_layers(self.terms)
+        named = {} if modules is None else {"lora_modules": list(modules)}
+        return super().settings() | named
 
     @property
-    @abstractmethod
     def has_keywords(self) -> bool:
-        """Whether conditions carry the keywords of a record's topic."""
-
-    @abstractmethod
-    def starts_from(self, public: PublicInputs) -> Any:
-        """The loaded public model whose weights training starts from; only its name is used."""
-
-    @abstractmethod
-    def cells(self, public: PublicInputs, known: Conditioning, rows: int) -> np.ndarray:
-        """Label and topic of each row to be written: int64 (rows, 2)."""
-
-    @property
-    def pretrained(self) -> bool:
-        """Whether training starts from the public weights, or from random ones of their shape."""
+        """Whether conditions carry the keywords of a record's topic; rows then follow topics."""
         return True
 
     @property
-    def fine_tunes_language_model(self) -> bool:
-        """Whether the base's generator is its language model."""
-        declared = self.terms.generator
-        whole = self.config.prompt_tokens is None  # Other prompts lack the virtual tokens.
-        return whole and declared is not None and declared.kind == "language_model"
+    def decoder_only(self) -> bool:
+        """Whether the base's language model is trained instead of its generator."""
+        return False
 
     @property
-    @abstractmethod
-    def follows_topics(self) -> bool:
-        """Whether rows follow the released topic histogram."""
+    def public_inputs(self) -> frozenset[str]:
+        """The model, topics for keywords, and public text for the loss that is reported."""
+        model = "public_language_model" if self.decoder_only else "conditional_generator"
+        topics = {"topic_model", "text_embedder"} if self.has_keywords else set()
+        return frozenset({"public_corpus", model, *topics})
+
+    def starts_from(self, public: PublicInputs) -> Any:
+        """The loaded public model whose weights training starts from; only its name is used."""
+        if self.decoder_only:
+            return required(public.language_model, "public_language_model")
+        return required(public.conditional_generator, "conditional_generator")
+
+    def cells(self, public: PublicInputs, known: Conditioning, rows: int) -> np.ndarray:
+        """Label and topic of each row to be written: int64 (rows, 2).
+
+        In the proportions of the released histogram, or labels equally often.
+        """
+        if not self.has_keywords:
+            return equal_cells(known, rows)
+        return released_cells(public, known, rows)
+
+    @property
+    def fine_tunes_language_model(self) -> bool:
+        """Whether a decoder is trained, or the base's generator is its language model."""
+        if self.config.prompt_tokens is not None:
+            return False  # Other prompts lack the virtual tokens.
+        declared = self.terms.generator
+        return self.decoder_only or (declared is not None and declared.kind == "language_model")
 
     @property
     def form(self) -> TextForm:
@@ -138,7 +155,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             runs=(*served, self.terms.engine, *(() if judge is None else judge.models_run())),
             rows=config.rows,
             row_tokens=config.max_document_tokens,
-            follows_topics=self.follows_topics,
+            follows_topics=self.has_keywords,
             work=self.rows_work,
             write=self.write,
         )
@@ -165,7 +182,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         """Counts the rows that the engine or the packed decoder writes."""
         del plan
         config = self.config
-        longest, together = config.max_document_tokens, config.rows_per_forward
+        longest, together = config.max_document_tokens, ROWS_PER_FORWARD
 
         def write(texts: float) -> Work:
             if not self.fine_tunes_language_model:
@@ -257,14 +274,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         known = self._conditioning(public)
         cells = self.cells(public, known, rows)
         kept = RowFilter.of(config.rejection, self.terms, public, self.form)
-        with open_writer(
-            public.released[FINETUNED_GENERATOR].folder,
-            self.terms.engine,
-            device=self.starts_from(public).device,
-            batch_rows=config.rows_per_forward,
-            templates=self.templates,
-            form=self.form,
-        ) as (writer, engine):
+        with self._opened(public) as (writer, engine):
             if engine != kind:
                 progress(0.0, f"written by {engine}: {kind} cannot serve this model")
             corpus = write_rows(
@@ -281,14 +291,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         from transformers import AutoTokenizer
 
         folder, known = public.released[FINETUNED_GENERATOR].folder, self._conditioning(public)
-        with open_writer(
-            folder,
-            self.terms.engine,
-            device=self.starts_from(public).device,
-            batch_rows=self.config.rows_per_forward,
-            templates=self.templates,
-            form=self.form,
-        ) as (writer, engine):
+        with self._opened(public) as (writer, engine):
             tokenizer = AutoTokenizer.from_pretrained(folder)
             yield GeneratorRows(
                 writer=writer,
@@ -299,6 +302,16 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
                 engine=engine,
                 count=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
             )
+
+    def _opened(self, public: PublicInputs) -> AbstractContextManager[tuple[DocumentWriter, str]]:
+        return open_writer(
+            public.released[FINETUNED_GENERATOR].folder,
+            self.terms.engine,
+            device=self.starts_from(public).device,
+            batch_rows=ROWS_PER_FORWARD,
+            templates=self.templates,
+            form=self.form,
+        )
 
     def prompts(self, folder: Path) -> dict[str, str]:
         """Text that a row of each label is written after, where no topic is asked for.
@@ -330,8 +343,8 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         return GeneratorInputs(
             source=start.source,
             device=start.device,
-            pretrained=self.pretrained,
             config=self.config,
+            modules=adapted_layers(self.terms),
             known=self._conditioning(public),
         )
 

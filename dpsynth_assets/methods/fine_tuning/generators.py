@@ -1,14 +1,24 @@
-"""The generator that is fine-tuned: a private copy of public weights, and its examples."""
+"""The generator that is fine-tuned: a private copy of public weights, its examples, its disk."""
 
+import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.fine_tuning.conditions import Conditioning, TrainingPairs
-from dpsynth_assets.methods.fine_tuning.config import PrivateTrainingConfig
-from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.shared_models import local_copy
+from dpsynth_assets.methods.fine_tuning.conditions import (
+    Conditioning,
+    TrainingPairs,
+    training_pairs,
+)
+from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig, PrivateTrainingConfig
+from dpsynth_assets.methods.fine_tuning.private_training import TrainingStart
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.models.conditional_generator import (
     ConditionalGenerator,
     load_conditional_generator,
@@ -27,6 +37,50 @@ from dpsynth_assets.models.prompt_templates import PromptTemplates
 
 if TYPE_CHECKING:
     import torch
+
+_BYTES = 4
+"""Of a weight: training is in float32."""
+_TENSORS = 3
+"""Kept of each trained weight: itself and the two moments of Adam."""
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+
+
+def training_room(
+    shapes: Sequence[tuple[int, ...]], lora_rank: int | None, prompt_tokens: int | None = None
+) -> Room:
+    """Bounds the released weights, adapters folded in, and the state that a checkpoint keeps.
+
+    Args:
+        shapes: Shape of every weight.
+        lora_rank: Rank of the adapters, here counted for every matrix; None trains all weights.
+        prompt_tokens: Virtual tokens that are trained instead; None: none are.
+    """
+    weights = sum(math.prod(shape) for shape in shapes)
+    trained = weights
+    if prompt_tokens is not None:
+        table = max((shape for shape in shapes if len(shape) == 2), key=math.prod)
+        released = _BYTES * (weights + math.prod(table))  # The output layer has a table of its own.
+        return Room(release=released, kept=_TENSORS * _BYTES * prompt_tokens * table[1])
+    if lora_rank is not None:
+        trained = sum(lora_rank * sum(shape) for shape in shapes if len(shape) == 2)
+    return Room(release=_BYTES * weights, kept=_TENSORS * _BYTES * trained)
+
+
+def stored_shapes(folder: Path) -> list[tuple[int, ...]]:
+    """Reads the shapes of all weights in a folder from the heads of its safetensors files."""
+    shapes = []
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            head = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        shapes += [tuple(entry["shape"]) for name, entry in head.items() if name != "__metadata__"]
+    return shapes
+
+
+def bytes_beside_weights(folder: Path) -> int:
+    """Counts what else a model's folder holds, such as its vocabulary: it is released, too."""
+    others = (file for file in folder.glob("*") if file.suffix not in _WEIGHTS)
+    return sum(file.stat().st_size for file in others if file.is_file())
+
 
 PUBLIC_EXAMPLES = 128
 """Public documents on which the loss that is reported is measured."""
@@ -58,7 +112,6 @@ def fresh_generator(
     source: str,
     device: str,
     *,
-    pretrained: bool = True,
     templates: PromptTemplates | None = None,
     prompt_tokens: int | None = None,
 ) -> ConditionalGenerator:
@@ -67,7 +120,6 @@ def fresh_generator(
     Args:
         source: Folder or hub id.
         device: Torch device.
-        pretrained: False draws random weights of the same shape instead, from a public seed.
         templates: Prompts of a language model; None: aspect lines.
         prompt_tokens: Virtual tokens before every condition; None: there are none.
 
@@ -88,28 +140,28 @@ def fresh_generator(
             )
         prefix = virtual_tokens(generator.tokenizer, prompt_tokens)
         generator = replace(generator, prefix=prefix)
-    if not pretrained:
-        _draw_weights(generator)
     return generator
 
 
-def trainable_generator(generator: ConditionalGenerator, config: PrivateTrainingConfig) -> Any:
+def trainable_generator(
+    generator: ConditionalGenerator,
+    config: PrivateTrainingConfig,
+    modules: Sequence[str] | None,
+) -> Any:
     """Adds virtual tokens where the generator has some, else what `trainable` opens."""
     if not generator.prefix:
-        return trainable(generator.model, config)
+        return trainable(generator.model, config, modules)
     integers = config.frozen_products == "int8"
     return add_virtual_tokens(generator.model, generator.prefix, integers=integers)
 
 
-def trainable(model: Any, config: PrivateTrainingConfig) -> Any:
-    """Opens all weights for training, or adds adapters and opens those.
-
-    Raises:
-        ValueError: If the model has no layers of the declared names.
-    """
+def trainable(
+    model: Any, config: PrivateTrainingConfig, modules: Sequence[str] | None = None
+) -> Any:
+    """Opens all weights for training, or adds adapters beside modules and opens those."""
     if config.lora_rank is None:
         return model.requires_grad_(True)
-    adapted = add_adapters(model, config.lora_rank, modules=config.lora_modules)
+    adapted = add_adapters(model, config.lora_rank, modules=modules)
     if config.frozen_products == "int8":
         multiply_in_integers(adapted)
     return adapted
@@ -168,17 +220,6 @@ def trial_pairs(conditioning: Conditioning, max_document_tokens: int) -> Trainin
     )
 
 
-def _draw_weights(generator: ConditionalGenerator) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
-    kind = AutoModelForSeq2SeqLM if generator.has_encoder else AutoModelForCausalLM
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = kind.from_config(generator.config, dtype=torch.float32)
-    generator.__dict__["model"] = model.to(generator.device).eval().requires_grad_(False)
-
-
 def required(model: Any, name: str) -> Any:
     """Returns a loaded public model.
 
@@ -190,3 +231,52 @@ def required(model: Any, name: str) -> Any:
             f"Expected the public model {name}, got none. Materialise it in the public base."
         )
     return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorInputs:
+    """Public weights and settings, without an open model; see `private_training.TrainingInputs`.
+
+    Attributes:
+        source: Folder or hub id of the public weights.
+        device: Torch device.
+        config: Settings of the method.
+        modules: Layers beside which adapters are trained; None: all linear ones but the output.
+        known: How conditions are written.
+    """
+
+    source: str
+    device: str
+    config: GeneratorConfig = field(repr=False)
+    modules: tuple[str, ...] | None
+    known: Conditioning = field(repr=False)
+
+    def open(self) -> TrainingStart:
+        """Opens a private copy of the weights, which training may change."""
+        generator = fresh_generator(
+            local_copy(self.source),
+            self.device,
+            templates=self.known.templates,
+            prompt_tokens=self.config.prompt_tokens,
+        )
+        return TrainingStart(
+            model=trainable_generator(generator, self.config, self.modules),
+            loss=PairLoss(generator),
+            name=generator.name,
+        )
+
+    def examples(self, start: TrainingStart, private: PrivateInputs) -> list[TokenExample]:
+        """Pairs of the records, as token ids; records without text or label are left out."""
+        return self.encoded(start, training_pairs(private, self.known))
+
+    def encoded(self, start: TrainingStart, pairs: TrainingPairs) -> list[TokenExample]:
+        """Pairs as token ids."""
+        return encode_pairs(generator_of(start), pairs, self.config.max_document_tokens)
+
+
+def generator_of(start: TrainingStart) -> ConditionalGenerator:
+    """The generator whose model a start trains."""
+    loss = start.loss
+    if not isinstance(loss, PairLoss):
+        raise TypeError(f"Expected a start of GeneratorInputs.open, got {type(loss).__name__}.")
+    return loss.generator

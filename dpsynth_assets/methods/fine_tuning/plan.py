@@ -137,30 +137,17 @@ class DeclaredTraining:
                 "number is public, or give sampling_probability, a constant that does not come "
                 "from the records."
             )
-        adapters = self._refusal_of_adapters()
-        if adapters is not None:
-            return adapters
-        if target_epsilon <= 0:
-            return (
-                f"Expected target_epsilon > 0 for {name}, got {rounded_up(target_epsilon)}. Give "
-                "it a share."
-            )
-        return None
-
-    def _refusal_of_adapters(self) -> str | None:
-        """Says why frozen layers cannot be what the settings ask for; None if they can."""
-        config = self.config
-        if config.lora_rank is None and config.lora_modules is not None:
-            return (
-                f"Expected lora_rank beside lora_modules: {config.lora_modules}, got none. Give a "
-                "rank, or set lora_modules: null."
-            )
-        integers = config.freezes_weights and config.frozen_products == "int8"
-        if integers and not config.exact_sums:
+        integers = self.config.freezes_weights and self.config.frozen_products == "int8"
+        if integers and not self.config.exact_sums:
             return (
                 "Expected exact_sums: true with frozen_products: int8, got false: a rounded number "
                 "jumps, so that records in one pass would move one another. Set exact_sums: true, "
                 "or frozen_products: float32."
+            )
+        if target_epsilon <= 0:
+            return (
+                f"Expected target_epsilon > 0 for {name}, got {rounded_up(target_epsilon)}. Give "
+                "it a share."
             )
         return None
 

@@ -1,14 +1,38 @@
-"""Methods that train a model by DP-SGD in one paid stage, and one run of such a training."""
+"""Methods that train a model by DP-SGD in one paid stage, and one run of such a training.
 
-from collections.abc import Callable, Sequence
+Where records lie in parts, each step of DP-Adam is one count over the parts. The driver gives the
+trained weights of the step; every worker tosses the coins of its part's records, clips and adds up
+those that were drawn, and returns whole numbers (`privacy.split_batches`); the driver adds them up,
+adds noise once, and steps the optimizer.
+
+- *The sample* of a part is drawn by whoever works on it, anew in every step and after a restart. It
+  is stored nowhere: the union over parts is the Poisson sample of the whole.
+- *Weights* of a step travel as a file of the sensitive store, for as long as the step lasts. They
+  follow from noisy gradients that were paid for, and are nobody's to see before the stage is
+  committed. The public model is opened once a process and kept (`workers.kept`).
+- *Sums* have no noise yet: they are private, and travel as files of that store, too.
+- Only sums that are exact can be split (`exact_sums: true`): another grouping of records would show
+  in the last bits of float32 sums, and the number of records that may share a pass is one of the
+  whole sample. No batch is cut to a size, which would need the whole sample, too.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
 
 from dpsynth_assets.methods.base import Method, planned, refused
-from dpsynth_assets.methods.fine_tuning.config import PrivateTrainingConfig
+from dpsynth_assets.methods.fine_tuning.config import (
+    WARMUP_SHARE,
+    WEIGHT_DECAY,
+    PrivateTrainingConfig,
+)
 from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining, PlannedTraining
-from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback
+from dpsynth_assets.methods.inputs import Checkpoint, PartedRecords, PrivateInputs, ProgressCallback
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.stages import MethodPlan, Stage
 from dpsynth_assets.methods.text_form import SCHEMA, TextForm
@@ -16,8 +40,8 @@ from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import (
     MINIMUM_EXAMPLES,
     ExampleLoss,
-    FineTuningFacts,
     FineTuningSettings,
+    PartGradients,
     SplitExamples,
     fine_tune_privately,
     kept_learning_rate,
@@ -26,10 +50,11 @@ from dpsynth_assets.models.fine_tuning import (
     refuse_untrainable,
 )
 from dpsynth_assets.privacy.cpu_threads import LARGE
-from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.guarantees import GRADIENTS
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.split_batches import SampledSum
+from dpsynth_assets.workers import forget, kept
 
 TrainingConfigT = TypeVar("TrainingConfigT", bound=PrivateTrainingConfig)
 
@@ -94,7 +119,7 @@ class TrainingMethod(Method[TrainingConfigT]):
 
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds the least noise at which all steps cost at most `target_epsilon`."""
-        parameters = self.config.model_dump(mode="json")
+        parameters = self.settings()
         refusal = self.declared.refusal(self.name, target_epsilon)
         if refusal is not None:
             return refused(self, refusal, parameters)
@@ -110,6 +135,10 @@ class TrainingMethod(Method[TrainingConfigT]):
             rows_estimate=None if writing is None else writing.rows,
             rests_on={stage.name: {GRADIENTS: training.passes}},
         )
+
+    def settings(self) -> dict[str, Any]:
+        """Writes the settings as the ledger keeps them."""
+        return self.config.stated()
 
     def training_work(self, parameters: float, text_tokens: float, sizes: PublicSizes) -> Work:
         """Counts the steps' passes: forward, and backward to the inputs and to what is trained."""
@@ -170,9 +199,71 @@ class TrainingMethod(Method[TrainingConfigT]):
         planned = stage.mechanism
         if not isinstance(planned, PlannedTraining):
             raise TypeError(f"Expected a planned training of {stage.name}, got none. Plan first.")
-        run = _Run(planned=planned, config=self.config, start=start)
-        facts = run.train(private_examples, checkpoint, progress)
-        return Release(value=facts, cost=Cost(guarantee=self.guarantee, event=planned.event()))
+        mechanism = planned.open()
+        rate = self._learning_rate(planned, start, checkpoint, progress)
+        settings = training_settings(self.config, rate)
+        facts = fine_tune_privately(
+            start.model,
+            private_examples,
+            start.loss,
+            mechanism,
+            settings,
+            checkpoint=checkpoint,
+            public_evaluation=_public_loss(start, settings.micro_batch),
+            progress=progress,
+            epsilon_so_far=cache(planned.epsilon_of_first),
+        )
+        told = {
+            "steps": facts.steps,
+            "trained_parameters": facts.parameters,
+            "noise_multiplier": mechanism.noise_multiplier,
+            "sampling_probability": mechanism.sampling_probability,
+            "expected_batch_size": mechanism.expected_batch_size,
+            "clip_bound": mechanism.l2_bound,
+            "learning_rate": rate,
+            "start": start.name,
+            "public_losses": [[step, round(loss, 4)] for step, loss in facts.public_losses],
+        }
+        return Release(value=told, cost=Cost(guarantee=self.guarantee, event=planned.event()))
+
+    def _learning_rate(
+        self,
+        planned: PlannedTraining,
+        start: TrainingStart,
+        checkpoint: Checkpoint,
+        progress: ProgressCallback,
+    ) -> float:
+        """Takes the declared rate; else the one this run began with; else that of a rehearsal.
+
+        A rehearsal tries short runs on public text under the planned noise. It draws noise, so that
+        two may choose differently: a killed run goes on with what its checkpoint says. What a
+        rehearsal found is remembered besides, for runs killed before, by all that it depends on:
+        nothing that a resumed run may set otherwise.
+        """
+        if self.config.learning_rate is not None:
+            return self.config.learning_rate
+        if (kept := kept_learning_rate(checkpoint)) is not None:
+            return kept
+        refuse_without_rate(self.config, len(start.public_examples))
+
+        def rehearse() -> float:
+            return public_learning_rate(
+                start.model,
+                start.public_examples,
+                start.loss,
+                planned.mechanism,
+                training_settings(self.config, 1.0),
+                candidates=CANDIDATE_RATES,
+                steps=min(self.config.steps, 50),
+                progress=lambda _, message: progress(0.0, message),
+            )
+
+        key = {
+            "rehearsal": {k: v for k, v in self.settings().items() if k not in FREE_SETTINGS},
+            "noise_multiplier": planned.mechanism.noise_multiplier,
+            "start": start.name,
+        }
+        return float(remembered(key, rehearse))
 
 
 def refuse_without_rate(config: PrivateTrainingConfig, public_examples: int) -> None:
@@ -188,103 +279,101 @@ def refuse_without_rate(config: PrivateTrainingConfig, public_examples: int) -> 
         )
 
 
+def training_settings(config: PrivateTrainingConfig, learning_rate: float) -> FineTuningSettings:
+    """What the optimizer is told, at this peak rate."""
+    return FineTuningSettings(
+        learning_rate=learning_rate,
+        warmup_steps=round(WARMUP_SHARE * config.steps),
+        weight_decay=WEIGHT_DECAY,
+        micro_batch=config.micro_batch_records,
+        products=Products.FLOAT64 if config.exact_sums else Products.NATIVE,
+        checkpoint_seconds=60.0 * config.checkpoint_minutes,
+    )
+
+
+def _public_loss(start: TrainingStart, size: int) -> Callable[[Any], float] | None:
+    """Mean loss of a model on some public examples; None without any."""
+    examples = start.public_examples
+    if not len(examples):
+        return None
+    chosen = examples[:: max(1, len(examples) // REPORTED_EXAMPLES)][:REPORTED_EXAMPLES]
+    return lambda model: mean_loss(model, chosen, start.loss, size)
+
+
+_START, _GRADIENTS = "start of a training", "gradients of a training"
+
+
+class TrainingInputs(Protocol):
+    """What a training starts from and what it makes of a record, in any process: public values."""
+
+    def open(self) -> TrainingStart:
+        """Opens the public weights."""
+
+    def examples(self, start: TrainingStart, private: PrivateInputs) -> Sequence[Any]:
+        """Turns records into what `start.loss` takes, each by itself; some may be left out."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Run:
-    """One run of a planned training."""
+class StepOfPart:
+    """One step's clipped sum over a sample of some records, for `PartedRecords.summed`.
 
-    planned: PlannedTraining
-    config: PrivateTrainingConfig
-    start: TrainingStart
+    Attributes:
+        run: Name of the training's run, for which a process keeps the model open.
+        inputs: What the training starts from.
+        settings: Arithmetic and threads.
+        sampled: What is drawn, and the clip bound.
+    """
 
-    def train(
-        self,
-        private_examples: Sequence[Any] | SplitExamples,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> dict[str, Any]:
-        """Trains the model in place; returns public facts."""
-        mechanism = self.planned.open()
-        settings = self._settings(self._learning_rate(checkpoint, progress))
-        facts = fine_tune_privately(
-            self.start.model,
-            private_examples,
-            self.start.loss,
-            mechanism,
-            settings,
-            checkpoint=checkpoint,
-            public_evaluation=self._public_loss(),
-            progress=progress,
-            epsilon_so_far=cache(self.planned.epsilon_of_first),
+    run: str
+    inputs: TrainingInputs
+    settings: FineTuningSettings
+    sampled: SampledSum
+
+    def __call__(self, private: PrivateInputs) -> np.ndarray:
+        """Draws, clips and adds up; see `SampledSum.counted`. Private."""
+        start = kept(_START, self.run, self.inputs.open)
+        gradients = kept(
+            _GRADIENTS, self.run, lambda: PartGradients(start.model, start.loss, self.settings)
         )
-        return self._facts(mechanism, settings, facts)
+        gradients.take(private.state)
+        drawn = self.sampled.drawn(private.records.height)
+        examples = self.inputs.examples(start, private.rows(drawn)) if len(drawn) else ()
+        return gradients.counted(examples, self.sampled)
 
-    def _learning_rate(self, checkpoint: Checkpoint, progress: ProgressCallback) -> float:
-        """Takes the declared rate; else the one this run began with; else that of a rehearsal.
 
-        A rehearsal draws noise, so that two may choose differently: a killed run goes on with what
-        its checkpoint says. What a rehearsal found is remembered besides, for runs killed before.
-        """
-        if self.config.learning_rate is not None:
-            return self.config.learning_rate
-        kept = kept_learning_rate(checkpoint)
-        if kept is not None:
-            return kept
-        refuse_without_rate(self.config, len(self.start.public_examples))
-        return float(remembered(self._rehearsal_key(), lambda: self._rehearse(progress)))
+@contextmanager
+def training_examples(
+    private: PrivateInputs, inputs: TrainingInputs, start: TrainingStart
+) -> Iterator[Sequence[Any] | SplitExamples]:
+    """The private examples of a training, wherever the records lie, until the block ends.
 
-    def _rehearse(self, progress: ProgressCallback) -> float:
-        """Finds the best rate of some short runs on public text, under the planned noise."""
-        return public_learning_rate(
-            self.start.model,
-            self.start.public_examples,
-            self.start.loss,
-            self.planned.mechanism,
-            self._settings(1.0),
-            candidates=CANDIDATE_RATES,
-            steps=min(self.config.steps, 50),
-            progress=lambda _, message: progress(0.0, message),
-        )
+    Args:
+        private: All records, or their parts.
+        inputs: What the training starts from.
+        start: What `inputs` opened, which is trained in place. A worker that is this very process
+            takes it instead of opening another.
+    """
+    if private.parts is None:
+        yield inputs.examples(start, private)
+        return
+    run = secrets.token_hex(8)
+    kept(_START, run, lambda: start)
+    try:
+        yield _split(private.parts, inputs, run, gpus=_gpus(start.model))
+    finally:
+        forget()
 
-    def _rehearsal_key(self) -> dict[str, Any]:
-        """Lists what a rehearsal depends on: nothing a resumed run may set otherwise."""
-        settings = self.config.model_dump(mode="json")
-        return {
-            "rehearsal": {k: v for k, v in settings.items() if k not in FREE_SETTINGS},
-            "noise_multiplier": self.planned.mechanism.noise_multiplier,
-            "start": self.start.name,
-        }
 
-    def _settings(self, learning_rate: float) -> FineTuningSettings:
-        config = self.config
-        return FineTuningSettings(
-            learning_rate=learning_rate,
-            warmup_steps=round(config.warmup_share * config.steps),
-            weight_decay=config.weight_decay,
-            micro_batch=config.micro_batch_records,
-            products=Products.FLOAT64 if config.exact_sums else Products.NATIVE,
-            checkpoint_seconds=60.0 * config.checkpoint_minutes,
-        )
+def _split(parts: PartedRecords, inputs: TrainingInputs, run: str, *, gpus: float) -> SplitExamples:
+    def summed(
+        settings: FineTuningSettings, sampled: SampledSum, weights: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        step = StepOfPart(run=run, inputs=inputs, settings=settings, sampled=sampled)
+        return parts.summed(step, weights, gpus=gpus)
 
-    def _public_loss(self) -> Callable[[Any], float] | None:
-        examples = self.start.public_examples
-        if not len(examples):
-            return None
-        every = max(1, len(examples) // REPORTED_EXAMPLES)
-        chosen = examples[::every][:REPORTED_EXAMPLES]
-        size = self.config.micro_batch_records
-        return lambda model: mean_loss(model, chosen, self.start.loss, size)
+    return SplitExamples(summed)
 
-    def _facts(
-        self, mechanism: DpSgdMechanism, settings: FineTuningSettings, facts: FineTuningFacts
-    ) -> dict[str, Any]:
-        return {
-            "steps": facts.steps,
-            "trained_parameters": facts.parameters,
-            "noise_multiplier": mechanism.noise_multiplier,
-            "sampling_probability": mechanism.sampling_probability,
-            "expected_batch_size": mechanism.expected_batch_size,
-            "clip_bound": mechanism.l2_bound,
-            "learning_rate": settings.learning_rate,
-            "start": self.start.name,
-            "public_losses": [[step, round(loss, 4)] for step, loss in facts.public_losses],
-        }
+
+def _gpus(model: Any) -> float:
+    """A worker needs a GPU where the driver's model is on one: both have to round alike."""
+    return 0.0 if next(model.parameters()).device.type == "cpu" else 1.0

@@ -10,6 +10,7 @@ import numpy as np
 from dpsynth_assets.methods.base import Method, planned
 from dpsynth_assets.methods.candidates import Advice
 from dpsynth_assets.methods.capabilities import BuildsOn
+from dpsynth_assets.methods.cluster_histogram import label_indices
 from dpsynth_assets.methods.fine_tuning.config import ResampledConfig
 from dpsynth_assets.methods.fine_tuning.generators import required
 from dpsynth_assets.methods.fine_tuning.writing import released_histogram
@@ -57,7 +58,7 @@ class Resampled(Method[ResampledConfig]):
         return planned(
             self,
             {},
-            {**self.config.model_dump(mode="json"), "noise": noise},
+            {**self.config.stated(), "noise": noise},
             rows_estimate=self.config.rows,
         )
 
@@ -83,7 +84,8 @@ class Resampled(Method[ResampledConfig]):
         corpus = rows_behind(self.config.corpus, public)
         histogram = released_histogram(public, self.terms.labels)
         progress(0.0, f"topics of {corpus.height} rows")
-        labels, topics = self._labels(corpus), _topics(corpus, public)
+        labels = label_indices(corpus["label"].to_list(), self.terms.labels)
+        topics = _topics(corpus, public)
         declared = np.flatnonzero(labels >= 0)
         self._refuse_no_choice(rows, len(declared))
         cells = (labels * histogram.bins + topics)[declared]
@@ -104,11 +106,6 @@ class Resampled(Method[ResampledConfig]):
                 "distance_after": _distance(kept, shares),
             },
         )
-
-    def _labels(self, corpus: "pl.DataFrame") -> np.ndarray:
-        """Index of each row's label; -1 for one that is not declared."""
-        index = {label: place for place, label in enumerate(self.terms.labels)}
-        return np.array([index.get(label, -1) for label in corpus["label"].to_list()])
 
     def _refuse_no_choice(self, rows: int, available: int) -> None:
         """Refuses to keep all rows: whole, it would be the other corpus under another name."""

@@ -8,12 +8,15 @@ Letters: s contexts in a batch, k records in a context, b batches of a cell.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.candidates import BATCHES, NUMBER, Candidate, DeclaredFacts
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
+
+BatchT = TypeVar("BatchT", bound="Batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +62,29 @@ class PrivateBatch(Batch):
 
     contexts: tuple[tuple[str, ...], ...] = field(repr=False)
     keys: tuple[bytes, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Generic[BatchT]):
+    """Batches of one pass: `number`, index of the first, and the batches."""
+
+    number: int
+    start: int
+    batches: Sequence[BatchT]
+
+    @property
+    def own(self) -> slice:
+        """Its batches among those of the run."""
+        return slice(self.start, self.start + len(self.batches))
+
+
+def parts_of(batches: Sequence[BatchT], size: int) -> list[Part[BatchT]]:
+    """Cuts batches into parts of `size`; the last may be smaller."""
+    starts = range(0, len(batches), size)
+    return [
+        Part(number=number, start=start, batches=batches[start : start + size])
+        for number, start in enumerate(starts)
+    ]
 
 
 def batch_counts(
@@ -125,15 +151,6 @@ def label_batch_counts(
         for label, counts in enumerate(histogram.dp_counts)
     ]
     return _with_shares(cells, max_batches)
-
-
-def generating_batches(cells: Sequence[BatchCell]) -> list[Batch]:
-    """Lists the batches that generate, in the cells' order."""
-    owners = [cell for cell in cells for _ in range(cell.generating)]
-    return [
-        Batch(index=index, label=cell.label, cluster=cell.cluster)
-        for index, cell in enumerate(owners)
-    ]
 
 
 def first_batches(shares: Sequence[int]) -> list[int]:
@@ -204,3 +221,22 @@ def batch_candidates(
         )
 
     return candidates
+
+
+def suited(pretrained: Mapping[str, Any]) -> Callable[[CohortTerms], Mapping[str, Any]]:
+    """Defaults of a method by the language model of the cohort's base.
+
+    Args:
+        pretrained: Settings over a pretrained model, for whose vocabulary those of the fields,
+            which suit a small one, are not made.
+
+    Returns:
+        What `Advice.defaults` asks for: nothing where no dataset file declares the base.
+    """
+
+    def defaults(terms: CohortTerms) -> Mapping[str, Any]:
+        known = {} if terms.language_model is None else pretrained
+        # Nothing is charged for rounding where logits are computed in exact integers.
+        return {**known, **({"logit_slack": 0.0} if terms.decodes_exactly else {})}
+
+    return defaults

@@ -1,6 +1,7 @@
 """Settings of the private-prediction methods, as they stand in a dataset file."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -165,23 +166,19 @@ class UniformBatchesConfig(PrivatePredictionConfig):
     )
 
 
-PUBLIC_TOP_K = Field(
-    default=None,
-    ge=1,
-    le=1_000_000,
-    description=(
-        "Draws only among the so many likeliest tokens of the public prompt (tokens), as Amin et "
-        "al. 2024 at temperature 2.25 with 1024. Costs nothing. null: among all. With a declared "
-        "base the default is 100."
-    ),
-)
+class TopKConfig(PrivatePredictionConfig):
+    """Settings of the methods that average whole logits over a public support."""
 
-
-class MeanUniformConfig(UniformBatchesConfig):
-    """Amin et al. 2024 without public tokens: uniform batches within a label."""
-
-    method: Literal["mean_uniform"] = "mean_uniform"
-    public_top_k: int | None = PUBLIC_TOP_K
+    public_top_k: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Draws only among the so many likeliest tokens of the public prompt (tokens), as Amin "
+            "et al. 2024 at temperature 2.25 with 1024. Costs nothing. null: among all. With a "
+            "declared base the default is 100."
+        ),
+    )
 
     @property
     def support(self) -> int | None:
@@ -189,11 +186,16 @@ class MeanUniformConfig(UniformBatchesConfig):
         return self.public_top_k
 
 
-class MeanSvtConfig(UniformBatchesConfig):
+class MeanUniformConfig(TopKConfig, UniformBatchesConfig):
+    """Amin et al. 2024 without public tokens: uniform batches within a label."""
+
+    method: Literal["mean_uniform"] = "mean_uniform"
+
+
+class MeanSvtConfig(TopKConfig, UniformBatchesConfig):
     """Amin et al. 2024 whole: a token is private only where public text would not do."""
 
     method: Literal["mean_svt"] = "mean_svt"
-    public_top_k: int | None = PUBLIC_TOP_K
     svt_noise_scale: float = Field(
         default=0.2,
         gt=0,
@@ -233,11 +235,6 @@ class MeanSvtConfig(UniformBatchesConfig):
             "(tokens); fewer than elsewhere, since public tokens are free."
         ),
     )
-
-    @property
-    def support(self) -> int | None:
-        """The likeliest ones."""
-        return self.public_top_k
 
     @property
     def most_tokens(self) -> int:
@@ -283,16 +280,10 @@ class InvisibleInkConfig(UniformBatchesConfig):
         return self.top_k
 
 
-class MeanClusteredConfig(PrivatePredictionConfig):
+class MeanClusteredConfig(TopKConfig):
     """Amin et al. 2025 with mean aggregation: batches within label and public cluster."""
 
     method: Literal["mean_clustered"] = "mean_clustered"
-    public_top_k: int | None = PUBLIC_TOP_K
-
-    @property
-    def support(self) -> int | None:
-        """The likeliest ones."""
-        return self.public_top_k
 
 
 class MedianClusteredConfig(PrivatePredictionConfig):
@@ -313,6 +304,7 @@ class MedianClusteredConfig(PrivatePredictionConfig):
 class FewShotConfig(MethodConfig):
     """Tang et al. 2024: a few demonstrations, every token from a fresh sample of the records."""
 
+    constants: ClassVar[Mapping[str, Any]] = {"temperature": 1.0}  # Of extra documents.
     method: Literal["few_shot"] = "few_shot"
     subsets: int = Field(
         default=16,
@@ -384,9 +376,6 @@ class FewShotConfig(MethodConfig):
             "Documents that the language model writes after the demonstrations alone (documents "
             "of all labels together). They cost no privacy."
         ),
-    )
-    temperature: float = Field(
-        default=1.0, gt=0, le=10, description="Temperature of the extra documents (no unit)."
     )
     rejection: PaidRows = KEPT_IF_SAID
 

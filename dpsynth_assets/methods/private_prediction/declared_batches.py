@@ -1,6 +1,6 @@
-"""Batches as public facts decide them: how many there are, what they cost, who stands in which.
+"""Batches as public facts decide them: how many there are, and what they cost.
 
-Everything but `place` reads settings, declared facts and released numbers, and no record. So what
+All of it reads settings, declared facts and released numbers, and no record. So what
 may be wrong with the batches is known, and asked, before anything is charged.
 """
 
@@ -19,7 +19,6 @@ from dpsynth_assets.methods.cluster_histogram import (
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.batching import (
     BatchCell,
-    PrivateBatch,
     batch_counts,
     label_batch_counts,
     uniform_batch_counts,
@@ -29,7 +28,6 @@ from dpsynth_assets.methods.private_prediction.config import (
     UniformBatchesConfig,
 )
 from dpsynth_assets.methods.private_prediction.decoding import slack_refusal
-from dpsynth_assets.methods.private_prediction.placing import assign_records, fill_slots
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
@@ -240,36 +238,6 @@ class DeclaredBatches:
             self.slot_cells(public)
         else:
             self.hashed_cells(public)
-
-    def place(self, private: PrivateInputs, public: PublicInputs) -> list[PrivateBatch]:
-        """Puts each record, by itself, into its batch.
-
-        Raises:
-            UndeclaredPublicFactError: If the places of records are not declared public.
-            ValueError: If centres, histogram or embeddings are missing, or the histogram's labels
-                are not the declared ones.
-        """
-        labels, clusters = self.record_cells(public)(private)
-        config = self.config
-        if self.in_slots:
-            return fill_slots(
-                private.records,
-                labels,
-                clusters,
-                self.slot_cells(public),
-                expected_batch_size=config.expected_batch_size,
-                examples_per_context=config.examples_per_context,
-                max_batches=config.max_batches,
-            )
-        return assign_records(
-            private.records,
-            labels,
-            clusters,
-            self.hashed_cells(public),
-            expected_batch_size=config.expected_batch_size,
-            examples_per_context=config.examples_per_context,
-            salt=public.salt,
-        )
 
     def record_cells(self, public: PublicInputs) -> RecordCells:
         """What finds each record's label, and its cluster where batches follow clusters."""

@@ -1,16 +1,18 @@
 """A few demonstrations of each label, every token voted on by a fresh sample of its records.
 
 The baseline that private prediction is compared with: it protects whole distributions where
-softmax sampling protects one draw, and computes every prompt anew for every token. `few_shot_plan`
-sizes the noise, `few_shot_writer` writes the demonstrations.
+softmax sampling protects one draw, and computes every prompt anew for every token.
+`few_shot_writer` writes the demonstrations.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.files.disk_room import Room, bytes_of_texts
-from dpsynth_assets.methods.base import planned, refused
+from dpsynth_assets.methods.base import CohortTerms, planned, refused
 from dpsynth_assets.methods.candidates import Advice
 from dpsynth_assets.methods.capabilities import Attacks, DrawsTokens
 from dpsynth_assets.methods.inputs import (
@@ -19,12 +21,9 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
+from dpsynth_assets.methods.private_prediction.batching import suited
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.decoding import decoder_parameters, slack_refusal
-from dpsynth_assets.methods.private_prediction.few_shot_plan import (
-    input_refusal,
-    least_noise,
-)
 from dpsynth_assets.methods.private_prediction.few_shot_writer import (
     FewShotTask,
     few_shot_corpus,
@@ -34,7 +33,6 @@ from dpsynth_assets.methods.private_prediction.few_shot_writer import (
 from dpsynth_assets.methods.private_prediction.method import (
     PrivatePrediction,
     released,
-    suited,
 )
 from dpsynth_assets.methods.private_prediction.planted_keys import KeyTask, few_shot_fitted
 from dpsynth_assets.methods.private_prediction.preconditions import check_few_shot
@@ -50,15 +48,81 @@ from dpsynth_assets.methods.stages import (
 )
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
+from dpsynth_assets.privacy.monotone_search import smallest_multiplier
 from dpsynth_assets.privacy.noisy_probabilities import (
     NoisyProbabilities,
-    noisy_probabilities_event,
 )
 from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.renyi import (
+    ORDERS,
+    epsilon_at_order,
+    filter_order,
+    renyi_divergence,
+    zcdp_rho,
+)
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.reconstruction import KeysWritten
+
+_BELOW = 1.0 - 1e-9
+"""Keeps shares that sum to one from overspending by a rounding error."""
+
+
+def least_noise(
+    event: Callable[[float], PoissonGaussianEvent],
+    sampling_probability: float,
+    terms: CohortTerms,
+    target_epsilon: float,
+) -> float:
+    """Finds the smallest noise multiplier within the target, in two senses.
+
+    A sampled Gaussian's Rényi curve bends upwards, and the ledger's filter compares releases at
+    one order α that the cohort's budget fixes. There the steps must stay within α ρ, ρ what the
+    target is worth: then shares of ρ that sum to one fit the filter, where noise calibrated at
+    the release's own best order could exceed it hundreds of times. The release alone must also
+    read at most the target; its best order is below that of unsampled noise.
+
+    Args:
+        event: Prices all steps at a noise multiplier.
+        sampling_probability: q of every record in every step.
+        terms: The cohort's declared terms.
+        target_epsilon: ε > 0 that the steps may cost.
+    """
+    order = filter_order(terms.epsilon, terms.delta)
+    rho = zcdp_rho(target_epsilon, terms.delta) * _BELOW
+    highest = filter_order(target_epsilon, terms.delta)
+    orders = [each for each in ORDERS if each < highest] or ORDERS[:1]
+
+    def alone(multiplier: float) -> float:
+        return min(
+            epsilon_at_order(renyi_divergence(event(multiplier), each), each, terms.delta)
+            for each in orders
+        )
+
+    unsampled = math.sqrt(float(event(1.0).rho) / rho)
+    guess = max(unsampled * sampling_probability, min(unsampled, 0.5))
+    found = smallest_multiplier(lambda z: renyi_divergence(event(z), order), guess, order * rho)
+    if epsilon_of([event(found)], terms.delta, "zcdp") <= target_epsilon:
+        return found
+    return smallest_multiplier(alone, found, target_epsilon)
+
+
+def input_refusal(sampling_probability: float | None, target_epsilon: float) -> str | None:
+    """Refuses an undeclared number of records, and a method without a budget."""
+    if sampling_probability is None:
+        return (
+            "Expected a declared number of records, from which few_shot computes the sampling "
+            "probability, got none. Declare public_facts.records if the number is public, or use "
+            "another method."
+        )
+    if target_epsilon <= 0:
+        return (
+            f"Expected target_epsilon > 0 for few_shot, got {rounded_up(target_epsilon)}. Give "
+            "it a share."
+        )
+    return None
 
 
 class FewShot(PrivatePrediction[FewShotConfig]):
@@ -108,13 +172,14 @@ class FewShot(PrivatePrediction[FewShotConfig]):
 
         T = documents x greatest length steps of each label, all of them charged.
         """
-        chance, settings = self.sampling_probability, self.config.model_dump(mode="json")
+        chance, settings = self.sampling_probability, self.config.stated()
         refusal = slack_refusal(self.terms, self.config.logit_slack)
         refusal = refusal or input_refusal(chance, target_epsilon)
         if chance is None or refusal is not None:
             return refused(self, refusal or "", settings)
-        noise = least_noise(self._event, chance, self.terms, target_epsilon)
-        return self.plan_at_noise(noise)
+        return self.plan_at_noise(
+            least_noise(lambda z: self._mechanism(z).event(), chance, self.terms, target_epsilon)
+        )
 
     def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts prompts that every step reads anew, each with another sample of records."""
@@ -131,11 +196,12 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         Raises:
             ValueError: If no number of records is declared.
         """
-        mechanism, chance = self._mechanism(noise_multiplier), self._declared_chance()
+        mechanism = self._mechanism(noise_multiplier)
+        chance = mechanism.sampling_probability
         return planned(
             self,
             {CANDIDATE_CORPUS: mechanism},
-            self.config.model_dump(mode="json")
+            self.config.stated()
             | decoder_parameters(self.terms)
             | {
                 "sampling_probability": chance,
@@ -153,38 +219,21 @@ class FewShot(PrivatePrediction[FewShotConfig]):
             + self.config.extra_documents,
         )
 
-    def _event(self, noise_multiplier: float) -> PoissonGaussianEvent:
-        """Prices all steps, of each label in parallel."""
-        return noisy_probabilities_event(
-            sampling_probability=self._declared_chance(),
-            noise_multiplier=noise_multiplier,
-            steps=self._steps,
-            relation=self.terms.relation,
-            max_records_per_unit=self.terms.unit.max_records,
-        )
-
     def _mechanism(self, noise_multiplier: float) -> NoisyProbabilities:
+        chance = self.sampling_probability
+        if chance is None:
+            raise ValueError("Expected a declared number of records, got none.")
         return NoisyProbabilities(
             subsets=self.config.subsets,
             examples_per_subset=self.config.examples_per_subset,
-            sampling_probability=self._declared_chance(),
+            sampling_probability=chance,
             noise_multiplier=noise_multiplier,
-            steps=self._steps,
+            steps=self.config.documents_per_label * self.config.max_document_tokens,
             top_k=self.config.top_k,
             relation=self.terms.relation,
             max_records_per_unit=self.terms.unit.max_records,
             logit_slack=self.config.logit_slack,
         )
-
-    def _declared_chance(self) -> float:
-        chance = self.sampling_probability
-        if chance is None:
-            raise ValueError("Expected a declared number of records, got none.")
-        return chance
-
-    @property
-    def _steps(self) -> int:
-        return self.config.documents_per_label * self.config.max_document_tokens
 
     def pass_shape(self, language_model: Any) -> PassShape:
         """A pass holds the prompts of one step: a subset each."""
@@ -205,7 +254,7 @@ class FewShot(PrivatePrediction[FewShotConfig]):
 
         **Privacy** Reads settings and the public model only.
         """
-        check_few_shot(self.config, self.terms, public)
+        check_few_shot(self.config, self.terms, public, self.pass_shape(public.language_model))
 
     def room(self, stage: Stage, public: PublicInputs) -> Room:
         """Counts the documents at full length: they are kept, released and published."""

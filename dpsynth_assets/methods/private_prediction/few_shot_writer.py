@@ -15,8 +15,7 @@ from dpsynth_assets.methods.cluster_histogram import label_indices
 from dpsynth_assets.methods.inputs import PassStore, ProgressCallback, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
-from dpsynth_assets.methods.private_prediction.decoding import decoder_of
-from dpsynth_assets.methods.private_prediction.preconditions import check_slack
+from dpsynth_assets.methods.private_prediction.preconditions import charged_decoder
 from dpsynth_assets.methods.private_prediction.prompts import (
     context_prompts,
     prompt_columns,
@@ -52,11 +51,7 @@ class FewShotTask:
     @cached_property
     def decoder(self) -> Decoder:
         """What decodes prompts."""
-        model = self.public.language_model
-        decoder = decoder_of(self.terms, model)
-        # No caller may draw with rounding that is not charged.
-        check_slack(self.config, self.terms, model, decoder)
-        return decoder
+        return charged_decoder(self.config, self.terms, self.public.language_model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,11 +245,7 @@ def _extra_documents(
     sampled = sample_documents(
         task.decoder,
         prompts,
-        Sampling(
-            temperature=config.temperature,
-            max_new_tokens=config.max_document_tokens,
-            seed=task.public.seed,
-        ),
+        Sampling(max_new_tokens=config.max_document_tokens, seed=task.public.seed),
         end_token_id=model.end_token_id,
         pad_token_id=model.pad_token_id,
         progress=lambda share: progress(1.0, f"{share:.0%} of {len(labels)} extra documents"),

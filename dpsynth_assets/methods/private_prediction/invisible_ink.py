@@ -1,20 +1,17 @@
 """InvisibleInk: softmax of public logits plus the mean of clipped differences from them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dpsynth_assets.methods.candidates import Advice
-from dpsynth_assets.methods.private_prediction.batching import batch_candidates
+from dpsynth_assets.methods.private_prediction.batching import batch_candidates, suited
 from dpsynth_assets.methods.private_prediction.config import InvisibleInkConfig
-from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.method import (
     BatchPrediction,
     BatchTokens,
-    suited,
     tokens_within,
 )
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import difference_tail
@@ -36,25 +33,16 @@ class DifferenceTokens(BatchTokens):
         """Prices r private tokens of every batch."""
         return self.mechanism.event(self.tokens)
 
-    def selector(self) -> SelectorFactory:
-        """Binds the mechanism to a meter of r tokens for each batch of a pass."""
+    def opened(self, meter: PrivateTokenMeter) -> TokenSelector:
+        """Draws by clipped differences from the public prompts."""
 
-        def for_pass(batches: Sequence[int]) -> TokenSelector:
-            meter = PrivateTokenMeter(self.tokens, len(batches))
+        def select(
+            logits: Any, batch_of_row: Any, active: np.ndarray, public: Any, allowed: Any = None
+        ) -> Draws:
+            tokens = self.mechanism.select(logits, public, batch_of_row, active, meter, allowed)
+            return Draws.all_private(tokens)
 
-            def select(
-                logits: Any,
-                batch_of_row: Any,
-                active: np.ndarray,
-                public: Any,
-                allowed: np.ndarray | None = None,
-            ) -> Draws:
-                tokens = self.mechanism.select(logits, public, batch_of_row, active, meter, allowed)
-                return Draws.all_private(tokens)
-
-            return select
-
-        return for_pass
+        return select
 
 
 class InvisibleInk(BatchPrediction[InvisibleInkConfig]):

@@ -1,25 +1,22 @@
 """Mean aggregation of clipped logits: uniform batches (2024) and clustered batches (2025)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dpsynth_assets.methods.candidates import HISTOGRAM, NUMBER, Advice, Choice
-from dpsynth_assets.methods.private_prediction.batching import batch_candidates
+from dpsynth_assets.methods.private_prediction.batching import batch_candidates, suited
 from dpsynth_assets.methods.private_prediction.config import (
     PRETRAINED_TOP_K,
     MeanClusteredConfig,
     MeanUniformConfig,
     PrivatePredictionConfig,
 )
-from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.method import (
     BatchPrediction,
     BatchTokens,
-    suited,
 )
 from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.privacy.events import BoundedRangeEvent
@@ -51,28 +48,18 @@ class MeanTokens(BatchTokens):
         """Prices r private tokens of every batch."""
         return self.mechanism.event(self.tokens)
 
-    def selector(self) -> SelectorFactory:
-        """Binds the mechanism to a meter of r tokens for each batch of a pass."""
+    def opened(self, meter: PrivateTokenMeter) -> TokenSelector:
+        """Draws by means of clipped logits, among the likeliest tokens of public prompts if any."""
 
-        def for_pass(batches: Sequence[int]) -> TokenSelector:
-            meter = PrivateTokenMeter(self.tokens, len(batches))
+        def select(
+            logits: Any, batch_of_row: Any, active: np.ndarray, public: Any, allowed: Any = None
+        ) -> Draws:
+            tokens = self.mechanism.select(
+                logits, batch_of_row, active, meter, allowed, public_logits=public
+            )
+            return Draws.all_private(tokens)
 
-            def select(
-                logits: Any,
-                batch_of_row: Any,
-                active: np.ndarray,
-                public: Any,
-                allowed: np.ndarray | None = None,
-            ) -> Draws:
-                return Draws.all_private(
-                    self.mechanism.select(
-                        logits, batch_of_row, active, meter, allowed, public_logits=public
-                    )
-                )
-
-            return select
-
-        return for_pass
+        return select
 
 
 class MeanPrediction(BatchPrediction[MeanT]):

@@ -1,6 +1,5 @@
 """Mean of clipped logits behind a test whether public text would do: only other tokens are paid."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -9,15 +8,13 @@ import numpy as np
 from dpsynth_assets.methods.candidates import NUMBER, Advice
 from dpsynth_assets.methods.capabilities import DrawsTokens
 from dpsynth_assets.methods.on_generator import READS_GENERATOR, GeneratorChoice, OnGenerator
-from dpsynth_assets.methods.private_prediction.batching import batch_candidates
+from dpsynth_assets.methods.private_prediction.batching import batch_candidates, suited
 from dpsynth_assets.methods.private_prediction.config import MeanSvtConfig
-from dpsynth_assets.methods.private_prediction.corpus import SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.mean import PRETRAINED_MEAN
 from dpsynth_assets.methods.private_prediction.method import (
     BatchPrediction,
     BatchTokens,
-    suited,
     tokens_within,
 )
 from dpsynth_assets.methods.stages import MethodPlan
@@ -46,38 +43,25 @@ class TokensBehindTest(BatchTokens):
         events = (self.mechanism.event(self.tokens), self.test.event(self.tokens))
         return ComposedEvent(events=events)
 
-    def selector(self) -> SelectorFactory:
-        """Binds test and mechanism to one meter of r private tokens for each batch of a pass."""
+    def opened(self, meter: PrivateTokenMeter) -> TokenSelector:
+        """Draws public tokens, and private ones where the test asks for them, by one meter."""
         import torch
 
-        def for_pass(batches: Sequence[int]) -> TokenSelector:
-            meter = PrivateTokenMeter(self.tokens, len(batches))
-            asked = self.test.open(meter)
+        asked = self.test.open(meter)
 
-            def select(
-                logits: Any,
-                batch_of_row: Any,
-                active: np.ndarray,
-                public: Any,
-                allowed: np.ndarray | None = None,
-            ) -> Draws:
-                private = asked.needs_private_token(logits, public, batch_of_row, active, allowed)
-                tokens = draw_public_tokens(public, self.public_temperature, allowed)
-                if private.any():
-                    own = public[torch.from_numpy(private)]
-                    tokens[private] = self.mechanism.select(
-                        logits,
-                        batch_of_row,
-                        active[private],
-                        meter,
-                        allowed,
-                        public_logits=own,
-                    )
-                return Draws(tokens, private)
+        def select(
+            logits: Any, batch_of_row: Any, active: np.ndarray, public: Any, allowed: Any = None
+        ) -> Draws:
+            private = asked.needs_private_token(logits, public, batch_of_row, active, allowed)
+            tokens = draw_public_tokens(public, self.public_temperature, allowed)
+            if private.any():
+                own = public[torch.from_numpy(private)]
+                tokens[private] = self.mechanism.select(
+                    logits, batch_of_row, active[private], meter, allowed, public_logits=own
+                )
+            return Draws(tokens, private)
 
-            return select
-
-        return for_pass
+        return select
 
 
 class MeanSvt(BatchPrediction[MeanSvtConfig]):

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpsynth_assets.methods.base import planned
 from dpsynth_assets.methods.candidates import Advice
 from dpsynth_assets.methods.capabilities import Attacks, DrawsTokens
 from dpsynth_assets.methods.inputs import (
@@ -15,13 +14,14 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
+from dpsynth_assets.methods.private_prediction.batching import suited
 from dpsynth_assets.methods.private_prediction.config import MedianClusteredConfig
 from dpsynth_assets.methods.private_prediction.corpus import Drawing, SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.median_attack import audit_median
-from dpsynth_assets.methods.private_prediction.method import BatchPrediction, released, suited
+from dpsynth_assets.methods.private_prediction.method import BatchPrediction, released
 from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan, Stage, StageRelease
+from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median import MedianTokenMechanism
@@ -56,11 +56,7 @@ class MedianTokens:
             indices = np.asarray(batches, dtype=np.int64)
 
             def select(
-                logits: Any,
-                batch_of_row: Any,
-                active: np.ndarray,
-                _public: Any,
-                allowed: np.ndarray | None = None,
+                logits: Any, batch_of_row: Any, active: np.ndarray, _: Any, allowed: Any = None
             ) -> Draws:
                 draw = meter.spent[active]
                 tokens, gamma = self.mechanism.select(logits, batch_of_row, active, meter, allowed)
@@ -113,18 +109,8 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
         matched = self.matched_epsilon or target_epsilon
         if (refusal := self._ex_post_refusal(matched)) is not None:
             return self.refused_plan(refusal, parameters)
-        tokens = self.mean_tokens(matched)
-        if (unpaid := self.refused_tokens(tokens, parameters, matched)) is not None:
-            return unpaid
-        return planned(
-            self,
-            {CANDIDATE_CORPUS: MedianTokens(tokens=tokens, mechanism=self.median_mechanism)},
-            self.settings(tokens, {**parameters, "matched_epsilon": matched}),
-            form=self.form,
-            tail=self.tail,
-            tokens_per_batch=tokens,
-            rows_estimate=self.declared.rows_estimate(tokens),
-        )
+        drawn = MedianTokens(tokens=self.mean_tokens(matched), mechanism=self.median_mechanism)
+        return self.planned_tokens(drawn, {**parameters, "matched_epsilon": matched}, matched)
 
     def _ex_post_refusal(self, matched: float) -> str | None:
         if not self.terms.accepts_ex_post:
@@ -183,5 +169,4 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
         """Draws with a table of the realised costs of all batches of the run."""
         drawn = self.mechanism_of(stage, MedianTokens)
         costs = RealisedCosts.of_nothing(batches, drawn.tokens)
-        task = self.task(public, drawn.tokens)
-        return Drawing(task=task, selector=drawn.selector(costs), costs=costs)
+        return self.drawn_by(public, drawn.tokens, drawn.selector(costs), costs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.files.disk_room import Room, bytes_of_texts
-from dpsynth_assets.methods.base import CohortTerms, Method, planned, refused
+from dpsynth_assets.methods.base import Method, planned, refused
 from dpsynth_assets.methods.capabilities import (
     Attacks,
     Capability,
@@ -29,19 +29,19 @@ from dpsynth_assets.methods.private_prediction.config import (
 )
 from dpsynth_assets.methods.private_prediction.corpus import (
     Drawing,
-    GenerationTask,
     SelectorFactory,
-    generate_corpus,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.decoding import (
     decoder_parameters,
 )
+from dpsynth_assets.methods.private_prediction.loop import TokenSelector
+from dpsynth_assets.methods.private_prediction.passes import DrawPass, generate_corpus
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.private_prediction.preconditions import check_batches, logits_rest_on
 from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
+from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
-from dpsynth_assets.methods.private_prediction.split_passes import DrawPass, generate_in_workers
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import clipped_tail
 from dpsynth_assets.methods.rejection_sampling import RowFilter
 from dpsynth_assets.methods.stages import (
@@ -63,6 +63,7 @@ from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.renyi import zcdp_rho
+from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
 if TYPE_CHECKING:
@@ -148,8 +149,12 @@ class BatchTokens(Mechanism):
         """Prices r tokens of every batch, also where a batch stops early."""
 
     @abstractmethod
+    def opened(self, meter: PrivateTokenMeter) -> TokenSelector:
+        """Opens what draws the tokens of one pass; no draw can exceed its meter of r a batch."""
+
     def selector(self) -> SelectorFactory:
-        """Opens meters of r tokens for each batch of a pass, which no draw can exceed."""
+        """Opens meters of r tokens for each batch of a pass."""
+        return lambda batches: self.opened(PrivateTokenMeter(self.tokens, len(batches)))
 
 
 class BatchPrediction(PrivatePrediction[BatchesT]):
@@ -241,7 +246,8 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         """
         finishes = self.config.on_exhaustion == "finish_publicly"
         reads = finishes or self.compares_with_public_prompts
-        check_batches(self.declared, public, reads_public_prompts=reads)
+        passes = self.pass_shape(public.language_model)
+        check_batches(self.declared, public, passes, reads_public_prompts=reads)
 
     def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the contexts of all batches, and the texts that are finished publicly."""
@@ -304,35 +310,36 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         Returns:
             The corpus, and how it was drawn, with its realised costs if there are any.
         """
-        if private.parts is None:
-            batches = self.declared.place(private, public)
-            drawing = self.drawing(stage, public, len(batches))
-            return generate_corpus(drawing, batches, progress, private.passes), drawing
-        if public.reopened is None:
-            raise ValueError("Expected public inputs that workers can open, got none.")
-        split = split_batches(self.declared, private, public)
-        drawing = self.drawing(stage, public, len(split.batches))
-        draw = DrawPass(method=self, stage=stage, batches=split.batches, reopened=public.reopened)
-        return generate_in_workers(drawing, split, draw, private, progress), drawing
+        batches = split_batches(self.declared, private, public)
+        drawing = self.drawing(stage, public, len(batches.batches))
+        draw = None
+        if public.reopened is not None:
+            draw = DrawPass(method=self, stage=stage, batches=batches, reopened=public.reopened)
+        return generate_corpus(drawing, batches, private, draw, progress), drawing
 
     def drawing(self, stage: Stage, public: PublicInputs, batches: int) -> Drawing:
         """Says how the passes of a run of so many batches are drawn, by whichever process."""
         del batches
         drawn = self.mechanism_of(stage, BatchTokens)  # type: ignore[type-abstract]
-        return Drawing(
-            task=self.task(public, drawn.tokens),
-            selector=drawn.selector(),
-            with_public_prompts=self.compares_with_public_prompts,
-        )
+        return self.drawn_by(public, drawn.tokens, drawn.selector())
 
-    def task(self, public: PublicInputs, tokens: int) -> GenerationTask:
+    def drawn_by(
+        self,
+        public: PublicInputs,
+        tokens: int,
+        selector: SelectorFactory,
+        costs: RealisedCosts | None = None,
+    ) -> Drawing:
         """Collects what one run of the loop reads of settings and public inputs."""
-        return GenerationTask(
+        return Drawing(
             declared=self.declared,
             public=public,
             tokens_per_batch=tokens,
             form=self.form,
             kept=RowFilter.of(self.config.rejection, self.terms, public, self.form),
+            selector=selector,
+            with_public_prompts=self.compares_with_public_prompts,
+            costs=costs,
         )
 
     def reconstruct(
@@ -351,38 +358,33 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
     )
 
     def planned_tokens(
-        self, mechanism: BatchTokens, parameters: Mapping[str, Any], target_epsilon: float
+        self, mechanism: Any, parameters: Mapping[str, Any], target_epsilon: float
     ) -> MethodPlan:
         """Plans r private tokens a batch, or refuses them in one line.
 
         Args:
-            mechanism: The tokens, with what draws them.
+            mechanism: The tokens, with what draws them; without an event where nothing but an
+                ex-post bound is known.
             parameters: What the ledger keeps beside the settings.
             target_epsilon: ε that the tokens were sized by.
         """
-        unpaid = self.refused_tokens(mechanism.tokens, parameters, target_epsilon)
-        if unpaid is not None:
-            return unpaid
-        refusal = self._composition_refusal()
+        tokens, event = mechanism.tokens, mechanism.event()
+        refusal = self.declared.refusal(tokens, target_epsilon)
+        if refusal is None and event is not None:
+            refusal = self._composition_refusal()
         if refusal is not None:
             return self.refused_plan(refusal, parameters)
+        terms = self.terms
         return planned(
             self,
             {CANDIDATE_CORPUS: mechanism},
-            self.settings(mechanism.tokens, parameters),
+            self.settings(tokens, parameters),
             form=self.form,
             tail=self.tail,
-            epsilon=epsilon_of([mechanism.event()], self.terms.delta, self.terms.accountant),
-            tokens_per_batch=mechanism.tokens,
-            rows_estimate=self.declared.rows_estimate(mechanism.tokens),
+            epsilon=None if event is None else epsilon_of([event], terms.delta, terms.accountant),
+            tokens_per_batch=tokens,
+            rows_estimate=self.declared.rows_estimate(tokens),
         )
-
-    def refused_tokens(
-        self, tokens: int, parameters: Mapping[str, Any], target_epsilon: float
-    ) -> MethodPlan | None:
-        """Makes a plan that refuses r tokens a batch; None where they can be drawn."""
-        refusal = self.declared.refusal(tokens, target_epsilon)
-        return None if refusal is None else self.refused_plan(refusal, parameters)
 
     @property
     def draws_apart(self) -> bool:
@@ -413,28 +415,9 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
 
     def settings(self, tokens: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Writes the settings as the ledger keeps them, with what was computed from them."""
-        own = self.config.model_dump(mode="json")
+        own = self.config.stated()
         computed = {"tokens_per_batch": tokens, **decoder_parameters(self.terms)}
         return own | computed | dict(parameters)
-
-
-def suited(pretrained: Mapping[str, Any]) -> Callable[[CohortTerms], Mapping[str, Any]]:
-    """Defaults of a method by the language model of the cohort's base.
-
-    Args:
-        pretrained: Settings over a pretrained model, for whose vocabulary those of the fields,
-            which suit a small one, are not made.
-
-    Returns:
-        What `Advice.defaults` asks for: nothing where no dataset file declares the base.
-    """
-
-    def defaults(terms: CohortTerms) -> Mapping[str, Any]:
-        known = {} if terms.language_model is None else pretrained
-        # Nothing is charged for rounding where logits are computed in exact integers.
-        return {**known, **({"logit_slack": 0.0} if terms.decodes_exactly else {})}
-
-    return defaults
 
 
 def tokens_within(price: Callable[[int], Event], target_epsilon: float, delta: float) -> int:

@@ -1,44 +1,157 @@
-"""Cuts a run's batches into passes of the loop and runs them, side by side for a small model."""
+"""The passes of a run: drawn here, side by side for a small model, or by workers, and kept.
 
-from collections.abc import Callable, Sequence
+Workers draw where records lie in parts. A worker draws a pass whole: it reads the records of that
+pass, opens the model, draws with noise of its own entropy, and keeps what it drew, once. The driver
+plans and collects, and reads no record.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from contextvars import copy_context
 from dataclasses import dataclass
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.inputs import ProgressCallback
-from dpsynth_assets.methods.private_prediction.batching import Batch
+from dpsynth_assets.methods.inputs import (
+    PartedRecords,
+    PassStore,
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+)
+from dpsynth_assets.methods.private_prediction.batching import BatchT, Part, PrivateBatch, parts_of
+from dpsynth_assets.methods.private_prediction.corpus import Drawing, draw_pass, written_corpus
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
+from dpsynth_assets.methods.private_prediction.split_batches import RunBatches
+from dpsynth_assets.methods.stages import Stage, SyntheticCorpus
 from dpsynth_assets.models.decoding import Decoder
 from dpsynth_assets.privacy.cpu_threads import one_thread_each
 
+if TYPE_CHECKING:
+    import polars as pl
+
+    from dpsynth_assets.methods.private_prediction.method import BatchPrediction
+
 _Written = TypeVar("_Written")
-BatchT = TypeVar("BatchT", bound=Batch)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part(Generic[BatchT]):
-    """Batches of one pass: `number`, index of the first, and the batches."""
+class DrawPass:
+    """Draws one pass in a worker. Holds public values only.
 
-    number: int
-    start: int
-    batches: Sequence[BatchT]
+    Attributes:
+        method: The bound method.
+        stage: Its planned stage.
+        batches: The batches of the run, and how they are filled.
+        reopened: Opens the language model in the worker.
+    """
 
-    @property
-    def own(self) -> slice:
-        """Its batches among those of the run."""
-        return slice(self.start, self.start + len(self.batches))
+    method: "BatchPrediction[Any]"
+    stage: Stage
+    batches: RunBatches
+    reopened: "Callable[[], PublicInputs]"
+
+    def __call__(self, number: int, tables: "Sequence[pl.DataFrame]") -> dict[str, Any]:
+        """Draws the pass of this number from the rows that were sorted into it."""
+        batches = self.batches.batches
+        drawing = self.method.drawing(self.stage, self.reopened(), len(batches))
+        part = parts_of(batches, self.method.config.batches_per_forward)[number]
+        return draw_pass(drawing, self.batches.filled_part(part, tables))
 
 
-def parts_of(batches: Sequence[BatchT], size: int) -> list[Part[BatchT]]:
-    """Cuts batches into parts of `size`; the last may be smaller."""
-    starts = range(0, len(batches), size)
-    return [
-        Part(number=number, start=start, batches=batches[start : start + size])
-        for number, start in enumerate(starts)
-    ]
+def generate_corpus(
+    drawing: Drawing,
+    batches: RunBatches,
+    private: PrivateInputs,
+    draw: DrawPass | None,
+    progress: ProgressCallback,
+) -> SyntheticCorpus:
+    """Draws the passes that are not kept yet, and writes rows and facts of all.
+
+    Args:
+        drawing: How passes are drawn; its costs are filled in.
+        batches: The batches of the run.
+        private: Records, here or in parts, and where finished passes are kept.
+        draw: Draws one pass in a worker, where records lie in parts.
+        progress: Told how far it is: of draws, what is kept of them (`PassProgress`).
+
+    **Privacy** As `written_corpus`. A pass that is kept is never drawn again; one that a killed
+    process drew and did not keep was seen by nobody and is drawn anew.
+
+    Raises:
+        ValueError: Records lie in parts and nothing keeps passes, or no worker can draw them.
+    """
+    parts = parts_of(batches.batches, drawing.config.batches_per_forward)
+    told = PassProgress(len(parts), len(batches.batches), drawing.rules, progress)
+    run = _Run(drawing, told, private.passes)
+    if private.parts is None:
+        placed = parts_of(batches.placed(private), drawing.config.batches_per_forward)
+        finished = run_passes(drawing.decoder, placed, run.drawn)
+    elif draw is None or private.passes is None:
+        raise ValueError("Expected a store of passes and workers that open models, got neither.")
+    else:
+        finished = run.drawn_by_workers(private.parts, draw, parts)
+    return written_corpus(drawing, batches.batches, finished)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Reads passes back, or draws and keeps them, and tells of each as it is done."""
+
+    drawing: Drawing
+    told: "PassProgress"
+    passes: PassStore | None
+
+    def kept(self, part: Part[Any]) -> Mapping[str, Any] | None:
+        """A finished pass, with its costs; None where it has to be drawn."""
+        known = None if self.passes is None else self.passes.load(part.number)
+        if known is not None:
+            self._take_costs(part, known)
+            self.told.finish(0, np.array(known["drawn"]))
+        return known
+
+    def drawn(self, part: Part[PrivateBatch]) -> Mapping[str, Any]:
+        """Draws one pass here and keeps it, unless it is kept."""
+        if (known := self.kept(part)) is not None:
+            return known
+        steps = 0
+
+        def count() -> None:
+            nonlocal steps
+            steps += 1
+            self.told.step(steps)
+
+        values: Mapping[str, Any] = draw_pass(self.drawing, part, count)
+        if self.passes is not None:
+            self.passes.save(part.number, dict(values))
+            kept = self.passes.load(part.number)  # Another process may have kept this pass before.
+            if kept is not None and kept != values:
+                values = kept
+                self._take_costs(part, values)
+        self.told.finish(steps, None if self.passes is None else np.array(values["drawn"]))
+        return values
+
+    def drawn_by_workers(
+        self, records: PartedRecords, draw: DrawPass, parts: Sequence[Part[Any]]
+    ) -> list[Mapping[str, Any]]:
+        """Has workers draw the passes that are not kept; told of kept passes alone."""
+        found = {part.number: self.kept(part) for part in parts}
+        missing = [number for number, values in found.items() if values is None]
+        steps = draw.batches.steps(missing, len(parts))
+        memory = getattr(self.drawing.public.language_model, "weight_bytes", 0)
+        with closing(records.draw_passes(steps, draw, missing, memory=memory)) as made:
+            for number in made:
+                found[number] = self.kept(parts[number])
+        values = [each for each in found.values() if each is not None]
+        if len(values) < len(parts):
+            raise ValueError("Expected every pass that a worker drew in the store, got fewer.")
+        return values
+
+    def _take_costs(self, part: Part[Any], values: Mapping[str, Any]) -> None:
+        if self.drawing.costs is not None:
+            self.drawing.costs.restore(part.own, values)
 
 
 class PassProgress:

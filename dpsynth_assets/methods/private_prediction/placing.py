@@ -23,7 +23,6 @@ from dpsynth_assets.methods.private_prediction.batching import (
     BatchCell,
     PrivateBatch,
     first_batches,
-    generating_batches,
     proportional_shares,
 )
 from dpsynth_assets.privacy.batch_terms import row_key
@@ -54,54 +53,6 @@ def placed_table(rows: Iterable[_PlacedRow]) -> "pl.DataFrame":
     return pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=schema)
 
 
-def assign_records(
-    records: "pl.DataFrame",
-    labels: np.ndarray,
-    clusters: np.ndarray | None,
-    cells: Sequence[BatchCell],
-    *,
-    expected_batch_size: int,
-    examples_per_context: int,
-    salt: str,
-) -> list[PrivateBatch]:
-    """Puts records into the generating batches by the keyed hash of their ids.
-
-    Args:
-        records: N rows with `record_id` and `text`.
-        labels: (N,) index of each record's declared label, -1 where it has none of them.
-        clusters: (N,) index of each record's public centre; None for uniform batches.
-        cells: Public cells; together they list every batch.
-        expected_batch_size: s.
-        examples_per_context: k.
-        salt: Public key of the hash.
-
-    Returns:
-        One batch for each generating (cell, hash), empty ones included, in the cells' order.
-
-    **Privacy** Adding, removing or nulling one record changes the contexts of one batch at most, by
-    one context: with k = 1 the record is its own context; with k >= 2 it fills, or doubly occupies,
-    one slot of one context (the drop rule). A replaced record changes at most two.
-
-    **Source** Amin et al. 2025, Eq. (2), with a hash for the random r. The papers' fixed-size
-    chunks and `h mod n/s` move most records when one is added (errata B-000.2, B-001.2).
-    """
-    placed = hashed_places(
-        records,
-        labels,
-        clusters,
-        cells,
-        expected_batch_size=expected_batch_size,
-        examples_per_context=examples_per_context,
-        salt=salt,
-    )
-    return filled_batches(
-        generating_batches(cells),
-        placed,
-        examples_per_context=examples_per_context,
-        named_by_record=examples_per_context == 1,
-    )
-
-
 def hashed_places(
     records: "pl.DataFrame",
     labels: np.ndarray,
@@ -112,7 +63,25 @@ def hashed_places(
     examples_per_context: int,
     salt: str,
 ) -> "pl.DataFrame":
-    """Places those of N records whose batch generates; see `assign_records`."""
+    """Places those of N records whose batch generates, by the keyed hash of their ids.
+
+    Args:
+        records: N rows with `record_id` and `text`.
+        labels: (N,) index of each record's declared label, -1 where it has none of them.
+        clusters: (N,) index of each record's public centre; None for uniform batches.
+        cells: Public cells; together they list every batch, in order.
+        expected_batch_size: s.
+        examples_per_context: k.
+        salt: Public key of the hash.
+
+    **Privacy** Adding, removing or nulling one record changes the contexts of one batch at most, by
+    one context: with k = 1 the record is its own context; with k >= 2 it fills, or doubly occupies,
+    one slot of one context (the drop rule of `filled_batches`). A replaced record changes at most
+    two.
+
+    **Source** Amin et al. 2025, Eq. (2), with a hash for the random r. The papers' fixed-size
+    chunks and `h mod n/s` move most records when one is added (errata B-000.2, B-001.2).
+    """
     sizes = {_key(cell.label, cell.cluster): cell for cell in cells}
     first = dict(zip(sizes, first_batches([cell.generating for cell in cells]), strict=True))
     key = hashlib.blake2b(salt.encode()).digest()
@@ -142,60 +111,6 @@ def place_record(
     return batch % batches, context % expected_batch_size, slot % examples_per_context
 
 
-def fill_slots(
-    records: "pl.DataFrame",
-    labels: np.ndarray,
-    clusters: np.ndarray | None,
-    cells: Sequence[Cell],
-    *,
-    expected_batch_size: int,
-    examples_per_context: int,
-    max_batches: int,
-) -> list[PrivateBatch]:
-    """Puts the records of each cell, in their public order, into full batches of s contexts.
-
-    What does not fill a batch is left out. When there are more than `max_batches`, that many are
-    kept, in proportion to the cells. A null record, one of blank text, keeps its place.
-
-    Args:
-        records: N rows with `record_id` and `text`, in public order.
-        labels: (N,) index of each record's declared label, -1 where it has none of them.
-        clusters: (N,) index of each record's public centre; None for uniform batches.
-        cells: (label, cluster) pairs to fill, in order.
-        expected_batch_size: s.
-        examples_per_context: k.
-        max_batches: Most batches.
-
-    **Privacy** For zero-out neighbours where label, cluster and place of every record are public
-    (`public_facts.slots`): a null record keeps its place and its context is left out, so one record
-    toggles one context, for every k; batches and their number are public.
-
-    **Source** Amin et al. 2025, section 6.1, whose fixed-size batches are sound only for these
-    neighbours (errata B-000.2, design Z).
-    """
-    import polars as pl
-
-    size = expected_batch_size * examples_per_context
-    own = cell_numbers(labels, clusters, cells)
-    shares = slot_shares(np.bincount(own[own >= 0], minlength=len(cells)), size, max_batches)
-    placed = [
-        slot_places(
-            records.filter(own == number),
-            first_batch=first,
-            batches=share,
-            expected_batch_size=expected_batch_size,
-            examples_per_context=examples_per_context,
-        )
-        for number, (first, share) in enumerate(zip(first_batches(shares), shares, strict=True))
-    ]
-    return filled_batches(
-        slot_batches(cells, shares),
-        pl.concat([placed_table([]), *placed]),
-        examples_per_context=examples_per_context,
-        named_by_record=False,
-    )
-
-
 def cell_numbers(
     labels: np.ndarray, clusters: np.ndarray | None, cells: Sequence[Cell]
 ) -> np.ndarray:
@@ -215,8 +130,8 @@ def slot_shares(counts: np.ndarray, size: int, max_batches: int) -> list[int]:
     return proportional_shares([int(count) // size for count in counts], max_batches)
 
 
-def slot_batches(cells: Sequence[Cell], shares: Sequence[int]) -> list[Batch]:
-    """Lists the batches of cells that have so many each."""
+def listed_batches(cells: Sequence[Cell], shares: Sequence[int]) -> list[Batch]:
+    """Lists the batches of cells of which so many generate."""
     owners = [cell for cell, share in zip(cells, shares, strict=True) for _ in range(share)]
     return [
         Batch(index=index, label=label, cluster=cluster)
@@ -233,6 +148,15 @@ def slot_places(
     examples_per_context: int,
 ) -> "pl.DataFrame":
     """Places the records of one cell, in their public order, in full batches of s contexts.
+
+    What does not fill a batch is left out. A null record, one of blank text, keeps its place.
+
+    **Privacy** For zero-out neighbours where label, cluster and place of every record are public
+    (`public_facts.slots`): a null record keeps its place and its context is left out, so one record
+    toggles one context, for every k; batches and their number are public.
+
+    **Source** Amin et al. 2025, section 6.1, whose fixed-size batches are sound only for these
+    neighbours (errata B-000.2, design Z).
 
     Args:
         records: All records of the cell, or as many of the first as its batches hold.

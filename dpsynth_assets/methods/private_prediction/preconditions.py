@@ -19,7 +19,7 @@ from dpsynth_assets.methods.private_prediction.measured_slack import (
     self_tested,
     stated,
 )
-from dpsynth_assets.methods.private_prediction.prompts import prompt_columns, public_prompt
+from dpsynth_assets.methods.private_prediction.prompts import public_prompt
 from dpsynth_assets.models.decoding import (
     Decoder,
     JsonConstraint,
@@ -32,32 +32,49 @@ _TRIAL_TEXTS = 16
 """Texts that are tried before a charge: none of them is a record only where few would be."""
 
 
+def charged_decoder(
+    config: PrivatePredictionConfig | FewShotConfig,
+    terms: CohortTerms,
+    language_model: Any,
+    passes: PassShape | None = None,
+) -> Decoder:
+    """Opens what decodes for a cohort: no caller may draw with rounding that is not charged.
+
+    Raises:
+        ValueError: As `check_slack`, or prompts would not stay on this machine.
+    """
+    decoder = decoder_of(terms, language_model)
+    if Capability.PRIVATE_TEXT not in decoder.capabilities:
+        raise ValueError(
+            f"Expected a decoder that states Capability.PRIVATE_TEXT, got {type(decoder).__name__}."
+        )
+    check_slack(config, terms, language_model, decoder, passes)
+    return decoder
+
+
 def check_batches(
-    declared: DeclaredBatches, public: PublicInputs, *, reads_public_prompts: bool
+    declared: DeclaredBatches,
+    public: PublicInputs,
+    passes: PassShape,
+    *,
+    reads_public_prompts: bool,
 ) -> None:
     """Refuses what batches cannot be cut from, and prompts that leave no room for a document.
 
     Args:
         declared: The method's batches.
         public: Language model, centres and released histogram.
+        passes: The largest passes of the plan.
         reads_public_prompts: Whether anything is written from prompts without examples.
     """
     config, terms, model = declared.config, declared.terms, public.language_model
-    decoder = decoder_of(terms, model)
-    constraint = constraint_of(terms, model)
-    columns = prompt_columns(
-        model, terms.label_texts, config.examples_per_context, config.max_example_tokens
-    )
-    passes = PassShape(
-        rows=declared.facts.rows_per_pass, columns=columns, new_tokens=config.max_document_tokens
-    )
-    _require_private_reading(decoder)
-    check_slack(config, terms, model, decoder, passes)
+    decoder = charged_decoder(config, terms, model, passes)
+    constraint, whole = constraint_of(terms, model), passes.columns + config.max_document_tokens
     if constraint is not None:
         _require_a_record(constraint, terms, model, decoder, config.max_document_tokens)
     declared.check(public)
-    decoder.require_room(columns + config.max_document_tokens)
-    groups = [(declared.rows_per_pass or 0, columns + config.max_document_tokens)]
+    decoder.require_room(whole)
+    groups = [(declared.rows_per_pass or 0, whole)]
     if reads_public_prompts:
         longest = check_public_prompts(
             model, decoder, terms.label_texts, config.max_document_tokens
@@ -66,35 +83,23 @@ def check_batches(
     decoder.require_groups(groups)
 
 
-def check_few_shot(config: FewShotConfig, terms: CohortTerms, public: PublicInputs) -> None:
+def check_few_shot(
+    config: FewShotConfig, terms: CohortTerms, public: PublicInputs, passes: PassShape
+) -> None:
     """Refuses prompts of N examples, or without one, that leave no room for a demonstration.
 
     Extra documents fit then as well: their examples are cut to what is left.
     """
     model, length = public.language_model, config.max_document_tokens
-    decoder = decoder_of(terms, model)
-    columns = prompt_columns(
-        model, terms.label_texts, config.examples_per_subset, config.max_example_tokens
-    )
-    passes = PassShape(rows=config.subsets, columns=columns, new_tokens=length)
-    _require_private_reading(decoder)
-    check_slack(config, terms, model, decoder, passes)
+    decoder, whole = charged_decoder(config, terms, model, passes), passes.columns + length
     decoder.require_room(
-        columns + length,
+        whole,
         remedy="Lower max_example_tokens, examples_per_subset or max_document_tokens.",
     )
     longest = check_public_prompts(model, decoder, terms.label_texts, length)
     # A document's tokens stand in the prompts of the subsets, of which one more is drawn.
-    groups = [(config.subsets, columns + length), (1, max(columns + length, longest))]
+    groups = [(config.subsets, whole), (1, max(whole, longest))]
     decoder.require_groups(groups)
-
-
-def _require_private_reading(decoder: Decoder) -> None:
-    """Refuses a decoder that does not say that prompts stay on this machine."""
-    if Capability.PRIVATE_TEXT not in decoder.capabilities:
-        raise ValueError(
-            f"Expected a decoder that states Capability.PRIVATE_TEXT, got {type(decoder).__name__}."
-        )
 
 
 def check_slack(

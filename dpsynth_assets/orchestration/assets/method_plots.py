@@ -24,7 +24,7 @@ from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.methods.capabilities import Evolves, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
-from dpsynth_assets.methods.evolution.generations import generation_facts, read_generations
+from dpsynth_assets.methods.evolution.population import generation_facts, read_generations
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.orchestration.assets.keys import (
     EVALUATION,

@@ -8,9 +8,10 @@ from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.method import PRETRAINED_TOP_P
+from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.stages import SHOTS, VECTORS
-from dpsynth_assets.methods.epsvec.vector_noise import VectorNoise
 from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.models.prompt_templates import default_templates
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, is_post_processing
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
@@ -102,7 +103,7 @@ def test_parts_that_are_left_out_are_not_charged(cases):
 
     assert stages() == {SHOTS, VECTORS}
     assert stages(use_vectors=False) == {SHOTS}
-    assert stages(use_fixed_shots=False) == stages(private_histogram=False) == {VECTORS}
+    assert stages(use_fixed_shots=False) == {VECTORS}
     free = cases.method(cases.config(use_vectors=False, use_fixed_shots=False)).plan(0.0)
     assert is_post_processing(free.event)
     assert free.refusal is None
@@ -128,14 +129,14 @@ def test_noise_is_never_finer_than_what_is_charged():
 
 
 def test_private_text_never_goes_to_an_endpoint(cases):
-    terms = cases.terms(engine=ENDPOINT)
-    refusal = cases.method(cases.config(prompt="base"), terms).plan(3.0).refusal
+    terms = cases.terms(engine=ENDPOINT, prompts=default_templates("visits", labelled=True))
+    refusal = cases.method(cases.config(), terms).plan(3.0).refusal
     assert "private text" in refusal
     assert "\n" not in refusal
-    shots_only = cases.config(prompt="base", use_vectors=False)
+    shots_only = cases.config(use_vectors=False)
     assert cases.method(shots_only, terms).plan(3.0).refusal is None
-    document = cases.method(cases.config(use_vectors=False), terms).plan(3.0)
-    assert "base or instruction" in document.refusal
+    document = cases.method(shots_only, cases.terms(engine=ENDPOINT)).plan(3.0)
+    assert "Declare prompt in the dataset file" in document.refusal
 
 
 def test_a_sample_needs_a_declared_number_of_records(cases):
@@ -148,7 +149,6 @@ def test_a_sample_needs_a_declared_number_of_records(cases):
 
 @pytest.mark.parametrize(("settings", "words"), [
     ({"layers": (1, 1)}, "different numbers"),
-    ({"layers": (1, 2), "steering_layers": (3,)}, "released layers only"),
     ({"layers": (1, 2, 3), "strengths": (1.0, 2.0)}, "one for each of 3"),
     ({"candidates": 1, "shots": 2}, "shots <= kept_shots <= candidates"),
 ])  # fmt: skip

@@ -7,8 +7,6 @@ import pytest
 from dpsynth_assets.methods.epsvec.shots import (
     FixedShots,
     ShotVotes,
-    no_shots,
-    random_shots,
     release_shots,
 )
 from dpsynth_assets.privacy import histogram
@@ -105,15 +103,6 @@ def test_counts_are_noisy_when_they_are_released(cases):
         return released(cases, cases.records(30), noise_std=1e6).value.weights
 
     assert counts() != counts()
-
-
-def test_shots_without_a_histogram_read_nothing_and_are_public():
-    shots = random_shots(CANDIDATES, 2, seed=1)
-    assert not shots.noisy
-    assert all(set(texts) <= set(TEXTS) for texts in shots.ranked)
-    assert shots.ranked == random_shots(CANDIDATES, 2, seed=1).ranked
-    assert any(shots.ranked != random_shots(CANDIDATES, 2, seed=s).ranked for s in range(2, 9))
-    assert no_shots(2).ranked == ((), ())
 
 
 def test_records_of_a_label_are_never_told_below_their_noise(cases, noiseless):

@@ -20,12 +20,6 @@ def settings(cases, stage, **changes):
     return method.plan(3.0).stage(stage).settings
 
 
-def test_the_method_is_registered():
-    from dpsynth_assets.methods.registry import REGISTRY
-
-    assert REGISTRY["epsvec"].name == "epsvec"
-
-
 def test_candidates_and_negatives_read_nothing_private(cases):
     made = stages(cases)
     assert tuple(made) == ALL
@@ -37,9 +31,6 @@ def test_candidates_and_negatives_read_nothing_private(cases):
 def test_ablations_have_fewer_or_freer_stages(cases):
     assert tuple(stages(cases, use_vectors=False)) == (POOL, SHOTS)
     assert tuple(stages(cases, use_fixed_shots=False)) == (NEGATIVES, VECTORS)
-    drawn = stages(cases, private_histogram=False)[SHOTS]
-    assert drawn.public
-    assert not drawn.needs_embeddings
 
 
 def test_a_public_stage_cannot_ask_for_private_inputs():
@@ -49,7 +40,7 @@ def test_a_public_stage_cannot_ask_for_private_inputs():
 
 @pytest.mark.parametrize("changes", [
     {"rows": 99}, {"temperature": 0.7}, {"top_p": 0.9}, {"max_new_tokens": 40},
-    {"layers": (1, 2), "steering_layers": (1,), "strengths": (3.0,)}, {"rejection": {"rounds": 2}},
+    {"layers": (1, 2), "strengths": (3.0,)}, {"rejection": {"rounds": 2}},
 ])  # fmt: skip
 def test_settings_of_writing_ask_for_no_other_release(cases, changes):
     kept = {"layers": changes["layers"]} if "layers" in changes else {}
@@ -58,10 +49,9 @@ def test_settings_of_writing_ask_for_no_other_release(cases, changes):
 
 
 @pytest.mark.parametrize(("changes", "first"), [
-    ({"candidates": 20}, POOL), ({"prompt": "base"}, POOL), ({"scaffold_temperature": 0.5}, POOL),
-    ({"max_document_tokens": 9}, POOL), ({"shots": 3}, NEGATIVES),
+    ({"candidates": 20}, POOL), ({"max_document_tokens": 9}, POOL), ({"shots": 3}, NEGATIVES),
     ({"kept_shots": 5}, NEGATIVES), ({"shots_share": 0.5}, SHOTS),
-    ({"negatives": 20}, NEGATIVES), ({"layers": (1,)}, NEGATIVES), ({"clip_bound": 2.0}, NEGATIVES),
+    ({"negatives": 20}, NEGATIVES), ({"layers": (1,)}, NEGATIVES),
     ({"pairing": "mean"}, NEGATIVES), ({"vector_records": 20}, VECTORS),
 ])  # fmt: skip
 def test_other_settings_ask_for_other_releases_from_the_stage_on_that_they_matter_to(
@@ -76,7 +66,8 @@ def test_public_inputs_are_those_that_settings_use(cases):
         return cases.method(config).public_inputs
 
     assert needs(cases.config()) == {"public_language_model", "text_embedder", "public_corpus"}
-    assert needs(cases.config(clip_bound=1.0, use_fixed_shots=False)) == {"public_language_model"}
+    bare = cases.config(use_vectors=False, use_fixed_shots=False)
+    assert needs(bare) == {"public_language_model"}
     judged = cases.config(rejection={"judge": "likelihood"})
     assert "public_corpus" in cases.method(judged).writing().reads
     plain = cases.method(cases.config())
@@ -94,7 +85,7 @@ def test_released_facts_hold_no_private_word(cases, engine, tmp_path):
 
 
 def test_candidates_may_be_public_documents_the_same_for_every_label(cases, engine, tmp_path):
-    config = cases.config(candidate_source="public_corpus", clip_bound=1.0)
+    config = cases.config(candidate_source="public_corpus")
     assert "public_corpus" in cases.method(config).public_inputs
     public = cases.public(engine)
     cases.run(tmp_path, config, cases.private(cases.records(20)), public)
@@ -113,5 +104,5 @@ def test_a_plan_without_any_number_of_records_cannot_tell_differences(cases):
         return cases.method(cases.config(**changes), terms).plan(8.0).refusal
 
     assert refusal() is None  # the histogram of shots counts them
-    assert "strength_unit: clip_bound" in refusal(private_histogram=False)
-    assert refusal(private_histogram=False, strength_unit="clip_bound") is None
+    assert "strength_unit: clip_bound" in refusal(use_fixed_shots=False)
+    assert refusal(use_fixed_shots=False, strength_unit="clip_bound") is None

@@ -56,7 +56,7 @@ def test_counted_work_is_what_the_engine_does(kept, cases, tmp_path, engine):
 
 
 def test_what_is_left_out_costs_nothing(cases):
-    config = cases.config(candidate_source="public_corpus", clip_bound=2.0)
+    config = cases.config(candidate_source="public_corpus", clip_documents=10)
     plan = cases.method(config).plan(8.0)
     method = cases.method(config)
     assert method.work(CANDIDATES, plan, SIZES) == Work()

@@ -51,12 +51,8 @@ def test_released_vectors_are_added_at_the_layers_and_strengths_asked_for(cases,
     assert engine.steering[1] == pytest.approx(
         {2: stored.lengths[1, 0] / 4, 5: stored.lengths[1, 1] / 4}
     )
-    write(cases, released, steering_layers=(5,), strengths=(1.0,))
-    assert engine.steering[1] == pytest.approx({5: stored.lengths[1, 1]})
     np.testing.assert_array_equal(vectors[5], vectors_of(released).directions[1, 1])
-    write(cases, released, steering_layers=(5,), strengths=(1.4,), strength_unit="absolute")
-    assert engine.steering[1] == {5: 1.4}
-    write(cases, released, steering_layers=(5, 2), strengths=(1.0, 2.0), strength_unit="absolute")
+    write(cases, released, layers=(5, 2), strengths=(1.0, 2.0), strength_unit="absolute")
     assert engine.steering[1] == {5: 1.0, 2: 2.0}
 
 
@@ -79,9 +75,7 @@ def vectors_of(released):
     return DatasetVectors.load(released[2].released[VECTORS].folder)
 
 
-def test_layers_that_were_not_released_are_refused(cases, released):
-    with pytest.raises(ValueError, match="released layers"):
-        write(cases, released, layers=None, steering_layers=(7,))
+def test_strengths_that_do_not_fit_the_released_layers_are_refused(cases, released):
     with pytest.raises(ValueError, match="one for each of 2 layers"):
         write(cases, released, layers=None, strengths=(1.0, 2.0, 3.0))
 
@@ -109,13 +103,6 @@ def test_private_text_stands_in_no_prompt_that_is_written_from(cases, engine, tm
     token = engine.language_model.encode("brackenbury")[0]
     assert any(token in text for texts in engine.read for text in texts)
     assert not any(token in prompt for prompts, _, _ in engine.asked for prompt in prompts)
-
-
-def test_shots_that_no_record_chose_are_public(cases, engine, tmp_path):
-    config = cases.config(private_histogram=False)
-    plan, _ = cases.run(tmp_path, config, cases.private(cases.records(20)), cases.public(engine))
-    assert SHOTS not in plan.charges
-    assert {provenance for _, _, provenance in engine.asked} == {Provenance.PUBLIC}
 
 
 def test_fixed_shots_stand_before_negatives_records_and_rows_alike(cases, released, engine):
@@ -184,7 +171,7 @@ def test_states_behind_a_real_prompt_are_those_of_the_text_alone(cases, toy_mode
     from dpsynth_assets.methods.epsvec.states import StateReader
 
     engine = DecoderEngine(toy_model)
-    config = cases.config(prompt="base", domain="visit", max_document_tokens=30)
+    config = cases.config(max_document_tokens=30)
     scaffold = scaffold_of(config, cases.terms(), engine)
     reader = StateReader(engine, scaffold, (("a warm hall",), ()), (0, 1), 30)
     text = "the sea was calm"

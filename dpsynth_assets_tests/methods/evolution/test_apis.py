@@ -1,5 +1,4 @@
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from mailboxes import public_rows
@@ -8,18 +7,17 @@ from dpsynth_assets.datasets import LanguageModelSpec
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.evolution import AugPe
 from dpsynth_assets.methods.evolution.apis import (
-    label_variables,
+    EngineApi,
+    PublicModelApi,
     open_api,
     read_prompts,
 )
-from dpsynth_assets.methods.evolution.engine_api import EngineApi
 from dpsynth_assets.methods.evolution.prompts import PromptError
-from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
 from dpsynth_assets.models.engines import Generation, Provenance
 from dpsynth_assets.models.prompt_templates import PromptTemplates, prompted
 from dpsynth_assets_tests.methods.evolution.conftest import make_config, make_public, make_terms
 
-RANDOM = {"message_template": [{"content": "a {category} review, {stars} stars"}]}
+RANDOM = {"message_template": [{"content": "a review of {label}"}]}
 VARIATION = {"message_template": [{"content": "{masked_sample}|{word_count}|{sample}|{tone}"}],
              "replacement_rules": [{"replacements": {"tone": ["calm", "loud"]}}]}  # fmt: skip
 LABELS = ("Bars | 5", "Hotels | 1")
@@ -29,12 +27,7 @@ TERMS = make_terms(
 
 
 def engine_config(**changes):
-    settings = {
-        "api": "engine",
-        "random_prompt": RANDOM,
-        "variation_prompt": VARIATION,
-        "prompt_variables": ("category", "stars"),
-    }
+    settings = {"api": "engine", "random_prompt": RANDOM, "variation_prompt": VARIATION}
     return make_config(**settings | changes)
 
 
@@ -65,7 +58,7 @@ def open_with(echo, **changes):
 def test_random_texts_come_from_public_words_alone(echo):
     api = open_with(echo)
     assert isinstance(api, EngineApi)
-    assert api.random(LABELS, seed=1) == ["a Bars review, 5 stars", "a Hotels review, 1 stars"]
+    assert api.random(LABELS, seed=1) == ["a review of five star bars", "a review of bad hotels"]
     assert echo.asked[0][2] is Provenance.PUBLIC
 
 
@@ -77,35 +70,23 @@ def test_variations_are_marked_as_released_and_told_the_text(echo):
     assert echo.asked[0][2] is Provenance.RELEASED
 
 
-def test_lengths_may_follow_the_text(echo):
-    api = open_with(echo, tokens_per_word=1.5, max_new_tokens=5)
-    api.vary(["one two", "one two three four", "w"], [LABELS[0]] * 3, degree=0.1, seed=1)
-    assert echo.asked[0][1].limits(3) == [3, 5, 2]
-
-
 def test_where_nothing_is_written_the_text_stays(echo):
     texts = open_with(echo).vary(["silence"], LABELS[:1], degree=0.01, seed=1)
     assert texts == ["silence"]
 
 
 def test_a_row_is_asked_the_same_whatever_the_other_rows_are(echo):
-    api = open_with(echo, word_count_std=9.0)
+    api = open_with(echo)
     texts = [f"one two three {n}" for n in range(6)]
     together = api.vary(texts, [LABELS[0]] * 6, degree=0.5, seed=3)
     assert api.vary(texts[:2], [LABELS[0]] * 2, degree=0.5, seed=3) == together[:2]
 
 
-def test_label_columns_are_named_in_their_order():
-    known = label_variables(engine_config(), TERMS)
-    assert known["Hotels | 1"] == {"label": "bad hotels", "category": "Hotels", "stars": "1"}
-    with pytest.raises(PromptError, match="each of 2 label columns"):
-        label_variables(engine_config(prompt_variables=("category",)), TERMS)
-
-
 def test_prompts_are_checked_before_anything_is_charged():
-    with pytest.raises(PromptError, match=r"random_prompt: .* got category, stars"):
-        read_prompts(engine_config(prompt_variables=()), TERMS)
-    assert "category" in AugPe(engine_config(prompt_variables=()), TERMS).refusal(1.0)
+    unknown = engine_config(random_prompt={"message_template": [{"content": "{category}"}]})
+    with pytest.raises(PromptError, match=r"random_prompt: .* got category"):
+        read_prompts(unknown, TERMS)
+    assert "category" in AugPe(unknown, TERMS).refusal(1.0)
     assert "no/such" in AugPe(engine_config(random_prompt="no/such.json"), TERMS).refusal(1.0)
     assert "engine.model" in AugPe(engine_config(), make_terms()).refusal(1.0)
     assert AugPe(engine_config(), TERMS).refusal(1.0) is None
@@ -118,7 +99,7 @@ def test_a_prompt_is_known_by_its_content(tmp_path):
     inline = AugPe(engine_config(), TERMS).settings()
     read = AugPe(engine_config(random_prompt=str(tmp_path / "r.json")), TERMS).settings()
     assert read == inline
-    other = {"message_template": [{"content": "another {category}"}]}
+    other = {"message_template": [{"content": "another {label}"}]}
     assert AugPe(engine_config(random_prompt=other), TERMS).settings() != inline
 
 
@@ -129,42 +110,13 @@ def test_a_prompt_is_known_by_its_content(tmp_path):
         {"random_prompt": RANDOM},
         {"variations": 1},
         {"iterations": 0},
-        {"selection": "best"},
+        {"selection": "rank"},
         {"noise": 0},
     ],
 )
 def test_settings_that_do_not_fit_are_refused(changes):
     with pytest.raises(ValueError, match=r"validation error"):
         make_config(**changes)
-
-
-def test_a_chat_template_must_be_there_to_be_used(echo):
-    with pytest.raises(PromptError, match="chat template"):
-        open_with(echo, chat=True).random(LABELS[:1], seed=1)
-    tokenizer = SimpleNamespace(
-        chat_template="yes",
-        apply_chat_template=lambda messages, **_: f"<user>{messages[0]['content']}<bot>",
-    )
-    encode = SimpleNamespace(chat_template="yes", apply_chat_template=tokenizer.apply_chat_template)
-    echo.language_model = SimpleNamespace(tokenizer=_Callable(encode))
-    echo.generate = lambda prompts, *_, **__: [Generation(str(p), (), True) for p in prompts]
-    assert open_with(echo, chat=True).random(LABELS[:1], seed=1) == [
-        str([ord(c) for c in "<user>a Bars review, 5 stars<bot>"])
-    ]
-
-
-class _Callable:
-    """A tokenizer that writes one token a character."""
-
-    def __init__(self, inner):
-        self.chat_template, self.apply_chat_template = (
-            inner.chat_template,
-            inner.apply_chat_template,
-        )
-
-    def __call__(self, text, add_special_tokens):
-        assert not add_special_tokens
-        return {"input_ids": [ord(character) for character in text]}
 
 
 def model_api(model, **changes):

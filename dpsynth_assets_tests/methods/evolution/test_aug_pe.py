@@ -7,9 +7,10 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods.evolution.aug_pe import LABEL_STAGE, AugPe
-from dpsynth_assets.methods.evolution.aug_pe_votes import PrivateVotes
+from dpsynth_assets.methods.evolution.config import LABEL_BUDGET_SHARE
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.evolution.population import Population
+from dpsynth_assets.methods.evolution.votes import PrivateVotes
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -52,12 +53,6 @@ def released_by(folder, config=None, terms=None, private=None, epsilon=2.0, publ
     )
 
 
-def test_it_is_registered():
-    from dpsynth_assets.methods.registry import get_method
-
-    assert get_method("aug_pe").config_type().method == "aug_pe"
-
-
 @pytest.mark.parametrize("relation", NeighboringRelation)
 @pytest.mark.parametrize("accountant", ["tight", "zcdp"])
 @pytest.mark.parametrize("shares", ["equal", "released"])
@@ -84,12 +79,12 @@ def test_noise_is_that_of_one_gaussian_release_of_all_rounds():
 
 
 def test_the_histogram_of_labels_takes_its_share_of_rho():
-    config = make_config(label_shares="released", label_budget_share=0.25)
+    config = make_config(label_shares="released")
     plan = plan_of(config, make_terms(accountant="zcdp"))
     labels, votes = (
         float(event.rho) for event in (plan.charges[LABEL_STAGE], flatten(plan.charges[STAGE])[0])
     )
-    assert labels / (labels + config.iterations * votes) == pytest.approx(0.25)
+    assert labels / (labels + config.iterations * votes) == pytest.approx(LABEL_BUDGET_SHARE)
     assert [stage.name for stage in plan.stages] == [LABEL_STAGE, STAGE]
 
 

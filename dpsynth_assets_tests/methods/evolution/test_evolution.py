@@ -3,8 +3,8 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods.evolution.evolution import Evolution
-from dpsynth_assets.methods.evolution.generations import generation_facts, last_survivors
-from dpsynth_assets.methods.evolution.writing import write_rows
+from dpsynth_assets.methods.evolution.method import write_rows
+from dpsynth_assets.methods.evolution.population import generation_facts, last_survivors
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets_tests.methods.evolution.conftest import (
     Checkpoints,
@@ -69,13 +69,6 @@ def test_every_generation_is_survivors_and_their_variations(tmp_path):
     second = state.generations.filter(pl.col("iteration") == 2)
     assert second["born"].to_list() == [0] * 6 + [1] * 12
     assert second["parent"].to_list() == [*range(6), *np.repeat(range(6), 2)]
-
-
-def test_one_variation_takes_the_place_of_its_parent(tmp_path):
-    state = evolve(tmp_path / "a", variations=1, selection="sample")
-    second = state.generations.filter(pl.col("iteration") == 2)
-    assert second["born"].to_list() == [1] * 6
-    assert second["parent"].to_list() == list(range(6))
 
 
 def test_losers_are_forgotten_but_for_the_last_round(tmp_path):
@@ -168,7 +161,7 @@ def test_facts_follow_the_rounds(tmp_path):
 def rows_of(state, sizes, api=None):
     return write_rows(
         last_survivors(state.generations), np.array(sizes), ("x", "y"), api or WordApi(),
-        make_config(), 5, silent,
+        5, silent,
     )  # fmt: skip
 
 

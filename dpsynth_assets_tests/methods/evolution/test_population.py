@@ -29,7 +29,6 @@ def test_variations_know_their_parents_and_their_round():
     assert grown.labels.tolist() == [1, 0, 1, 0]
     assert grown.parents.tolist() == [0, 1, 0, 1]
     assert grown.born.tolist() == [0, 0, 4, 4]
-    assert grown.without_first(2).texts == ("c1", "a1")
 
 
 def test_a_population_survives_a_file():

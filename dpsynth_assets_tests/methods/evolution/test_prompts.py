@@ -24,7 +24,7 @@ def rng():
 
 
 def written(prompt, **variables):
-    return prompt.messages(variables, rng())[-1]["content"]
+    return prompt.written(variables, rng())
 
 
 @pytest.fixture
@@ -35,15 +35,15 @@ def prompt(tmp_path):
 
 def test_files_of_the_published_package_are_used_as_they_are(prompt):
     assert [message.role for message in prompt.message_template] == ["system", "user"]
-    assert written(prompt, category="Hotels", stars="4").endswith("keyword anything")
+    assert written(prompt, category="Hotels", stars="4") == (
+        "You write reviews.\n\nCategory: Hotels\tStars: 4, keyword anything"
+    )
 
 
 def test_rules_apply_in_order_where_all_their_constraints_hold(prompt):
     draws = np.random.default_rng(1)
     seen = {
-        prompt.messages({"category": "Bars", "stars": "5"}, draws)[1]["content"].split("keyword ")[
-            1
-        ]
+        prompt.written({"category": "Bars", "stars": "5"}, draws).split("keyword ")[1]
         for _ in range(40)
     }
     assert seen == {"gin", "good rum"}  # numbers in the file match the labels' text

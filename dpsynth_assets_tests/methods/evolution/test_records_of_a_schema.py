@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpsynth_assets.methods.evolution.public_model_api import PublicModelApi
+from dpsynth_assets.methods.evolution.apis import PublicModelApi
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.prompt_templates import PromptTemplates, prompted
 from dpsynth_assets_tests.methods.evolution.conftest import make_config, make_public, make_terms

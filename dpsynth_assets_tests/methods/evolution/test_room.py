@@ -2,8 +2,8 @@
 
 from dpsynth_assets.methods.base import room_of
 from dpsynth_assets.methods.evolution.aug_pe import AugPe
-from dpsynth_assets.methods.evolution.generations import read_generations
 from dpsynth_assets.methods.evolution.method import STAGE
+from dpsynth_assets.methods.evolution.population import read_generations
 from dpsynth_assets_tests.methods.evolution.conftest import (
     Checkpoints,
     make_config,

@@ -7,20 +7,18 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods.evolution import SecPe
-from dpsynth_assets.methods.evolution.config import EvolutionConfig
-from dpsynth_assets.methods.evolution.generations import read_generations
+from dpsynth_assets.methods.evolution.config import EvolutionConfig, SecPeConfig
 from dpsynth_assets.methods.evolution.method import STAGE
-from dpsynth_assets.methods.evolution.population import Population
-from dpsynth_assets.methods.evolution.secpe import _OF_EVOLUTION, CLUSTER_STAGE
+from dpsynth_assets.methods.evolution.population import Population, read_generations
+from dpsynth_assets.methods.evolution.secpe import (
+    _OF_EVOLUTION,
+    CLUSTER_STAGE,
+    RepresentativeVotes,
+    quota_votes,
+)
 from dpsynth_assets.methods.evolution.secret_clusters import (
     Representatives,
     public_clusters,
-)
-from dpsynth_assets.methods.evolution.secret_config import SecPeConfig
-from dpsynth_assets.methods.evolution.secret_votes import (
-    RepresentativeVotes,
-    nearest_votes,
-    quota_votes,
 )
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.privacy.accounting import epsilon_of
@@ -28,7 +26,6 @@ from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.methods.evolution.conftest import (
     WORDS,
     Checkpoints,
@@ -99,22 +96,6 @@ def test_a_share_leaves_room_for_other_releases():
     assert posterior_of_events([plan().event] * 2, EMAIL.prior) > EMAIL.posterior
 
 
-def test_sampling_is_amplified_under_removal_and_never_under_substitution():
-    def noise(relation):
-        few = config(sampling_probability=0.05, noise_floor=1e-3)
-        return plan(few, terms(secrets=promise(relation=relation))).parameters["noise_std"]
-
-    assert noise(NeighboringRelation.ADD_REMOVE) < plan().parameters["noise_std"]
-    assert noise(NeighboringRelation.REPLACE_ONE) > plan().parameters["noise_std"]
-
-
-def test_the_noise_floor_stops_a_release_that_would_publish_a_secret_rarely():
-    rare = config(sampling_probability=1e-4)
-    assert plan(rare).parameters["noise_std"] == 1.0
-    none = plan(config(sampling_probability=1e-4, noise_floor=1e-6))
-    assert none.parameters["noise_std"] == 1e-6  # (p, r) alone asks for nothing.
-
-
 def test_without_declared_secrets_there_is_nothing_to_promise():
     refused = plan(known=make_terms())
     assert refused.event is None
@@ -124,7 +105,7 @@ def test_without_declared_secrets_there_is_nothing_to_promise():
 def test_a_plan_reads_no_record_and_is_found_again(monkeypatch):
     made = plan()
     monkeypatch.setattr(
-        "dpsynth_assets.methods.evolution.secret_plan.shared_noise_std",
+        "dpsynth_assets.methods.evolution.secret_clusters.shared_noise_std",
         lambda **_: pytest.fail("calibrated twice"),
     )
     assert plan().event == made.event
@@ -156,13 +137,10 @@ def test_secrets_keep_their_noise_where_records_would_need_less():
     assert made.epsilon < 50.0
 
 
-@pytest.mark.parametrize("probability", [1.0, 0.3])
-def test_group_privacy_of_the_record_event_is_the_secrets_own_event(probability):
-    changes = {"sampling_probability": probability, "noise_floor": 5.0}
-    of_records = record_level(50.0, **changes).event
-    of_secrets = plan(config(**changes)).event
+def test_group_privacy_of_the_record_event_is_the_secrets_own_event():
+    of_records = record_level(50.0).event
     assert posterior_of_events([of_records], EMAIL.prior, occurrences=3) == pytest.approx(
-        posterior_of_events([of_secrets], EMAIL.prior), rel=1e-6
+        posterior_of_events([plan().event], EMAIL.prior), rel=1e-6
     )
 
 
@@ -245,8 +223,6 @@ def test_public_clusters_stand_for_their_label():
     assert clusters.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert clusters.counts[:3].sum() == 30
     assert clusters.counts[3:].sum() == 10
-    light = public_clusters(config(public_weight=0.01), terms(), make_public(public_records=PUBLIC))
-    assert light.counts.tolist() == [1.0] * 6
 
 
 def test_a_label_without_documents_is_clustered_over_all():
@@ -256,25 +232,16 @@ def test_a_label_without_documents_is_clustered_over_all():
 
 
 def test_released_counts_hold_the_records_of_their_label():
-    known = terms(secrets=promise(SecretBudget(kind="k", prior=0.1, posterior=0.9, max_records=1)))
-    quiet = config(noise_floor=1e-6, sampling_probability=1e-3)
-    made = plan(quiet, known)
-    assert made.parameters["noise_std"] == 1e-6
-    everyone = released(config(), terms()).label_counts(2)
+    made = released()
+    counts = np.bincount(made.labels, weights=(made.counts - made.public_counts)[0])
     noise = plan().parameters["noise_std"] * np.sqrt(3)
-    assert everyone == pytest.approx([40, 20], abs=7 * noise)
+    assert counts == pytest.approx([40, 20], abs=7 * noise)
 
 
 def test_records_of_an_undeclared_label_and_no_records_at_all_are_no_error():
     private = make_private(counts=(5, 5), labels=("x", "unknown"))
     assert released(private=private).counts.shape == (1, 6)
     assert released(private=make_private(counts=(0, 0))).counts.shape == (1, 6)
-
-
-def test_several_releases_are_charged_together():
-    settings = config(releases=3)
-    assert plan(settings).event.steps == 3
-    assert released(settings).centres.shape[0] == 3
 
 
 def test_what_was_released_is_read_back_as_it_was(tmp_path):
@@ -303,38 +270,16 @@ def population(labels):
     return Population.random([str(place) for place in range(len(labels))], np.array(labels))
 
 
-def test_a_representative_gives_its_count_to_the_nearest_candidate():
-    votes = nearest_votes(
-        CENTRES, np.array([6.0, 4.0]), np.zeros(2), CANDIDATES, np.zeros(4, dtype=int)
-    )
-    assert votes.tolist() == [6, 0, 4, 0]
-
-
 def test_a_quota_divides_the_count_over_the_share_of_the_survivors():
     assert quota_votes(CENTRES, np.array([6.0, 2.0]), CANDIDATES, 4).tolist() == [2, 2, 2, 2]
     assert quota_votes(CENTRES, np.array([6.0, 4.0]), CANDIDATES, 2).tolist() == [6, 0, 4, 0]
     assert quota_votes(CENTRES, np.zeros(2), CANDIDATES, 2).tolist() == [0] * 4
 
 
-@pytest.mark.parametrize("voting", ["nearest", "quota"])
-def test_votes_stay_within_the_label_and_negative_counts_give_none(voting):
-    vote = RepresentativeVotes(
-        representatives([5.0, -3.0], labels=(0, 1)), voting=voting, sizes=np.array([1, 1])
-    )
+def test_votes_stay_within_the_label_and_negative_counts_give_none():
+    vote = RepresentativeVotes(representatives([5.0, -3.0], labels=(0, 1)), np.array([1, 1]))
     votes = vote(0, population([0, 1, 1, 0]), CANDIDATES)
     assert votes.tolist() == [5, 0, 0, 0]
-
-
-def test_iterations_take_the_releases_in_turn():
-    both = Representatives(
-        centres=np.stack([CENTRES, CENTRES]),
-        counts=np.array([[1.0, 0.0], [0.0, 1.0]]),
-        labels=np.zeros(2, dtype=int),
-        public_counts=np.zeros(2),
-    )
-    vote = RepresentativeVotes(both, voting="nearest", sizes=np.array([2]))
-    texts = population([0] * 4)
-    assert [int(vote(t, texts, CANDIDATES).argmax()) for t in range(3)] == [0, 2, 0]
 
 
 # -------------------------------------------------------------------------------------- stages
@@ -364,7 +309,7 @@ def test_only_the_clusters_cost_and_only_they_read_records(tmp_path, api):
 
 
 def test_a_population_evolves_and_its_rows_are_free(tmp_path, api):
-    settings = config(label_shares="released")
+    settings = config()
     _, population, public, _ = run(tmp_path, api, settings)
     assert read_generations(population.files)["iteration"].max() == 3
     stage = Released(reservation="2", facts=population.facts, folder=population.files)
@@ -384,7 +329,7 @@ def test_facts_show_no_dp_and_internal_numbers_stay_internal(tmp_path, api):
 
 
 def test_settings_of_the_evolution_do_not_pay_again():
-    one, other = plan(), plan(config(iterations=7, population=8, voting="nearest"))
+    one, other = plan(), plan(config(iterations=7, population=8))
     assert other.stage(CLUSTER_STAGE).settings == one.stage(CLUSTER_STAGE).settings
     assert other.stage(STAGE).settings != one.stage(STAGE).settings
     assert set(EvolutionConfig.model_fields) <= _OF_EVOLUTION

@@ -76,19 +76,3 @@ def test_the_datasets_engine_writes_from_the_folded_adapters(
     assert corpus.facts["engine_kind"] == engine
     assert 0 < corpus.rows.height <= 6
     assert method.write(public, 6, cases.silent).rows.equals(corpus.rows)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lora_modules": ["query"]}, "Expected lora_modules among .* got query"),
-        ({"lora_modules": []}, "Expected lora_modules among .* got none"),
-    ],
-)
-def test_layers_that_the_model_does_not_have_are_one_line_before_the_charge(
-    cases, with_language_model, settings, message
-):
-    method = bound(cases, **settings)
-    with pytest.raises(ValueError, match=message) as raised:
-        method.plan(4.0).stage(STAGE).check(with_language_model)
-    assert "\n" not in str(raised.value)

@@ -8,7 +8,7 @@ from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import REJECTION
 from dpsynth_assets.methods.fine_tuning import Ctcl, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
-from dpsynth_assets.methods.fine_tuning.serving import GeneratorWeights, open_writer
+from dpsynth_assets.methods.fine_tuning.writing import GeneratorWeights, open_writer
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE

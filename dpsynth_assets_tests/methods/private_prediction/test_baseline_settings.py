@@ -10,6 +10,7 @@ import pytest
 
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
+from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.models.document_format import PLAIN_PT
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -53,7 +54,9 @@ def test_a_replaced_record_of_a_pair_pays_for_two_vectors(cases):
 
 def batches(cases, config, records, **changes):
     terms = cases.terms(public_records=records, **changes)
-    return MeanUniform(config, terms).declared.place(cases.private(records), cases.public(None))
+    private = cases.private(records)
+    declared = MeanUniform(config, terms).declared
+    return split_batches(declared, private, cases.public(None)).placed(private)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])

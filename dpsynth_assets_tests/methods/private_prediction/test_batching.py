@@ -21,11 +21,11 @@ from dpsynth_assets.methods.private_prediction.batching import (
     batch_counts,
     uniform_batch_counts,
 )
-from dpsynth_assets.methods.private_prediction.placing import assign_records
 from dpsynth_assets.privacy.batch_terms import pass_rows
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.methods.private_prediction.placed import hashed
 
 CELLS = (
     BatchCell(label=0, cluster=None, batches=3, generating=3),
@@ -35,9 +35,7 @@ CELLS = (
 
 def assign(records, *, k=1, s=8, cells=CELLS, salt="salt", clusters=None):
     labels = label_indices(records["label"].to_list(), ("x", "y"))
-    return assign_records(
-        records, labels, clusters, cells, expected_batch_size=s, examples_per_context=k, salt=salt
-    )
+    return hashed(records, labels, clusters, cells, s=s, k=k, salt=salt)
 
 
 def counting(terms, noise="laplace", scale=0.02):
@@ -262,15 +260,7 @@ def test_records_of_one_text_share_an_id_and_no_name(copies):
 
     def keys(count):
         records = pl.DataFrame({"record_id": ["same"] * count, "text": ["Thank you."] * count})
-        (batch,) = assign_records(
-            records,
-            np.zeros(count, dtype=int),
-            None,
-            [cell],
-            expected_batch_size=8,
-            examples_per_context=1,
-            salt="salt",
-        )
+        (batch,) = hashed(records, np.zeros(count, dtype=int), None, [cell])
         return set(batch.keys)
 
     named, with_one_more = keys(copies), keys(copies + 1)

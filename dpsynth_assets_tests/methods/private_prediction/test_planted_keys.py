@@ -44,6 +44,6 @@ def test_a_run_refuses_rounding_that_is_not_charged_whoever_calls_it(cases, name
     if name == "few_shot":
         task = FewShotTask(config=method.config, terms=terms, public=public)
     else:
-        task = method.task(public, 10)
+        task = method.drawn_by(public, 10, None)
     with pytest.raises(ValueError, match="Expected logit_slack > 0"):
         _ = task.decoder

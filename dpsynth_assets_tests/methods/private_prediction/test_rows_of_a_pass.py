@@ -157,22 +157,14 @@ def test_no_pass_of_a_run_has_more_rows_than_its_price_says(monkeypatch, cases, 
 
 def test_contexts_are_named_by_what_they_are_not_by_where_they_stand(cases):
     from dpsynth_assets.methods.private_prediction.batching import BatchCell
-    from dpsynth_assets.methods.private_prediction.placing import assign_records, fill_slots
+    from dpsynth_assets_tests.methods.private_prediction.placed import hashed, in_slots
 
     cell = BatchCell(label=0, cluster=None, batches=2, generating=2)
     names = SimpleNamespace()
 
     def named(records, k):
         labels = np.zeros(len(records), dtype=np.int64)
-        batches = assign_records(
-            records,
-            labels,
-            None,
-            [cell],
-            expected_batch_size=8,
-            examples_per_context=k,
-            salt="salt",
-        )
+        batches = hashed(records, labels, None, [cell], k=k)
         return {
             key: texts
             for batch in batches
@@ -185,13 +177,6 @@ def test_contexts_are_named_by_what_they_are_not_by_where_they_stand(cases):
         changed = {key for key, texts in names.all.items() if names.fewer.get(key) != texts}
         assert len(changed | (names.fewer.keys() - names.all.keys())) <= 1
         assert len(names.all) > 3
-    slots = fill_slots(
-        cases.records(16),
-        np.zeros(16, dtype=np.int64),
-        None,
-        [(0, None)],
-        expected_batch_size=4,
-        examples_per_context=2,
-        max_batches=2,
-    )
+    labels = np.zeros(16, dtype=np.int64)
+    slots = in_slots(cases.records(16), labels, None, [(0, None)], k=2, max_batches=2)
     assert len({key for batch in slots for key in batch.keys}) == 8

@@ -5,9 +5,9 @@ import pytest
 
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
-from dpsynth_assets.methods.private_prediction.placing import fill_slots
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.methods.private_prediction.placed import in_slots
 
 CELLS = ((0, None), (1, None))
 SETTINGS = {
@@ -22,15 +22,7 @@ SETTINGS = {
 
 def fill(records, *, s=4, k=1, max_batches=100, clusters=None, cells=CELLS):
     labels = np.array([["x", "y"].index(label) for label in records["label"]])
-    return fill_slots(
-        records,
-        labels,
-        clusters,
-        cells,
-        expected_batch_size=s,
-        examples_per_context=k,
-        max_batches=max_batches,
-    )
+    return in_slots(records, labels, clusters, cells, s=s, k=k, max_batches=max_batches)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
