@@ -15,7 +15,11 @@ from dpsynth_assets.datasets.secrets import incidence_digest
 from dpsynth_assets.methods.base import planned, refused
 from dpsynth_assets.methods.candidates import Advice, Candidate, DeclaredFacts
 from dpsynth_assets.methods.capabilities import Evolves, ProtectsSecrets
-from dpsynth_assets.methods.evolution.config import EvolutionConfig, SecPeConfig
+from dpsynth_assets.methods.evolution.config import (
+    PUBLIC_DOCUMENTS,
+    EvolutionConfig,
+    SecPeConfig,
+)
 from dpsynth_assets.methods.evolution.method import (
     FREE_SETTINGS,
     STAGE,
@@ -179,7 +183,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
     def _clusters_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the public documents that are embedded to be clustered."""
         del plan
-        documents = min(self.config.public_documents, sizes.documents)
+        documents = min(PUBLIC_DOCUMENTS, sizes.documents)
         return Work(embedded=documents * sizes.text_tokens)
 
     def plan(self, target_epsilon: float) -> MethodPlan:
