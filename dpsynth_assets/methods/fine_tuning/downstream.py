@@ -10,6 +10,7 @@ import numpy as np
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.methods.base import refused
 from dpsynth_assets.methods.candidates import Advice
+from dpsynth_assets.methods.cluster_histogram import label_indices
 from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, DownstreamConfig
 from dpsynth_assets.methods.fine_tuning.generators import public_texts, trainable, training_room
 from dpsynth_assets.methods.fine_tuning.private_training import (
@@ -185,12 +186,12 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
 
     def _labelled(self, private: PrivateInputs) -> list[LabelledEmbedding]:
         """Examples of the classifier; records without text or a declared label are left out."""
-        index = {label: place for place, label in enumerate(self.terms.labels)}
-        columns = (private.records["label"].to_list(), private.records["text"].to_list())
+        labels = label_indices(private.records["label"].to_list(), self.terms.labels).tolist()
+        texts = private.records["text"].to_list()
         return [
-            LabelledEmbedding(np.asarray(embedding, dtype=np.float32), index[label])
-            for embedding, label, text in zip(_embeddings(private), *columns, strict=True)
-            if label in index and text.strip()
+            LabelledEmbedding(np.asarray(embedding, dtype=np.float32), label)
+            for embedding, label, text in zip(_embeddings(private), labels, texts, strict=True)
+            if label >= 0 and text.strip()
         ]
 
     def _save(self, trained: Any, folder: Path) -> None:

@@ -111,17 +111,20 @@ class DeclaredTraining:
         """M: the records of a batch up to which several share a pass; 0 where each is alone."""
         if self.config.exact_sums:
             return 0
-        slack = GRADIENT_SLACK if self.config.gradient_slack is None else self.config.gradient_slack
         chance, known = self.sampling_probability, self.terms.public_records
         drawn = None if chance is None or known is None else chance * known
-        return most_in_company(self.config.expected_batch_size if drawn is None else drawn, slack)
+        most = self.config.expected_batch_size if drawn is None else drawn
+        return most_in_company(most, self._slack)
 
     @property
     def slack_of_shared_passes(self) -> float | None:
         """Share of C that is charged for records sharing a pass; None where each is alone."""
-        if self.records_in_company == 0:
-            return None
-        return GRADIENT_SLACK if self.config.gradient_slack is None else self.config.gradient_slack
+        return None if self.records_in_company == 0 else self._slack
+
+    @property
+    def _slack(self) -> float:
+        declared = self.config.gradient_slack
+        return GRADIENT_SLACK if declared is None else declared
 
     @property
     def takes_slack_of_float32(self) -> bool:

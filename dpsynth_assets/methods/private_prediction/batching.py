@@ -88,11 +88,7 @@ def parts_of(batches: Sequence[BatchT], size: int) -> list[Part[BatchT]]:
 
 
 def batch_counts(
-    histogram: ClusterHistogram,
-    *,
-    expected_batch_size: int,
-    examples_per_context: int,
-    max_batches: int,
+    histogram: ClusterHistogram, *, batch_records: int, max_batches: int
 ) -> tuple[BatchCell, ...]:
     """Decides from released counts how many batches each (label, cluster) is cut into.
 
@@ -107,19 +103,17 @@ def batch_counts(
 
     **Privacy** Post-processing of a released histogram.
     """
-    size = expected_batch_size * examples_per_context
+    counted = enumerate(zip(histogram.centers, histogram.dp_counts, strict=True))
     cells = [
-        (label, center, int(count / size + 0.5))
-        for label, (centers, counts) in enumerate(
-            zip(histogram.centers, histogram.dp_counts, strict=True)
-        )
+        (label, center, int(max(count, 0) / batch_records + 0.5))
+        for label, (centers, counts) in counted
         for center, count in zip(centers, counts, strict=True)
-        if count > 0 and int(count / size + 0.5) > 0
     ]
+    cells = [cell for cell in cells if cell[2] > 0]
     if not cells:
         raise ValueError(
-            f"Expected a released cluster count of at least {size / 2:g} records (half a batch), "
-            "got none. Lower expected_batch_size or clusters_per_label."
+            f"Expected a released cluster count of at least {batch_records / 2:g} records (half a "
+            "batch), got none. Lower expected_batch_size or clusters_per_label."
         )
     return _with_shares(cells, max_batches)
 
@@ -133,11 +127,7 @@ def uniform_batch_counts(
 
 
 def label_batch_counts(
-    histogram: ClusterHistogram,
-    *,
-    expected_batch_size: int,
-    examples_per_context: int,
-    max_batches: int,
+    histogram: ClusterHistogram, *, batch_records: int, max_batches: int
 ) -> tuple[BatchCell, ...]:
     """Cuts every label into as many uniform batches as its released counts add up to.
 
@@ -145,9 +135,8 @@ def label_batch_counts(
 
     **Privacy** Post-processing of a released histogram.
     """
-    size = expected_batch_size * examples_per_context
     cells = [
-        (label, None, max(1, int(sum(counts) / size + 0.5)))
+        (label, None, max(1, int(sum(counts) / batch_records + 0.5)))
         for label, counts in enumerate(histogram.dp_counts)
     ]
     return _with_shares(cells, max_batches)

@@ -6,7 +6,7 @@ may be wrong with the batches is known, and asked, before anything is charged.
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -250,13 +250,12 @@ class DeclaredBatches:
         """Reads how many batches each cell is cut into off declared or released numbers."""
         if not self.clustered and self.per_label is not None:
             return self._uniform_cells(self.per_label)
-        size: dict[str, Any] = {
-            "expected_batch_size": self.config.expected_batch_size,
-            "examples_per_context": self.config.examples_per_context,
-            "max_batches": self.config.max_batches,
-        }
         counted = batch_counts if self.clustered else label_batch_counts
-        return counted(self._histogram(public), **size)
+        return counted(
+            self._histogram(public),
+            batch_records=self.records_per_batch,
+            max_batches=self.config.max_batches,
+        )
 
     def _uniform_cells(self, per_label: int) -> tuple[BatchCell, ...]:
         return uniform_batch_counts(len(self.terms.labels), per_label, self.config.max_batches)

@@ -246,8 +246,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         """
         finishes = self.config.on_exhaustion == "finish_publicly"
         reads = finishes or self.compares_with_public_prompts
-        passes = self.pass_shape(public.language_model)
-        check_batches(self.declared, public, passes, reads_public_prompts=reads)
+        check_batches(self.declared, public, self.pass_shape, reads_public_prompts=reads)
 
     def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
         """Counts the contexts of all batches, and the texts that are finished publicly."""

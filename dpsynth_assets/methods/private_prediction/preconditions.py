@@ -1,7 +1,7 @@
 """Preconditions of a run: what public settings and released numbers must allow before a charge."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpsynth_assets.attacks.logit_moves import PassShape
@@ -55,7 +55,7 @@ def charged_decoder(
 def check_batches(
     declared: DeclaredBatches,
     public: PublicInputs,
-    passes: PassShape,
+    pass_shape: Callable[[Any], PassShape],
     *,
     reads_public_prompts: bool,
 ) -> None:
@@ -64,12 +64,14 @@ def check_batches(
     Args:
         declared: The method's batches.
         public: Language model, centres and released histogram.
-        passes: The largest passes of the plan.
+        pass_shape: The largest passes of the plan, given the model.
         reads_public_prompts: Whether anything is written from prompts without examples.
     """
     config, terms, model = declared.config, declared.terms, public.language_model
+    constraint = constraint_of(terms, model)  # Before a prompt is written in the model's tokens.
+    passes = pass_shape(model)
     decoder = charged_decoder(config, terms, model, passes)
-    constraint, whole = constraint_of(terms, model), passes.columns + config.max_document_tokens
+    whole = passes.columns + config.max_document_tokens
     if constraint is not None:
         _require_a_record(constraint, terms, model, decoder, config.max_document_tokens)
     declared.check(public)

@@ -159,7 +159,7 @@ HISTOGRAM = ClusterHistogram(
 
 
 def test_batch_counts_round_released_counts_and_leave_out_small_cells():
-    cells = batch_counts(HISTOGRAM, expected_batch_size=10, examples_per_context=2, max_batches=99)
+    cells = batch_counts(HISTOGRAM, batch_records=20, max_batches=99)
     assert [(c.label, c.cluster, c.batches, c.generating) for c in cells] == [
         (0, 0, 5, 5),
         (0, 3, 2, 2),
@@ -169,18 +169,16 @@ def test_batch_counts_round_released_counts_and_leave_out_small_cells():
 
 def test_max_batches_is_shared_in_proportion_and_never_exceeded():
     for limit in range(1, 12):
-        cells = batch_counts(
-            HISTOGRAM, expected_batch_size=10, examples_per_context=2, max_batches=limit
-        )
+        cells = batch_counts(HISTOGRAM, batch_records=20, max_batches=limit)
         assert sum(cell.generating for cell in cells) == min(limit, 10)
         assert all(cell.generating <= cell.batches for cell in cells)
-    cells = batch_counts(HISTOGRAM, expected_batch_size=10, examples_per_context=2, max_batches=6)
+    cells = batch_counts(HISTOGRAM, batch_records=20, max_batches=6)
     assert [cell.generating for cell in cells] == [3, 1, 2]
 
 
 def test_counts_below_half_a_batch_are_refused_with_a_remedy():
     with pytest.raises(ValueError, match="Lower expected_batch_size"):
-        batch_counts(HISTOGRAM, expected_batch_size=500, examples_per_context=1, max_batches=9)
+        batch_counts(HISTOGRAM, batch_records=500, max_batches=9)
 
 
 def test_top_centres_are_the_largest_noisy_counts_of_each_label():
