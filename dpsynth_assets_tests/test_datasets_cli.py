@@ -92,23 +92,6 @@ def test_words_that_tell_a_model_little_are_warned_of(folder, monkeypatch, label
     ]
 
 
-@pytest.mark.parametrize("name", ["public", "releases"])
-def test_a_dataset_is_not_named_like_a_folder_of_the_installation(folder, name):
-    result = run("check", write(folder, name=name))
-    assert result.exit_code == 2
-    assert f"name: expected a name other than {name!r}" in result.output
-
-
-def test_an_unknown_method_or_setting_is_an_error(folder):
-    result = run(
-        "check", write(folder, methods=[{"method": "mean_uniform", "settings": {"zz": 1}}])
-    )
-    assert result.exit_code == 2
-    assert "methods.0" in result.output
-    assert "zz" in result.output
-    assert run("check", write(folder, methods=[{"method": "no_such"}])).exit_code == 2
-
-
 TRAINING = {"steps": 4, "expected_batch_size": 64, "rows": 100}
 GENERATOR = {"method": "dp_fine_tuning", "settings": TRAINING}
 FACTS = {"public_facts": {"records": 2}, "topic_histogram": {}}

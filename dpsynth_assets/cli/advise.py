@@ -1,53 +1,60 @@
-"""`dpsynth advise`: which method, for whose data, at what price, from public facts alone."""
+"""`dpsynth advise`: which method, for whose data, at what price, from public facts alone.
+
+And the methods that `dpsynth init` writes: what advice ranks first for what the steward declared.
+It is told nothing that was counted in the records: a proposal stands in a public file.
+"""
 
 from typing import Annotated, Any
 
 import typer
 
-from dpsynth_assets.cli.cohorts import cohort_names
+from dpsynth_assets.advice.advice import Advice, Offer, advise as weighed
+from dpsynth_assets.cli.cohorts import cohort_names, find_cohort
 from dpsynth_assets.cli.terminal import (
     AsJson,
+    answer,
     delta_option,
     epsilon_option,
     say,
-    show_json,
     show_table,
 )
+from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets.standing import declared_base
+from dpsynth_assets.datasets.template import Choices, ProposedCohort, ProposedMethods
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 
-Cohort = Annotated[
-    str | None,
-    typer.Argument(
-        help="Name of a declared private dataset; none: the options say what is declared.",
-        autocompletion=cohort_names,
-    ),
-]
+ROWS = 400
+"""Rows that are asked for: as many as the leaderboard's corpora have."""
+
+BESIDE = 2
+"""Further methods that stand in the file as comments."""
 
 
 def advise(
-    cohort: Cohort = None,
-    rows: Annotated[int | None, typer.Option(min=1, help="Rows that are wanted.")] = None,
-    records: Annotated[int | None, typer.Option(min=1, help="Declared number of records.")] = None,
-    epsilon: Annotated[float, typer.Option(callback=epsilon_option, help="Budget ε.")] = 4.0,
-    delta: Annotated[float, typer.Option(callback=delta_option, help="Budget δ.")] = 1e-6,
-    labels: Annotated[int, typer.Option(min=0, help="Number of declared labels.")] = 0,
-    domain: Annotated[
-        str | None,
-        typer.Option(help="What the texts are; none: as the public base says."),
-    ] = None,
+    cohort: Annotated[str | None, typer.Argument(autocompletion=cohort_names)] = None,
+    rows: Annotated[int | None, typer.Option(min=1)] = None,
+    records: Annotated[int | None, typer.Option(min=1)] = None,
+    epsilon: Annotated[float, typer.Option(callback=epsilon_option)] = 4.0,
+    delta: Annotated[float, typer.Option(callback=delta_option)] = 1e-6,
+    labels: Annotated[int, typer.Option(min=0)] = 0,
+    domain: str | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which methods fit, best first, and why the others do not.
 
     Reads declarations and the leaderboard of public corpora; no record and no score of yours.
     Exit code 2 if no method fits.
-    """
-    from dpsynth_assets.advice.advice import advise as weighed
-    from dpsynth_assets.cli.cohorts import find_cohort
-    from dpsynth_assets.cli.init_proposal import declaration_of
-    from dpsynth_assets.datasets.standing import declared_base
-    from dpsynth_assets.datasets.template import Choices
 
+    Args:
+        cohort: Name of a declared private dataset; none: the options say what is declared.
+        rows: Rows that are wanted.
+        records: Declared number of records.
+        epsilon: Budget ε.
+        delta: Budget δ.
+        labels: Number of declared labels.
+        domain: What the texts are; none: as the public base says.
+        as_json: Print JSON.
+    """
     if cohort is not None:
         spec = find_cohort(cohort)
     else:
@@ -58,12 +65,8 @@ def advise(
     if base is not None and domain is not None:
         base = base.model_copy(update={"domain": domain})
     found = weighed(spec, base, rows=rows, timed=True)
-    if as_json:
-        show_json(found.to_json())
-    else:
-        _print(_title(spec, rows), found)
-    if not found.offers:
-        raise typer.Exit(2)
+    told = _title(spec, rows)
+    answer(found.to_json(), as_json, lambda: _print(told, found), code=0 if found.offers else 2)
 
 
 def _title(spec: Any, rows: int | None) -> str:
@@ -73,10 +76,16 @@ def _title(spec: Any, rows: int | None) -> str:
     return f"Methods for {told} at ε = {declared(spec.budget.epsilon)}{wanted}, best first"
 
 
-def _print(title: str, found: Any) -> None:
-    columns = ("method", "expected share of the gap", "rows", "ε", "minutes here")
+def _print(title: str, found: Advice) -> None:
     if found.offers:
-        show_table(columns, map(_row, found.offers), title=title, numeric=columns[1:])
+        columns = {
+            "method": lambda offer: offer.title,
+            "expected share of the gap": _share,
+            "rows": lambda offer: f"{offer.rows:,}",
+            "ε": lambda offer: "(p, r)" if offer.epsilon is None else epsilon_up(offer.epsilon),
+            "minutes here": lambda offer: _minutes(offer.minutes),
+        }
+        show_table(found.offers, columns, title=title)
     else:
         say("No method fits.")
     for offer in found.offers:
@@ -86,8 +95,108 @@ def _print(title: str, found: Any) -> None:
     say(*(f"\n{note}" for note in found.notes))
 
 
-def _row(offer: Any) -> tuple[str, ...]:
-    share = "not measured" if offer.expectation is None else offer.expectation.share_in_words()
-    epsilon = "(p, r)" if offer.epsilon is None else epsilon_up(offer.epsilon)
-    minutes = "—" if offer.minutes is None else f"{max(offer.minutes, 1):.0f}"
-    return offer.title, share, f"{offer.rows:,}", epsilon, minutes
+def _share(offer: Offer) -> str:
+    return "not measured" if offer.expectation is None else offer.expectation.share_in_words()
+
+
+def _minutes(minutes: float | None) -> str:
+    return "—" if minutes is None else f"{max(minutes, 1):.0f}"
+
+
+def proposed_methods(
+    choices: Choices, base: PublicDataSpec | None, minutes: float | None = None
+) -> ProposedMethods:
+    """Chooses what advice ranks first among methods that run within the steward's minutes.
+
+    Args:
+        choices: What the file will declare.
+        base: The public base that it will build on; None where no file declares it.
+        minutes: Minutes that a run may take on this machine; None: any number.
+
+    **Privacy** Reads declared numbers alone, and how fast this machine is. Label values that were
+    found in the records and are not confirmed count for nothing.
+
+    Raises:
+        ValueError: The declared numbers contradict one another, or no method fits.
+    """
+    advice = weighed(declaration_of(choices), base, rows=ROWS, timed=True)
+    able = [each for each in advice.offers if _has(base, each)]
+    quick = [each for each in able if minutes is None or (each.minutes or 0) <= minutes]
+    if not quick:
+        raise ValueError(_why_none(able, advice, minutes))
+    first, *others = quick
+    return ProposedMethods(
+        chosen=_cohort(first),
+        beside=tuple(map(_cohort, others[:BESIDE])),
+        why=f"The method that advice ranks first for {_told(choices, minutes)}: {_of(first)}.",
+    )
+
+
+def _has(base: PublicDataSpec | None, offer: Offer) -> bool:
+    """Whether the base has the generator that a method fine-tunes; without a base nobody knows."""
+    needed = offer.base.get("conditional_generator")
+    return needed is None or (
+        base is not None and base.conditional_generator.kind == needed["kind"]
+    )
+
+
+def _cohort(offer: Offer) -> ProposedCohort:
+    own = {"method": offer.method, "settings": offer.settings}
+    return ProposedCohort(
+        title=offer.title,
+        methods=tuple([offer.first, own] if offer.first else [own]),
+        sections=offer.declared,
+        expected=_of(offer),
+    )
+
+
+def _of(offer: Offer) -> str:
+    """What to expect of a method, in a few words."""
+    taken = "minutes not known"
+    if offer.minutes is not None:
+        taken = f"about {max(1, round(offer.minutes))} minutes here"
+    share = f"share of the gap to expect {_share(offer)}"
+    return f"{offer.title}, {share}, {offer.rows:,} rows, {taken}"
+
+
+def _told(choices: Choices, minutes: float | None) -> str:
+    records = "no declared number of records"
+    if choices.records is not None:
+        records = f"{choices.records:,} declared records"
+    within = "" if minutes is None else f" within {minutes:g} minutes"
+    return f"{records} and ε = {declared(choices.epsilon)}{within}"
+
+
+def _why_none(able: list[Offer], advice: Advice, minutes: float | None) -> str:
+    if able:
+        least = min(each.minutes or 0 for each in able)
+        return (
+            f"Expected --minutes of at least {least:.0f}, which the quickest method takes here, "
+            f"got {minutes:g}. Raise it, or leave it out."
+        )
+    why = "; ".join(f"{name}: {reason}" for name, reason in advice.others[:3])
+    return f"Expected a method that fits what is declared, got none ({why}). Raise --epsilon."
+
+
+def declaration_of(choices: Choices) -> PrivateDatasetSpec:
+    """A declaration of the numbers and labels that are known; its method stands for any.
+
+    Raises:
+        ValueError: The numbers contradict one another.
+    """
+    return PrivateDatasetSpec.model_validate(
+        {
+            "name": "proposal",
+            "source": {"path": choices.path or "records.csv"},
+            "columns": {"text": choices.text, "labels": list(choices.labels)},
+            "privacy_unit": {"column": choices.unit, "max_records": choices.max_records},
+            "public_facts": {
+                "labels": {name: list(values) for name, values in choices.labels.items()},
+                "records": choices.records,
+                "words": choices.words,
+            },
+            "budget": {"epsilon": choices.epsilon, "delta": choices.delta},
+            "public_data": choices.public_data,
+            "methods": [{"method": "epsvec"}],
+        }
+    )

@@ -1,29 +1,23 @@
 """`dpsynth audit COHORT`: every spend, every released file, and whether all records agree."""
 
-from enum import StrEnum
+from collections.abc import Callable
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.ledger import LedgerUrl, open_ledger
-from dpsynth_assets.cli.terminal import AsJson, complain, show_json, show_table
+from dpsynth_assets.cli.terminal import AsJson, answer, complain, refusals, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_trail import AuditTrail, to_csv, to_json
 
-
-class TrailFormat(StrEnum):
-    """How a trail is written."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
-    HTML = "html"
+TrailFormat = Literal["table", "csv", "json", "html"]
 
 
 class CohortOrCommand(TyperGroup):
@@ -37,13 +31,21 @@ class CohortOrCommand(TyperGroup):
 
 
 def cohort(
-    name: Annotated[str, typer.Argument(metavar="COHORT", help="A dataset, or a cohort of it.")],
-    file_format: Annotated[TrailFormat, typer.Option("--format")] = TrailFormat.TABLE,
-    output: Annotated[Path | None, typer.Option(help="File to write; default: stdout.")] = None,
+    name: Annotated[str, typer.Argument(metavar="COHORT")],
+    file_format: Annotated[TrailFormat, typer.Option("--format")] = "table",
+    output: Path | None = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Audit a cohort; exit code 1 if ledger, event log, stores and released files disagree."""
+    """Audit a cohort; exit code 1 if ledger, event log, stores and released files disagree.
+
+    Args:
+        name: A dataset, or a cohort of it.
+        file_format: How the trail is written.
+        output: File to write; default: stdout.
+        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
+        as_json: Print JSON.
+    """
     from dpsynth_assets.orchestration.assets.audit_trail import audit_trail
     from dpsynth_assets.orchestration.instance import dagster_instance
     from dpsynth_assets.orchestration.resources.stores import ReleaseStore
@@ -53,27 +55,33 @@ def cohort(
         trail = audit_trail(name, book, ReleaseStore(), instance)
     if not trail.spends:
         raise PrivacyError(f"Expected a cohort of the ledger, got {name!r}: it has no entries.")
-    chosen = TrailFormat.JSON if as_json else file_format
-    if chosen is TrailFormat.TABLE and output is None:
+    chosen = "json" if as_json else file_format
+    if chosen == "table" and output is None:
         _print(trail)
+    elif output is None:
+        typer.echo(_rendered(trail, chosen))
     else:
-        _write(_rendered(trail, chosen), output)
+        output.write_text(_rendered(trail, chosen), encoding="utf-8")
     if not trail.agrees:
         raise typer.Exit(1)
 
 
 def used_by(
-    name: Annotated[str, typer.Argument(metavar="COHORT", help="A declared private dataset.")],
-    record: Annotated[
-        str | None, typer.Option(help="Id of a record; `-` reads it from standard input.")
-    ] = None,
-    unit: Annotated[
-        str | None, typer.Option(help="Id of a unit, e.g. a user; `-` reads it from stdin.")
-    ] = None,
+    name: Annotated[str, typer.Argument(metavar="COHORT")],
+    record: str | None = None,
+    unit: str | None = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the releases that read one record or one unit, and say nothing about any other."""
+    """List the releases that read one record or one unit, and say nothing about any other.
+
+    Args:
+        name: A declared private dataset.
+        record: Id of a record; `-` reads it from standard input.
+        unit: Id of a unit, e.g. a user; `-` reads it from stdin.
+        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
+        as_json: Print JSON.
+    """
     from dpsynth_assets.orchestration.resources.stores import SensitiveStore
     from dpsynth_assets.records import canonical_record_id
     from dpsynth_assets.records.record_filters import canonical_id_of
@@ -81,20 +89,16 @@ def used_by(
     spec = find_cohort(name)
     record, unit = _from_stdin(record), _from_stdin(unit)
     table = SensitiveStore().contributions(spec.name)
-    try:
+    if record is None and unit is None:
+        raise typer.BadParameter("Expected --record or --unit, got neither.")
+    with refusals(ValueError):
         if record is not None:
             reads = table.reads_of("record", canonical_record_id(spec, record, unit))
-        elif unit is not None:
-            reads = table.reads_of("unit", canonical_id_of(unit))
         else:
-            raise typer.BadParameter("Expected --record or --unit, got neither.")
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem)) from None
+            reads = table.reads_of("unit", canonical_id_of(str(unit)))
     uses = _uses(spec, {read.reservation: read.read_at for read in reads}, ledger)
-    if as_json:
-        show_json({"in_source": bool(reads), "releases": uses})
-    else:
-        _print_uses(uses)
+    facts = {"in_source": bool(reads), "releases": uses}
+    answer(facts, as_json, lambda: _print_uses(uses))
 
 
 def _from_stdin(value: str | None) -> str | None:
@@ -130,35 +134,23 @@ def _uses(
 
 
 def _rendered(trail: AuditTrail, chosen: TrailFormat) -> str:
-    if chosen is TrailFormat.CSV:
+    if chosen == "csv":
         return to_csv(trail)
-    return audit_page(trail) if chosen is TrailFormat.HTML else to_json(trail)
-
-
-def _write(text: str, output: Path | None) -> None:
-    if output is None:
-        typer.echo(text)
-    else:
-        output.write_text(text, encoding="utf-8")
+    return audit_page(trail) if chosen == "html" else to_json(trail)
 
 
 def _print(trail: AuditTrail) -> None:
-    columns = ("entry", "when", "run", "asset", "release", "mechanism", "guarantee", "state")
-    numeric = ("ε alone", "ε so far", "ε left")
-    rows = (
-        (
-            str(spend.seq),
-            spend.recorded_at[:19],
-            spend.run_id[:8],
-            *(spend.asset, spend.release, spend.mechanism, spend.guarantee, spend.state),
-            epsilon_up(spend.epsilon_alone),
-            epsilon_up(spend.epsilon_cumulative),
-            epsilon_down(spend.epsilon_remaining),
-        )
-        for spend in trail.spends
-    )
-    title = f"Spends of {trail.cohort}"
-    show_table((*columns, *numeric), rows, title=title, numeric=numeric, width=160)
+    columns: dict[str, Callable[[Any], str]] = {
+        "entry": lambda spend: str(spend.seq),
+        "when": lambda spend: spend.recorded_at[:19],
+        "run": lambda spend: spend.run_id[:8],
+        **{name: attrgetter(name) for name in ("asset", "release", "mechanism", "guarantee")},
+        "state": lambda spend: spend.state,
+        "ε alone": lambda spend: epsilon_up(spend.epsilon_alone),
+        "ε so far": lambda spend: epsilon_up(spend.epsilon_cumulative),
+        "ε left": lambda spend: epsilon_down(spend.epsilon_remaining),
+    }
+    show_table(trail.spends, columns, title=f"Spends of {trail.cohort}", width=160)
     typer.echo(f"{len(trail.files)} released files; ledger head {trail.ledger_head}")
     complain(*(f"{each.kind}: {each.subject}: {each.message}" for each in trail.findings))
     if trail.agrees:
@@ -170,4 +162,4 @@ def _print_uses(uses: list[dict[str, str]]) -> None:
         typer.echo("Not in the source of any release.")
         return
     names = ("asset", "release", "method", "data_version", "guarantee", "state", "read_at")
-    show_table(names, ([use[name] for name in names] for use in uses), width=140)
+    show_table(uses, {name: itemgetter(name) for name in names}, width=140)

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from dpsynth_assets.cli.cohorts import find_cohort, find_file
-from dpsynth_assets.cli.terminal import refuse, say, show_table
+from dpsynth_assets.cli.cohorts import find_cohort, find_file, public_base
+from dpsynth_assets.cli.terminal import refusals, say, show_table
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
 
 
@@ -18,11 +18,9 @@ def optimise(
     from dpsynth_assets.advice.budget_split import choices_of, optimise_split
 
     spec = find_cohort(cohort, to_spend=True)
-    try:
+    with refusals(ValueError, FileNotFoundError):
         entry = choices_of(spec, method)
         stand_ins = _stand_ins(spec.public_data, texts)
-    except (ValueError, FileNotFoundError) as problem:
-        refuse(str(problem))
     say(
         f"{entry.key}: splits are tried on {stand_ins.records.height} texts in the place of the "
         "records. No declared private source is read and nothing is charged; that the texts are "
@@ -43,24 +41,17 @@ def optimise(
 def _stand_ins(name: str, texts: Path | None) -> Any:
     """Public texts of a file, or documents of a base that has some of its own."""
     from dpsynth_assets.advice.budget_split import StandIns
-    from dpsynth_assets.datasets.standing import declared_base
-    from dpsynth_assets.public_base import PublicBase
-    from dpsynth_assets.public_base.documents import read_documents
 
-    base = declared_base(name)
-    if base is None:
-        raise ValueError(f"Expected a declared public base, got {name!r}. Declare it.")
-    if texts is None and base.invents_documents:
+    public = public_base(name)
+    if texts is not None:
+        return StandIns(_read(texts), public)
+    if public.spec.invents_documents:
         raise ValueError(
             f"{name}: expected documents of its own to try splits on, got texts that its model "
             "invents: it writes such texts before it has learnt anything. Name a CSV or Parquet "
             "file of public text like the records by --texts."
         )
-    if texts is None:
-        return StandIns.of_base(base, read_documents(base))
-    fields = base.model_dump(mode="json", exclude_unset=True, exclude={"name"})
-    own = None if base.invents_documents else read_documents(base)
-    return StandIns(_read(texts), PublicBase(own, name=name, **fields))
+    return StandIns.of_base(public.spec, public.documents)
 
 
 def _read(file: Path) -> Any:
@@ -97,22 +88,15 @@ def _say(trial: Any, left: int) -> None:
 
 
 def _print(found: Any) -> None:
-    numeric = ("energy distance", "±", "rows")
-    show_table(
-        ("split", *numeric),
-        map(_row, found.trials),
-        title=f"Splits of {found.method} on {found.records} public texts at "
-        f"ε = {epsilon_up(found.epsilon)}, {_weight(found)}",
-        numeric=numeric,
-    )
+    columns = {
+        "split": lambda trial: trial.in_words(),
+        "energy distance": lambda trial: f"{trial.score.value:.4f}" if trial.score else "refused",
+        "±": lambda trial: f"{float(trial.score.draws.std()):.4f}" if trial.score else "",
+        "rows": lambda trial: str(trial.rows) if trial.score else "",
+    }
+    title = f"Splits of {found.method} on {found.records} public texts at ε = "
+    show_table(found.trials, columns, title=f"{title}{epsilon_up(found.epsilon)}, {_weight(found)}")
     say(found.gain_in_words())
-
-
-def _row(trial: Any) -> tuple[str, ...]:
-    if trial.score is None:
-        return trial.in_words(), "refused", "", ""
-    spread = float(trial.score.draws.std())
-    return trial.in_words(), f"{trial.score.value:.4f}", f"{spread:.4f}", str(trial.rows)
 
 
 def _weight(found: Any) -> str:

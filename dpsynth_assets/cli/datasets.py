@@ -2,7 +2,8 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -12,7 +13,7 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from dpsynth_assets.cli.declaration_problems import base_problems, method_problems
-from dpsynth_assets.cli.terminal import AsJson, say, show_json, show_table
+from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     Problem,
@@ -31,58 +32,48 @@ from dpsynth_assets.privacy.directed_rounding import declared
 
 app = typer.Typer(no_args_is_help=True)
 
-_COLUMNS = {
-    "name": "Name",
-    "kind": "Kind",
-    "epsilon": "ε",
-    "delta": "δ",
-    "neighboring_relation": "Relation",
-    "privacy_unit": "Unit",
-    "methods": "Methods",
-    "file": "File",
-}
-
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 @app.command()
 def check(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Dataset files; none: all of defs and DPSYNTH_DATASETS."),
-    ] = None,
+    files: Annotated[list[Path] | None, typer.Argument()] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check dataset files and the records they name; exit code 2 where one cannot be used.
 
     Shows the steward how many records are set aside and in which rows, never their content.
+
+    Args:
+        files: Dataset files; none: all of defs and DPSYNTH_DATASETS.
+        as_json: Print JSON.
     """
     from dpsynth_assets.records import check_dataset_file
 
     paths = files or _declared_files()
     checked = [check_dataset_file(path, method_problems, base_problems) for path in paths]
     problems = [problem for each in checked for problem in each.problems] + _across(paths)
-    if as_json:
-        tallies = {name: tally for each in checked for name, tally in each.tallies.items()}
-        told = {
-            "problems": [dataclasses.asdict(problem) for problem in problems],
-            "datasets": [
-                {
-                    "name": name,
-                    "records": tally.records,
-                    "read": tally.read,
-                    "set_aside": dict(tally.set_aside),
-                }
-                for name, tally in tallies.items()
-            ],
-        }
-        show_json(told)
-    else:
-        print_problems(problems, Console())
-        counts = Counter(problem.severity for problem in problems)
-        say(f"{len(paths)} files, {counts['error']} errors, {counts['warning']} warnings")
-    if any(problem.severity == "error" for problem in problems):
-        raise typer.Exit(2)
+    told = {
+        "problems": [dataclasses.asdict(problem) for problem in problems],
+        "datasets": [
+            {
+                "name": name,
+                "records": tally.records,
+                "read": tally.read,
+                "set_aside": dict(tally.set_aside),
+            }
+            for each in checked
+            for name, tally in each.tallies.items()
+        ],
+    }
+    counts = Counter(problem.severity for problem in problems)
+    answer(told, as_json, lambda: _print_check(problems, len(paths)), 2 if counts["error"] else 0)
+
+
+def _print_check(problems: Sequence[Problem], files: int) -> None:
+    counts = Counter(problem.severity for problem in problems)
+    print_problems(problems, Console())
+    say(f"{files} files, {counts['error']} errors, {counts['warning']} warnings")
 
 
 @app.command("list")
@@ -90,10 +81,10 @@ def list_datasets(as_json: AsJson = False) -> None:
     """List the declared datasets and public bases; exit code 2 where a file cannot be used."""
     declared = standing(dataset_folders())
     rows = [_summary(file.spec, file.path) for file in declared.usable]
-    if as_json:
-        show_json(rows)
-    else:
-        show_table([*_COLUMNS.values()], ([*map(_cell, row.values())] for row in rows))
+    names = {"epsilon": "ε", "delta": "δ", "neighboring_relation": "Relation"}
+    names["privacy_unit"] = "Unit"
+    columns = {names.get(name, name.title()): partial(_cell, name) for name in _SUMMARY}
+    answer(rows, as_json, lambda: show_table(rows, columns))
     _tell_refused(declared)
 
 
@@ -115,11 +106,13 @@ def cohorts(as_json: AsJson = False) -> None:
             if isinstance(spec, PrivateDatasetSpec) and spec.cohorts is not None:
                 register_partitions(instance, spec)
                 known[spec.name] = [cohort.name for cohort in cohorts_of(spec)]
-    if as_json:
-        show_json(known)
-    else:
-        _print_cohorts(known)
+    lines = (f"{each}: {', '.join(names) or _NONE_COMPLETE}" for each, names in known.items())
+    nothing = "No dataset file declares cohorts."
+    answer(known, as_json, lambda: say(*(lines if known else [nothing])))
     _tell_refused(declared)
+
+
+_NONE_COMPLETE = "no cohort is complete yet"
 
 
 def _tell_refused(declared: Standing) -> None:
@@ -128,13 +121,6 @@ def _tell_refused(declared: Standing) -> None:
         typer.echo(str(problem), err=True)
     if declared.refused:
         raise typer.Exit(2)
-
-
-def _print_cohorts(known: Mapping[str, Sequence[str]]) -> None:
-    for dataset, names in known.items():
-        typer.echo(f"{dataset}: {', '.join(names) or 'no cohort is complete yet'}")
-    if not known:
-        typer.echo("No dataset file declares cohorts.")
 
 
 def _declared_files() -> list[Path]:
@@ -159,8 +145,13 @@ def print_problems(problems: Sequence[Problem], console: Console) -> None:
         say(str(problem), style=_COLOURS[problem.severity], to=console)
 
 
-def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str, object]:
-    row: dict[str, object] = dict.fromkeys(_COLUMNS)
+_SUMMARY = (
+    "name", "kind", "epsilon", "delta", "neighboring_relation", "privacy_unit", "methods", "file",
+)  # fmt: skip
+
+
+def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str, Any]:
+    row = dict.fromkeys(_SUMMARY)
     row |= {"name": spec.name, "kind": "public", "methods": [], "file": str(path)}
     if isinstance(spec, PrivateDatasetSpec):
         row |= {
@@ -174,26 +165,27 @@ def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str,
     return row
 
 
-def _cell(value: object) -> str:
+def _cell(name: str, row: dict[str, Any]) -> str:
+    value = row[name]
     if isinstance(value, list):
         return ", ".join(value)
     return "" if value is None else declared(value) if isinstance(value, float) else str(value)
 
 
-@app.command("fields")
+@app.command()
 def fields() -> None:
     """Print the reference of every field of a dataset file, as Markdown."""
     typer.echo(field_reference())
 
 
-@app.command("methods")
+@app.command()
 def methods() -> None:
     """Print the methods and every setting each of them takes, as Markdown."""
     from dpsynth_assets.methods.registry import REGISTRY
 
     for method in REGISTRY.values():
         typer.echo(f"## `{method.name}`: {method.title}\n\n{method.paper}\n")
-        typer.echo(settings_reference(method.config_type))
+        typer.echo("\n".join(_tables(method.config_type, "", {})))
 
 
 _INTRODUCTION = """\
@@ -214,11 +206,6 @@ def field_reference() -> str:
         parts.append(f"\n## {title}\n")
         parts.extend(_tables(model, "", shown))
     return "\n".join(parts)
-
-
-def settings_reference(model: type[BaseModel]) -> str:
-    """Markdown table of a method's settings."""
-    return "\n".join(_tables(model, "", {}))
 
 
 def _tables(model: type[BaseModel], prefix: str, shown: dict[Any, str]) -> Iterator[str]:
@@ -247,13 +234,10 @@ def _default(field: FieldInfo) -> str:
 
 
 def _meaning(field: FieldInfo) -> str:
-    choices = _choices(field.annotation)
-    text = field.description or ""
-    return f"{text} One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else text
-
-
-def _choices(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) is Literal else ()
+    text, annotation = field.description or "", field.annotation
+    if get_origin(annotation) is not Literal:
+        return text
+    return f"{text} One of {', '.join(f'`{choice}`' for choice in get_args(annotation))}."
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -47,7 +47,7 @@ def root(
     except ValueError as problem:
         raise typer.BadParameter(str(problem)) from None
     if context.invoked_subcommand is None:
-        from dpsynth_assets.cli.overview import overview
+        from dpsynth_assets.cli.budgets import overview
 
         overview()
     else:

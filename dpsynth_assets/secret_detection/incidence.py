@@ -133,7 +133,7 @@ def _search(detector: Detector, texts: Sequence[str], share: ShareCallback) -> l
     held: list[list[str]] = []
     for start in range(0, len(texts), RECORDS_AT_A_TIME):
         block = texts[start : start + RECORDS_AT_A_TIME]
-        held += [detector.find(text) for text in block]
+        held += [detector(text) for text in block]
         share(len(held) / len(texts))
     return held
 

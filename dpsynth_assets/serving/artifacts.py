@@ -1,6 +1,6 @@
 """What may be served: a generator or dataset vectors, as the ledger sealed them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,9 +29,6 @@ from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import ROWS, Label, corpus_label, weakest
 from dpsynth_assets.run.runner import recorded
 
-PublicValues = Callable[[Iterable[str]], Mapping[str, Any]]
-"""Names of public artifacts -> what is stored of them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
@@ -42,7 +39,7 @@ class Cohort:
         plan: Its plan.
         ledger: Gets one line a day and artifact.
         store: Where releases lie.
-        values: Reads public artifacts.
+        value: Reads a public artifact of the cohort's base by its name.
         find_audits: Reads stored results of mechanism audits.
     """
 
@@ -50,7 +47,7 @@ class Cohort:
     plan: DatasetPlan
     ledger: Ledger
     store: StoredReleases
-    values: PublicValues
+    value: Callable[[str], Any]
     find_audits: FindAudits
 
     def artifact(self, planned: PlannedMethod, *, accept_ex_post: bool = False) -> "Artifact":
@@ -161,7 +158,7 @@ class Artifact:
     def _inputs(self, writing: Writing) -> PublicInputs:
         """Public artifacts and releases, as a corpus is written from them."""
         cohort, planned = self.cohort, self.planned
-        values = dict(cohort.values(writing.reads))
+        values = {name: cohort.value(name) for name in writing.reads}
         self._refuse_other_public(values)
         opened = load_public_inputs(
             values,
