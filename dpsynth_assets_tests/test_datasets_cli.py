@@ -7,8 +7,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from dpsynth_assets.cli import datasets as command, declaration_problems
-from dpsynth_assets.cli.declaration_problems import base_problems
+from dpsynth_assets.cli import datasets as command
+from dpsynth_assets.cli.datasets import base_problems
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 
 SECRET = "Zaphod has gout"
@@ -78,7 +78,7 @@ def test_warnings_pass_and_errors_do_not(folder):
 def test_words_that_tell_a_model_little_are_warned_of(folder, monkeypatch, labels, domain, told):
     model = {"kind": "smollm2"}
     base = PublicDataSpec(name="demo", domain=domain, language_model=model)
-    monkeypatch.setattr(declaration_problems, "declared_base", lambda _name: base)
+    monkeypatch.setattr(command, "declared_base", lambda _name: base)
     (folder / "reviews.csv").touch()
     file = write(
         folder,

@@ -64,11 +64,7 @@ def run(
 
 
 @app.command()
-def report(
-    name: str,
-    output: Path | None = None,
-    as_json: AsJson = False,
-) -> None:
+def report(name: str, output: Path | None = None, as_json: AsJson = False) -> None:
     """Put the finished cells side by side; nothing is made.
 
     Args:
@@ -94,10 +90,7 @@ def report(
 
 
 @app.command()
-def export(
-    name: str,
-    file: Path,
-) -> None:
+def export(name: str, file: Path) -> None:
     """Write facts and scores of all finished cells into one file, without rows.
 
     Args:
@@ -111,10 +104,7 @@ def export(
 
 
 @app.command(name="import")
-def import_(
-    name: str,
-    file: Path,
-) -> None:
+def import_(name: str, file: Path) -> None:
     """Take over cells that another machine has finished; what is there stays.
 
     Args:

@@ -31,8 +31,7 @@ def cohort_names(incomplete: str) -> list[str]:
 
 
 CohortName = Annotated[
-    str,
-    typer.Argument(help="Name of a declared private dataset.", autocompletion=cohort_names),
+    str, typer.Argument(help="Name of a declared private dataset.", autocompletion=cohort_names)
 ]
 """The argument of commands that work on one cohort."""
 

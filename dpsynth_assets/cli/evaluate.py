@@ -200,9 +200,7 @@ def _score(
 
 
 def _verdicts(
-    table: list[CorpusScores],
-    why_unlabelled: str,
-    settings: EvaluationSettings,
+    table: list[CorpusScores], why_unlabelled: str, settings: EvaluationSettings
 ) -> list[str]:
     """On how many rows both were scored, and where the corpus differs from real data."""
     few = settings.max_rows < MINIMUM_ROWS

@@ -85,11 +85,7 @@ def show(
 
 
 @app.command()
-def verify(
-    head: str | None = None,
-    ledger: LedgerUrl = None,
-    as_json: AsJson = False,
-) -> None:
+def verify(head: str | None = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Check the hash chain; exit code 1 if an entry was altered, removed or reordered.
 
     Also compares what this machine's steps took for verified, if it is not what the chain says.
@@ -251,11 +247,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @app.command()
-def restore(
-    backup: Path,
-    because: Because,
-    yes: Yes = False,
-) -> None:
+def restore(backup: Path, because: Because, yes: Yes = False) -> None:
     """Put a copy in the place of a lost ledger, if nothing is missing in it.
 
     The copy must verify and hold the last entry that this installation saw. The restoration is an

@@ -46,7 +46,7 @@ def plan(  # noqa: PLR0913 - options are arguments
         output: With --optimise: write the dataset file with the best.
     """
     if optimise:
-        from dpsynth_assets.cli.budget_split import optimise as tried
+        from dpsynth_assets.cli.advise import optimise as tried
 
         tried(cohort, method, rows, texts, output)
         return

@@ -20,10 +20,7 @@ CORPORA_BESIDE = 3
 """Corpora whose rows a terminal shows beside each other; further ones follow below."""
 
 
-def report(
-    cohort: CohortName,
-    as_json: AsJson = False,
-) -> None:
+def report(cohort: CohortName, as_json: AsJson = False) -> None:
     """Show the corpora of a cohort: guarantee, rows, samples, scores, spend, and where they lie.
 
     Reads what was released and the internal scores; nothing private, and nothing is charged.

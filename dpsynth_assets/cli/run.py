@@ -15,8 +15,7 @@ from rich.console import Console
 
 from dpsynth_assets.advice.minutes import TRIAL, ExpectedMinutes, expected_minutes, whole_in_words
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort, find_file
-from dpsynth_assets.cli.datasets import print_problems
-from dpsynth_assets.cli.declaration_problems import base_problems
+from dpsynth_assets.cli.datasets import base_problems, print_problems
 from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.cli.report import print_summary, summarise
 from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table

@@ -29,13 +29,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from dpsynth_assets.methods.row_source import RowSource
 from dpsynth_assets.report.label import Label
 from dpsynth_assets.serving.artifacts import Artifact
-from dpsynth_assets.serving.requests import (
-    Chat,
-    Completion,
-    RefusedError,
-    RowRequest,
-    read_request,
-)
+from dpsynth_assets.serving.requests import Chat, Completion, RefusedError, RowRequest, read_request
 from dpsynth_assets.serving.row_queue import SECONDS_TO_RETRY, RowQueue
 
 LONGEST_BODY = 1 << 16

@@ -7,11 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.exports.exporting import (
-    FindAudits,
-    last_release,
-    refuse_refuted,
-)
+from dpsynth_assets.exports.exporting import FindAudits, last_release, refuse_refuted
 from dpsynth_assets.methods.capabilities import ServesRows, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs, Released
@@ -161,12 +157,7 @@ class Artifact:
         values = {name: cohort.value(name) for name in writing.reads}
         self._refuse_other_public(values)
         opened = load_public_inputs(
-            values,
-            OpenedModels(),
-            cohort.plan.terms,
-            writing.engine,
-            salt="",
-            seed=0,
+            values, OpenedModels(), cohort.plan.terms, writing.engine, salt="", seed=0
         )
         released = self._released()
         topics = released.pop(f"{SHARED}/{TOPIC_HISTOGRAM}", None)

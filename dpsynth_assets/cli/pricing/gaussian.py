@@ -39,12 +39,7 @@ from dpsynth_assets.privacy.histogram import (
     l2_sensitivity,
     scale_for,
 )
-from dpsynth_assets.privacy.renyi import (
-    float_up,
-    zcdp_epsilon,
-    zcdp_epsilon_closed_form,
-    zcdp_rho,
-)
+from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon, zcdp_epsilon_closed_form, zcdp_rho
 from dpsynth_assets.privacy.voting import GaussianVoting, voting_noise_std
 
 ROUNDING = 1.0 + 1e-12

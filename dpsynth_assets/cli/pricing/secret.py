@@ -173,11 +173,7 @@ def price(
 
 
 @command()
-def calibrate(
-    settings: Protection,
-    posterior: float,
-    noise_floor: float = 1.0,
-) -> Answer:
+def calibrate(settings: Protection, posterior: float, noise_floor: float = 1.0) -> Answer:
     """Finds the noise std of each round that keeps a secret at (prior, posterior).
 
     Args:
@@ -297,10 +293,7 @@ def _of_noise(
     else:
         moves = tuple(numbers(probabilities, "probabilities") or [1.0])
         event = MixtureGaussianEvent(
-            noise_std=noise_std,
-            shifts=tuple(distances),
-            probabilities=moves,
-            steps=settings.rounds,
+            noise_std=noise_std, shifts=tuple(distances), probabilities=moves, steps=settings.rounds
         )
     drawn = {"adjacency": settings.adjacency, "release": settings.release} if chances else {}
     posterior = posterior_of_events([event], settings.prior)

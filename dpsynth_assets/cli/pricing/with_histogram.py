@@ -284,11 +284,7 @@ class DatasetVectors(BesideHistogram):
 
 
 @command()
-def price_vectors(
-    settings: DatasetVectors,
-    noise_std: float,
-    delta: Delta,
-) -> Answer:
+def price_vectors(settings: DatasetVectors, noise_std: float, delta: Delta) -> Answer:
     """Prices noisy means of L layers released together, exactly.
 
     Args:
