@@ -7,8 +7,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from dpsynth_assets.cli import datasets as command, declaration_problems
-from dpsynth_assets.cli.declaration_problems import base_problems
+from dpsynth_assets.cli import datasets as command
+from dpsynth_assets.cli.datasets import base_problems
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 
 SECRET = "Zaphod has gout"
@@ -78,7 +78,7 @@ def test_warnings_pass_and_errors_do_not(folder):
 def test_words_that_tell_a_model_little_are_warned_of(folder, monkeypatch, labels, domain, told):
     model = {"kind": "smollm2"}
     base = PublicDataSpec(name="demo", domain=domain, language_model=model)
-    monkeypatch.setattr(declaration_problems, "declared_base", lambda _name: base)
+    monkeypatch.setattr(command, "declared_base", lambda _name: base)
     (folder / "reviews.csv").touch()
     file = write(
         folder,
@@ -90,23 +90,6 @@ def test_words_that_tell_a_model_little_are_warned_of(folder, monkeypatch, label
     assert [line for line in lines if "prompts" in line or "domain" in line] == [
         line for line in lines if told and told in line
     ]
-
-
-@pytest.mark.parametrize("name", ["public", "releases"])
-def test_a_dataset_is_not_named_like_a_folder_of_the_installation(folder, name):
-    result = run("check", write(folder, name=name))
-    assert result.exit_code == 2
-    assert f"name: expected a name other than {name!r}" in result.output
-
-
-def test_an_unknown_method_or_setting_is_an_error(folder):
-    result = run(
-        "check", write(folder, methods=[{"method": "mean_uniform", "settings": {"zz": 1}}])
-    )
-    assert result.exit_code == 2
-    assert "methods.0" in result.output
-    assert "zz" in result.output
-    assert run("check", write(folder, methods=[{"method": "no_such"}])).exit_code == 2
 
 
 TRAINING = {"steps": 4, "expected_batch_size": 64, "rows": 100}

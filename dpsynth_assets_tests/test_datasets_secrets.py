@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from dpsynth_assets.advice import minutes
-from dpsynth_assets.cli.declaration_problems import method_problems
+from dpsynth_assets.cli.datasets import method_problems
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.evaluate import (
     Rowset,
     _without_accuracy,
-    evaluate,
     read_rows,
     split_by_content,
 )
+from dpsynth_assets.cli.main import app
 from dpsynth_assets.metrics.sampling import stratified_rows
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import TableBlock
@@ -182,10 +181,8 @@ def test_an_inline_picture_is_one_markdown_image():
 
 
 @pytest.fixture
-def run(tmp_path):
-    app = typer.Typer()
-    app.command()(evaluate)
-    return lambda *arguments: CliRunner().invoke(app, [str(part) for part in arguments])
+def run():
+    return lambda *arguments: CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
 
 
 @pytest.fixture

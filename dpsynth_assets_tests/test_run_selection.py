@@ -9,12 +9,11 @@ import typer
 from rich.console import Console
 
 from dpsynth_assets.advice import minutes
-from dpsynth_assets.cli import confirmation, run as run_module
+from dpsynth_assets.cli import run as run_module
 from dpsynth_assets.cli.cohorts import find_cohort
-from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases
 from dpsynth_assets.cli.one_line import described
+from dpsynth_assets.cli.run import PendingRelease, pending_releases
 from dpsynth_assets.datasets import CohortSpec, DatasetFileError, PublicDataSpec
-from dpsynth_assets.methods import planning
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.asset_selection import name_in_ledger, selected_assets
@@ -58,14 +57,40 @@ def _asset(key, deps):
     return made
 
 
-def chosen(selection, graph):
-    return sorted(key.to_user_string() for key in selected_assets(selection, letters(), graph))
+REFUSED = {
+    'key:"letters/mean_clusterd/corpus"': "got 'letters/mean_clusterd/corpus'",
+    'key:"base/text" or key:"letters/shared/cluster_histogramm"': "'letters/shared/cluster_histog",
+    "key:(": "",
+    'key:"letters/*': "",
+    "and": "",
+    "++": "",
+    'key:"base/text" and key:"letters/mean_clustered/corpus"': "selects none",
+    "tag:none=none": "selects none",
+    "*": "'tickets/mean_clustered/corpus'",
+    'key:"tickets/*"': "'tickets/mean_clustered/corpus'",
+    '+key:"*/corpus"': "'tickets/mean_clustered/corpus'",
+}
+"""Misspelt keys, what is no selection, what selects nothing, and another cohort's assets."""
 
 
-def refusal(selection, graph):
+@pytest.mark.parametrize(("selection", "told"), REFUSED.items())
+def test_what_no_run_can_make_is_refused_in_a_line_with_near_names(graph, selection, told):
     with pytest.raises(typer.BadParameter) as raised:
         selected_assets(selection, letters(), graph)
-    return raised.value.message
+    assert told in raised.value.message
+    assert "\n" not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("selection", "keys"),
+    [
+        ("", [key for key in KEYS if not key.startswith("tickets")]),
+        ('key:"letters/mean_clustered/corpus"', ["letters/mean_clustered/corpus"]),
+    ],
+)
+def test_no_selection_is_the_cohort_and_what_it_is_built_on(graph, selection, keys):
+    found = selected_assets(selection, letters(), graph)
+    assert sorted(key.to_user_string() for key in found) == sorted(keys)
 
 
 def test_a_window_is_selected_by_its_own_name_or_its_datasets(graph):
@@ -81,48 +106,11 @@ def test_a_window_is_selected_by_its_own_name_or_its_datasets(graph):
         selected_assets('key:"letters_2026_02/shared/*"', window, graph)
 
 
-def test_no_selection_is_the_cohort_and_what_it_is_built_on(graph):
-    assert chosen("", graph) == sorted(key for key in KEYS if not key.startswith("tickets"))
-
-
-def test_a_named_asset_is_that_asset(graph):
-    assert chosen('key:"letters/mean_clustered/corpus"', graph) == ["letters/mean_clustered/corpus"]
-
-
-def test_a_misspelt_key_is_refused_with_near_names(graph):
-    said = refusal('key:"letters/mean_clusterd/corpus"', graph)
-    assert "'letters/mean_clustered/corpus'" in said
-    assert "Expected" in said
-    assert "got 'letters/mean_clusterd/corpus'" in said
-
-
-def test_one_misspelt_key_among_good_ones_is_refused(graph):
-    said = refusal('key:"base/text" or key:"letters/shared/cluster_histogramm"', graph)
-    assert "'letters/shared/cluster_histogram'" in said
-
-
-@pytest.mark.parametrize("selection", ["key:(", 'key:"letters/*', "and", "++"])
-def test_a_malformed_selection_is_one_line(selection, graph):
-    assert "\n" not in refusal(selection, graph)
-
-
-@pytest.mark.parametrize(
-    "selection", ['key:"base/text" and key:"letters/mean_clustered/corpus"', "tag:none=none"]
-)
-def test_a_selection_of_nothing_is_refused(selection, graph):
-    assert "selects none" in refusal(selection, graph)
-
-
 @pytest.mark.parametrize("selection", ["", " "])
 def test_an_empty_selection_is_not_the_whole_cohort(monkeypatch, selection):
     monkeypatch.setattr(run_module, "_materialise", lambda *_, **__: pytest.fail("it ran"))
     with pytest.raises(typer.BadParameter, match="got an empty one"):
         run_module.run("tickets", select=selection, yes=True)
-
-
-@pytest.mark.parametrize("selection", ["*", 'key:"tickets/*"', '+key:"*/corpus"'])
-def test_another_cohort_is_refused(selection, graph):
-    assert "'tickets/mean_clustered/corpus'" in refusal(selection, graph)
 
 
 @pytest.fixture
@@ -213,7 +201,7 @@ def test_a_release_that_was_paid_for_is_not_asked_about_and_an_edited_one_is(dec
     (again,) = pending_releases(edited, {asset}, "", ledger)
     assert (named.again, again.again) == (False, True)
     console = Console(record=True, width=200)
-    confirmation.show_pending(edited, [again], ledger, console)
+    run_module.show_pending(edited, [again], ledger, console)
     assert f"{asset}: this name was paid for before" in console.export_text()
 
 
@@ -238,9 +226,9 @@ def test_a_release_on_another_that_is_drawn_anew_is_asked_about(tmp_path, monkey
         inputs["cluster_histogram"] = ledger.reserve(request, plan.budget, plan.releases).id
     both = {histogram.asset, corpus.asset}
     assert pending_releases(spec, both, "", ledger) == []
-    real = confirmation._is_paid
+    real = run_module._is_paid
     monkeypatch.setattr(
-        confirmation, "_is_paid", lambda e, *rest: e.asset == corpus.asset and real(e, *rest)
+        run_module, "_is_paid", lambda e, *rest: e.asset == corpus.asset and real(e, *rest)
     )
     assert [p.asset for p in pending_releases(spec, both, "", ledger)] == [
         histogram.asset,
@@ -266,7 +254,7 @@ def test_a_release_on_a_base_that_got_a_domain_is_asked_about_again(tmp_path, mo
     reservation = ledger.reserve(request, old.budget, old.releases)
     ledger.commit(reservation, artifact_digest="00", artifact_uri="u")
     for plan, asked in ((old, []), (new, [request.asset])):
-        monkeypatch.setattr(planning, "plan_dataset", lambda *_, plan=plan: plan)
+        monkeypatch.setattr(run_module, "plan_dataset", lambda *_, plan=plan: plan)
         pending = pending_releases(spec, {request.asset}, "", ledger)
         assert [each.asset for each in pending] == asked
 

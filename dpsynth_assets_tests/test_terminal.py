@@ -132,14 +132,18 @@ def test_the_shell_completes_commands_and_cohorts():
     assert completed("dpsynth plan ti") == ["tickets"]
 
 
+def row_of_tickets(told):
+    """The cells of the cohort's row in the overview."""
+    assert told.exit_code == 0, told.output
+    (row,) = [line for line in told.output.splitlines() if line.startswith("│ tickets")]
+    return [cell.strip() for cell in row.strip("│").split("│")]
+
+
 def test_the_overview_says_where_it_works_and_what_comes_next(tmp_path):
     told = said()
-    assert told.exit_code == 0, told.output
     assert f"home: {tmp_path / 'home'} (not there yet)" in told.output
-    (row,) = [line for line in told.output.splitlines() if line.startswith("│ tickets")]
-    assert [cell.strip() for cell in row.strip("│").split("│")] == [
-        "tickets", "0", "15", "15", "0", "—", "dpsynth plan tickets",
-    ]  # fmt: skip
+    cells = ["tickets", "0", "15", "15", "0", "—", "dpsynth plan tickets"]
+    assert row_of_tickets(told) == cells
     assert len(told.output.splitlines()) <= 24
     assert not (tmp_path / "home").exists()  # Looking creates nothing.
 
@@ -156,22 +160,13 @@ def charge_histogram(tmp_path, **terms):
     Ledger(f"sqlite:///{ledger_file}").reserve(request, charged, plan.releases)
 
 
-def test_the_overview_reads_the_ledger_and_what_was_published(tmp_path):
-    charge_histogram(tmp_path)
-    charged = said()
-    (row,) = [line for line in charged.output.splitlines() if line.startswith("│ tickets")]
-    cells = [cell.strip() for cell in row.strip("│").split("│")]
-    spent, left = float(cells[1]), float(cells[2])
-    assert 0 < spent < 15
-    assert spent + left == pytest.approx(15, abs=0.01)
-    assert cells[-1] == "dpsynth run tickets"
+@pytest.mark.parametrize("terms", [{}, {"delta": 0.5e-6}], ids=["as declared", "delta edited"])
+def test_the_overview_reads_the_ledger_and_what_was_published(tmp_path, terms):
+    """A cohort whose δ was edited since is told under the terms it was charged under."""
+    charge_histogram(tmp_path, **terms)
+    _, spent, left, *_, command = row_of_tickets(said())
+    assert 0 < float(spent) < 15
+    assert float(spent) + float(left) == pytest.approx(15, abs=0.01)
+    assert command == "dpsynth run tickets"
     (tmp_path / "home" / "released" / "tickets" / "mean_uniform" / "data").mkdir(parents=True)
-    assert "dpsynth report tickets" in said().output
-
-
-def test_the_overview_tells_a_cohort_whose_delta_was_edited_under_the_terms_it_had(tmp_path):
-    charge_histogram(tmp_path, delta=0.5e-6)
-    told = said()
-    assert told.exit_code == 0, told.output
-    (row,) = [line for line in told.output.splitlines() if line.startswith("│ tickets")]
-    assert 0 < float(row.strip("│").split("│")[1]) < 15
+    assert row_of_tickets(said())[-1] == "dpsynth report tickets"

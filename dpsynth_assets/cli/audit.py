@@ -1,61 +1,236 @@
 """`dpsynth audit`: audit a cohort's spends, and test the mechanisms against their own claims.
 
-`audit run COHORT` measures how far rounding moves logits of the cohort's own model, here.
+`audit COHORT` shows every spend and every released file, and whether all records agree; `audit run`
+tests mechanisms, and `audit run COHORT` measures how far rounding moves logits of the cohort's own
+model, here.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.text import Text
+from typer.core import TyperGroup
 
-from dpsynth_assets.cli import audit_trail
-from dpsynth_assets.cli.cohorts import cohort_names, find_cohort
-from dpsynth_assets.cli.terminal import AsJson, progress_bar, refuse, say, show_json, show_table
+from dpsynth_assets.attacks.audits import (
+    AUDITS,
+    Audit,
+    AuditResult,
+    Bug,
+    find_audit,
+    latest_results,
+    run_audits,
+    save_results,
+)
+from dpsynth_assets.attacks.logit_moves import NAME, PassShape
+from dpsynth_assets.cli.cohorts import cohort_names, find_cohort, public_base
+from dpsynth_assets.cli.ledger import LedgerUrl, open_ledger
+from dpsynth_assets.cli.terminal import (
+    AsJson,
+    answer,
+    complain,
+    progress_bar,
+    refusals,
+    refuse,
+    say,
+    show_table,
+)
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import (
+    epsilon_down,
+    epsilon_up,
+    rounded_down,
+    rounded_up,
+)
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.report.audit_page import audit_page
+from dpsynth_assets.report.audit_trail import AuditTrail, to_csv, to_json
 
 if TYPE_CHECKING:
-    from dpsynth_assets.attacks.audits import Audit, AuditResult
-    from dpsynth_assets.attacks.logit_moves import PassShape
     from dpsynth_assets.methods.base import CohortTerms
 
+TrailFormat = Literal["table", "csv", "json", "html"]
+
+
+class CohortOrCommand(TyperGroup):
+    """A group whose first word may be a cohort: `dpsynth audit tickets`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Takes a first word that names no command for a cohort."""
+        if args and args[0] not in self.commands:
+            args = ["cohort", *args]
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
-    cls=audit_trail.CohortOrCommand,
+    cls=CohortOrCommand,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="`dpsynth audit COHORT` audits what a cohort spent and released; the commands test the "
     "privacy mechanisms of this installation against their own claims.",
 )
-app.command("cohort")(audit_trail.cohort)
-app.command("used-by")(audit_trail.used_by)
+
+
+@app.command()
+def cohort(
+    name: Annotated[str, typer.Argument(metavar="COHORT")],
+    file_format: Annotated[TrailFormat, typer.Option("--format")] = "table",
+    output: Path | None = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Audit a cohort; exit code 1 if ledger, event log, stores and released files disagree.
+
+    Args:
+        name: A dataset, or a cohort of it.
+        file_format: How the trail is written.
+        output: File to write; default: stdout.
+        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
+        as_json: Print JSON.
+    """
+    from dpsynth_assets.orchestration.assets.audit_trail import audit_trail
+    from dpsynth_assets.orchestration.instance import dagster_instance
+    from dpsynth_assets.orchestration.resources.stores import ReleaseStore
+
+    book = open_ledger(ledger)
+    with dagster_instance() as instance:
+        trail = audit_trail(name, book, ReleaseStore(), instance)
+    if not trail.spends:
+        raise PrivacyError(f"Expected a cohort of the ledger, got {name!r}: it has no entries.")
+    chosen = "json" if as_json else file_format
+    if chosen == "table" and output is None:
+        _print_trail(trail)
+    elif output is None:
+        typer.echo(_rendered(trail, chosen))
+    else:
+        output.write_text(_rendered(trail, chosen), encoding="utf-8")
+    if not trail.agrees:
+        raise typer.Exit(1)
+
+
+@app.command("used-by")
+def used_by(
+    name: Annotated[str, typer.Argument(metavar="COHORT")],
+    record: str | None = None,
+    unit: str | None = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the releases that read one record or one unit, and say nothing about any other.
+
+    Args:
+        name: A declared private dataset.
+        record: Id of a record; `-` reads it from standard input.
+        unit: Id of a unit, e.g. a user; `-` reads it from stdin.
+        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
+        as_json: Print JSON.
+    """
+    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
+    from dpsynth_assets.records import canonical_record_id
+    from dpsynth_assets.records.record_filters import canonical_id_of
+
+    spec = find_cohort(name)
+    record, unit = _from_stdin(record), _from_stdin(unit)
+    table = SensitiveStore().contributions(spec.name)
+    if record is None and unit is None:
+        raise typer.BadParameter("Expected --record or --unit, got neither.")
+    with refusals(ValueError):
+        if record is not None:
+            reads = table.reads_of("record", canonical_record_id(spec, record, unit))
+        else:
+            reads = table.reads_of("unit", canonical_id_of(str(unit)))
+    uses = _uses(spec, {read.reservation: read.read_at for read in reads}, ledger)
+    facts = {"in_source": bool(reads), "releases": uses}
+    answer(facts, as_json, lambda: _print_uses(uses))
+
+
+def _from_stdin(value: str | None) -> str | None:
+    """Reads an id from standard input, which no process list and no shell history shows."""
+    return typer.get_text_stream("stdin").readline().strip() if value == "-" else value
+
+
+def _uses(
+    spec: PrivateDatasetSpec, reads: dict[str, str], ledger: str | None
+) -> list[dict[str, str]]:
+    """What the ledger says of the charges that read something; batches are nowhere recorded."""
+    if not reads:
+        return []
+    from dpsynth_assets.report.audit_trail import entries_of, spends_of
+
+    book = open_ledger(ledger)
+    return [
+        {
+            "cohort": spend.cohort,
+            "asset": spend.asset,
+            "release": spend.release,
+            "method": spend.mechanism,
+            "data_version": spend.data_version,
+            "guarantee": spend.guarantee,
+            "state": spend.state,
+            "read_at": reads[spend.reservation],
+            "ledger_entry": str(spend.seq),
+            "batches": "not recorded",
+        }
+        for spend in spends_of(book, entries_of(book.entries(), spec.name))
+        if spend.reservation in reads
+    ]
+
+
+def _rendered(trail: AuditTrail, chosen: TrailFormat) -> str:
+    if chosen == "csv":
+        return to_csv(trail)
+    return audit_page(trail) if chosen == "html" else to_json(trail)
+
+
+def _print_trail(trail: AuditTrail) -> None:
+    columns: dict[str, Callable[[Any], str]] = {
+        "entry": lambda spend: str(spend.seq),
+        "when": lambda spend: spend.recorded_at[:19],
+        "run": lambda spend: spend.run_id[:8],
+        **{name: attrgetter(name) for name in ("asset", "release", "mechanism", "guarantee")},
+        "state": lambda spend: spend.state,
+        "ε alone": lambda spend: epsilon_up(spend.epsilon_alone),
+        "ε so far": lambda spend: epsilon_up(spend.epsilon_cumulative),
+        "ε left": lambda spend: epsilon_down(spend.epsilon_remaining),
+    }
+    show_table(trail.spends, columns, title=f"Spends of {trail.cohort}", width=160)
+    typer.echo(f"{len(trail.files)} released files; ledger head {trail.ledger_head}")
+    complain(*(f"{each.kind}: {each.subject}: {each.message}" for each in trail.findings))
+    if trail.agrees:
+        typer.echo("Ledger, event log, stored releases and released files agree.")
+
+
+def _print_uses(uses: list[dict[str, str]]) -> None:
+    if not uses:
+        typer.echo("Not in the source of any release.")
+        return
+    names = ("asset", "release", "method", "data_version", "guarantee", "state", "read_at")
+    show_table(uses, {name: itemgetter(name) for name in names}, width=140)
 
 
 @app.command()
 def run(
     cohort: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[COHORT]",
-            help="Measure the cohort's own model instead: how far rounding moves its logits "
-            "(logit-slack). Public contexts alone are read.",
-            autocompletion=cohort_names,
-        ),
+        str | None, typer.Argument(metavar="[COHORT]", autocompletion=cohort_names)
     ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", help="Name of an audit; may be repeated.")
-    ] = None,
-    with_planted_bugs: Annotated[
-        bool, typer.Option(help="Also check that each audit notices the bugs planted for it.")
-    ] = False,
+    only: Annotated[list[str] | None, typer.Option("--only")] = None,
+    with_planted_bugs: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the audits and keep their results; exit code 1 if one fails or misses a bug."""
-    from dpsynth_assets.attacks.audits import run_audits, save_results
+    """Run the audits and keep their results; exit code 1 if one fails or misses a bug.
 
+    Args:
+        cohort: Measure the cohort's own model instead: how far rounding moves its logits
+            (logit-slack). Public contexts alone are read.
+        only: Name of an audit; may be repeated.
+        with_planted_bugs: Also check that each audit notices the bugs planted for it.
+        as_json: Print JSON.
+    """
     chosen = _chosen(only)
     with progress_bar(quiet=as_json) as report:
         if cohort is None:
@@ -65,50 +240,46 @@ def run(
             own = _of_cohort(cohort, only, report)
             results = run_audits([own.audit], report, with_planted_bugs=with_planted_bugs)
             own.save(results)
-    _show(results, as_json=as_json)
-    if not all(result.good for result in results):
-        raise typer.Exit(1)
+    _show(results, as_json)
 
 
 @app.command()
 def show(as_json: AsJson = False) -> None:
     """Show the last result of every audit; exit code 1 if one failed or none was run."""
-    from dpsynth_assets.attacks.audits import latest_results
     from dpsynth_assets.methods.private_prediction.measured_slack import slack_file
 
-    try:
+    with refusals(ValueError):
         results = latest_results(home().audits, with_planted_bugs=True)
         results += latest_results(slack_file())
-    except ValueError as problem:
-        refuse(str(problem))
     if not results:
         refuse(f"Expected audit results, got no file at {home().audits}. Run `dpsynth audit run`.")
-    _show(results, as_json=as_json)
-    if not all(result.good for result in results):
-        raise typer.Exit(1)
+    _show(results, as_json)
 
 
 @app.command("list")
-def list_audits(
-    markdown: Annotated[bool, typer.Option(help="Print the table of docs/audits.md.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List what is audited, and which bugs each audit notices."""
+def list_audits(markdown: bool = False, as_json: AsJson = False) -> None:
+    """List what is audited, and which bugs each audit notices.
+
+    Args:
+        markdown: Print the table of docs/audits.md.
+        as_json: Print JSON.
+    """
     audits = _chosen(None)
-    if as_json:
-        show_json([_facts(audit) for audit in audits])
-        return
     if markdown:
         typer.echo(markdown_tables(audits))
         return
-    rows = ((each.name, each.claim, str(each.kind), ", ".join(each.planted)) for each in audits)
-    show_table(("audit", "claim", "kind", "bugs it notices"), rows, width=120)
+    columns = {
+        "audit": lambda each: each.name,
+        "claim": lambda each: each.claim,
+        "kind": lambda each: str(each.kind),
+        "bugs it notices": lambda each: ", ".join(each.planted),
+    }
+    facts = [_facts(audit) for audit in audits]
+    answer(facts, as_json, lambda: show_table(audits, columns, width=120))
 
 
-def markdown_tables(audits: Sequence["Audit"]) -> str:
+def markdown_tables(audits: Sequence[Audit]) -> str:
     """Writes two tables: what each audit tests, and which audits notice a bug."""
-    from dpsynth_assets.attacks.audits import Bug
-
     tested = markdown_table(
         ("audit", "mechanism", "claim", "kind", "false alarm"),
         (
@@ -122,61 +293,56 @@ def markdown_tables(audits: Sequence["Audit"]) -> str:
     return f"{tested}\n\n{markdown_table(('planted bug', 'noticed by'), noticed.items())}"
 
 
-def _chosen(names: Sequence[str] | None) -> "tuple[Audit, ...]":
-    from dpsynth_assets.attacks.audits import AUDITS, find_audit
-
-    try:
+def _chosen(names: Sequence[str] | None) -> tuple[Audit, ...]:
+    with refusals(ValueError):
         return tuple(find_audit(name) for name in names) if names else AUDITS
-    except ValueError as problem:
-        refuse(str(problem))
 
 
 def _of_cohort(
     cohort: str, names: Sequence[str] | None, report: Callable[[float, str], None]
 ) -> "CohortAudit":
-    from dpsynth_assets.attacks.logit_moves import NAME
-
     if names and set(names) != {NAME}:
         refuse(f"Expected --only {NAME} for a cohort, got {', '.join(names)}.")
-    try:
+    with refusals(ValueError, FileNotFoundError):
         return cohort_audit(cohort, lambda message: report(0.0, message))
-    except (ValueError, FileNotFoundError) as problem:
-        refuse(str(problem))
 
 
-def _facts(audit: "Audit") -> dict[str, object]:
+def _facts(audit: Audit) -> dict[str, object]:
     names = ("name", "mechanism", "events", "claim", "measure", "kind", "false_alarm")
     return {name: getattr(audit, name) for name in names} | {"planted": list(audit.planted)}
 
 
-def _show(results: Sequence["AuditResult"], *, as_json: bool) -> None:
-    if as_json:
-        found = [asdict(result) for result in results]
-        show_json({"ok": all(result.good for result in results), "results": found})
-        return
-    columns = ("audit", "measure", "claimed", "observed", "result", "s")
-    numeric = ("claimed", "observed", "s")
-    show_table(columns, map(_row, results), title="Audits", numeric=numeric, width=120)
+def _show(results: Sequence[AuditResult], as_json: bool) -> None:
+    """Prints results; exit code 1 if an audit failed or missed a bug."""
+    good = all(result.good for result in results)
+    found = {"ok": good, "results": [asdict(result) for result in results]}
+    answer(found, as_json, lambda: _print(results), code=0 if good else 1)
+
+
+def _print(results: Sequence[AuditResult]) -> None:
+    columns = {
+        "audit": lambda each: each.name if each.bug is None else f"  planted: {each.bug}",
+        "measure": _measure,
+        "claimed": lambda each: rounded_up(each.claimed, ".4g"),
+        "observed": lambda each: rounded_down(each.observed, ".4g"),
+        "result": _outcome,
+        "s": lambda each: f"{each.seconds:.1f}",
+    }
+    show_table(results, columns, title="Audits", width=120)
     say(_verdict(results))
 
 
-def _row(result: "AuditResult") -> tuple[str | Text, ...]:
-    from dpsynth_assets.attacks.audits import find_audit
-
-    name = result.name if result.bug is None else f"  planted: {result.bug}"
-    audit = find_audit(result.name.rpartition("/")[2])
-    measure = audit.measure if result.bug is None else ""
-    numbers = rounded_up(result.claimed, ".4g"), rounded_down(result.observed, ".4g")
-    return name, measure, *numbers, _outcome(result), f"{result.seconds:.1f}"
+def _measure(result: AuditResult) -> str:
+    return find_audit(result.name.rpartition("/")[2]).measure if result.bug is None else ""
 
 
-def _outcome(result: "AuditResult") -> Text:
+def _outcome(result: AuditResult) -> Text:
     if result.bug is None:
         return Text("passed", "green") if result.passed else Text("FAILED", "bold red")
     return Text("MISSED", "red") if result.passed else Text("noticed", "green")
 
 
-def _verdict(results: Sequence["AuditResult"]) -> str:
+def _verdict(results: Sequence[AuditResult]) -> str:
     audits = [result for result in results if result.bug is None]
     bugs = [result for result in results if result.bug is not None]
     sentence = f"{sum(result.passed for result in audits)} of {len(audits)} audits passed"
@@ -196,12 +362,11 @@ class CohortAudit:
         terms: Of the cohort.
     """
 
-    audit: "Audit"
+    audit: Audit
     terms: "CohortTerms"
 
-    def save(self, results: "list[AuditResult]") -> None:
+    def save(self, results: list[AuditResult]) -> None:
         """Keeps results where plans look for them; those of planted bugs are not kept."""
-        from dpsynth_assets.attacks.audits import save_results
         from dpsynth_assets.methods.private_prediction.measured_slack import settings_of, slack_file
 
         own = settings_of(self.terms)
@@ -237,34 +402,20 @@ def cohort_audit(name: str, report: Callable[[str], None]) -> CohortAudit:
             "move, got none. There is nothing to measure."
         )
     report("opening the public model")
-    model = prompted(_language_model(spec), plan.terms.prompts)
+    name = "public_language_model"
+    public = public_base(spec.public_data)
+    opened = public.models.language_model(public.values([name])[name])
+    model = prompted(opened, plan.terms.prompts)
     slack = min(method.config.logit_slack for method, _ in draws)
     decoder = decoder_of(plan.terms, model)
     passes = _largest([own.pass_shape(method, model) for method, own in draws])
     return CohortAudit(audit=audit_of(plan.terms, slack, decoder, model, passes), terms=plan.terms)
 
 
-def _largest(shapes: "list[PassShape]") -> "PassShape":
+def _largest(shapes: list[PassShape]) -> PassShape:
     return replace(
         shapes[0],
         rows=max(shape.rows for shape in shapes),
         columns=max(shape.columns for shape in shapes),
         new_tokens=max(shape.new_tokens for shape in shapes),
-    )
-
-
-def _language_model(spec: PrivateDatasetSpec) -> Any:
-    """The language model of a cohort's base, which is made here if it has not been."""
-    from dpsynth_assets.datasets.standing import declared_base
-    from dpsynth_assets.public_base import PublicBase
-    from dpsynth_assets.public_base.documents import read_documents
-
-    base = declared_base(spec.public_data)
-    if base is None:
-        raise ValueError(f"Expected a declared public base, got {spec.public_data!r}. Declare it.")
-    fields = base.model_dump(mode="json", exclude_unset=True, exclude={"name"})
-    documents = None if base.invents_documents else read_documents(base)
-    public = PublicBase(documents, name=base.name, **fields)
-    return public.models.language_model(
-        public.values(["public_language_model"])["public_language_model"]
     )

@@ -18,19 +18,20 @@ Named = Annotated[str, typer.Argument(help="Name of a declared benchmark, or its
 
 @app.command()
 def run(
-    name: Named,
-    minutes: Annotated[float, typer.Option(help="Start no cell after so many minutes.")] = 24
-    * 60.0,
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="Only this dataset; may be given again.")
-    ] = None,
-    line: Annotated[
-        list[str] | None, typer.Option(help="Only this line; may be given again.")
-    ] = None,
+    name: str,
+    minutes: float = 24 * 60.0,
+    dataset: list[str] | None = None,
+    line: list[str] | None = None,
 ) -> None:
     """Make and score the cells that are not there yet; a cut run goes on from there.
 
     Exit code 2 if the benchmark cannot be used.
+
+    Args:
+        name: Name of a declared benchmark, or its YAML file.
+        minutes: Start no cell after so many minutes.
+        dataset: Only this dataset; may be given again.
+        line: Only this line; may be given again.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -63,14 +64,14 @@ def run(
 
 
 @app.command()
-def report(
-    name: Named,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder of leaderboard.md, .html and .json.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Put the finished cells side by side; nothing is made."""
+def report(name: str, output: Path | None = None, as_json: AsJson = False) -> None:
+    """Put the finished cells side by side; nothing is made.
+
+    Args:
+        name: Name of a declared benchmark, or its YAML file.
+        output: Folder of leaderboard.md, .html and .json.
+        as_json: Print JSON.
+    """
     from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
     from dpsynth_assets.benchmark.results import (
         benchmark_folder,
@@ -89,11 +90,13 @@ def report(
 
 
 @app.command()
-def export(
-    name: Named,
-    file: Annotated[Path, typer.Argument(help="File of all finished cells, a line each.")],
-) -> None:
-    """Write facts and scores of all finished cells into one file, without rows."""
+def export(name: str, file: Path) -> None:
+    """Write facts and scores of all finished cells into one file, without rows.
+
+    Args:
+        name: Name of a declared benchmark, or its YAML file.
+        file: File of all finished cells, a line each.
+    """
     from dpsynth_assets.benchmark.results import benchmark_folder, export_cells
 
     count = export_cells(benchmark_folder(_spec(name).name), file)
@@ -101,11 +104,13 @@ def export(
 
 
 @app.command(name="import")
-def import_(
-    name: Named,
-    file: Annotated[Path, typer.Argument(help="What `export` has written.")],
-) -> None:
-    """Take over cells that another machine has finished; what is there stays."""
+def import_(name: str, file: Path) -> None:
+    """Take over cells that another machine has finished; what is there stays.
+
+    Args:
+        name: Name of a declared benchmark, or its YAML file.
+        file: What `export` has written.
+    """
     from dpsynth_assets.benchmark.results import benchmark_folder, import_cells
 
     if not file.is_file():

@@ -1,12 +1,23 @@
-"""`dpsynth budgets`: the budget of every cohort on one page."""
+"""What is spent and left: `dpsynth budgets`, and `dpsynth` without a command."""
 
-import typer
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from dpsynth_assets.cli.ledger import ledger_if_any
-from dpsynth_assets.cli.terminal import AsJson, complain, say, show_json, show_table
+from dpsynth_assets.cli.terminal import AsJson, answer, complain, say, show_table
+from dpsynth_assets.datasets import PrivateDatasetSpec, dataset_folders, standing
+from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
-from dpsynth_assets.report.budget_page import bar_of, disagreements, rounds_in_words, until
-from dpsynth_assets.report.budgets import Budgets
+
+if TYPE_CHECKING:
+    from dpsynth_assets.privacy.ledger import CohortSpend, Ledger
+    from dpsynth_assets.report.budgets import Budgets
+
+MOST_ROWS = 12
+"""Cohorts that the overview shows, those of the latest results first: it is to fit a screen."""
 
 _CAPTION = (
     "rounds: left of those declared; audit: disagreements that the last one found, — for none yet"
@@ -19,42 +30,151 @@ def budgets(as_json: AsJson = False) -> None:
     Writes the page `budgets.html` beside the audit pages. Exit code 1 if a cohort is overspent, the
     ledger does not verify, or an audit found a disagreement.
     """
-    from dpsynth_assets.orchestration.assets.privacy_budgets import PAGE, budgets_now, write_page
+    from dpsynth_assets.cli.ledger import ledger_if_any
+    from dpsynth_assets.orchestration.assets.privacy_budgets import budgets_now, write_page
     from dpsynth_assets.orchestration.instance import dagster_instance
-    from dpsynth_assets.paths import home
 
     book = ledger_if_any()
     with dagster_instance() as instance:
         told = budgets_now(book, instance)
     write_page(told)
-    if as_json:
-        show_json(told.to_json())
-    else:
-        _print(told)
-        typer.echo(f"Page: {home().reports / PAGE}")
-        complain(*told.problems())
-    if told.problems():
-        raise typer.Exit(1)
+    answer(told.to_json(), as_json, lambda: _print(told), code=1 if told.problems() else 0)
 
 
-def _print(told: Budgets) -> None:
-    numeric = ("ε spent", "of", "ε left")
-    columns = ("cohort", "used", *numeric, "rounds", "until", "audit", "last run")
-    rows = (
-        (
-            each.cohort,
-            bar_of(each).text(),
-            epsilon_up(each.spent),
-            declared(each.total),
-            epsilon_down(each.left),
-            rounds_in_words(each),
-            until(each),
-            "—" if each.findings is None else disagreements(each),
-            each.last_run[:8] or "—",
-        )
-        for each in told.cohorts
+def _print(told: "Budgets") -> None:
+    from dpsynth_assets.orchestration.assets.privacy_budgets import PAGE
+    from dpsynth_assets.report.budget_page import bar_of, disagreements, rounds_in_words, until
+
+    show_table(
+        told.cohorts,
+        {
+            "cohort": lambda each: each.cohort,
+            "used": lambda each: bar_of(each).text(),
+            "ε spent": lambda each: epsilon_up(each.spent),
+            "of": lambda each: declared(each.total),
+            "ε left": lambda each: epsilon_down(each.left),
+            "rounds": rounds_in_words,
+            "until": until,
+            "audit": lambda each: "—" if each.findings is None else disagreements(each),
+            "last run": lambda each: each.last_run[:8] or "—",
+        },
+        title="Privacy budgets",
+        caption=_CAPTION,
+        wraps=("cohort",),
     )
-    title = "Privacy budgets"
-    show_table(columns, rows, title=title, caption=_CAPTION, numeric=numeric, wraps=("cohort",))
-    for each in told.cohorts:
-        say(f"{each.cohort}: {each.guarantee}; unit: {each.unit or '—'}")
+    say(*(f"{each.cohort}: {each.guarantee}; unit: {each.unit or '—'}" for each in told.cohorts))
+    say(f"Page: {home().reports / PAGE}")
+    complain(*told.problems())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortState:
+    """What one cohort has spent and made.
+
+    Attributes:
+        name: Name of the cohort.
+        budget: Declared ε.
+        spend: What the ledger says; None where there is no ledger.
+        published: Number of corpora that were published.
+        last_result: Seconds since the epoch at which a run last wrote a result; 0 for none.
+    """
+
+    name: str
+    budget: float
+    spend: "CohortSpend | None"
+    published: int
+    last_result: float
+
+    @property
+    def spent(self) -> float:
+        """ε of all charges."""
+        return 0.0 if self.spend is None else self.spend.epsilon
+
+    @property
+    def left(self) -> float:
+        """What is left of the budget."""
+        left = None if self.spend is None else self.spend.remaining_epsilon
+        return self.budget if left is None else left
+
+    @property
+    def made(self) -> str:
+        """When a run last wrote a result."""
+        if not self.last_result:
+            return "—"
+        return f"{datetime.fromtimestamp(self.last_result, UTC):%Y-%m-%d %H:%M} UTC"
+
+    @property
+    def next_command(self) -> str:
+        """The command that this cohort waits for."""
+        if self.published:
+            return f"dpsynth report {self.name}"
+        charged = self.spend is not None and self.spend.dataset
+        return f"dpsynth {'run' if charged else 'plan'} {self.name}"
+
+
+def overview() -> None:
+    """Prints where this installation is, its cohorts with their budgets, and the next commands.
+
+    Reads declarations, the ledger and the dates of files; creates nothing.
+    """
+    from dpsynth_assets.cli.ledger import ledger_if_any
+
+    found = standing(dataset_folders())
+    ledger = ledger_if_any()
+    states = sorted(
+        (_state(spec, ledger) for spec, _ in found.cohorts.values()),
+        key=lambda state: (-state.last_result, state.name),
+    )
+    say(*(f"{name:>8}: {value}" for name, value in _places()))
+    if states:
+        columns = {
+            "cohort": lambda state: state.name,
+            "ε spent": lambda state: epsilon_up(state.spent),
+            "ε left": lambda state: epsilon_down(state.left),
+            "of": lambda state: declared(state.budget),
+            "corpora": lambda state: str(state.published),
+            "last result": lambda state: state.made,
+            "next": lambda state: state.next_command,
+        }
+        show_table(states[:MOST_ROWS], columns)
+    if len(states) > MOST_ROWS:
+        say(f"{len(states) - MOST_ROWS} more: dpsynth datasets list.")
+    if found.refused:
+        files = len(found.refused)
+        say(f"{files} dataset file(s) cannot be used: dpsynth datasets check.", style="red")
+    say(
+        "Your own data: dpsynth init NAME --from FILE. Web UI: dpsynth ui.",
+        "All commands: dpsynth --help.",
+    )
+
+
+def _places() -> Iterator[tuple[str, str]]:
+    """The folders and addresses that commands of this terminal use."""
+    root = home()
+    new = "" if root.root.exists() else " (not there yet)"
+    yield "home", f"{root.root}{new}"
+    yield "dagster", os.environ.get("DAGSTER_HOME", str(root.dagster))
+    yield "datasets", ", ".join(str(folder) for folder in dataset_folders())
+
+
+def _state(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> CohortState:
+    stores = home()
+    corpora = [path.parent for path in (stores.released / spec.name).glob("*/data")]
+    written = [*(stores.reports / spec.name).glob("*.*"), *corpora]
+    return CohortState(
+        name=spec.name,
+        budget=spec.budget.epsilon,
+        spend=None if ledger is None else _spend(spec, ledger),
+        published=len(corpora),
+        last_result=max((path.stat().st_mtime for path in written), default=0.0),
+    )
+
+
+def _spend(spec: PrivateDatasetSpec, ledger: "Ledger") -> "CohortSpend":
+    """The statement under the declared terms or, where δ was edited, under those charged last."""
+    from dpsynth_assets.privacy.errors import PrivacyError
+
+    try:
+        return ledger.spend(spec.account, budget_terms(spec))
+    except PrivacyError:
+        return ledger.spend(spec.account)

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,11 @@ from dpsynth_assets.datasets import (
     dataset_folders,
     standing,
 )
-from dpsynth_assets.datasets.standing import shared_record_problems
+from dpsynth_assets.datasets.standing import declared_base, shared_record_problems
+
+if TYPE_CHECKING:
+    from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+    from dpsynth_assets.public_base import PublicBase
 
 
 def cohort_names(incomplete: str) -> list[str]:
@@ -27,8 +31,7 @@ def cohort_names(incomplete: str) -> list[str]:
 
 
 CohortName = Annotated[
-    str,
-    typer.Argument(help="Name of a declared private dataset.", autocompletion=cohort_names),
+    str, typer.Argument(help="Name of a declared private dataset.", autocompletion=cohort_names)
 ]
 """The argument of commands that work on one cohort."""
 
@@ -78,6 +81,37 @@ def _found(name: str, *, to_spend: bool) -> tuple[PrivateDatasetSpec, Path]:
         require_plan(spec, path)
         _refuse_shared_records(spec, declared.usable)
     return spec, path
+
+
+def find_method(plan: "DatasetPlan", folder: str) -> "PlannedMethod":
+    """A method of a plan by its folder.
+
+    Raises:
+        typer.BadParameter: It has none of this name.
+    """
+    found = {each.folder: each for each in plan.methods}
+    if folder not in found:
+        cohort = plan.terms.cohort
+        raise typer.BadParameter(
+            f"Expected a method of {cohort} ({', '.join(found)}), got {folder!r}."
+        )
+    return found[folder]
+
+
+def public_base(name: str) -> "PublicBase":
+    """A declared public base; its documents and models are made here if they have not been.
+
+    Raises:
+        ValueError: No dataset file declares it.
+    """
+    from dpsynth_assets.public_base import PublicBase
+    from dpsynth_assets.public_base.documents import read_documents
+
+    base = declared_base(name)
+    if base is None:
+        raise ValueError(f"Expected a declared public base, got {name!r}. Declare it.")
+    fields = base.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+    return PublicBase(None if base.invents_documents else read_documents(base), name=name, **fields)
 
 
 def close_name(name: str, known: Collection[str]) -> str:

@@ -1,6 +1,6 @@
 """Profiles of a file's columns, and what each of them may be: for the steward's own terminal.
 
-What `dpsynth init` puts in force is read off the schema, by names alone (`roles_by_name`): a
+What `dpsynth init` puts in force is read off the schema, by the names of columns alone: a
 dataset file is public, and a choice that followed from values would tell something of the records.
 Suggestions come from private values, so they are shown to whoever holds the file and decide
 nothing; they, and names that leave a choice, only make `init` stop and ask. No cell is shown, but
@@ -34,6 +34,7 @@ _TEXT_NAMES = (
 """Last words of names of columns that hold text."""
 _TEXT = re.compile("|".join((*_TEXT_NAMES, "email")), re.IGNORECASE)
 _KEY = re.compile(r"id|key|number", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 _HEADER_CHARACTERS = 64
 _TEXT_WORDS = 3.0
 _WORDS = r"\S+", r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
@@ -88,49 +89,63 @@ class ColumnProfile:
         return short and self.rows >= 1.2 * self.distinct
 
     @property
-    def names_a_person(self) -> bool:
-        """Whether its name is one of those that people are known by."""
-        return names_a_person(self.name)
-
-    @property
     def label_values(self) -> list[str]:
         """Values that enough records share, most frequent first."""
         often = sorted(self.values.items(), key=lambda item: (-item[1], item[0]))
         return [value for value, count in often if count >= LEAST_RECORDS_PER_LABEL]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Suggestion:
-    """What each column may be; None or empty where none fits."""
+class Columns(dict[str, ColumnProfile]):
+    """The columns of a source by name, and what each may be.
 
-    text: str | None
-    labels: tuple[ColumnProfile, ...]
-    id: str | None
-    unit: str | None
-    possible_unit: str | None
+    What follows from their values is for the terminal alone: `text`, `labels`, `id`, `repeated`.
+    What follows from their names is the schema, which a dataset file shows anyway.
+    """
+
+    @property
+    def text(self) -> str | None:
+        """The column of the longest texts, those that are named so first."""
+        texts = sorted(
+            (profile for profile in self.values() if profile.looks_like_text),
+            key=lambda profile: profile.characters * (2 if _TEXT.search(profile.name) else 1),
+        )
+        return texts[-1].name if texts else None
+
+    @property
+    def labels(self) -> list[ColumnProfile]:
+        """Columns of few values, some of which many records share."""
+        return [each for each in self.values() if each.looks_like_label and each.label_values]
+
+    @property
+    def id(self) -> str | None:
+        """A column of short values that all differ, and that is named like a key."""
+        ids = (name for name, each in self.items() if each.looks_like_id and name != self.text)
+        return next(filter(_KEY.search, ids), None)
+
+    def repeated(self, *, persons: bool) -> str | None:
+        """A column of short values that come back often, named like a person or not."""
+        names = (name for name, each in self.items() if each.repeats and name != self.text)
+        return next((name for name in names if names_a_person(name) == persons), None)
+
+    @property
+    def named_texts(self) -> list[str]:
+        """Columns that are named like a text."""
+        return [name for name in self if _last_word(name) in _TEXT_NAMES]
+
+    @property
+    def named_ids(self) -> list[str]:
+        """Columns that are named like an id; one that is called just that is the only one."""
+        ids = [name for name in self if _last_word(name) in _ID_WORDS and not names_a_person(name)]
+        bare = [name for name in ids if _snake(name) in _ID_WORDS]
+        return bare[:1] or ids
+
+    @property
+    def named_persons(self) -> list[str]:
+        """Columns that are named like those that people are known by."""
+        return [name for name in self if names_a_person(name)]
 
 
-def suggest(profiles: Sequence[ColumnProfile]) -> Suggestion:
-    """Says what each column may be, by its values and its name: for the terminal alone."""
-    texts = sorted(
-        (profile for profile in profiles if profile.looks_like_text),
-        key=lambda profile: profile.characters * (2 if _TEXT.search(profile.name) else 1),
-    )
-    text = texts[-1].name if texts else None
-    repeated = [profile for profile in profiles if profile.repeats and profile.name != text]
-    persons = [profile.name for profile in repeated if profile.names_a_person]
-    others = [profile.name for profile in repeated if not profile.names_a_person]
-    ids = [profile.name for profile in profiles if profile.looks_like_id and profile.name != text]
-    return Suggestion(
-        text=text,
-        labels=tuple(p for p in profiles if p.looks_like_label and p.label_values),
-        id=next((name for name in ids if _KEY.search(name)), None),
-        unit=persons[0] if persons else None,
-        possible_unit=others[0] if others else None,
-    )
-
-
-def profile_columns(source: SourceSpec) -> list[ColumnProfile]:
+def profile_columns(source: SourceSpec) -> Columns:
     """Profiles the columns of a CSV, JSON Lines, Parquet or saved Hugging Face dataset.
 
     Raises:
@@ -153,7 +168,7 @@ def profile_columns(source: SourceSpec) -> list[ColumnProfile]:
             remedy="Is it the right file?",
         )
     frame = read_rows(source, once)
-    return [_profile(frame[name], frame.height) for name in once]
+    return Columns({name: _profile(frame[name], frame.height) for name in once})
 
 
 def kept_share(source: SourceSpec, column: str, bound: int) -> float:
@@ -189,15 +204,8 @@ def is_csv(file: Path) -> bool:
 
 def _is_header(name: str) -> bool:
     words = name.split()
-    return 0 < len(name) <= _HEADER_CHARACTERS and 0 < len(words) <= 6 and not _is_number(name)
-
-
-def _is_number(name: str) -> bool:
-    try:
-        float(name)
-    except ValueError:
-        return False
-    return True
+    short = len(name) <= _HEADER_CHARACTERS and 0 < len(words) <= 6
+    return short and not _NUMBER.fullmatch(name.strip())
 
 
 def _profile(column: pl.Series, rows: int) -> ColumnProfile:
@@ -233,30 +241,6 @@ _PERSON = re.compile(
     r"(^|_)(user|customer|client|patient|author|member|person|employee|account|owner|reviewer"
     r"|subscriber|student|sender|speaker|household)(_?(id|name|key|number|no))?$"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class NamedRoles:
-    """Columns that are named like a text, an id or a person, in their order in the source.
-
-    Where an id is called just that, it is the only one.
-    """
-
-    texts: tuple[str, ...]
-    ids: tuple[str, ...]
-    units: tuple[str, ...]
-
-
-def roles_by_name(names: Sequence[str]) -> NamedRoles:
-    """Reads roles off the names of columns: the schema, which a dataset file shows anyway."""
-    persons = [name for name in names if names_a_person(name)]
-    ids = [name for name in names if _last_word(name) in _ID_WORDS and name not in persons]
-    bare = [name for name in ids if _snake(name) in _ID_WORDS]
-    return NamedRoles(
-        texts=tuple(name for name in names if _last_word(name) in _TEXT_NAMES),
-        ids=tuple(bare[:1] or ids),
-        units=tuple(persons),
-    )
 
 
 def names_a_person(name: str) -> bool:

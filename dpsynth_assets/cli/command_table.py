@@ -5,6 +5,7 @@ take seconds. A test walks all commands: each has an example here, and each exam
 """
 
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -46,13 +47,13 @@ ENTRIES: dict[str, Entry] = {
     "advise": Entry("advise:advise", "Say which method fits declared data, and at what price."),
     "run": Entry("run:run", "Make a cohort's corpora: pays, after asking."),
     "report": Entry("report:report", "Show the corpora of a cohort: guarantee, scores, samples."),
-    "export": Entry("export:export", "Write a corpus or a generator as a package that leaves."),
-    "verify": Entry("export:verify", "Check such a package, without the ledger."),
+    "export": Entry("report:export", "Write a corpus or a generator as a package that leaves."),
+    "verify": Entry("report:verify", "Check such a package, without the ledger."),
     "serve": Entry("serve:serve", "Serve rows of what was released, like OpenAI's API."),
     "evaluate": Entry("evaluate:evaluate", "Score a synthetic corpus against real text."),
     "benchmark": Entry("benchmark:app", "Run methods side by side on public corpora."),
     "purge": Entry("purge:purge", "Remove private intermediates from the store."),
-    "leak-scan": Entry("leak_scan:leak_scan", "Search what was written for planted canaries."),
+    "leak-scan": Entry("purge:leak_scan", "Search what was written for planted canaries."),
     "ui": Entry("serve:ui", "Serve the web UI and run the daemon, until interrupted."),
     "datasets": Entry("datasets:app", "Check and list dataset files."),
     "account": Entry("pricing:account", "Price mechanisms without any data."),
@@ -60,7 +61,7 @@ ENTRIES: dict[str, Entry] = {
     "audit": Entry("audit:app", "Audit a cohort; test mechanisms by their claims."),
     "budgets": Entry("budgets:budgets", "Show ε spent and left of every cohort, and rounds left."),
     "ledger": Entry("ledger:app", "Show, verify and export the privacy ledger."),
-    "secrets": Entry("secrets:app", "Compare noise for secrets with Gaussian DP."),
+    "secrets": Entry("pricing.secret:app", "Compare noise for secrets with Gaussian DP."),
 }
 """Name of each command -> where it is; in the order of the help."""
 
@@ -100,13 +101,29 @@ EXAMPLES = dict(_examples())
 """Path of each command below `dpsynth` -> examples."""
 
 
+_SECTION = re.compile(r"^(?:Args|Attributes):\n(?: .*\n?|\n)*", re.MULTILINE)
+_ENTRY = re.compile(r"^    (\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
+
+
+def parted(docstring: str) -> tuple[str, dict[str, str]]:
+    """Parts a docstring into its text and what it says of each argument or attribute."""
+    text = inspect.cleandoc(docstring)
+    entries = [pair for part in _SECTION.findall(text) for pair in _ENTRY.findall(part)]
+    return _SECTION.sub("", text).strip(), {name: " ".join(s.split()) for name, s in entries}
+
+
 def with_examples(command: Any, path: str) -> Any:
-    """Ends the help of a command, and of all commands below it, with their examples.
+    """Completes the help of a command and of all below it: its arguments, and examples at the end.
+
+    What an option is, its function's docstring says below `Args`.
 
     Args:
         command: A command, or a group of commands.
         path: Its names after `dpsynth`, separated by a space.
     """
+    command.help, said = parted(command.help or "")
+    for option in command.params:
+        option.help = said.get(option.name, option.help)
     below = getattr(command, "commands", {})
     for name, each in below.items():
         with_examples(each, f"{path} {name}")

@@ -1,18 +1,21 @@
 """`dpsynth datasets`: check dataset files before anything is spent, and list what is declared."""
 
 import dataclasses
+import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
+import polars as pl
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from rich.console import Console
 
-from dpsynth_assets.cli.declaration_problems import base_problems, method_problems
-from dpsynth_assets.cli.terminal import AsJson, say, show_json, show_table
+from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     Problem,
@@ -25,64 +28,59 @@ from dpsynth_assets.datasets import (
     standing,
     unknown_bases,
 )
-from dpsynth_assets.datasets.standing import shared_record_problems
+from dpsynth_assets.datasets.prompt_words import prompt_problems
+from dpsynth_assets.datasets.standing import declared_base, shared_record_problems
 from dpsynth_assets.files.tables import markdown_table
+from dpsynth_assets.orchestration.components.refused import planning_problems
 from dpsynth_assets.privacy.directed_rounding import declared
 
-app = typer.Typer(no_args_is_help=True)
+if TYPE_CHECKING:
+    from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+    from dpsynth_assets.methods.dependencies import InputProblem
 
-_COLUMNS = {
-    "name": "Name",
-    "kind": "Kind",
-    "epsilon": "ε",
-    "delta": "δ",
-    "neighboring_relation": "Relation",
-    "privacy_unit": "Unit",
-    "methods": "Methods",
-    "file": "File",
-}
+app = typer.Typer(no_args_is_help=True)
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 @app.command()
 def check(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Dataset files; none: all of defs and DPSYNTH_DATASETS."),
-    ] = None,
-    as_json: AsJson = False,
+    files: Annotated[list[Path] | None, typer.Argument()] = None, as_json: AsJson = False
 ) -> None:
     """Check dataset files and the records they name; exit code 2 where one cannot be used.
 
     Shows the steward how many records are set aside and in which rows, never their content.
+
+    Args:
+        files: Dataset files; none: all of defs and DPSYNTH_DATASETS.
+        as_json: Print JSON.
     """
     from dpsynth_assets.records import check_dataset_file
 
     paths = files or _declared_files()
     checked = [check_dataset_file(path, method_problems, base_problems) for path in paths]
     problems = [problem for each in checked for problem in each.problems] + _across(paths)
-    if as_json:
-        tallies = {name: tally for each in checked for name, tally in each.tallies.items()}
-        told = {
-            "problems": [dataclasses.asdict(problem) for problem in problems],
-            "datasets": [
-                {
-                    "name": name,
-                    "records": tally.records,
-                    "read": tally.read,
-                    "set_aside": dict(tally.set_aside),
-                }
-                for name, tally in tallies.items()
-            ],
-        }
-        show_json(told)
-    else:
-        print_problems(problems, Console())
-        counts = Counter(problem.severity for problem in problems)
-        say(f"{len(paths)} files, {counts['error']} errors, {counts['warning']} warnings")
-    if any(problem.severity == "error" for problem in problems):
-        raise typer.Exit(2)
+    told = {
+        "problems": [dataclasses.asdict(problem) for problem in problems],
+        "datasets": [
+            {
+                "name": name,
+                "records": tally.records,
+                "read": tally.read,
+                "set_aside": dict(tally.set_aside),
+            }
+            for each in checked
+            for name, tally in each.tallies.items()
+        ],
+    }
+    counts = Counter(problem.severity for problem in problems)
+    answer(told, as_json, lambda: _print_check(problems, len(paths)), 2 if counts["error"] else 0)
+
+
+def _print_check(problems: Sequence[Problem], files: int) -> None:
+    counts = Counter(problem.severity for problem in problems)
+    print_problems(problems, Console())
+    say(f"{files} files, {counts['error']} errors, {counts['warning']} warnings")
 
 
 @app.command("list")
@@ -90,10 +88,10 @@ def list_datasets(as_json: AsJson = False) -> None:
     """List the declared datasets and public bases; exit code 2 where a file cannot be used."""
     declared = standing(dataset_folders())
     rows = [_summary(file.spec, file.path) for file in declared.usable]
-    if as_json:
-        show_json(rows)
-    else:
-        show_table([*_COLUMNS.values()], ([*map(_cell, row.values())] for row in rows))
+    names = {"epsilon": "ε", "delta": "δ", "neighboring_relation": "Relation"}
+    names["privacy_unit"] = "Unit"
+    columns = {names.get(name, name.title()): partial(_cell, name) for name in _SUMMARY}
+    answer(rows, as_json, lambda: show_table(rows, columns))
     _tell_refused(declared)
 
 
@@ -115,11 +113,13 @@ def cohorts(as_json: AsJson = False) -> None:
             if isinstance(spec, PrivateDatasetSpec) and spec.cohorts is not None:
                 register_partitions(instance, spec)
                 known[spec.name] = [cohort.name for cohort in cohorts_of(spec)]
-    if as_json:
-        show_json(known)
-    else:
-        _print_cohorts(known)
+    lines = (f"{each}: {', '.join(names) or _NONE_COMPLETE}" for each, names in known.items())
+    nothing = "No dataset file declares cohorts."
+    answer(known, as_json, lambda: say(*(lines if known else [nothing])))
     _tell_refused(declared)
+
+
+_NONE_COMPLETE = "no cohort is complete yet"
 
 
 def _tell_refused(declared: Standing) -> None:
@@ -128,13 +128,6 @@ def _tell_refused(declared: Standing) -> None:
         typer.echo(str(problem), err=True)
     if declared.refused:
         raise typer.Exit(2)
-
-
-def _print_cohorts(known: Mapping[str, Sequence[str]]) -> None:
-    for dataset, names in known.items():
-        typer.echo(f"{dataset}: {', '.join(names) or 'no cohort is complete yet'}")
-    if not known:
-        typer.echo("No dataset file declares cohorts.")
 
 
 def _declared_files() -> list[Path]:
@@ -159,8 +152,13 @@ def print_problems(problems: Sequence[Problem], console: Console) -> None:
         say(str(problem), style=_COLOURS[problem.severity], to=console)
 
 
-def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str, object]:
-    row: dict[str, object] = dict.fromkeys(_COLUMNS)
+_SUMMARY = (
+    "name", "kind", "epsilon", "delta", "neighboring_relation", "privacy_unit", "methods", "file",
+)  # fmt: skip
+
+
+def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str, Any]:
+    row = dict.fromkeys(_SUMMARY)
     row |= {"name": spec.name, "kind": "public", "methods": [], "file": str(path)}
     if isinstance(spec, PrivateDatasetSpec):
         row |= {
@@ -174,26 +172,27 @@ def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str,
     return row
 
 
-def _cell(value: object) -> str:
+def _cell(name: str, row: dict[str, Any]) -> str:
+    value = row[name]
     if isinstance(value, list):
         return ", ".join(value)
     return "" if value is None else declared(value) if isinstance(value, float) else str(value)
 
 
-@app.command("fields")
+@app.command()
 def fields() -> None:
     """Print the reference of every field of a dataset file, as Markdown."""
     typer.echo(field_reference())
 
 
-@app.command("methods")
+@app.command()
 def methods() -> None:
     """Print the methods and every setting each of them takes, as Markdown."""
     from dpsynth_assets.methods.registry import REGISTRY
 
     for method in REGISTRY.values():
         typer.echo(f"## `{method.name}`: {method.title}\n\n{method.paper}\n")
-        typer.echo(settings_reference(method.config_type))
+        typer.echo("\n".join(_tables(method.config_type, "", {})))
 
 
 _INTRODUCTION = """\
@@ -214,11 +213,6 @@ def field_reference() -> str:
         parts.append(f"\n## {title}\n")
         parts.extend(_tables(model, "", shown))
     return "\n".join(parts)
-
-
-def settings_reference(model: type[BaseModel]) -> str:
-    """Markdown table of a method's settings."""
-    return "\n".join(_tables(model, "", {}))
 
 
 def _tables(model: type[BaseModel], prefix: str, shown: dict[Any, str]) -> Iterator[str]:
@@ -247,13 +241,10 @@ def _default(field: FieldInfo) -> str:
 
 
 def _meaning(field: FieldInfo) -> str:
-    choices = _choices(field.annotation)
-    text = field.description or ""
-    return f"{text} One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else text
-
-
-def _choices(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) is Literal else ()
+    text, annotation = field.description or "", field.annotation
+    if get_origin(annotation) is not Literal:
+        return text
+    return f"{text} One of {', '.join(f'`{choice}`' for choice in get_args(annotation))}."
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
@@ -261,3 +252,174 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in get_args(annotation) for model in _models(part)]
+
+
+SAMPLE = 200
+"""Texts that are looked at, evenly spaced."""
+_CHARACTERS = 20_000
+_LEAST_WORDS = 200
+
+MOST_FOREIGN_LETTERS = 0.2
+LEAST_ENGLISH_WORDS = 0.1
+"""Of English texts of any kind a quarter of the words or more are among the commonest; of German
+and French ones about one in thirty."""
+
+_ENGLISH = (
+    r"(?i)\b(?:the|and|of|to|a|in|is|was|i|it|for|that|with|my|on|not|you|have|be|are|this|at|but"
+    r"|as|we|they|he|she|from|or|by|an|had|has|your|so|very|me)\b"
+)
+_LIMITS = ("max_document_tokens", "max_new_tokens")
+
+
+def base_problems(spec: PrivateDatasetSpec, texts: pl.Series) -> list[Problem]:
+    """Compares usable texts with what the dataset's public base reads and writes.
+
+    Args:
+        spec: The declaration.
+        texts: All of its texts.
+    """
+    base = declared_base(spec.public_data)
+    if base is None or texts.is_empty():
+        return []
+    sample = texts.gather_every(max(1, len(texts) // SAMPLE)).str.slice(0, _CHARACTERS)
+    free = spec.structured is None and not spec.columns.object
+    return [*(_language(base, sample) if free else ()), *_lengths(spec, base, sample)]
+
+
+def _language(base: PublicDataSpec, sample: pl.Series) -> Iterator[Problem]:
+    """Says where texts are not in the language of an English model."""
+    english = [
+        *(["its language model"] if base.language_model.kind == "smollm2" else []),
+        *(["its text embedder"] if base.text_embedder.model is None else []),
+    ]
+    letters, latin, words, common = (
+        int(sample.str.count_matches(pattern).sum())
+        for pattern in (r"\p{L}", r"\p{Latin}", r"\w+", _ENGLISH)
+    )
+    got = None
+    if letters - latin > MOST_FOREIGN_LETTERS * letters:
+        got = f"{(letters - latin) / letters:.0%} of their letters in another script"
+    elif words >= _LEAST_WORDS and common < LEAST_ENGLISH_WORDS * words:
+        got = f"{common / words:.0%} of their words among the commonest of English"
+    if english and got:
+        yield Problem(
+            "public_data",
+            f"texts in English, which {' and '.join(english)} in base {base.name!r} were made for",
+            got,
+            "Declare a base with models of their language: rows will else be in English.",
+            "warning",
+        )
+
+
+def _lengths(
+    spec: PrivateDatasetSpec, base: PublicDataSpec, sample: pl.Series
+) -> Iterator[Problem]:
+    """Says what the embedder and the methods' rows cut off, counted in tokens of the embedder."""
+    counts = _tokens(base, sample)
+    if counts is None:
+        return
+    read, median = base.text_embedder.max_tokens, math.ceil(float(counts.median()))  # type: ignore[arg-type]
+    if (longer := int((counts > read).sum()) / len(counts)) > 0.1:
+        yield Problem(
+            "public_data",
+            f"texts of at most {read} tokens, which the text embedder of base {base.name!r} reads",
+            f"{longer:.0%} with more; half of all have {median} or more",
+            "Clusters, votes and scores see no more than their beginnings: raise "
+            "text_embedder.max_tokens of the base, or split the texts.",
+            "warning",
+        )
+    for field, limit in _row_limits(spec):
+        if median > 1.25 * limit:  # Other models count somewhat otherwise.
+            yield Problem(
+                field,
+                f"rows as long as the texts, of which half have about {median} tokens or more",
+                f"rows that end after {limit}",
+                "Raise it if rows should be as long; they then cost more time, and private "
+                "prediction more budget.",
+                "warning",
+            )
+
+
+def _row_limits(spec: PrivateDatasetSpec) -> Iterator[tuple[str, int]]:
+    """The longest row of each method, with the field that sets it."""
+    from dpsynth_assets.methods.planning import plan_dataset
+
+    if planning_problems(spec):
+        return
+    for index, planned in enumerate(plan_dataset(spec).methods):
+        own = planned.config.model_dump(include=set(_LIMITS))
+        for name in _LIMITS:
+            limit = own.get(name)
+            if isinstance(limit, int):
+                yield f"methods.{index}.settings.{name}", limit
+                break
+
+
+def _tokens(base: PublicDataSpec, sample: pl.Series) -> pl.Series | None:
+    """Tokens of each text, where the embedder is the packaged one."""
+    if base.text_embedder.model is not None:
+        return None
+    from dpsynth_assets.models.text_embedder import packaged_tokenizer
+
+    encoded = packaged_tokenizer().encode_batch_fast(sample.to_list())
+    return pl.Series([len(each.ids) for each in encoded])
+
+
+_REFUSAL = re.compile(r"Expected (.+?), got (.+?)\.(?: (.+))?")
+"""The three parts of a plan's refusal; the last one may be missing."""
+
+
+def method_problems(spec: PrivateDatasetSpec) -> list[Problem]:
+    """Asks methods about their names, settings, inputs and plans; the caller names the file."""
+    words = prompt_problems(spec, declared_base(spec.public_data))
+    return planning_problems(spec) or [*words, *_plan_problems(spec)]
+
+
+def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
+    """Says which methods lack an input and which promises to secrets break (errors).
+
+    And which methods the plan refuses else (warnings).
+    """
+    from dpsynth_assets.methods.dependencies import input_problems
+    from dpsynth_assets.methods.planning import plan_dataset
+    from dpsynth_assets.methods.promised_secrets import promise_problems
+
+    plan = plan_dataset(spec)
+    known = {planned.folder: planned for planned in plan.methods}
+    found = []
+    for index, planned in enumerate(plan.methods):
+        lacking = input_problems(planned, known, has_topics=plan.topics is not None)
+        found += [_as_problem(problem, index) for problem in lacking]
+        if planned.plan.refusal is not None and not lacking:
+            found.append(_refused(planned, index))
+    return [*found, *promise_problems(spec, plan), *_row_problems(spec, plan)]
+
+
+def _as_problem(problem: "InputProblem", index: int) -> Problem:
+    field = f"methods.{index}.{problem.field}" if problem.of_method else problem.field
+    return Problem(field, problem.expected, problem.got, problem.remedy)
+
+
+def _refused(planned: "PlannedMethod", index: int) -> Problem:
+    """A method that will not run as declared; the others of the file will."""
+    refusal = str(planned.plan.refusal)
+    parts = _REFUSAL.fullmatch(refusal)
+    if parts is None:
+        told = "a method that can run", f"a refusal of {planned.folder}", refusal
+    else:
+        told = parts[1], parts[2], parts[3] or "Change what it depends on."
+    return Problem(f"methods.{index}", *told, "warning")
+
+
+def _row_problems(spec: PrivateDatasetSpec, plan: "DatasetPlan") -> list[Problem]:
+    """Checks that a schedule asks for rows of some corpus whose rows are free."""
+    schedule = spec.schedule
+    if schedule is None or schedule.rows is None:
+        return []
+    asked = schedule.methods
+    chosen = [each for each in plan.methods if not asked or each.folder in asked]
+    if any(planned.writing is not None for planned in chosen):
+        return []
+    expected = "a corpus whose rows cost nothing among those that are made"
+    remedy = "Their rows follow from the budget: drop rows, or name another corpus."
+    return [Problem("schedule.rows", expected, ", ".join(each.folder for each in chosen), remedy)]

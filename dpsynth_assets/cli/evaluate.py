@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from dpsynth_assets.attacks.overlap import verbatim_share
 from dpsynth_assets.cli.column_profiles import is_csv
 from dpsynth_assets.cli.init_decisions import recognised_source
-from dpsynth_assets.cli.terminal import AsJson, progress_bar, refuse, say, show_json, show_table
+from dpsynth_assets.cli.terminal import AsJson, answer, progress_bar, say, show_table
 from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
 from dpsynth_assets.files.whole_files import write_whole
@@ -32,6 +32,7 @@ from dpsynth_assets.metrics.evaluation import (
 )
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
 from dpsynth_assets.metrics.sampling import stratified_rows
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.csv_files import is_utf_8
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
@@ -43,25 +44,6 @@ HELD_OUT_SHARE = 0.5
 
 _ROWS_PEEKED = 10_000
 _LABELS_NAMED = 5
-
-Real = Annotated[Path, typer.Option(help="Real records: CSV, JSON lines or Parquet.")]
-Synthetic = Annotated[Path, typer.Option(help="Synthetic corpus in one of the same formats.")]
-TextColumn = Annotated[str, typer.Option(help="Column of text in all files.")]
-LabelColumn = Annotated[str, typer.Option(help="Column of labels; accuracy needs it.")]
-Encoding = Annotated[
-    str, typer.Option(help="Encoding of CSV files that are not UTF-8; default: by the header.")
-]
-Public = Annotated[Path | None, typer.Option(help="Public text, whose spans are no leak.")]
-Rows = Annotated[
-    int, typer.Option(min=20, help="Most rows scored a side; no more than the corpus has.")
-]
-Output = Annotated[
-    Path | None, typer.Option(help="Folder for report.html, report.md and metrics.json.")
-]
-
-
-class EvaluationInputError(Exception):
-    """A file, a column or its rows are missing; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -82,26 +64,33 @@ class Rowset:
 
 
 def evaluate(  # noqa: PLR0913 - options are arguments
-    real: Real,
-    synthetic: Synthetic,
-    text_column: TextColumn = "text",
-    label_column: LabelColumn = "label",
-    encoding: Encoding = "",
-    public: Public = None,
-    rows: Rows = 1_000,
+    real: Annotated[Path, typer.Option()],
+    synthetic: Annotated[Path, typer.Option()],
+    text_column: str = "text",
+    label_column: str = "label",
+    encoding: str = "",
+    public: Path | None = None,
+    rows: Annotated[int, typer.Option(min=20)] = 1_000,
     as_json: AsJson = False,
-    output: Output = None,
+    output: Path | None = None,
 ) -> None:
-    """Score a synthetic corpus against real text: MAUVE, accuracy, diversity, copying."""
-    try:
-        real_rows = read_rows(real, text_column, label_column, encoding)
-        corpus = read_rows(synthetic, text_column, label_column, encoding)
-        public_rows = Rowset([], [])
-        if public:
-            public_rows = read_rows(public, text_column, label_column, encoding)
-        source, held_out = split_by_content(real_rows)
-    except EvaluationInputError as problem:
-        refuse(str(problem))
+    """Score a synthetic corpus against real text: MAUVE, accuracy, diversity, copying.
+
+    Args:
+        real: Real records: CSV, JSON lines or Parquet.
+        synthetic: Synthetic corpus in one of the same formats.
+        text_column: Column of text in all files.
+        label_column: Column of labels; accuracy needs it.
+        encoding: Encoding of CSV files that are not UTF-8; default: by the header.
+        public: Public text, whose spans are no leak.
+        rows: Most rows scored a side; no more than the corpus has.
+        as_json: Print JSON.
+        output: Folder for report.html, report.md and metrics.json.
+    """
+    columns = text_column, label_column, encoding
+    real_rows, corpus = (read_rows(path, *columns) for path in (real, synthetic))
+    public_rows = read_rows(public, *columns) if public else Rowset([], [])
+    source, held_out = split_by_content(real_rows)
     why_unlabelled = _without_accuracy({real: real_rows, synthetic: corpus}, label_column)
     if why_unlabelled:
         source, held_out, corpus = (side.unlabelled() for side in (source, held_out, corpus))
@@ -111,17 +100,15 @@ def evaluate(  # noqa: PLR0913 - options are arguments
     context = {**context, "verdicts": _verdicts(table, why_unlabelled, settings)}
     if output is not None:
         _write_report(output, table, context, corpus, settings)
-    if as_json:
-        show_json(_summary(table, context))
-    else:
-        _print_table(table, context["verdicts"], output)
+    told = context["verdicts"]
+    answer(_summary(table, context), as_json, lambda: _print_table(table, told, output))
 
 
 def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "") -> Rowset:
     """Reads texts and labels of a file as a run reads them, its dialect by its header.
 
     Raises:
-        EvaluationInputError: The file, its format, the text column or its rows are missing, or
+        PrivacyError: The file, its format, the text column or its rows are missing, or
             more of them than ingestion would bear cannot be used.
     """
     try:
@@ -132,14 +119,13 @@ def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "
         columns = PublicColumns(text=text_column, labels=labels)
         frame, there = read_public_source(PublicSource(source=source, columns=columns))
     except ValidationError as error:
-        raise EvaluationInputError(f"--encoding: {error.errors()[0]['msg']}") from None
+        raise PrivacyError(f"--encoding: {error.errors()[0]['msg']}") from None
     except SourceError as error:
         expected = "--text-column: expected" if error.field == "columns.text" else "Expected"
-        raise EvaluationInputError(
-            f"{expected} {error.expected}, got {error.told}. {error.remedy}"
-        ) from None
+        line = f"{expected} {error.expected}, got {error.told}. {error.remedy}"
+        raise PrivacyError(line) from None
     if there - frame.height > MAX_SET_ASIDE * there or frame.is_empty():
-        raise EvaluationInputError(
+        raise PrivacyError(
             f"Expected rows with text in {path}, got {frame.height} among {there} rows. Mend the "
             "others: they are torn, have no text, or are not UTF-8 (--encoding, e.g. cp1252)."
         )
@@ -165,12 +151,12 @@ def split_by_content(real: Rowset) -> tuple[Rowset, Rowset]:
     """Splits real rows into source and held-out by a hash of their text, equal texts together.
 
     Raises:
-        EvaluationInputError: One side would be empty.
+        PrivacyError: One side would be empty.
     """
     digests = hash_rows(Purpose.HELD_OUT, "dpsynth evaluate", [real.texts])
     held_out = [unit_interval(digest) < HELD_OUT_SHARE for digest in digests]
     if all(held_out) or not any(held_out):
-        raise EvaluationInputError(
+        raise PrivacyError(
             f"Expected enough different real texts to hold some out, got {len(real.texts)} rows "
             "that fall on one side. Give more real rows."
         )
@@ -191,27 +177,20 @@ def _score(
     from dpsynth_assets.models.text_embedder import TextEmbedder
 
     embedder = TextEmbedder()
-    limit = settings.max_rows
-    sides = [
-        side.select(stratified_rows(side.labels, limit, settings.seed))
-        for side in (source, held_out, corpus)
-    ]
-    features = []
-    for index, (name, side) in enumerate(zip(("source", "held-out", "corpus"), sides, strict=True)):
-        report(0.25 * index, f"embedding {len(side.texts)} texts ({name})")
-        features.append(embedder.embed(side.texts))
+    sides = {
+        name: side.select(stratified_rows(side.labels, settings.max_rows, settings.seed))
+        for name, side in (("source", source), ("held_out", held_out), ("corpus", corpus))
+    }
+    parts: dict[str, dict[str, Any]] = {}
+    for index, (name, side) in enumerate(sides.items()):
+        report(0.25 * index, f"embedding {len(side.texts)} texts ({name.replace('_', '-')})")
+        features = embedder.embed(side.texts)
+        parts[name] = {"texts": side.texts, "labels": side.labels, "features": features}
     report(0.75, "scoring")
-    reference = PrivateReference(
-        source_texts=sides[0].texts,
-        source_labels=sides[0].labels,
-        source_features=features[0],
-        held_out_texts=sides[1].texts,
-        held_out_labels=sides[1].labels,
-        held_out_features=features[1],
-    )
-    scored = ScoredCorpus(
-        name="synthetic", texts=sides[2].texts, labels=sides[2].labels, features=features[2]
-    )
+    both = ("source", "held_out")
+    private = {f"{side}_{part}": value for side in both for part, value in parts[side].items()}
+    reference = PrivateReference(**private)
+    scored = ScoredCorpus(name="synthetic", **parts["corpus"])
     real = real_scores(reference, public.texts, settings)
     scores = score_corpus(scored, reference, public.texts, settings)
     # Whoever made the corpus may have read every real row.
@@ -221,9 +200,7 @@ def _score(
 
 
 def _verdicts(
-    table: list[CorpusScores],
-    why_unlabelled: str,
-    settings: EvaluationSettings,
+    table: list[CorpusScores], why_unlabelled: str, settings: EvaluationSettings
 ) -> list[str]:
     """On how many rows both were scored, and where the corpus differs from real data."""
     few = settings.max_rows < MINIMUM_ROWS
@@ -276,14 +253,13 @@ def _print_table(table: list[CorpusScores], told: list[str], output: Path | None
     from dpsynth_assets.report.cells import format_cell
 
     real, corpus = (score.to_json() for score in table)
-    rows = (
-        (name.replace("_", " "), *(format_cell(name, row[name], row) for row in (corpus, real)))
-        for name in corpus
-        if name != "name" and not name.endswith("_std")
-    )
-    show_table(
-        ("score", "synthetic", "real data"), rows, title="Internal: scored against real text"
-    )
+    columns = {
+        "score": lambda name: name.replace("_", " "),
+        "synthetic": lambda name: format_cell(name, corpus[name], corpus),
+        "real data": lambda name: format_cell(name, real[name], real),
+    }
+    names = [name for name in corpus if name != "name" and not name.endswith("_std")]
+    show_table(names, columns, title="Internal: scored against real text")
     say(*told)
     if not mauve_is_installed():
         say(f"MAUVE: {NOT_COMPUTED}")

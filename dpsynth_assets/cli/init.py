@@ -8,7 +8,8 @@ alone.
 import csv
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,24 +17,10 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from dpsynth_assets.cli.column_profiles import (
-    ColumnProfile,
-    Suggestion,
-    profile_columns,
-    roles_by_name,
-    suggest,
-)
-from dpsynth_assets.cli.init_decisions import (
-    Draft,
-    decisions,
-    facts_of,
-    label_words,
-    named_part,
-    recognised_source,
-    show,
-)
-from dpsynth_assets.cli.init_proposal import proposed_methods
-from dpsynth_assets.cli.terminal import AsJson, delta_option, epsilon_option, refuse, show_json
+from dpsynth_assets.cli.advise import proposed_methods
+from dpsynth_assets.cli.column_profiles import Columns, profile_columns
+from dpsynth_assets.cli.init_decisions import Draft, label_words, named_part, recognised_source
+from dpsynth_assets.cli.terminal import AsJson, answer, delta_option, epsilon_option, refuse
 from dpsynth_assets.datasets import (
     PublicDataSpec,
     dataset_folders,
@@ -49,80 +36,30 @@ ENGLISH = "english"
 
 
 def init(  # noqa: PLR0913 - options are arguments
-    name: Annotated[str, typer.Argument(help="Name of the dataset: lower case, digits, _.")],
-    source: Annotated[
-        str, typer.Option("--from", help="CSV, JSON Lines, Parquet, or a save_to_disk folder.")
-    ],
-    separator: Annotated[
-        str,
-        typer.Option(help="Character between the fields of a CSV file; default: by its header."),
-    ] = "",
-    encoding: Annotated[
-        str, typer.Option(help="Encoding of a CSV file, e.g. cp1252; default: by its header.")
-    ] = "",
-    text: Annotated[str, typer.Option(help="Column of the text; default: by its name.")] = "",
-    id_column: Annotated[
-        str, typer.Option("--id", help='Column of the id, or "none"; default: by its name.')
-    ] = "",
-    label: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Label column; the values found are shown, and you list the public ones."
-        ),
-    ] = None,
+    name: str,
+    source: Annotated[str, typer.Option("--from")],
+    separator: str = "",
+    encoding: str = "",
+    text: str = "",
+    id_column: Annotated[str, typer.Option("--id")] = "",
+    label: list[str] | None = None,
     public_labels: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--public-labels",
-            metavar="COLUMN=A,B,C",
-            help="Label column and its values, which are public.",
-        ),
+        list[str] | None, typer.Option("--public-labels", metavar="COLUMN=A,B,C")
     ] = None,
     words_of: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--label-words",
-            metavar="VALUE=WORDS",
-            help="How prompts write a label value that is a code, e.g. 'ABBR=what an abbreviation "
-            "means'; on a terminal you are asked.",
-        ),
+        list[str] | None, typer.Option("--label-words", metavar="VALUE=WORDS")
     ] = None,
-    unit: Annotated[
-        str,
-        typer.Option(help='Column of whoever is protected, or "record"; default: by its name.'),
-    ] = "",
-    max_records: Annotated[int, typer.Option(min=1, help="Records used of one unit.")] = 1,
-    epsilon: Annotated[float, typer.Option(callback=epsilon_option, help="Budget ε.")] = 4.0,
-    delta: Annotated[
-        float, typer.Option(callback=delta_option, help="Budget δ, a public constant.")
-    ] = 1e-6,
-    records: Annotated[
-        int | None, typer.Option(min=1, help="Number of records, if anybody may know it.")
-    ] = None,
-    words: Annotated[
-        int | None,
-        typer.Option(min=1, help="Words of a typical record, if anybody may know it."),
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(min=0, help="Minutes a run may take here; default: any number.")
-    ] = None,
-    domain: Annotated[
-        str,
-        typer.Option(
-            help="What the texts are, in a few public words: the file gets a public base of its "
-            "own, written from them."
-        ),
-    ] = "",
-    public_data: Annotated[
-        str, typer.Option(help=f"Public base to build on; default: {ENGLISH}.")
-    ] = "",
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--to", help="Folder of dataset files; default: the first of DPSYNTH_DATASETS."
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    unit: str = "",
+    max_records: Annotated[int, typer.Option(min=1)] = 1,
+    epsilon: Annotated[float, typer.Option(callback=epsilon_option)] = 4.0,
+    delta: Annotated[float, typer.Option(callback=delta_option)] = 1e-6,
+    records: Annotated[int | None, typer.Option(min=1)] = None,
+    words: Annotated[int | None, typer.Option(min=1)] = None,
+    minutes: Annotated[float | None, typer.Option(min=0)] = None,
+    domain: str = "",
+    public_data: str = "",
+    folder: Annotated[Path | None, typer.Option("--to")] = None,
+    force: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a dataset file for your own data: columns by their names, and what you must decide.
@@ -130,48 +67,61 @@ def init(  # noqa: PLR0913 - options are arguments
     Reads the file on this machine and sends nothing anywhere. No text is printed or written; the
     values of columns that look like labels are shown, for you to list the public ones. The
     method is proposed by the numbers that you declare, not by those that are counted.
+
+    Args:
+        name: Name of the dataset: lower case, digits, _.
+        source: CSV, JSON Lines, Parquet, or a save_to_disk folder.
+        separator: Character between the fields of a CSV file; default: by its header.
+        encoding: Encoding of a CSV file, e.g. cp1252; default: by its header.
+        text: Column of the text; default: by its name.
+        id_column: Column of the id, or "none"; default: by its name.
+        label: Label column; the values found are shown, and you list the public ones.
+        public_labels: Label column and its values, which are public.
+        words_of: How prompts write a label value that is a code, e.g. 'ABBR=what an
+            abbreviation means'; on a terminal you are asked.
+        unit: Column of whoever is protected, or "record"; default: by its name.
+        max_records: Records used of one unit.
+        epsilon: Budget ε.
+        delta: Budget δ, a public constant.
+        records: Number of records, if anybody may know it.
+        words: Words of a typical record, if anybody may know it.
+        minutes: Minutes a run may take here; default: any number.
+        domain: What the texts are, in a few public words: the file gets a public base of its
+            own, written from them.
+        public_data: Public base to build on; default: english.
+        folder: Folder of dataset files; default: the first of DPSYNTH_DATASETS.
+        force: Replace a file that is there.
+        as_json: Print JSON.
     """
     if domain and public_data:
         refuse(
             f"Expected --domain or --public-data, got both. With --domain the file declares the "
             f"base {base_name(name)!r} itself: drop one of the two."
         )
-    _require_base(public_data)
+    if public_data and declared_base(public_data) is None:
+        refuse(
+            f"--public-data: expected a declared public base, got {public_data!r}. `dpsynth "
+            f"datasets list` names them; leave it out for {ENGLISH}."
+        )
     target = _target(name, folder, force=force)
-    try:
+    with _refused_source():
         read = recognised_source(source, separator, encoding)
         profiles = profile_columns(read)
-        confirmed = _public_labels(public_labels or [], [profile.name for profile in profiles])
+        confirmed = _public_labels(public_labels or [], profiles)
         labels = [column for column in dict.fromkeys(label or []) if column not in confirmed]
-        given = [
-            text,
-            id_column if id_column != "none" else "",
-            unit if unit != "record" else "",
-        ]
-        _check_columns(profiles, [*given, *labels, *confirmed])
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        refuse(f"--{first['loc'][0]}: {first['msg']}")
-    except SourceError as problem:
-        field = problem.field.replace("source.path", "--from").replace("source.", "--")
-        refuse(f"{field}: expected {problem.expected}, got {problem.told}. {problem.remedy}")
-    found = suggest(profiles)
-    roles = roles_by_name([profile.name for profile in profiles])
-    unconfirmed = _to_confirm(profiles, labels)
-    text = text or _text(profiles, roles.texts, found)
-    id_column = id_column or _id(profiles, roles.ids, found) or "none"
-    unit = unit or _unit(profiles, roles.units) or "record"
+        given = [text, *{id_column} - {"none"}, *{unit} - {"record"}, *labels, *confirmed]
+        _check_columns(profiles, given)
     choices = Choices(
         path=read.path,
         separator=read.separator,
         encoding=read.encoding,
-        text=text,
-        id=None if id_column == "none" else id_column,
-        unit=None if unit == "record" else unit,
+        text=text or _text(profiles),
+        id=None if id_column == "none" else id_column or _id(profiles),
+        unit=None if unit == "record" else unit or _unit(profiles),
         max_records=max_records,
         labels=confirmed,
         label_words=label_words(confirmed, words_of or [], asks=not as_json),
-        unconfirmed=unconfirmed,
+        unconfirmed=_to_confirm(profiles, labels),
         epsilon=epsilon,
         delta=delta,
         records=records,
@@ -180,18 +130,22 @@ def init(  # noqa: PLR0913 - options are arguments
         domain=domain.strip(),
     )
     choices = replace(choices, method=_proposed(name, choices, minutes))
-    draft = Draft(
-        path=target,
-        choices=choices,
-        profiles=profiles,
-        suggestion=found,
-        decisions=decisions(choices, profiles, found),
-    )
+    draft = Draft(name, target, choices, profiles)
     _write(draft, dataset_template(name, choices))
-    if as_json:
-        show_json(facts_of(name, draft))
-    else:
-        show(name, draft)
+    answer(draft.facts(), as_json, draft.show)
+
+
+@contextmanager
+def _refused_source() -> Iterator[None]:
+    """Says in a line why a source is not read, by the options that name it."""
+    try:
+        yield
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        refuse(f"--{first['loc'][0]}: {first['msg']}")
+    except SourceError as problem:
+        field = problem.field.replace("source.path", "--from").replace("source.", "--")
+        refuse(f"{field}: expected {problem.expected}, got {problem.told}. {problem.remedy}")
 
 
 def _proposed(name: str, choices: Choices, minutes: float | None) -> ProposedMethods:
@@ -221,28 +175,18 @@ def _target(name: str, folder: Path | None, *, force: bool) -> Path:
     return target
 
 
-def _require_base(name: str) -> None:
-    """Refuses a public base that no file declares."""
-    if name and declared_base(name) is None:
-        refuse(
-            f"--public-data: expected a declared public base, got {name!r}. `dpsynth datasets "
-            f"list` names them; leave it out for {ENGLISH}."
-        )
-
-
-def _check_columns(profiles: Sequence[ColumnProfile], named: Sequence[str]) -> None:
-    known = [profile.name for profile in profiles]
+def _check_columns(profiles: Columns, named: Sequence[str]) -> None:
     for name in named:
-        if name and name not in known:
+        if name and name not in profiles:
             raise SourceError(
                 field="columns",
-                expected=f"one of {', '.join(known)}",
+                expected=f"one of {', '.join(profiles)}",
                 got=repr(name),
                 remedy="Name a column of the file.",
             )
 
 
-def _public_labels(given: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]]:
+def _public_labels(given: Sequence[str], columns: Collection[str]) -> dict[str, list[str]]:
     """Reads `COLUMN=A,B,C`; a value with a comma stands in double quotes."""
     found: dict[str, list[str]] = {}
     for text in given:
@@ -259,60 +203,58 @@ def _public_labels(given: Sequence[str], columns: Sequence[str]) -> dict[str, li
     return found
 
 
-def _to_confirm(profiles: Sequence[ColumnProfile], names: Sequence[str]) -> dict[str, list[str]]:
+def _to_confirm(profiles: Columns, names: Sequence[str]) -> dict[str, list[str]]:
     """Values found in the columns that are named as labels, for the terminal."""
-    by_name = {profile.name: profile for profile in profiles}
     for name in names:
-        if not by_name[name].label_values:
+        if not profiles[name].label_values:
             refuse(
                 f"Expected few values with many records each in label column {name!r}, got "
-                f"{by_name[name].distinct} distinct ones. Choose another column, or list the "
+                f"{profiles[name].distinct} distinct ones. Choose another column, or list the "
                 f"public ones with --public-labels {name}=A,B,C."
             )
-    return {name: by_name[name].label_values for name in names}
+    return {name: profiles[name].label_values for name in names}
 
 
-def _text(profiles: Sequence[ColumnProfile], named: Sequence[str], found: Suggestion) -> str:
+def _text(profiles: Columns) -> str:
     """The column named like a text; where values or other names speak against it, ask."""
-    if len(named) == 1 and _profile(profiles, named[0]).looks_like_text:
-        return named[0]
-    one = f"{', '.join(named)}, which does not read like sentences"
-    if len(named) == 1 and not _profile(profiles, named[0]).filled:
-        refuse(f"Expected records with text in {named[0]!r}, got none. Is it the right file?")
-    got = {0: "none named like one", 1: one}
-    hint = "" if found.text is None else f" Column {found.text!r} reads like sentences."
+    named = profiles.named_texts
+    got = ", ".join(named) or "none named like one"
+    if len(named) == 1:
+        if profiles[named[0]].looks_like_text:
+            return named[0]
+        if not profiles[named[0]].filled:
+            refuse(f"Expected records with text in {got!r}, got none. Is it the right file?")
+        got = f"{got}, which does not read like sentences"
+    hint = f" Column {profiles.text!r} reads like sentences." if profiles.text else ""
     return refuse(
-        f"Expected one column of text among {', '.join(profile.name for profile in profiles)}, got "
-        f"{got.get(len(named), ', '.join(named))}.{hint} Name it with --text COLUMN; records "
-        "without one become text with columns.object (docs/datasets.md)."
+        f"Expected one column of text among {', '.join(profiles)}, got {got}.{hint} Name it with "
+        "--text COLUMN; records without one become text with columns.object (docs/datasets.md)."
     )
 
 
-def _id(profiles: Sequence[ColumnProfile], named: Sequence[str], found: Suggestion) -> str | None:
+def _id(profiles: Columns) -> str | None:
     """The column named like an id; where its values repeat or several are named so, ask."""
-    if not named or (len(named) == 1 and _profile(profiles, named[0]).looks_like_id):
+    named = profiles.named_ids
+    if not named or (len(named) == 1 and profiles[named[0]].looks_like_id):
         return next(iter(named), None)
     got = "several" if len(named) > 1 else "values that repeat or are missing"
-    hint = "" if found.id is None else f" The values of {found.id!r} differ."
+    hint = f" The values of {profiles.id!r} differ." if profiles.id else ""
     return refuse(
         f"Expected one column of ids that differ among {', '.join(named)}, got {got}.{hint} "
         "Decide: --id COLUMN, or --id none."
     )
 
 
-def _unit(profiles: Sequence[ColumnProfile], named: Sequence[str]) -> str | None:
+def _unit(profiles: Columns) -> str | None:
     """The column named like a person; where some records lack it or several are named so, ask."""
-    if not named or (len(named) == 1 and _profile(profiles, named[0]).filled == 1):
+    named = profiles.named_persons
+    if not named or (len(named) == 1 and profiles[named[0]].filled == 1):
         return next(iter(named), None)
     got = "several" if len(named) > 1 else "records without a value"
     return refuse(
         f"Expected one column of persons among {', '.join(named)}, got {got}. Decide whose "
         "presence is hidden: --unit COLUMN, or --unit record."
     )
-
-
-def _profile(profiles: Sequence[ColumnProfile], name: str) -> ColumnProfile:
-    return next(profile for profile in profiles if profile.name == name)
 
 
 def _write(draft: Draft, content: str) -> None:

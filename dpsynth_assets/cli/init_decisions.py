@@ -5,8 +5,9 @@ CSV file is written is read off its header alone, so that it may stand in one.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from dpsynth_assets.cli.column_profiles import (
     LEAST_RECORDS_PER_LABEL,
     MOST_ROWS,
     ColumnProfile,
-    Suggestion,
+    Columns,
     is_csv,
     kept_share,
 )
@@ -33,186 +34,205 @@ from dpsynth_assets.records.sources import source_files, stray_encodings
 LARGEST_DELTA_TIMES_RECORDS = 0.1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Draft:
-    """A dataset file to be written, and what its author is to be told."""
+    """A dataset file to be written, and what its author is to be told.
 
+    Attributes:
+        name: Name of the dataset.
+        path: Where the file goes.
+        choices: What it says.
+        columns: Of the source.
+    """
+
+    name: str
     path: Path
     choices: Choices
-    profiles: list[ColumnProfile]
-    suggestion: Suggestion
-    decisions: list[tuple[str, str]]
+    columns: Columns
 
+    @cached_property
+    def decisions(self) -> list[tuple[str, str]]:
+        """What only the steward can decide: what the file says now, and what to change."""
+        choices, damaged = self.choices, sum(each.damaged for each in self.columns.values())
+        written = describe_bytes(self._source, damaged)
+        return [
+            *([("Source: how the file is written", written)] if written else []),
+            (
+                "Columns: what each of them holds",
+                "Text, id and unit were chosen by the names of columns, not by what is in them: "
+                "check the table above, and correct the file or use --text, --id, --unit.",
+            ),
+            ("Unit: whose presence is hidden", self._unit),
+            (
+                "Relation: what a neighbour is",
+                "add-remove: the dataset with and without the unit. It hides the number of records "
+                "too. Keep it unless that number is public.",
+            ),
+            ("Public facts: labels", self._labels),
+            (
+                "Public facts: number of records",
+                "None declared, so it stays private. With it, methods that fine-tune can run and "
+                "rows of private prediction are known: name it with --records if anybody may know "
+                "it."
+                if choices.records is None
+                else f"{choices.records:,}, public because you named it.",
+            ),
+            ("Budget: ε and δ for all that will ever be released", self._budget),
+            ("Public base", self._base),
+            ("Method", self._method),
+        ]
 
-def decisions(
-    choices: Choices, profiles: Sequence[ColumnProfile], found: Suggestion
-) -> list[tuple[str, str]]:
-    """What only the steward can decide: what the file says now, and what to change."""
-    damaged = sum(profile.damaged for profile in profiles)
-    written = describe_bytes(source_of(choices), damaged)
-    return [
-        *([("Source: how the file is written", written)] if written else []),
-        (
-            "Columns: what each of them holds",
-            "Text, id and unit were chosen by the names of columns, not by what is in them: check "
-            "the table above, and correct the file or use --text, --id, --unit.",
-        ),
-        ("Unit: whose presence is hidden", _unit_decision(choices, found)),
-        (
-            "Relation: what a neighbour is",
-            "add-remove: the dataset with and without the unit. It hides the number of records "
-            "too. Keep it unless that number is public.",
-        ),
-        ("Public facts: labels", _label_decision(choices, found)),
-        (
-            "Public facts: number of records",
-            "None declared, so it stays private. With it, methods that fine-tune can run and rows "
-            "of private prediction are known: name it with --records if anybody may know it."
-            if choices.records is None
-            else f"{choices.records:,}, public because you named it.",
-        ),
-        ("Budget: ε and δ for all that will ever be released", _budget_decision(choices, profiles)),
-        ("Public base", _base_decision(choices)),
-        ("Method", _method_decision(choices)),
-    ]
+    def facts(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        last = self.choices.method.chosen.methods[-1]
+        settings, why = dict(last["settings"]), self.choices.method.why
+        return {
+            "name": self.name,
+            "file": str(self.path),
+            "columns": {name: self._role(each) for name, each in self.columns.items()},
+            "method": {"name": last["method"], "settings": settings, "why": why},
+            "decisions": [{"about": about, "now": now} for about, now in self.decisions],
+        }
 
+    def show(self) -> None:
+        """Prints the columns, the decisions, and what comes next."""
+        columns = {
+            "column": lambda each: _printable(each.name),
+            "filled": lambda each: "" if each.nested else f"{each.filled:.0%}",
+            "distinct": lambda each: "" if each.nested else f"{each.distinct:,}",
+            "words": lambda each: "" if each.nested else f"{each.words:.1f}",
+            "suggestion": self._role,
+        }
+        rows = f"(first {MOST_ROWS:,} rows; shown to you alone)"
+        show_table(self.columns.values(), columns, title=f"Columns of {self.choices.path} {rows}")
+        say("\nDecide, in the file:", style="bold")
+        first = "list the public label values in the file, then "
+        checked = f"dpsynth datasets check {self.path}, then dpsynth plan {self.name}"
+        say(
+            *(_printable(f"- {about}. {now}") for about, now in self.decisions),
+            f"\nWritten: {self.path}",
+            f"Next: {first if self.choices.unconfirmed else ''}{checked}",
+        )
 
-def facts_of(name: str, draft: Draft) -> dict[str, Any]:
-    """The same as JSON values."""
-    return {
-        "name": name,
-        "file": str(draft.path),
-        "columns": {profile.name: _role(profile, draft) for profile in draft.profiles},
-        "method": {
-            "name": draft.choices.method.chosen.methods[-1]["method"],
-            "settings": dict(draft.choices.method.chosen.methods[-1]["settings"]),
-            "why": draft.choices.method.why,
-        },
-        "decisions": [{"about": about, "now": now} for about, now in draft.decisions],
-    }
+    @property
+    def _source(self) -> SourceSpec:
+        """The source that the file names."""
+        choices = self.choices
+        return SourceSpec(
+            path=str(choices.path), separator=choices.separator, encoding=choices.encoding
+        )
 
+    @property
+    def _unit(self) -> str:
+        choices = self.choices
+        if choices.unit is None:
+            repeated = next(iter(self._repeated), None)
+            hint = (
+                f" Column {repeated!r} repeats: if it is a person, make it the unit (--unit)."
+                if repeated
+                else " If one person has several records, name their column in privacy_unit."
+            )
+            return f"One record.{hint}"
+        shares = [
+            f"{bound}: {kept_share(self._source, choices.unit, bound):.0%}" for bound in (1, 5, 20)
+        ]
+        return (
+            f"Everything of one {choices.unit!r}, at most {choices.max_records} record(s) of each. "
+            f"Share of records kept by max_records: {', '.join(shares)}. A larger bound costs more "
+            "noise. Choose a round number: one that is computed from the data tells of it."
+        )
 
-def show(name: str, draft: Draft) -> None:
-    """Prints the columns, the decisions, and what comes next."""
-    columns = ("column", "filled", "distinct", "words", "suggestion")
-    title = f"Columns of {draft.choices.path} (first {MOST_ROWS:,} rows; shown to you alone)"
-    show_table(columns, (_row(each, draft) for each in draft.profiles), title=title)
-    say("\nDecide, in the file:", style="bold")
-    first = "list the public label values in the file, then " if draft.choices.unconfirmed else ""
-    say(
-        *(_printable(f"- {about}. {now}") for about, now in draft.decisions),
-        f"\nWritten: {draft.path}",
-        f"Next: {first}dpsynth datasets check {draft.path}, then dpsynth plan {name}",
-    )
+    @property
+    def _labels(self) -> str:
+        choices, suggested, said = self.choices, self._suggested, []
+        if choices.labels:
+            named = ", ".join(choices.labels)
+            said.append(f"Columns {named}: the values that you named are public.")
+            if codes := codes_of(choices.labels, choices.label_words):
+                said.append(
+                    f"{', '.join(codes)}: codes tell a model nothing. Write in the file what each "
+                    "stands for, or use --label-words."
+                )
+        if choices.unconfirmed:
+            said.append(
+                f"Columns {', '.join(choices.unconfirmed)}: nothing runs before "
+                "public_facts.labels lists their public values, or --public-labels COLUMN=A,B,C "
+                "does."
+            )
+        if suggested:
+            said.append(
+                f"Columns {', '.join(suggested)} look like labels: with them in columns.labels, "
+                "corpora have labels."
+            )
+        if shown := {**choices.unconfirmed, **suggested}:
+            values = "; ".join(label_line(name, sorted(each)) for name, each in shown.items())
+            said.append(
+                f"Found, shared by at least {LEAST_RECORDS_PER_LABEL} records each, and written "
+                f"nowhere: {values}. Whatever you list becomes public."
+            )
+        return " ".join(said) or "None found. Corpora will have no labels."
 
+    @property
+    def _repeated(self) -> list[str]:
+        """Columns whose values come back as those of a unit do, persons first."""
+        found = (self.columns.repeated(persons=persons) for persons in (True, False))
+        return [name for name in found if name]
 
-def _row(profile: ColumnProfile, draft: Draft) -> tuple[str, ...]:
-    numbers = f"{profile.filled:.0%}", f"{profile.distinct:,}", f"{profile.words:.1f}"
-    shown = ("", "", "") if profile.nested else numbers
-    return _printable(profile.name), *shown, _role(profile, draft)
+    @property
+    def _suggested(self) -> dict[str, Sequence[str]]:
+        """Columns that look like labels by their values, which nobody has named for anything."""
+        choices = self.choices
+        taken = {*choices.labels, *choices.unconfirmed, choices.text, choices.unit}
+        return {
+            each.name: each.label_values for each in self.columns.labels if each.name not in taken
+        }
+
+    @property
+    def _method(self) -> str:
+        method = self.choices.method
+        others = "; ".join(each.expected for each in method.beside)
+        return method.why + (f" Beside it as comments: {others}." if others else "")
+
+    @property
+    def _base(self) -> str:
+        domain = self.choices.domain
+        if domain:
+            short = "" if " " in domain else " One word says little: of what, and for whom?"
+            return (
+                f"One of its own, written by a pretrained model from {domain!r} alone: check that "
+                f"these words, and the labels beside them, may be public.{short}"
+            )
+        return (
+            f"{self.choices.public_data}: the public text and model to build on. Say what your "
+            "texts are, in a few public words, with --domain, and the file declares a base of its "
+            "own."
+        )
+
+    @property
+    def _budget(self) -> str:
+        rows = max((each.rows for each in self.columns.values()), default=0)
+        said = f"ε = {declared(self.choices.epsilon)}, δ = {declared(self.choices.delta)}."
+        if self.choices.delta * rows > LARGEST_DELTA_TIMES_RECORDS:
+            said += " δ is too large for so many records: at most 1 / (10 x number of records)."
+        return f"{said} Spent budget never comes back; `dpsynth plan` prices everything beforehand."
+
+    def _role(self, profile: ColumnProfile) -> str:
+        choices, name = self.choices, profile.name
+        roles = {choices.text: "text", choices.unit: "privacy unit"}
+        roles |= dict.fromkeys(choices.labels, "label (public)")
+        if name in roles:
+            return roles[name]
+        if name in choices.unconfirmed or name in self._suggested:
+            empty = "" if profile.filled == 1 else "; records without one would be set aside"
+            return f"label? confirm its values{empty}"
+        if name == choices.id:
+            return "id"
+        return "unit? decide" if name in self._repeated else "not read"
 
 
 def _printable(text: str) -> str:
     """Escapes control characters, so that a terminal shows them and does not act on them."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-
-
-def _unit_decision(choices: Choices, found: Suggestion) -> str:
-    if choices.unit is None:
-        repeated = found.unit or found.possible_unit
-        hint = (
-            f" Column {repeated!r} repeats: if it is a person, make it the unit (--unit)."
-            if repeated
-            else " If one person has several records, name their column in privacy_unit."
-        )
-        return f"One record.{hint}"
-    shares = [
-        f"{bound}: {kept_share(source_of(choices), choices.unit, bound):.0%}"
-        for bound in (1, 5, 20)
-    ]
-    return (
-        f"Everything of one {choices.unit!r}, at most {choices.max_records} record(s) of each. "
-        f"Share of records kept by max_records: {', '.join(shares)}. A larger bound costs more "
-        "noise. Choose a round number: one that is computed from the data tells of it."
-    )
-
-
-def _label_decision(choices: Choices, found: Suggestion) -> str:
-    said, suggested = [], _suggested(choices, found)
-    if choices.labels:
-        said.append(f"Columns {', '.join(choices.labels)}: the values that you named are public.")
-        if codes := codes_of(choices.labels, choices.label_words):
-            said.append(
-                f"{', '.join(codes)}: codes tell a model nothing. Write in the file what each "
-                "stands for, or use --label-words."
-            )
-    if choices.unconfirmed:
-        said.append(
-            f"Columns {', '.join(choices.unconfirmed)}: nothing runs before public_facts.labels "
-            "lists their public values, or --public-labels COLUMN=A,B,C does."
-        )
-    if suggested:
-        said.append(
-            f"Columns {', '.join(suggested)} look like labels: with them in columns.labels, "
-            "corpora have labels."
-        )
-    shown = {**choices.unconfirmed, **suggested}
-    if shown:
-        values = (label_line(name, sorted(values)) for name, values in shown.items())
-        said.append(
-            f"Found, shared by at least {LEAST_RECORDS_PER_LABEL} records each, and written "
-            f"nowhere: {'; '.join(values)}. Whatever you list becomes public."
-        )
-    return " ".join(said) or "None found. Corpora will have no labels."
-
-
-def _suggested(choices: Choices, found: Suggestion) -> dict[str, Sequence[str]]:
-    """Columns that look like labels by their values, which nobody has named for anything."""
-    taken = {*choices.labels, *choices.unconfirmed, choices.text, choices.unit}
-    return {each.name: each.label_values for each in found.labels if each.name not in taken}
-
-
-def _method_decision(choices: Choices) -> str:
-    others = "; ".join(each.expected for each in choices.method.beside)
-    beside = f" Beside it as comments: {others}." if others else ""
-    return choices.method.why + beside
-
-
-def _base_decision(choices: Choices) -> str:
-    if choices.domain:
-        short = "" if " " in choices.domain else " One word says little: of what, and for whom?"
-        return (
-            f"One of its own, written by a pretrained model from {choices.domain!r} alone: check "
-            f"that these words, and the labels beside them, may be public.{short}"
-        )
-    return (
-        f"{choices.public_data}: the public text and model to build on. Say what your texts are, "
-        "in a few public words, with --domain, and the file declares a base of its own."
-    )
-
-
-def _budget_decision(choices: Choices, profiles: Sequence[ColumnProfile]) -> str:
-    rows = max((profile.rows for profile in profiles), default=0)
-    said = f"ε = {declared(choices.epsilon)}, δ = {declared(choices.delta)}."
-    if choices.delta * rows > LARGEST_DELTA_TIMES_RECORDS:
-        said += " δ is too large for so many records: at most 1 / (10 x number of records)."
-    return f"{said} Spent budget never comes back; `dpsynth plan` prices everything beforehand."
-
-
-def _role(profile: ColumnProfile, draft: Draft) -> str:
-    choices, found = draft.choices, draft.suggestion
-    if profile.name == choices.text:
-        return "text"
-    if profile.name == choices.unit:
-        return "privacy unit"
-    if profile.name in choices.labels:
-        return "label (public)"
-    if profile.name in choices.unconfirmed or profile.name in _suggested(choices, found):
-        empty = "" if profile.filled == 1 else "; records without one would be set aside"
-        return f"label? confirm its values{empty}"
-    if profile.name == choices.id:
-        return "id"
-    return "unit? decide" if profile.name in (found.unit, found.possible_unit) else "not read"
 
 
 def recognised_source(path: str, separator: str, encoding: str) -> SourceSpec:
@@ -253,13 +273,6 @@ def recognised_source(path: str, separator: str, encoding: str) -> SourceSpec:
     if not encoding:
         changes["encoding"] = found.encoding
     return source.model_copy(update=changes)
-
-
-def source_of(choices: Choices) -> SourceSpec:
-    """The source that a new dataset file names."""
-    return SourceSpec(
-        path=str(choices.path), separator=choices.separator, encoding=choices.encoding
-    )
 
 
 def describe_bytes(source: SourceSpec, damaged: int) -> str:
@@ -318,7 +331,7 @@ def label_words(labels: Labels, given: Sequence[str], *, asks: bool) -> dict[str
     return found
 
 
-def named_part(text: str, known: Sequence[str]) -> tuple[str, str]:
+def named_part(text: str, known: Collection[str]) -> tuple[str, str]:
     """Parts NAME=REST: a known name may hold a sign of equality itself; the longest is meant."""
     ends = [place for place, sign in enumerate(text) if sign == "="] or [len(text)]
     pairs = [(text[:end].strip(), text[end + 1 :].strip()) for end in ends]

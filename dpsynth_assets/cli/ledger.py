@@ -2,14 +2,14 @@
 
 import re
 from dataclasses import asdict
-from enum import StrEnum
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from dpsynth_assets.cli.terminal import AsJson, complain, show_json, show_table
+from dpsynth_assets.cli.terminal import AsJson, answer, complain, say, show_table
 from dpsynth_assets.files.whole_files import owner_folder, replaced
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
@@ -26,7 +26,7 @@ from dpsynth_assets.privacy.ledger import (
     sqlite_path,
 )
 from dpsynth_assets.privacy.ledger.chain import is_linked
-from dpsynth_assets.privacy.ledger.export import History, HistoryLine, history, to_csv, to_json
+from dpsynth_assets.privacy.ledger.export import History, history, to_csv, to_json
 from dpsynth_assets.sensitive.opened_ledger import unknown_releases
 
 app = typer.Typer(no_args_is_help=True, help="Show, verify, export and recover the privacy ledger.")
@@ -35,13 +35,6 @@ LedgerUrl = Annotated[
     str | None,
     typer.Option("--ledger", help="SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME."),
 ]
-
-
-class ExportFormat(StrEnum):
-    """How entries are written."""
-
-    CSV = "csv"
-    JSON = "json"
 
 
 def open_ledger(url: str | None) -> Ledger:
@@ -72,30 +65,35 @@ def ledger_if_any() -> Ledger | None:
 
 @app.command()
 def show(
-    cohort: Annotated[str | None, typer.Option(help="Show this cohort only.")] = None,
-    last: Annotated[int, typer.Option(min=1, help="How many charges to list.")] = 50,
+    cohort: str | None = None,
+    last: Annotated[int, typer.Option(min=1)] = 50,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the last charges and what every cohort has spent."""
+    """Show the last charges and what every cohort has spent.
+
+    Args:
+        cohort: Show this cohort only.
+        last: How many charges to list.
+        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
+        as_json: Print JSON.
+    """
     told = history(open_ledger(ledger), cohort, last)
     if cohort is not None and not told.cohorts:
         raise PrivacyError(f"Expected a cohort of the ledger, got {cohort!r}: it has no entries.")
-    if as_json:
-        _print_json(told)
-    else:
-        _print_tables(told)
+    answer(_facts(told), as_json, lambda: _print(told))
 
 
 @app.command()
-def verify(
-    head: Annotated[str | None, typer.Option(help="A hash printed by an earlier `verify`.")] = None,
-    ledger: LedgerUrl = None,
-    as_json: AsJson = False,
-) -> None:
+def verify(head: str | None = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Check the hash chain; exit code 1 if an entry was altered, removed or reordered.
 
     Also compares what this machine's steps took for verified, if it is not what the chain says.
+
+    Args:
+        head: A hash printed by an earlier `verify`.
+        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
+        as_json: Print JSON.
     """
     if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
         raise typer.BadParameter(
@@ -109,156 +107,127 @@ def verify(
     report = Ledger(url, checkpoint=checkpoint).verify(
         head or (None if seen is None else seen.hash)
     )
-    if as_json:
-        show_json(asdict(report))
-    elif report.ok:
-        typer.echo(f"The ledger verifies: {report.entries} entries, head {report.head}")
+    if report.ok:
+        told = partial(say, f"The ledger verifies: {report.entries} entries, head {report.head}")
     else:
-        complain(*map(str, report.problems))
-    if not report.ok:
-        raise typer.Exit(1)
+        told = partial(complain, *map(str, report.problems))
+    answer(asdict(report), as_json, told, code=0 if report.ok else 1)
 
 
 @app.command()
 def head(
-    entries: Annotated[
-        int | None, typer.Option(min=1, help="Over so many first entries; default: all.")
-    ] = None,
+    entries: Annotated[int | None, typer.Option(min=1)] = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the head that proofs of exported packages lead to: publish it where all can see it.
 
     It seals public columns alone, so it may be published whatever the ledger holds.
+
+    Args:
+        entries: Over so many first entries; default: all.
+        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
+        as_json: Print JSON.
     """
     from dpsynth_assets.privacy.ledger.proof import tree_head
 
     book = open_ledger(ledger)
-    _ = book.head  # Refuses a ledger whose chain is broken.
+    book.head()  # Refuses a ledger whose chain is broken.
     found = book.entries()
     if entries is not None and entries > len(found):
         raise PrivacyError(f"--entries: expected at most {len(found)}, got {entries}.")
     seen = tree_head(found[:entries])
-    if as_json:
-        show_json(asdict(seen))
-    else:
-        typer.echo(f"{seen.root} over {seen.entries} entries")
+    answer(asdict(seen), as_json, lambda: say(f"{seen.root} over {seen.entries} entries"))
 
 
 @app.command()
 def export(
-    file_format: Annotated[ExportFormat, typer.Option("--format")] = ExportFormat.CSV,
-    output: Annotated[Path | None, typer.Option(help="File to write; default: stdout.")] = None,
+    file_format: Annotated[Literal["csv", "json"], typer.Option("--format")] = "csv",
+    output: Path | None = None,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Write every column of every entry as CSV or JSON."""
+    """Write every column of every entry as CSV or JSON.
+
+    Args:
+        file_format: How entries are written.
+        output: File to write; default: stdout.
+        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
+    """
     entries = open_ledger(ledger).entries()
-    text = to_csv(entries) if file_format is ExportFormat.CSV else to_json(entries)
+    text = to_csv(entries) if file_format == "csv" else to_json(entries)
     if output is None:
         typer.echo(text)
     else:
         output.write_text(text, encoding="utf-8")
 
 
-def _print_json(told: History) -> None:
-    document = {
+def _facts(told: History) -> dict[str, object]:
+    return {
         "charges": [asdict(line) for line in told.lines],
         "earlier_charges": told.omitted,
         "cohorts": [spend.to_json() for spend in told.cohorts],
         "datasets": [_dataset_facts(spend) for spend in told.datasets],
     }
-    show_json(document)
-
-
-def _print_tables(told: History) -> None:
-    of_charge = ("ε alone", "ε so far", "ε left", "ex-post ε (not summed)")
-    show_table(
-        ("when", "cohort", "asset", "mechanism", "guarantee", *of_charge, "run"),
-        map(_charge_row, told.lines),
-        title="Charges",
-        caption=_caption(told),
-        numeric=of_charge,
-        width=160,
-    )
-    of_cohort = ("ε guaranteed", "ε spent (reading)", "of", "ε left", "δ")
-    words = ("guaranteed by", "accountant", "released", "not summed")
-    show_table(
-        ("cohort", "total guarantee", *of_cohort, *words),
-        map(_total_row, told.cohorts),
-        title="Totals",
-        numeric=of_cohort,
-        width=160,
-    )
-    of_dataset = ("ε guaranteed", "ε spent (reading)", "δ", "cohorts")
-    if told.datasets:
-        show_table(
-            ("dataset", "total guarantee", *of_dataset, "composed"),
-            map(_dataset_row, told.datasets),
-            title="Datasets",
-            numeric=of_dataset,
-            width=160,
-        )
-
-
-def _dataset_row(spend: DatasetSpend) -> tuple[str, ...]:
-    parallel = spend.composition == "parallel"
-    return (
-        spend.dataset,
-        spend.total_guarantee,
-        epsilon_up(spend.guaranteed_epsilon),
-        epsilon_up(spend.epsilon),
-        rounded_up(spend.delta),
-        str(len(spend.cohorts)),
-        "in parallel: the largest cohort" if parallel else "one after the other: the sum",
-    )
 
 
 def _dataset_facts(spend: DatasetSpend) -> dict[str, object]:
-    facts = {name: value for name, value in vars(spend).items() if name != "cohorts"}
-    for name in ("epsilon", "guaranteed_epsilon"):
-        facts[name] = "inf" if facts[name] == inf else facts[name]
+    facts = {name: "inf" if value == inf else value for name, value in vars(spend).items()}
     return {**facts, "cohorts": [cohort.cohort for cohort in spend.cohorts]}
 
 
-def _caption(told: History) -> str | None:
-    if not told.omitted:
-        return None
-    return f"{told.omitted} earlier charges are counted but not listed (--last lists more)"
+_SPENT = {
+    "total guarantee": lambda spend: spend.total_guarantee,
+    "ε guaranteed": lambda spend: epsilon_up(spend.guaranteed_epsilon),
+    "ε spent (reading)": lambda spend: epsilon_up(spend.epsilon),
+}
 
 
-def _charge_row(line: HistoryLine) -> list[str]:
-    state = line.guarantee if line.committed else f"{line.guarantee} (not committed)"
-    return [
-        line.recorded_at[:19],
-        line.cohort,
-        line.asset,
-        line.mechanism,
-        state,
-        epsilon_up(line.epsilon_alone),
-        epsilon_up(line.epsilon_cumulative),
-        epsilon_down(line.epsilon_remaining),
-        epsilon_up(line.ex_post_epsilon),
-        line.run_id[:8],
-    ]
+def _print(told: History) -> None:
+    columns = {
+        "when": lambda line: line.recorded_at[:19],
+        "cohort": lambda line: line.cohort,
+        "asset": lambda line: line.asset,
+        "mechanism": lambda line: line.mechanism,
+        "guarantee": lambda line: f"{line.guarantee}{'' if line.committed else _NOT_COMMITTED}",
+        "ε alone": lambda line: epsilon_up(line.epsilon_alone),
+        "ε so far": lambda line: epsilon_up(line.epsilon_cumulative),
+        "ε left": lambda line: epsilon_down(line.epsilon_remaining),
+        "ex-post ε (not summed)": lambda line: epsilon_up(line.ex_post_epsilon),
+        "run": lambda line: line.run_id[:8],
+    }
+    more = f"{told.omitted} earlier charges are counted but not listed (--last lists more)"
+    caption = more if told.omitted else None
+    show_table(told.lines, columns, title="Charges", caption=caption, width=160)
+    columns = {
+        "cohort": lambda spend: spend.cohort,
+        **_SPENT,
+        "of": lambda spend: declared(spend.budget_epsilon),
+        "ε left": lambda spend: epsilon_down(spend.remaining_epsilon),
+        "δ": lambda spend: rounded_up(spend.delta),
+        "guaranteed by": lambda spend: spend.basis,
+        "accountant": lambda spend: spend.accountant,
+        "released": _released,
+        "not summed": _not_summed,
+    }
+    show_table(told.cohorts, columns, title="Totals", width=160)
+    columns = {
+        "dataset": lambda spend: spend.dataset,
+        **_SPENT,
+        "δ": lambda spend: rounded_up(spend.delta),
+        "cohorts": lambda spend: str(len(spend.cohorts)),
+        "composed": lambda spend: _COMPOSED[spend.composition == "parallel"],
+    }
+    if told.datasets:
+        show_table(told.datasets, columns, title="Datasets", width=160)
 
 
-def _total_row(spend: CohortSpend) -> list[str]:
-    released = f"{spend.releases}"
-    if spend.reserved_uncommitted:
-        released += f" (+ {spend.reserved_uncommitted} charged, not committed)"
-    return [
-        spend.cohort,
-        spend.total_guarantee,
-        epsilon_up(spend.guaranteed_epsilon),
-        epsilon_up(spend.epsilon),
-        declared(spend.budget_epsilon),
-        epsilon_down(spend.remaining_epsilon),
-        rounded_up(spend.delta),
-        spend.basis,
-        spend.accountant,
-        released,
-        _not_summed(spend),
-    ]
+_NOT_COMMITTED = " (not committed)"
+_COMPOSED = "one after the other: the sum", "in parallel: the largest cohort"
+
+
+def _released(spend: CohortSpend) -> str:
+    charged = f" (+ {spend.reserved_uncommitted} charged, not committed)"
+    return f"{spend.releases}{charged if spend.reserved_uncommitted else ''}"
 
 
 def _not_summed(spend: CohortSpend) -> str:
@@ -278,15 +247,16 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @app.command()
-def restore(
-    backup: Annotated[Path, typer.Argument(help="A copy of the SQLite ledger.")],
-    because: Because,
-    yes: Yes = False,
-) -> None:
+def restore(backup: Path, because: Because, yes: Yes = False) -> None:
     """Put a copy in the place of a lost ledger, if nothing is missing in it.
 
     The copy must verify and hold the last entry that this installation saw. The restoration is an
     entry of the ledger. A PostgreSQL ledger is restored with the tools of its server.
+
+    Args:
+        backup: A copy of the SQLite ledger.
+        because: Why; kept in the ledger, so public.
+        yes: Do not ask.
     """
     _require_reason(because)
     url, witness = home().ledger_url, Witness(home().witness)

@@ -31,8 +31,7 @@ def _version(asked: bool) -> None:
 def root(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001 - its callback answers
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Differentially private synthetic text, with every ε (epsilon) in one ledger.
@@ -47,7 +46,7 @@ def root(
     except ValueError as problem:
         raise typer.BadParameter(str(problem)) from None
     if context.invoked_subcommand is None:
-        from dpsynth_assets.cli.overview import overview
+        from dpsynth_assets.cli.budgets import overview
 
         overview()
     else:

@@ -3,8 +3,9 @@
 `--prompts` shows what the language model is asked, in the words that it reads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,47 +13,40 @@ import typer
 from rich.console import Console
 
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
-from dpsynth_assets.cli.terminal import AsJson, say, show_json, show_table
+from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.prompt_templates import PromptTemplates
 
-_COLUMNS = (
-    "release", "guarantee", "share", "ε alone", "tokens a batch", "rows", "tail", "minutes",
-)  # fmt: skip
-
-All = Annotated[
-    bool, typer.Option("--all", help="Price the methods that the file does not name, too.")
-]
-
 
 def plan(  # noqa: PLR0913 - options are arguments
     cohort: CohortName,
-    everything: All = False,
+    everything: Annotated[bool, typer.Option("--all")] = False,
     as_json: AsJson = False,
-    prompts: Annotated[
-        bool, typer.Option("--prompts", help="Print what the language model is asked, by label.")
-    ] = False,
-    optimise: Annotated[
-        bool, typer.Option("--optimise", help="Try on public text how a method splits its budget.")
-    ] = False,
-    method: Annotated[
-        str | None, typer.Option(help="With --optimise: folder of the method; none: the first.")
-    ] = None,
-    rows: Annotated[int, typer.Option(min=20, help="With --optimise: rows of each trial.")] = 200,
-    texts: Annotated[
-        Path | None,
-        typer.Option(help="With --optimise: CSV or Parquet of public text like the records."),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="With --optimise: write the dataset file with the best.")
-    ] = None,
+    prompts: Annotated[bool, typer.Option("--prompts")] = False,
+    optimise: Annotated[bool, typer.Option("--optimise")] = False,
+    method: str | None = None,
+    rows: Annotated[int, typer.Option(min=20)] = 200,
+    texts: Path | None = None,
+    output: Path | None = None,
 ) -> None:
-    """Price every declared release from public facts alone; exit code 2 if one is refused."""
+    """Price every declared release from public facts alone; exit code 2 if one is refused.
+
+    Args:
+        cohort: Name of a declared private dataset.
+        everything: Price the methods that the file does not name, too.
+        as_json: Print JSON.
+        prompts: Print what the language model is asked, by label.
+        optimise: Try on public text how a method splits its budget.
+        method: With --optimise: folder of the method; none: the first.
+        rows: With --optimise: rows of each trial.
+        texts: With --optimise: CSV or Parquet of public text like the records.
+        output: With --optimise: write the dataset file with the best.
+    """
     if optimise:
-        from dpsynth_assets.cli.budget_split import optimise as tried
+        from dpsynth_assets.cli.advise import optimise as tried
 
         tried(cohort, method, rows, texts, output)
         return
@@ -60,22 +54,15 @@ def plan(  # noqa: PLR0913 - options are arguments
 
     spec = find_cohort(cohort, to_spend=True)
     if prompts:
-        from dpsynth_assets.cli.plan import show_prompts
-
         show_prompts(spec, as_json=as_json)
         return
     planned = plan_dataset(spec)
-    facts = _facts(planned, spec.budget.rounds)
-    facts |= _promises(spec, planned)
+    facts = _facts(planned, spec.budget.rounds) | _promises(spec, planned)
     facts |= _with_minutes(spec, planned, facts["releases"])
     facts["undeclared"] = [_row(entry) for entry in price_undeclared(spec, planned)]
     facts["advice"] = _advice(spec)
-    if as_json:
-        show_json(facts)
-    else:
-        _print(facts, everything=everything)
-    if facts["refusals"] or any(row["refusal"] for row in facts["releases"]):
-        raise typer.Exit(2)
+    refused = facts["refusals"] or any(row["refusal"] for row in facts["releases"])
+    answer(facts, as_json, lambda: _print(facts, everything=everything), code=2 if refused else 0)
 
 
 def _advice(spec: Any) -> dict[str, str]:
@@ -171,19 +158,16 @@ def _row(entry: Any) -> dict[str, Any]:
 
 
 def _noise(parameters: Any) -> str:
-    if "noise" in parameters:
-        return str(parameters["noise"])
-    if "break_even_private_fraction" in parameters:
-        share = parameters["break_even_private_fraction"]
-        return (
-            f"softmax sampling, η = {rounded_up(parameters['eta'], '.3g')}, and a test of "
-            f"ε = {rounded_up(parameters['svt_epsilon'], '.3g')}, a private token; the test "
-            "pays off below "
-            f"{share:.0%} private tokens"
-        )
-    if "eta" in parameters:
-        return f"softmax sampling, η = {rounded_up(parameters['eta'], '.3g')} a token"
-    return ""
+    if "eta" not in parameters:
+        return str(parameters.get("noise", ""))
+    eta = f"softmax sampling, η = {rounded_up(parameters['eta'], '.3g')}"
+    if "break_even_private_fraction" not in parameters:
+        return f"{eta} a token"
+    return (
+        f"{eta}, and a test of ε = {rounded_up(parameters['svt_epsilon'], '.3g')}, a private "
+        f"token; the test pays off below {parameters['break_even_private_fraction']:.0%} private "
+        "tokens"
+    )
 
 
 def _print(facts: dict[str, Any], *, everything: bool) -> None:
@@ -223,13 +207,25 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
         )
 
 
+_COLUMNS = {
+    "release": lambda row: _name(row),
+    "guarantee": lambda row: row["guarantee"],
+    "share": lambda row: _or_dash(row["budget_share"], "{:.2g}".format),
+    "ε alone": lambda row: _or_dash(row["epsilon"], epsilon_up),
+    "tokens a batch": lambda row: str(row["tokens_per_batch"] or "—"),
+    "rows": lambda row: _rows(row["release"], row["rows_estimate"]),
+    "tail": lambda row: _or_dash(row.get("tail"), itemgetter("described")),
+    "minutes": lambda row: _or_dash(row.get("minutes"), "{:.1f}".format),
+}
+
+
 def _print_releases(title: str, rows: list[dict[str, Any]], *, with_share: bool) -> None:
     """Prints a table of what can run, then a line on the noise of each, or on why it is refused."""
     planned = [row for row in rows if row["refusal"] is None]
-    columns = [name for name in _COLUMNS if with_share or name not in ("share", "minutes")]
+    left_out = () if with_share else ("share", "minutes")
+    columns = {name: cell for name, cell in _COLUMNS.items() if name not in left_out}
     if planned:
-        cells = ([row[name] for name in columns] for row in map(_cells, planned))
-        show_table(columns, cells, title=title, wraps=columns[1:])
+        show_table(planned, columns, title=title, wraps=[*columns][1:])
     else:
         say(f"{title}: none can run.")
     for noise in dict.fromkeys(row["noise"] for row in planned if row["noise"]):
@@ -250,19 +246,8 @@ def _name(row: dict[str, Any]) -> str:
     return stages if folder == "shared" else folder
 
 
-def _cells(row: dict[str, Any]) -> dict[str, str]:
-    """Cells of a planned release by the titles of their columns; a dash where there is nothing."""
-    tail, share, minutes = row.get("tail"), row["budget_share"], row.get("minutes")
-    return {
-        "release": _name(row),
-        "guarantee": row["guarantee"],
-        "share": "—" if share is None else f"{share:.2g}",
-        "ε alone": "—" if row["epsilon"] is None else epsilon_up(row["epsilon"]),
-        "tokens a batch": str(row["tokens_per_batch"] or "—"),
-        "rows": _rows(row["release"], row["rows_estimate"]),
-        "tail": "—" if tail is None else tail["described"],
-        "minutes": "—" if minutes is None else f"{minutes:.1f}",
-    }
+def _or_dash(value: Any, written: Callable[[Any], str]) -> str:
+    return "—" if value is None else written(value)
 
 
 def _rows(release: str, estimate: int | None) -> str:
@@ -291,9 +276,10 @@ def show_prompts(spec: PrivateDatasetSpec, *, as_json: bool) -> None:
         )
         return
     rows = [_of_label(own, *each) for each in zip(terms.labels, terms.label_texts, strict=True)]
-    if as_json:
-        show_json(rows)
-        return
+    answer(rows, as_json, lambda: _print_prompts(rows))
+
+
+def _print_prompts(rows: list[Mapping[str, str]]) -> None:
     for row in rows:
         say(row["label"] or "(no labels)", style="bold")
         for name in ("instruction", "public_prompt", "private_prompt"):

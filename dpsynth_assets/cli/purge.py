@@ -1,42 +1,46 @@
-"""`dpsynth purge`: remove private intermediates, now or by age."""
+"""What lies on this machine: `dpsynth purge` removes it, `dpsynth leak-scan` searches it."""
 
+import os
 import re
 from collections.abc import Callable
-from typing import Annotated
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpsynth_assets.cli.cohorts import close_name
-from dpsynth_assets.cli.terminal import AsJson, show_json
-from dpsynth_assets.paths import home
+from dpsynth_assets.cli.terminal import AsJson, answer, complain, say
+from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger, sqlite_path
+
+if TYPE_CHECKING:
+    from dpsynth_assets.attacks.leak_scan import LeakReport
 
 _AGE = re.compile(r"(\d+)([dhm])")
 _SECONDS = {"d": 86_400, "h": 3_600, "m": 60}
 
 
 def purge(
-    cohort: Annotated[
-        str | None, typer.Argument(help="Purge this dataset only; default: all.")
-    ] = None,
-    older_than: Annotated[
-        str, typer.Option(help="Only what was last written longer ago: 30d, 12h, 45m.")
-    ] = "0m",
-    unfinished: Annotated[
-        bool,
-        typer.Option(
-            help="Also passes and checkpoints of charges that are not committed: they pay again."
-        ),
-    ] = False,
-    contributions: Annotated[
-        bool,
-        typer.Option(help="Also the table that tells which releases used which record."),
-    ] = False,
-    dry_run: Annotated[bool, typer.Option(help="Only list what would be removed.")] = False,
+    cohort: Annotated[str | None, typer.Argument()] = None,
+    older_than: str = "0m",
+    unfinished: bool = False,
+    contributions: bool = False,
+    dry_run: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove records, embeddings, internal tables and left-over checkpoints from the store."""
+    """Remove records, embeddings, internal tables and left-over checkpoints from the store.
+
+    Args:
+        cohort: Purge this dataset only; default: all.
+        older_than: Only what was last written longer ago: 30d, 12h, 45m.
+        unfinished: Also passes and checkpoints of charges that are not committed: they pay
+            again.
+        contributions: Also the table that tells which releases used which record.
+        dry_run: Only list what would be removed.
+        as_json: Print JSON.
+    """
     from dpsynth_assets.orchestration.resources.stores import SensitiveStore
     from dpsynth_assets.sensitive.purging import PurgeRule, purge as remove
 
@@ -49,13 +53,9 @@ def purge(
         contributions=contributions,
     )
     removed = [str(path) for path in remove(SensitiveStore(), rule, waiting(), dry_run=dry_run)]
-    if as_json:
-        show_json({"dry_run": dry_run, "removed": removed})
-        return
-    for path in removed:
-        typer.echo(path)
     verb = "would be removed" if dry_run else "removed"
-    typer.echo(f"{len(removed)} {verb}. To go on, materialise private_records again.")
+    told = *removed, f"{len(removed)} {verb}. To go on, materialise private_records again."
+    answer({"dry_run": dry_run, "removed": removed}, as_json, lambda: say(*told))
 
 
 def _require_known(cohort: str) -> None:
@@ -105,3 +105,54 @@ def waiting() -> Callable[[str], bool]:
     except PrivacyError:
         return lambda _: True
     return ledger.is_open
+
+
+def leak_scan(
+    canaries: Annotated[Path, typer.Option()],
+    folders: Annotated[list[Path] | None, typer.Argument()] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search every byte outside the sensitive store for canaries; exit code 1 if one is found.
+
+    Args:
+        canaries: File with one canary a line, at least eight bytes each.
+        folders: Where to search; default: DPSYNTH_HOME and DAGSTER_HOME.
+        as_json: Print JSON.
+    """
+    from dpsynth_assets.attacks.leak_scan import scan_folders
+
+    elsewhere = bool(os.environ.get(SENSITIVE_VARIABLE))
+    exclude = [] if elsewhere else [home().local_sensitive]
+    report = scan_folders(folders or _written(), _listed(canaries), exclude=exclude)
+    if elsewhere:
+        typer.echo(
+            f"{SENSITIVE_VARIABLE} is set: its objects are sealed and were not searched, only "
+            "folders of this machine were.",
+            err=True,
+        )
+    facts = {"clean": report.clean, **asdict(report)}
+    answer(facts, as_json, lambda: _print(report), code=0 if report.clean else 1)
+
+
+def _written() -> list[Path]:
+    """Everything this installation writes."""
+    dagster = Path(os.environ.get("DAGSTER_HOME", home().dagster))
+    return [home().root, *([dagster] if dagster.is_dir() else [])]
+
+
+def _listed(file: Path) -> list[str]:
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    if not any(lines):
+        raise typer.BadParameter(f"Expected canaries in {file}, got none.")
+    return [line for line in lines if line]
+
+
+def _print(report: "LeakReport") -> None:
+    say(
+        f"{report.canaries} canaries as {report.patterns} patterns in {report.files} files, "
+        f"{report.bytes_searched / 1e6:.1f} MB: {len(report.leaks)} leaks."
+    )
+    complain(
+        *(f"{leak.path}: {leak.canaries} canaries ({leak.spelling})" for leak in report.leaks),
+        *(f"not read: {problem}" for problem in report.unread),
+    )

@@ -1,76 +1,59 @@
-"""`dpsynth report`: what a cohort has released, how good it is, and where it lies."""
+"""What a cohort has released: `report` shows it, `export` packs it, `verify` checks a package."""
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from dpsynth_assets.cli.cohorts import CohortName, find_cohort
-from dpsynth_assets.cli.terminal import AsJson, say, show_json, show_table
+from dpsynth_assets.cli.cohorts import CohortName, find_cohort, find_method
+from dpsynth_assets.cli.terminal import AsJson, answer, complain, say, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
+from dpsynth_assets.privacy.errors import PrivacyError
 
 SAMPLE_CHARACTERS = 160
 CORPORA_BESIDE = 3
 """Corpora whose rows a terminal shows beside each other; further ones follow below."""
 
 
-def report(
-    cohort: CohortName,
-    as_json: AsJson = False,
-) -> None:
+def report(cohort: CohortName, as_json: AsJson = False) -> None:
     """Show the corpora of a cohort: guarantee, rows, samples, scores, spend, and where they lie.
 
     Reads what was released and the internal scores; nothing private, and nothing is charged.
     """
     spec = find_cohort(cohort)
-    folders = _published(cohort)
-    corpora = [_corpus(folder) for folder in folders]
-    shown = {folder.name: _rows(folder, spec.columns.labels) for folder in folders}
+    corpora = [_corpus(label, spec.columns.labels) for label in _published(cohort)]
+    shown = {corpus["name"]: corpus.pop("shown") for corpus in corpora}
     facts = {**summarise(spec), "published": corpora, "samples": _samples(shown)}
-    if as_json:
-        show_json(facts)
-    else:
-        _print(facts)
-    if not corpora:
-        raise typer.Exit(1)
+    answer(facts, as_json, lambda: _print(facts), code=0 if corpora else 1)
 
 
 def _published(cohort: str) -> list[Path]:
+    """The labels of published corpora."""
     from dpsynth_assets.report.card_check import LABEL_FILE
 
-    return sorted(label.parent for label in (home().released / cohort).glob(f"*/{LABEL_FILE}"))
+    return sorted((home().released / cohort).glob(f"*/{LABEL_FILE}"))
 
 
-def _corpus(folder: Path) -> dict[str, Any]:
-    """What the label and the rows of one published corpus say."""
+def _corpus(file: Path, labels: Sequence[str]) -> dict[str, Any]:
+    """What the label and the rows of one published corpus say; `shown` are labels and texts."""
     import polars as pl
 
-    from dpsynth_assets.report.card_check import LABEL_FILE
-
-    label = json.loads((folder / LABEL_FILE).read_text())
-    rows = pl.read_parquet(folder / "data")
-    return {
-        "name": folder.name,
-        "guarantee": label["guarantee"],
-        "privacy_unit": label["privacy_unit"],
-        "neighboring_relation": label["neighboring_relation"],
-        "rows": rows.height,
-        "folder": str(folder),
-    }
-
-
-def _rows(folder: Path, labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Label and text of every row of a published corpus."""
-    import polars as pl
-
+    label, folder = json.loads(file.read_text()), file.parent
     rows = pl.read_parquet(folder / "data")
     known = [rows[name].cast(pl.String).to_list() for name in labels if name in rows.columns]
     named = [" / ".join(parts) for parts in zip(*known, strict=True)] or [""] * rows.height
-    return list(zip(named, rows["text"].to_list(), strict=True))
+    return {
+        "name": folder.name,
+        **{name: label[name] for name in ("guarantee", "privacy_unit", "neighboring_relation")},
+        "rows": rows.height,
+        "folder": str(folder),
+        "shown": list(zip(named, rows["text"].to_list(), strict=True)),
+    }
 
 
 def _samples(corpora: Mapping[str, list[tuple[str, str]]]) -> list[dict[str, Any]]:
@@ -93,30 +76,34 @@ def _print(facts: dict[str, Any]) -> None:
     say(*map(_heading, facts["published"]), style="italic")
     names = [corpus["name"] for corpus in facts["published"]]
     for start in range(0, len(names), CORPORA_BESIDE):
-        beside = names[start : start + CORPORA_BESIDE]
-        rows = (
-            (line["label"] or "—", *(line["texts"][name] for name in beside))
-            for line in facts["samples"]
-        )
-        show_table(("label", *beside), rows, lines=True)
+        columns: dict[str, Any] = {"label": lambda line: line["label"] or "—"}
+        for name in names[start : start + CORPORA_BESIDE]:
+            columns[name] = partial(_text, name)
+        show_table(facts["samples"], columns, lines=True)
     print_summary(facts)
     first = facts["published"][0]
     say("\nLoad a corpus:", style="bold")
     say(f"datasets.load_dataset({first['folder']!r}), or polars.read_parquet of its data folder")
 
 
+def _text(corpus: str, line: dict[str, Any]) -> str:
+    return str(line["texts"][corpus])
+
+
 def _heading(corpus: dict[str, Any]) -> str:
     """Name and price of a corpus, on a line of its own: a table of short rows would wrap it."""
-    guarantee = corpus["guarantee"]
-    price = (
-        f"ε = {epsilon_up(guarantee['epsilon'])}, δ = {rounded_up(guarantee['delta'])}"
-        if "epsilon" in guarantee
-        else f"guarantee: {guarantee['type']}"
+    return (
+        f"{corpus['name']}: {corpus['rows']} rows, {_price(corpus)}, unit: {corpus['privacy_unit']}"
     )
-    return f"{corpus['name']}: {corpus['rows']} rows, {price}, unit: {corpus['privacy_unit']}"
 
 
-_SCORES = {"mauve": "MAUVE", "accuracy": "accuracy"}
+def _price(published: dict[str, Any], at: str = ", ") -> str:
+    """What a corpus guarantees, by its facts or its label."""
+    guarantee = published["guarantee"]
+    if "epsilon" not in guarantee:
+        return f"guarantee: {guarantee['type']}"
+    epsilon, delta = epsilon_up(guarantee["epsilon"]), rounded_up(guarantee["delta"])
+    return f"ε = {epsilon}{at}δ = {delta}"
 
 
 def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
@@ -146,15 +133,21 @@ def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
 
 def print_summary(summary: dict[str, Any]) -> None:
     """Prints the table of methods and references, the cohort's spend, and the paths."""
-    numeric = ("ε", "δ", "rows", *_SCORES.values(), "seconds")
+    from dpsynth_assets.report.cells import format_cell
+
     if summary["rows"]:
-        show_table(
-            ("method", "guarantee", *numeric),
-            map(_row, summary["rows"]),
-            title=f"Synthetic corpora of {summary['cohort']} and their references",
-            numeric=numeric,
-            wraps=("method",),
-        )
+        columns = {
+            "method": lambda row: row["name"],
+            "guarantee": lambda row: row["guarantee"],
+            "ε": lambda row: format_cell("epsilon", row["epsilon"]),
+            "δ": lambda row: format_cell("delta", row["delta"]),
+            "rows": lambda row: "—" if row["rows"] is None else str(row["rows"]),
+            "MAUVE": lambda row: format_cell("mauve", row.get("mauve"), row),
+            "accuracy": lambda row: format_cell("accuracy", row.get("accuracy"), row),
+            "seconds": lambda row: format_cell("seconds", row["seconds"]),
+        }
+        title = f"Synthetic corpora of {summary['cohort']} and their references"
+        show_table(summary["rows"], columns, title=title, wraps=("method",))
         say(*summary["verdicts"])
     say(
         f"Cohort {summary['cohort']}: ε = {epsilon_up(summary['epsilon'])} of "
@@ -165,21 +158,91 @@ def print_summary(summary: dict[str, Any]) -> None:
     )
 
 
-def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
-    from dpsynth_assets.report.cells import format_cell
+def export(
+    cohort: CohortName,
+    method: str,
+    what: Literal["corpus", "generator"] = "corpus",
+    output: Path | None = None,
+    license_id: Annotated[str, typer.Option("--license")] = "",
+    language: str = "",
+) -> None:
+    """Write a folder that leaves: rows or weights, card, privacy label, proof from the ledger.
 
-    return (
-        row["name"],
-        row["guarantee"],
-        format_cell("epsilon", row["epsilon"]),
-        format_cell("delta", row["delta"]),
-        _number(row["rows"], "{:d}"),
-        *(format_cell(name, row.get(name), row) for name in _SCORES),
-        _number(row["seconds"], "{:.0f}"),
+    Charges nothing and leaves one line in the ledger, with the digest of every file. `dpsynth
+    verify` checks the folder anywhere, without the ledger.
+
+    Args:
+        cohort: Name of a declared private dataset.
+        method: Key of a method in the dataset file.
+        what: Its rows, or the weights that wrote them.
+        output: Folder to write; default: below DPSYNTH_HOME/exports.
+        license_id: Licence for the card, e.g. cc-by-4.0.
+        language: Language of the texts, e.g. en.
+    """
+    from dpsynth_assets.exports.exporting import export_corpus, export_generator
+    from dpsynth_assets.exports.package import Packager
+    from dpsynth_assets.methods.planning import plan_dataset
+    from dpsynth_assets.orchestration.assets.audit import audit_results
+    from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
+    from dpsynth_assets.report.hub import HubFacts
+
+    spec = find_cohort(cohort)
+    plan = plan_dataset(spec)
+    planned = find_method(plan, method)
+    packager = Packager(spec=spec, plan=plan, ledger=PrivacyLedger().open(), store=ReleaseStore())
+    public = spec.public_facts.labels
+    classes = {name: list(public[name]) for name in spec.columns.labels if name in public}
+    hub = HubFacts(license=license_id, language=language, classes=classes)
+    target = (output or home().exports / cohort / f"{method}_{what}").resolve()
+    if what == "corpus":
+        head = export_corpus(packager, planned, target, hub)
+    else:
+        head = export_generator(packager, planned, target, hub, audit_results)
+    say(
+        f"Wrote {target}: charged nothing, recorded in the ledger.",
+        f"Ledger head over {head.entries} entries: {head.root}",
+        f"Anyone can check it: dpsynth verify {target.name} --head {head.root}",
     )
 
 
-def _number(value: Any, form: str) -> str:
-    if value is None:
-        return "—"
-    return value if isinstance(value, str) else form.format(value)
+def verify(folder: Path, head: str | None = None, as_json: AsJson = False) -> None:
+    """Say whether files, label, card and proof of a package agree; exit code 1 if not.
+
+    Needs no ledger. Without --head, nothing says that the owner stands by the proof's head.
+
+    Args:
+        folder: A folder that `dpsynth export` wrote.
+        head: Root of a ledger head that the owner has published.
+        as_json: Print JSON.
+    """
+    from dpsynth_assets.exports.verification import verify_package
+
+    if not folder.is_dir():
+        raise PrivacyError(f"Expected a folder of `dpsynth export`, got none at {folder}.")
+    found = verify_package(folder, None if head is None else head.strip().lower())
+    shown = None if found.head is None else vars(found.head)
+    facts = {"ok": not found.problems, "problems": list(found.problems), "head": shown}
+    if found.problems or found.label is None or found.head is None:
+        told = partial(complain, *map(_printable, found.problems))
+    else:
+        lines = _agreement(found.label, found.head.entries, found.head.root, head)
+        told = partial(say, *map(_printable, lines))
+    answer(facts, as_json, told, code=1 if found.problems else 0)
+
+
+def _printable(line: str) -> str:
+    """A line without what a terminal obeys: names and texts of a package are a stranger's."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in line)
+
+
+def _agreement(label: dict, entries: int, root: str, published: str | None) -> list[str]:
+    compared = (
+        "It is the head you named."
+        if published is not None
+        else "Compare it with a head that the owner has published: --head."
+    )
+    return [
+        f"Files, label, card and proof agree: {label['method']['title']}, {_price(label, ' at ')}, "
+        f"unit: {label['privacy_unit']}.",
+        f"The proof leads to the ledger head {root} over {entries} entries. {compared}",
+    ]

@@ -1,50 +1,72 @@
 """`dpsynth run`: materialise a cohort's graph in this process and print the scores."""
 
+import getpass
 import logging
 import os
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from dpsynth_assets.cli.cohorts import CohortName, find_cohort
-from dpsynth_assets.cli.confirmation import PendingRelease, pending_releases, show_pending
+from dpsynth_assets.advice.minutes import TRIAL, ExpectedMinutes, expected_minutes, whole_in_words
+from dpsynth_assets.cli.cohorts import CohortName, find_cohort, find_file
+from dpsynth_assets.cli.datasets import base_problems, print_problems
 from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.cli.report import print_summary, summarise
-from dpsynth_assets.cli.terminal import AsJson, say, show_json
-from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
+from dpsynth_assets.datasets import DatasetFileError, PrivateDatasetSpec, parse_dataset_file
+from dpsynth_assets.datasets.prompt_words import prompt_problems
+from dpsynth_assets.datasets.standing import declared_base
+from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.asset_selection import name_in_ledger, selected_assets
+from dpsynth_assets.orchestration.assets.launch import run_tags
+from dpsynth_assets.orchestration.assets.partitions import purge_finished, shown_partition
+from dpsynth_assets.orchestration.instance import dagster_instance, in_timeline
+from dpsynth_assets.orchestration.resources.interrupting import ended_by_signals, was_interrupted
+from dpsynth_assets.orchestration.resources.live_runs import alive, watched
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.orchestration.run_progress import OTHERS, RunProgress, follow_run
-from dpsynth_assets.privacy.ledger import Ledger
-
-if TYPE_CHECKING:
-    from dpsynth_assets.advice.minutes import ExpectedMinutes
+from dpsynth_assets.orchestration.schedules.refusals import pending_refusal
+from dpsynth_assets.privacy.accounting import epsilon_of_fixed
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry, PlannedRelease
+from dpsynth_assets.privacy.ledger.plans import is_secret
+from dpsynth_assets.privacy.ledger.schema import RESERVE
+from dpsynth_assets.records.checking import check_records
+from dpsynth_assets.releases.consent import paying_only
+from dpsynth_assets.run.runner import name_problem
+from dpsynth_assets.sensitive.purging import purges_after_success
+from dpsynth_assets.tags import DEFAULT_RELEASE, LAUNCHED_BY
 
 
 def run(
     cohort: CohortName,
-    select: Annotated[
-        str | None,
-        typer.Option(help="Dagster asset selection; default: the cohort and what it is built on."),
-    ] = None,
-    release: Annotated[
-        str,
-        typer.Option(help="Name of a new release: draws afresh and pays. Default: reuse or first."),
-    ] = "",
+    select: str | None = None,
+    release: str = "",
     as_json: AsJson = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Pay without asking, as scripts must.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
 ) -> None:
     """Materialise a cohort: clusters, histograms, corpora, evaluation, statement.
 
     Shows what would be paid for and asks, unless everything selected was paid for before.
+
+    Args:
+        cohort: Name of a declared private dataset.
+        select: Dagster asset selection; default: the cohort and what it is built on.
+        release: Name of a new release: draws afresh and pays. Default: reuse or first.
+        as_json: Print JSON.
+        yes: Pay without asking, as scripts must.
     """
-    _expect_name(release)
+    if (problem := name_problem(release)) is not None:
+        raise typer.BadParameter(problem)
     if select is not None and not select.strip():  # As of a script whose variable is not set.
         raise typer.BadParameter(
             "Expected an asset selection after --select, got an empty one. Leave --select out for "
@@ -54,37 +76,16 @@ def run(
     console = Console(stderr=True)
     succeeded = _materialise(spec, select or "", release, console, yes=yes)
     summary = summarise(spec)
-    if as_json:
-        show_json({"succeeded": succeeded, **summary})
-    else:
-        print_summary(summary)
-    if not succeeded:
-        raise typer.Exit(1)
-
-
-def _expect_name(release: str) -> None:
-    from dpsynth_assets.run.runner import name_problem
-
-    if (problem := name_problem(release)) is not None:
-        raise typer.BadParameter(problem)
+    facts = {"succeeded": succeeded, **summary}
+    answer(facts, as_json, lambda: print_summary(summary), code=0 if succeeded else 1)
 
 
 def _materialise(
     spec: PrivateDatasetSpec, select: str, release: str, console: Console, *, yes: bool
 ) -> bool:
     """Runs the selection in this process; models load once and stay."""
-    from dpsynth_assets.orchestration.instance import dagster_instance, in_timeline
-
     _quieten()
     from dpsynth_assets.definitions import defs
-    from dpsynth_assets.orchestration.assets.partitions import purge_finished, shown_partition
-    from dpsynth_assets.orchestration.resources.interrupting import (
-        ended_by_signals,
-        was_interrupted,
-    )
-    from dpsynth_assets.orchestration.resources.live_runs import alive, watched
-    from dpsynth_assets.releases.consent import paying_only
-    from dpsynth_assets.sensitive.purging import purges_after_success
 
     loaded = defs()
     keys = selected_assets(select, spec, loaded.resolve_asset_graph())
@@ -138,16 +139,15 @@ def _ask_before_paying(
         typer.BadParameter: Nobody can be asked and `yes` was not given.
         typer.Abort: The person said no.
     """
-    from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
-
     ledger = PrivacyLedger().open()
     pending, expected = pending_releases(spec, selected, release, ledger), {}
+    assets = {each.asset for each in pending}
     if pending:
-        _expect_room(spec, pending, release, ledger)
+        _expect_room(spec, assets, release, ledger)
         if f"{spec.name}/shared/private_records" in selected:
             _expect_fit(spec, console)
         expected = _seconds(show_pending(spec, pending, ledger, console))
-    tags = {**_tags(spec, release, pending), **_person()}
+    tags = {**run_tags(spec.name, release, plan_dataset(spec), assets), **_person()}
     if yes:
         return None, tags, expected
     if pending and not sys.stdin.isatty():
@@ -157,10 +157,10 @@ def _ask_before_paying(
         )
     if pending:
         typer.confirm("Pay for these releases?", abort=True, err=True)
-    return {each.asset for each in pending}, tags, expected
+    return assets, tags, expected
 
 
-def _seconds(minutes: "ExpectedMinutes") -> dict[str, float]:
+def _seconds(minutes: ExpectedMinutes) -> dict[str, float]:
     """Seconds of each method and of all other steps, as far as they are known."""
     seconds = {folder: 60 * each for folder, each in minutes.releases.items() if each is not None}
     if minutes.whole is not None:
@@ -168,16 +168,9 @@ def _seconds(minutes: "ExpectedMinutes") -> dict[str, float]:
     return seconds
 
 
-def _expect_room(
-    spec: PrivateDatasetSpec, pending: Sequence[PendingRelease], release: str, ledger: Ledger
-) -> None:
+def _expect_room(spec: PrivateDatasetSpec, assets: set[str], release: str, ledger: Ledger) -> None:
     """Refuses a run that the ledger would refuse, before a step of it is started and fails."""
-    from dpsynth_assets.methods.planning import plan_dataset
-    from dpsynth_assets.orchestration.assets.launch import DEFAULT_RELEASE
-    from dpsynth_assets.orchestration.schedules.refusals import pending_refusal
-    from dpsynth_assets.privacy.errors import PrivacyError
-
-    assets, name = {each.asset for each in pending}, release or DEFAULT_RELEASE
+    name = release or DEFAULT_RELEASE
     refused = pending_refusal(spec, plan_dataset(spec), assets, name, ledger)
     if refused is not None:
         raise PrivacyError(
@@ -194,12 +187,6 @@ def _expect_fit(spec: PrivateDatasetSpec, console: Console) -> None:
     Raises:
         DatasetFileError: They are not as the dataset file says; nothing is started.
     """
-    from dpsynth_assets.cli.cohorts import find_file
-    from dpsynth_assets.cli.datasets import print_problems
-    from dpsynth_assets.cli.declaration_problems import base_problems
-    from dpsynth_assets.datasets import DatasetFileError, parse_dataset_file
-    from dpsynth_assets.records.checking import check_records
-
     if spec.parts > 1:
         return
     file = find_file(spec.name)
@@ -213,21 +200,8 @@ def _expect_fit(spec: PrivateDatasetSpec, console: Console) -> None:
         raise DatasetFileError(errors)
 
 
-def _tags(
-    spec: PrivateDatasetSpec, release: str, pending: Sequence[PendingRelease]
-) -> dict[str, str]:
-    from dpsynth_assets.methods.planning import plan_dataset
-    from dpsynth_assets.orchestration.assets.launch import run_tags
-
-    return run_tags(spec.name, release, plan_dataset(spec), {each.asset for each in pending})
-
-
 def _person() -> dict[str, str]:
     """Names who runs this command, if the operating system has a name for them."""
-    import getpass
-
-    from dpsynth_assets.tags import LAUNCHED_BY
-
     try:
         return {LAUNCHED_BY: f"{getpass.getuser()}, dpsynth run"}
     except (KeyError, OSError):  # A container whose user has no name.
@@ -248,3 +222,107 @@ def _print_failure(event: Any, console: Console) -> None:
     text = user.description if user is not None and user.description else data.error_display_string
     line = str(text).strip().splitlines()[-1] if user is None else str(text)
     say(f"{event.step_key}: {line}", style="red", to=console)
+
+
+@dataclass(frozen=True)
+class PendingRelease:
+    """A release that a run would pay for.
+
+    Attributes:
+        asset: Key of the asset, as in the ledger.
+        epsilon: ε of the release alone; None where it has none.
+        rows: Rows the plan expects, at least; None where they follow from a released histogram.
+        again: Whether the same name was paid for before, from another declaration or other inputs.
+    """
+
+    asset: str
+    epsilon: float | None
+    rows: int | None
+    again: bool = False
+
+
+def pending_releases(
+    spec: PrivateDatasetSpec, selected: Collection[str], release: str, ledger: Ledger
+) -> list[PendingRelease]:
+    """Lists the selected releases that were not charged yet.
+
+    Args:
+        spec: The cohort.
+        selected: Keys of the assets that would run.
+        release: Name of the release; empty for the one that a run without a name asks for.
+        ledger: What was charged so far.
+    """
+    plan, name = plan_dataset(spec), release or DEFAULT_RELEASE
+    entries = [e for e in ledger.entries(plan.terms.ledger_account) if e.kind == RESERVE]
+    named = [entry for entry in entries if entry.release == name]
+    paid = {entry.asset for entry in named if _is_paid(entry, spec, plan, ledger)}
+    nodes = {f"{spec.name}/{node}": node for node in plan.graph.nodes}
+    chosen = [each for each in plan.releases if each.asset in selected]
+    anew = {nodes[each.asset] for each in chosen if each.asset not in paid}
+    return [
+        PendingRelease(
+            each.asset,
+            _price(each, plan.budget),
+            plan.graph.nodes[nodes[each.asset]].part.plan.rows_estimate,
+            again=any(entry.asset == each.asset for entry in named),
+        )
+        for each in chosen
+        if anew & {nodes[each.asset], *plan.graph.behind(nodes[each.asset])}
+    ]
+
+
+def show_pending(
+    spec: PrivateDatasetSpec, pending: Sequence[PendingRelease], ledger: Ledger, console: Console
+) -> ExpectedMinutes:
+    """Prints the price list, the minutes of the whole run, which it returns, and what remains."""
+    spend = ledger.spend(spec.account)
+    columns = {
+        "release": lambda each: each.asset,
+        "ε alone": lambda each: epsilon_up(each.epsilon),
+        "rows": lambda each: "after the histogram" if each.rows is None else f"{each.rows} or more",
+    }
+    show_table(pending, columns, title=f"To be paid for by cohort {spec.name}", to=console)
+    problems = prompt_problems(spec, declared_base(spec.public_data))
+    say(*(str(replace(each, file=spec.name)) for each in problems), style="yellow", to=console)
+    with console.status(TRIAL):
+        expected = expected_minutes(spec, plan_dataset(spec))
+    left = spec.budget.epsilon if spend.remaining_epsilon is None else spend.remaining_epsilon
+    say(
+        whole_in_words(expected.whole, expected.unknown),
+        *(
+            f"{each.asset}: this name was paid for before, from another declaration or other "
+            "inputs. It is paid again: restore the file to reuse what is there."
+            for each in pending
+            if each.again
+        ),
+        f"Budget: ε = {declared(spec.budget.epsilon)} at δ = {declared(spec.budget.delta)}; "
+        f"{epsilon_down(left)} remains before this run. What is paid cannot be paid back.",
+        to=console,
+    )
+    return expected
+
+
+def _is_paid(
+    entry: LedgerEntry, spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger
+) -> bool:
+    """Asks the ledger whether a charge is that of the release as the file declares it now.
+
+    The request is the run's own, on what the charge was made from: models and clusters that were
+    made anew are known only when the run comes to them.
+    """
+    node = plan.graph.nodes.get(entry.asset.removeprefix(f"{spec.name}/"))
+    if node is None or node.stage is None or node.stage.mechanism is None:
+        return False
+    request = stage_request(spec, node.part, node.stage, release=entry.release)
+    # Under the names that the entry has: a method may record inputs under its own.
+    made_from = {"inputs", *node.stage.reads}
+    recorded = {k: v for k, v in entry.parameters.items() if k in made_from}
+    request = replace(request, parameters={**request.parameters, **recorded})
+    released = ledger.preview(request, plan.budget, plan.releases).reused
+    return released or bool(ledger.pending(request))
+
+
+def _price(release: PlannedRelease, terms: BudgetTerms) -> float | None:
+    if release.event is None or is_secret(release.event):
+        return None
+    return epsilon_of_fixed([release.event], terms.delta, terms.accountant)

@@ -3,14 +3,13 @@
 import importlib.util
 import ipaddress
 import os
-from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dpsynth_assets.cli.cohorts import CohortName, find_cohort
+from dpsynth_assets.cli.cohorts import CohortName, find_cohort, find_method
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.errors import PrivacyError
 
@@ -23,38 +22,43 @@ CACHE_GIB = 2.0
 
 A share of the device's memory, vLLM's own default, leaves no room for a second artifact.
 """
+Engine = Literal["auto", "declared", "vllm", "exact", "transformers"]
 _PEM = {"exists": True, "dir_okay": False}
 
 
 def serve(  # noqa: PLR0913 - one option a setting
     cohort: CohortName,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Serve this method; again for more. Default: all.")
-    ] = None,
-    host: Annotated[str, typer.Option("--host", "-h", help="Address to serve on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", "-p", help="Port.", min=1, max=65535)] = 8400,
-    engine: Annotated[
-        str, typer.Option(help="auto (vLLM where installed), declared, or a kind of engine.")
-    ] = "auto",
-    rows: Annotated[int, typer.Option(min=1, help="Most rows of one request.")] = 256,
-    waiting: Annotated[int, typer.Option(min=1, help="Most rows that wait at once.")] = 2048,
-    tls_certificate: Annotated[Path | None, typer.Option(help="PEM file.", **_PEM)] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="PEM file.", **_PEM)] = None,
-    accept_ex_post: Annotated[
-        bool, typer.Option("--accept-ex-post", help="Also what is not (ε, δ)-DP.")
-    ] = False,
+    method: list[str] | None = None,
+    host: Annotated[str, typer.Option("--host", "-h")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535)] = 8400,
+    engine: Engine = "auto",
+    rows: Annotated[int, typer.Option(min=1)] = 256,
+    waiting: Annotated[int, typer.Option(min=1)] = 2048,
+    tls_certificate: Annotated[Path | None, typer.Option(**_PEM)] = None,
+    tls_key: Annotated[Path | None, typer.Option(**_PEM)] = None,
+    accept_ex_post: Annotated[bool, typer.Option("--accept-ex-post")] = False,
 ) -> None:
     """Serve rows of what a cohort has released, until interrupted.
 
     A request names a label and a number of rows. It spends nothing; the ledger gets one line a day
     and artifact, without anything of a request. DPSYNTH_SERVE_TOKEN is asked of every client.
+
+    Args:
+        cohort: Name of a declared private dataset.
+        method: Serve this method; again for more. Default: all.
+        host: Address to serve on.
+        port: Port.
+        engine: auto (vLLM where installed), declared, or a kind of engine.
+        rows: Most rows of one request.
+        waiting: Most rows that wait at once.
+        tls_certificate: PEM file.
+        tls_key: PEM file.
+        accept_ex_post: Also what is not (ε, δ)-DP.
     """
-    from dpsynth_assets.cli.serve import expect_free
     from dpsynth_assets.models.engines import EngineError
     from dpsynth_assets.orchestration.web.guard import Guard, declared_hosts
-    from dpsynth_assets.serving.app import Endpoint, Limits, Served
+    from dpsynth_assets.serving.app import Endpoint, Limits, RowServer, Served
     from dpsynth_assets.serving.row_queue import RowQueue
-    from dpsynth_assets.serving.server import RowServer
 
     token = os.environ.get(TOKEN, "")
     _expect_private(host, token, tls_certificate, tls_key)
@@ -72,33 +76,26 @@ def serve(  # noqa: PLR0913 - one option a setting
             served[artifact.name] = Served(artifact=artifact, source=source)
             labels = ", ".join(map(repr, source.labels))
             typer.echo(f"{artifact.name}: {source.engine}, labels {labels}", err=True)
-        queue = RowQueue(
-            {name: each.source for name, each in served.items()},
-            batch_rows=limits.batch_rows,
-            most_waiting=limits.waiting,
-            canaries=canaries,
-        )
+        sources = {name: each.source for name, each in served.items()}
+        room = {"batch_rows": limits.batch_rows, "most_waiting": limits.waiting}
+        queue = RowQueue(sources, canaries=canaries, **room)
         opened.callback(queue.close)
         endpoint = Endpoint(served=served, queue=queue, limits=limits, token=token)
         scheme = "http" if tls_certificate is None else "https"
         typer.echo(f"Serving on {scheme}://{host}:{port}/v1 (Ctrl-C ends it)", err=True)
-        server = RowServer(
-            Guard(endpoint.app(), hosts=declared_hosts()),
-            queue,
-            connections=limits.connections,
-            host=host,
-            port=port,
-            ssl_certfile=tls_certificate,
-            ssl_keyfile=tls_key,
-        )
+        address = {"host": host, "port": port}
+        address |= {"ssl_certfile": tls_certificate, "ssl_keyfile": tls_key}
+        app = Guard(endpoint.app(), hosts=declared_hosts())
         with suppress(KeyboardInterrupt):
-            server.run()
+            RowServer(app, queue, connections=limits.connections, **address).run()
 
 
-def _cohort(spec: PrivateDatasetSpec, engine: str) -> "Cohort":
+def _cohort(spec: PrivateDatasetSpec, engine: Engine) -> "Cohort":
     """The cohort with its ledger, store and public artifacts, and the engine that shall serve."""
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.orchestration.assets.audit import audit_results
+    from dpsynth_assets.orchestration.assets.keys import public_key
+    from dpsynth_assets.orchestration.io_managers import stored_value
     from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
     from dpsynth_assets.serving.artifacts import Cohort
 
@@ -107,7 +104,7 @@ def _cohort(spec: PrivateDatasetSpec, engine: str) -> "Cohort":
         plan=plan_dataset(_with_engine(spec, engine)),
         ledger=PrivacyLedger().open(),
         store=ReleaseStore(),
-        values=lambda names: _public_values(spec, names),
+        value=lambda name: stored_value(public_key(spec.public_data, name)),
         find_audits=audit_results,
     )
 
@@ -118,16 +115,10 @@ def _artifacts(cohort: "Cohort", methods: list[str] | None, *, accept: bool) -> 
     Raises:
         PrivacyError: A named one cannot be served, or there is none.
     """
-    name, folders = cohort.spec.name, [planned.folder for planned in cohort.plan.methods]
-    for each in methods or []:
-        if each not in folders:
-            raise typer.BadParameter(
-                f"Expected a method of {name} ({', '.join(folders)}), got {each!r}."
-            )
     found, problems = [], []
-    for planned in cohort.plan.methods:
-        if methods and planned.folder not in methods:
-            continue
+    for planned in [
+        find_method(cohort.plan, each) for each in methods or []
+    ] or cohort.plan.methods:
         try:
             found.append(cohort.artifact(planned, accept_ex_post=accept))
         except PrivacyError as problem:
@@ -135,7 +126,7 @@ def _artifacts(cohort: "Cohort", methods: list[str] | None, *, accept: bool) -> 
                 raise
             problems.append(str(problem))
     if not found:
-        raise PrivacyError(" ".join(problems) or f"{name} declares no method.")
+        raise PrivacyError(" ".join(problems) or f"{cohort.spec.name} declares no method.")
     return found
 
 
@@ -159,7 +150,7 @@ def _canaries(spec: PrivateDatasetSpec) -> list[str]:
     return found
 
 
-def _with_engine(spec: PrivateDatasetSpec, engine: str) -> PrivateDatasetSpec:
+def _with_engine(spec: PrivateDatasetSpec, engine: Engine) -> PrivateDatasetSpec:
     """The declaration with the engine that shall serve; what it releases does not depend on it."""
     from dpsynth_assets.datasets.engine import EngineSpec
 
@@ -168,20 +159,8 @@ def _with_engine(spec: PrivateDatasetSpec, engine: str) -> PrivateDatasetSpec:
         engine = "vllm" if has_vllm and spec.engine.model is None else "declared"
     if engine == "declared" or engine == spec.engine.kind == "vllm":
         return spec
-    if engine not in ("vllm", "exact", "transformers"):
-        raise typer.BadParameter(
-            f"--engine: expected auto, declared, vllm, exact or transformers, got {engine!r}."
-        )
     own = {"cache_gib": CACHE_GIB} if engine == "vllm" else {}
     return spec.model_copy(update={"engine": EngineSpec(kind=engine, **own)})
-
-
-def _public_values(spec: PrivateDatasetSpec, names: Iterable[str]) -> Mapping[str, Any]:
-    """Stored artifacts of the cohort's public base."""
-    from dpsynth_assets.orchestration.assets.keys import public_key
-    from dpsynth_assets.orchestration.io_managers import stored_value
-
-    return {name: stored_value(public_key(spec.public_data, name)) for name in names}
 
 
 def _expect_private(host: str, token: str, certificate: Path | None, key: Path | None) -> None:
@@ -216,20 +195,23 @@ def _expect_private(host: str, token: str, certificate: Path | None, key: Path |
 
 
 def ui(
-    host: Annotated[str, typer.Option("--host", "-h", help="Address to serve on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", "-p", help="Port.", min=1, max=65535)] = 3000,
+    host: Annotated[str, typer.Option("--host", "-h")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535)] = 3000,
     workspace: Annotated[
-        Path | None,
-        typer.Option("--workspace", "-w", exists=True, dir_okay=False, help="Other locations."),
+        Path | None, typer.Option("--workspace", "-w", exists=True, dir_okay=False)
     ] = None,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Show everything, change nothing; no daemon.")
-    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only")] = False,
 ) -> None:
     """Serve the web UI and run the daemon, until interrupted.
 
     Refuses requests that pages of other sites make a browser send. A proxy that serves the UI under
     another name puts that name in DPSYNTH_UI_HOSTS.
+
+    Args:
+        host: Address to serve on.
+        port: Port.
+        workspace: Other locations.
+        read_only: Show everything, change nothing; no daemon.
     """
     from dpsynth_assets.orchestration.instance import prepare_dagster_home
     from dpsynth_assets.orchestration.web.services import serve

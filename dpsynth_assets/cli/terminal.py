@@ -1,7 +1,8 @@
 """What commands share: options, lines as they are, tables, JSON, and refusals in one line."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
@@ -70,18 +71,47 @@ def refuse(message: str) -> NoReturn:
     raise typer.Exit(WRONG_REQUEST)
 
 
+@contextmanager
+def refusals(*kinds: type[Exception]) -> Iterator[None]:
+    """Turns errors of these kinds, whose messages may be shown, into a line and exit code 2."""
+    try:
+        yield
+    except kinds as problem:
+        said = str(problem) or "Expected settings of a feasible size, got larger ones."
+        refuse(" ".join(said.split()))
+
+
+def answer(value: Any, as_json: bool, told: Callable[[], None], code: int = 0) -> None:
+    """Ends a command: prints its result as JSON or in words.
+
+    Args:
+        value: The result.
+        as_json: Whether JSON is asked for.
+        told: Prints it in words.
+        code: Exit code.
+    """
+    if as_json:
+        show_json(value)
+    else:
+        told()
+    if code:
+        raise typer.Exit(code)
+
+
 def show_json(value: Any) -> None:
     """Prints a JSON value."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def show_table(  # noqa: PLR0913 - one argument a part of a table
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str | Text]],
+_NUMBER = re.compile(r"[+]?[\d.,]+(e-?\d+)?%?|—|inf|")
+
+
+def show_table(
+    rows: Iterable[Any],
+    columns: Mapping[str, Callable[[Any], str | Text]],
     *,
     title: str | None = None,
     caption: str | None = None,
-    numeric: Collection[str] = (),
     wraps: Collection[str] | None = None,
     lines: bool = False,
     width: int = 100,
@@ -89,12 +119,13 @@ def show_table(  # noqa: PLR0913 - one argument a part of a table
 ) -> None:
     """Prints a table; nothing in it is markup, and no cell is cut that may wrap.
 
+    Columns of numbers are aligned to the right.
+
     Args:
-        columns: Titles of the columns.
-        rows: Cells.
+        rows: What has a row each.
+        columns: Title of each column -> what is shown there of a row.
         title: Title of the table.
         caption: What stands below it.
-        numeric: Columns that are aligned to the right.
         wraps: Columns whose cells may take several lines; None: all.
         lines: Whether a line is drawn between rows.
         width: Columns of characters that it may take, in a narrower terminal too.
@@ -106,14 +137,16 @@ def show_table(  # noqa: PLR0913 - one argument a part of a table
         title_justify="left",
         show_lines=lines,
     )
-    for name in columns:
+    cells = [[cell(row) for cell in columns.values()] for row in rows]
+    for place, name in enumerate(columns):
+        numeric = all(_NUMBER.fullmatch(str(row[place])) for row in cells)
         table.add_column(
             Text(name),
-            justify="right" if name in numeric else "left",
+            justify="right" if numeric else "left",
             no_wrap=wraps is not None and name not in wraps,
             overflow="fold",
         )
-    for row in rows:
+    for row in cells:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     console = to or Console(width=max(width, Console().width))
     console.print(table, highlight=False, markup=False)

@@ -8,42 +8,72 @@ model. Nothing is downloaded: Presidio would fetch a missing spaCy model without
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dpsynth_assets.datasets.secrets import SecretKindSpec
-from dpsynth_assets.secret_detection.words import Pattern, VocabularyWords, Words, rare_words
 
 LANGUAGE = "en"
+"""Of Presidio's recognisers."""
+
+Detector = Callable[[str], list[str]]
+"""Finds values of one kind in a text, as they stand there, in any order, repeated or not."""
 
 
-class PresidioRules:
+def detector_of(
+    kind: SecretKindSpec, texts: Sequence[str], rare: Sequence[str] | None = None
+) -> Detector | None:
+    """Opens the detector of a kind.
+
+    Args:
+        kind: Its declaration.
+        texts: The private texts, whose vocabulary decides which words are rare; used by
+            `rare_words` alone.
+        rare: The rare words, where `texts` are not all of them.
+
+    Returns:
+        The detector; None where secrets are values of a column, which no text is searched for.
+
+    Raises:
+        ValueError: If an entity, a model or a file is not there; names no private value.
+    """
+    entity, model = str(kind.entity), str(kind.model)
+    match kind.detector:
+        case "presidio":
+            return _presidio_rules(entity, kind.min_score)
+        case "ner" if kind.framework == "spacy":
+            return _spacy_entities(model, entity, kind.min_score)
+        case "ner":
+            return _transformers_entities(model, entity, kind.min_score)
+        case "dictionary":
+            return listed_words(_lines(kind), ignore_case=kind.ignore_case)
+        case "regex":
+            flags = re.IGNORECASE if kind.ignore_case else 0
+            return _pattern(re.compile(str(kind.pattern), flags))
+        case "rare_words":
+            if rare is None:
+                rare = rare_among(word_counts(texts), quantile=kind.quantile, count=kind.words)
+            return vocabulary_words(rare)
+    return None
+
+
+def _presidio_rules(entity: str, min_score: float) -> Detector:
     """One entity, looked for by every rule-based recogniser that knows it."""
-
-    def __init__(self, *, entity: str, min_score: float) -> None:
-        """Loads Presidio's recognisers once a process.
-
-        Raises:
-            ValueError: If no rule-based recogniser knows the entity.
-        """
-        known = _recognisers()
-        if entity not in known:
-            raise ValueError(
-                f"Expected an entity that Presidio finds by rules ({', '.join(sorted(known))}), "
-                f"got {entity!r}. Choose one, or use detector: ner with a model."
-            )
-        self._entity, self._min_score, self._recognisers = entity, min_score, known[entity]
-
-    def find(self, text: str) -> list[str]:
-        """Values of the entity with at least the least score."""
-        return [
-            text[found.start : found.end]
-            for recogniser in self._recognisers
-            for found in recogniser.analyze(text, [self._entity], None)
-            if found.score >= self._min_score
-        ]
+    known = _recognisers()
+    if entity not in known:
+        raise ValueError(
+            f"Expected an entity that Presidio finds by rules ({', '.join(sorted(known))}), "
+            f"got {entity!r}. Choose one, or use detector: ner with a model."
+        )
+    return lambda text: [
+        text[found.start : found.end]
+        for recogniser in known[entity]
+        for found in recogniser.analyze(text, [entity], None)
+        if found.score >= min_score
+    ]
 
 
 @lru_cache(maxsize=1)
@@ -83,52 +113,32 @@ def _has_known_suffix() -> Callable[[str], bool]:
     return lambda address: extract(address).fqdn != ""
 
 
-class SpacyEntities:
-    """One of Presidio's entities (PERSON, LOCATION, …) by a spaCy pipeline."""
+def _spacy_entities(model: str, entity: str, min_score: float) -> Detector:
+    """One of Presidio's entities (PERSON, LOCATION, …) by a spaCy pipeline, all of score 0.85."""
+    from presidio_analyzer.predefined_recognizers import SpacyRecognizer
 
-    def __init__(self, *, model: str, entity: str, min_score: float) -> None:
-        """Loads the pipeline once a process.
+    engine, recogniser = _spacy_engine(model), SpacyRecognizer(supported_entities=[entity])
 
-        Raises:
-            ValueError: If the model is neither an installed package nor a folder.
-        """
-        from presidio_analyzer.predefined_recognizers import SpacyRecognizer
+    def find(text: str) -> list[str]:
+        found = recogniser.analyze(text, [entity], engine.process_text(text, LANGUAGE))
+        return [text[one.start : one.end] for one in found if one.score >= min_score]
 
-        self._engine = _spacy_engine(model)
-        self._recogniser = SpacyRecognizer(supported_entities=[entity])
-        self._entity, self._min_score = entity, min_score
-
-    def find(self, text: str) -> list[str]:
-        """Entities with at least the least score; spaCy's all have the same, 0.85."""
-        artifacts = self._engine.process_text(text, LANGUAGE)
-        found = self._recogniser.analyze(text, [self._entity], artifacts)
-        return [text[one.start : one.end] for one in found if one.score >= self._min_score]
+    return find
 
 
-class TransformersEntities:
-    """One of Presidio's entities by a token-classification model from a folder or the cache."""
+def _transformers_entities(model: str, entity: str, min_score: float) -> Detector:
+    """One of Presidio's entities, or of the model's own, by a token-classification model."""
+    from presidio_analyzer.nlp_engine.ner_model_configuration import (
+        MODEL_TO_PRESIDIO_ENTITY_MAPPING as NAMES,
+    )
 
-    def __init__(self, *, model: str, entity: str, min_score: float) -> None:
-        """Loads the model once a process.
-
-        Raises:
-            ValueError: If the model is not on this machine.
-        """
-        self._classify = _token_classifier(model)
-        self._entity, self._min_score = entity, min_score
-
-    def find(self, text: str) -> list[str]:
-        """Entities with at least the least score, under Presidio's names for the model's labels."""
-        from presidio_analyzer.nlp_engine.ner_model_configuration import (
-            MODEL_TO_PRESIDIO_ENTITY_MAPPING as NAMES,
-        )
-
-        return [
-            text[one["start"] : one["end"]]
-            for one in self._classify(text)
-            if self._entity in (one["entity_group"], NAMES.get(one["entity_group"]))
-            and one["score"] >= self._min_score
-        ]
+    classify = _token_classifier(model)
+    return lambda text: [
+        text[one["start"] : one["end"]]
+        for one in classify(text)
+        if entity in (one["entity_group"], NAMES.get(one["entity_group"]))
+        and one["score"] >= min_score
+    ]
 
 
 @lru_cache(maxsize=2)
@@ -163,48 +173,6 @@ def _token_classifier(model: str) -> Any:
     )
 
 
-class Detector(Protocol):
-    """Finds values of one kind."""
-
-    def find(self, text: str) -> list[str]:
-        """The values in one text as they stand there, in any order, repeated or not."""
-
-
-def detector_of(
-    kind: SecretKindSpec, texts: Sequence[str], rare: Sequence[str] | None = None
-) -> Detector | None:
-    """Opens the detector of a kind.
-
-    Args:
-        kind: Its declaration.
-        texts: The private texts, whose vocabulary decides which words are rare; used by
-            `rare_words` alone.
-        rare: The rare words, where `texts` are not all of them.
-
-    Returns:
-        The detector; None where secrets are values of a column, which no text is searched for.
-
-    Raises:
-        ValueError: If an entity, a model or a file is not there; names no private value.
-    """
-    match kind.detector:
-        case "presidio":
-            return PresidioRules(entity=str(kind.entity), min_score=kind.min_score)
-        case "ner":
-            opened = SpacyEntities if kind.framework == "spacy" else TransformersEntities
-            return opened(model=str(kind.model), entity=str(kind.entity), min_score=kind.min_score)
-        case "dictionary":
-            return Words(_lines(kind), ignore_case=kind.ignore_case)
-        case "regex":
-            flags = re.IGNORECASE if kind.ignore_case else 0
-            return Pattern(re.compile(str(kind.pattern), flags))
-        case "rare_words":
-            if rare is None:
-                rare = rare_words(texts, quantile=kind.quantile, count=kind.words)
-            return VocabularyWords(rare)
-    return None
-
-
 def normalised(value: str) -> str:
     """Writes equal secrets alike: Unicode form, letter case and blanks do not tell them apart."""
     return " ".join(unicodedata.normalize("NFKC", value).casefold().split())
@@ -219,3 +187,56 @@ def _lines(kind: SecretKindSpec) -> list[str]:
         )
     lines = path.read_text(encoding="utf-8").splitlines()
     return [line.strip() for line in lines if line.strip()]
+
+
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")
+"""A word: letters and digits, with apostrophes and hyphens inside."""
+
+
+def listed_words(words: Iterable[str], *, ignore_case: bool = True) -> Detector:
+    """Words and phrases of a list, at word boundaries; longer ones win over their beginnings."""
+    ordered = sorted({word for word in words if word}, key=lambda word: (-len(word), word))
+    if not ordered:
+        return lambda _text: []
+    # Any blanks between the words of a phrase. Boundaries by look-around: a secret may begin or end
+    # with a sign that is no letter.
+    alternatives = "|".join(r"\s+".join(map(re.escape, phrase.split())) for phrase in ordered)
+    flags = re.IGNORECASE if ignore_case else 0
+    return re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)", flags).findall
+
+
+def vocabulary_words(words: Iterable[str]) -> Detector:
+    """Words in lower case, as a vocabulary counts them: `ll` is not found in `we'll`."""
+    known = frozenset(words)
+    return lambda text: [word for word in _WORD.findall(text) if word.casefold() in known]
+
+
+def _pattern(pattern: re.Pattern[str]) -> Detector:
+    """Matches of a regular expression, or of its first group, that are not empty."""
+    group = 1 if pattern.groups else 0
+    return lambda text: [found[group] for found in pattern.finditer(text) if found[group]]
+
+
+def word_counts(texts: Iterable[str]) -> Counter[str]:
+    """Counts the words of private texts, in lower case; counts of several lists add up."""
+    return Counter(word for text in texts for word in _WORD.findall(text.casefold()))
+
+
+def rare_among(frequency: Mapping[str, int], *, quantile: float, count: int) -> list[str]:
+    """Lists words near a quantile of a vocabulary, rarest first.
+
+    Args:
+        frequency: How often each word of the private texts occurs.
+        quantile: Place in the sorted vocabulary, in [0, 1].
+        count: Words taken, half of them on either side.
+
+    Returns:
+        At most `count` words, in lower case. Private: they depend on all records.
+
+    **Source** SecPE, section 4.2: words sorted by frequency, those near the 20% quantile. Equally
+    frequent words are sorted by themselves, so that the list is a function of the texts.
+    """
+    ordered = sorted(frequency, key=lambda word: (frequency[word], word))
+    middle = round(quantile * max(0, len(ordered) - 1))
+    start = max(0, min(middle - count // 2, len(ordered) - count))
+    return ordered[start : start + count]

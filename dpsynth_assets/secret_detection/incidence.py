@@ -115,7 +115,7 @@ def find_secrets(
     shown to the steward; the noise of `privacy.secret_clustering` does not depend on it.
     """
     texts, ids = records["text"].to_list(), records["record_id"].to_list()
-    found: dict[tuple[str, str], set[int]] = {}
+    found: list[tuple[int, str, str]] = []
     for place, kind in enumerate(declared.kinds):
         share = _share_of_part(progress, place, len(declared.kinds))
         detector = detector_of(kind, texts, None if rare is None else rare.get(kind.name, ()))
@@ -124,16 +124,18 @@ def find_secrets(
         else:
             held = _search(detector, texts, share)
         for row, values in enumerate(held):
-            for value in _secrets_of(kind, values):
-                found.setdefault((kind.name, value), set()).add(row)
-    return _tabulated(found)
+            found += [(row, kind.name, value) for value in _secrets_of(kind, values)]
+    schema = {"record": pl.UInt32, "kind": pl.String, "value": pl.String}
+    pairs = pl.DataFrame(found, schema=schema, orient="row")
+    secrets = _numbered(pairs.group_by("kind", "value").agg(records=pl.len()))
+    return SecretIncidence(table=_named(pairs, secrets), secrets=secrets)
 
 
 def _search(detector: Detector, texts: Sequence[str], share: ShareCallback) -> list[list[str]]:
     held: list[list[str]] = []
     for start in range(0, len(texts), RECORDS_AT_A_TIME):
         block = texts[start : start + RECORDS_AT_A_TIME]
-        held += [detector.find(text) for text in block]
+        held += [detector(text) for text in block]
         share(len(held) / len(texts))
     return held
 
@@ -145,20 +147,20 @@ def _secrets_of(kind: SecretKindSpec, values: Sequence[str]) -> set[str]:
     return distinct
 
 
-def _tabulated(found: Mapping[tuple[str, str], set[int]]) -> SecretIncidence:
-    keys = sorted(found)
-    pairs = [(row, number) for number, key in enumerate(keys) for row in found[key]]
-    schema = {"record": pl.UInt32, "secret": pl.UInt32}
-    table = pl.DataFrame(pairs, schema=schema, orient="row").sort("record", "secret")
-    secrets = pl.DataFrame(
-        {
-            "secret": pl.Series(range(len(keys)), dtype=pl.UInt32),
-            "kind": pl.Series([kind for kind, _ in keys], dtype=pl.String),
-            "value": pl.Series([value for _, value in keys], dtype=pl.String),
-            "records": pl.Series([len(found[key]) for key in keys], dtype=pl.UInt32),
-        }
+def _numbered(counts: pl.DataFrame) -> pl.DataFrame:
+    """Numbers secrets in the order of kind and value."""
+    return counts.sort("kind", "value").select(
+        pl.int_range(pl.len(), dtype=pl.UInt32).alias("secret"),
+        "kind",
+        "value",
+        pl.col("records").cast(pl.UInt32),
     )
-    return SecretIncidence(table=table, secrets=secrets)
+
+
+def _named(pairs: pl.DataFrame, secrets: pl.DataFrame) -> pl.DataFrame:
+    """Rows of records with the numbers of the secrets that they hold."""
+    joined = pairs.join(secrets.select("secret", "kind", "value"), on=["kind", "value"])
+    return joined.select("record", "secret").sort("record", "secret")
 
 
 def merged_dictionary(each: Iterable[pl.DataFrame]) -> pl.DataFrame:
@@ -174,20 +176,13 @@ def merged_dictionary(each: Iterable[pl.DataFrame]) -> pl.DataFrame:
         total = joined.group_by("kind", "value").agg(pl.col("records").sum())
     if total is None:
         raise ValueError("Expected at least one part, got none.")
-    ordered = total.sort("kind", "value").with_row_index("secret")
-    return ordered.select(
-        pl.col("secret").cast(pl.UInt32), "kind", "value", pl.col("records").cast(pl.UInt32)
-    )
+    return _numbered(total)
 
 
 def renumbered(table: pl.DataFrame, own: pl.DataFrame, dictionary: pl.DataFrame) -> pl.DataFrame:
     """Gives the secrets of a part's table their numbers in the dictionary of all parts."""
-    numbers = own.select(pl.col("secret").alias("own"), "kind", "value").join(
-        dictionary.select("secret", "kind", "value"), on=["kind", "value"]
-    )
-    joined = table.join(numbers, left_on="secret", right_on="own", suffix="_of_all")
-    named = joined.select("record", pl.col("secret_of_all").alias("secret"))
-    return named.sort("record", "secret")
+    pairs = table.join(own.select("secret", "kind", "value"), on="secret").drop("secret")
+    return _named(pairs, dictionary)
 
 
 def _share_of_part(progress: ShareCallback | None, place: int, parts: int) -> ShareCallback:

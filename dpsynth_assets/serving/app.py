@@ -1,32 +1,45 @@
-"""The routes: models, completions, chat completions. Speaks OpenAI's form, so its clients work."""
+"""The routes: models, completions, chat completions. Speaks OpenAI's form, so its clients work.
+
+The server is uvicorn, with bounds on what a client may send and hold: a head of more than 16 KiB,
+or one that is not whole in time, ends its connection; the token is asked for once a head is whole,
+before its body is read.
+"""
 
 import asyncio
 import hmac
 import json
+import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from threading import Lock
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dpsynth_assets.methods.row_source import RowSource
 from dpsynth_assets.report.label import Label
 from dpsynth_assets.serving.artifacts import Artifact
-from dpsynth_assets.serving.requests import BadRequestError, RowRequest, read_request
-from dpsynth_assets.serving.row_queue import HeldBackError, QueueFullError, RowQueue
+from dpsynth_assets.serving.requests import Chat, Completion, RefusedError, RowRequest, read_request
+from dpsynth_assets.serving.row_queue import SECONDS_TO_RETRY, RowQueue
 
 LONGEST_BODY = 1 << 16
 """Bytes of a request: a label and a few numbers."""
 SECONDS_FOR_BODY = 20
-SECONDS_TO_RETRY = 5
+LONGEST_HEAD = 1 << 14
+SECONDS_FOR_HEAD = 10
+"""From the first moment of a connection, or from the answer before."""
+SECONDS_TO_END = 5
+"""What is being written when the server ends is still answered, for so long at most."""
 SECONDS_BETWEEN_LOOKS = 1
 """How often a request that waits looks whether its client is still there."""
 _CLIENT_HAS_GONE = 499
@@ -93,13 +106,14 @@ class Endpoint:
 
     def app(self) -> Starlette:
         """The ASGI application."""
+        whole, chat = (partial(self._rows, kind=kind) for kind in (Completion, Chat))
         return Starlette(
             routes=[
                 Route("/health", self._health),
                 Route("/v1/models", self._guarded(self._models)),
                 Route("/v1/models/{name:path}", self._guarded(self._model)),
-                Route("/v1/completions", self._guarded(self._completions), methods=["POST"]),
-                Route("/v1/chat/completions", self._guarded(self._chat), methods=["POST"]),
+                Route("/v1/completions", self._guarded(whole), methods=["POST"]),
+                Route("/v1/chat/completions", self._guarded(chat), methods=["POST"]),
             ]
         )
 
@@ -109,28 +123,28 @@ class Endpoint:
         """Asks for the token, and turns what goes wrong into one line of JSON."""
 
         async def guarded(request: Request) -> Response:
-            if not self._knows(request.headers.get("authorization", "")):
-                line = "Expected the token of this server as `Authorization: Bearer`, got another."
-                return _error(401, line, None)
             try:
+                self._expect_token(request.headers.get("authorization", ""))
                 return await answer(request)
-            except BadRequestError as problem:
-                return _error(400, str(problem), problem.field)
-            except QueueFullError:
-                line = f"Expected fewer rows in waiting. Ask again in {SECONDS_TO_RETRY} seconds."
-                return _error(429, line, None, {"retry-after": str(SECONDS_TO_RETRY)})
-            except HeldBackError as problem:
-                return _error(410, str(problem), "model")
+            except RefusedError as problem:
+                return _error(problem)
             except Exception as problem:  # noqa: BLE001 - a library's message may quote a request
-                kind = type(problem).__name__
-                return _error(500, f"The rows could not be written ({kind}).", None)
+                return _error(_not_written(problem))
 
         return guarded
 
-    def _knows(self, authorization: str) -> bool:
+    def _expect_token(self, authorization: str) -> None:
         expected = f"Bearer {self.token}"
         given = authorization.encode("latin-1"), expected.encode()  # as it came, as it was sent
-        return not self.token or hmac.compare_digest(*given)
+        if self.token and not hmac.compare_digest(*given):
+            line = "Expected the token of this server as `Authorization: Bearer`, got another."
+            raise RefusedError(line, status=401)
+
+    def _found(self, name: str) -> Served:
+        if name not in self.served:
+            line = f"model: expected one of {', '.join(self.served)}, got another name."
+            raise RefusedError(line, "model", status=404)
+        return self.served[name]
 
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -141,23 +155,13 @@ class Endpoint:
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in self.served:
-            return self._unknown()
-        label = await asyncio.to_thread(self.served[name].today)
-        facts = _model_facts(name, self.served[name])
+        served = self._found(name)
+        label, facts = await asyncio.to_thread(served.today), _model_facts(name, served)
         return JSONResponse({**facts, "dpsynth": {**facts["dpsynth"], "privacy_label": label}})
 
-    async def _completions(self, request: Request) -> Response:
-        return await self._rows(request, chat=False)
-
-    async def _chat(self, request: Request) -> Response:
-        return await self._rows(request, chat=True)
-
-    async def _rows(self, request: Request, *, chat: bool) -> Response:
-        asked = read_request(await _document(request), chat=chat)
-        served = self.served.get(asked.model)
-        if served is None:
-            return self._unknown()
+    async def _rows(self, request: Request, *, kind: type[RowRequest]) -> Response:
+        asked = read_request(await _document(request), kind)
+        served = self._found(asked.model)
         labels = asked.labels(served.source, self.limits.rows)
         label = await asyncio.to_thread(served.today)
         rows = self.queue.ask(asked.model, labels, asked.sampling)
@@ -169,10 +173,6 @@ class Endpoint:
             return Response(status_code=_CLIENT_HAS_GONE)
         return JSONResponse(answer.whole(texts))
 
-    def _unknown(self) -> Response:
-        known = ", ".join(self.served)
-        return _error(404, f"model: expected one of {known}, got another name.", "model")
-
 
 class _Answer:
     """One answer in OpenAI's form, whole or as server-sent events."""
@@ -180,19 +180,19 @@ class _Answer:
     def __init__(self, asked: RowRequest, source: RowSource, provenance: dict[str, Any]) -> None:
         self._asked, self._source, self._provenance = asked, source, provenance
         self._head = {
-            "id": f"{'chatcmpl' if asked.chat else 'cmpl'}-{uuid.uuid4().hex}",
+            "id": f"{'chatcmpl' if asked.is_chat else 'cmpl'}-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": asked.model,
             "dpsynth": provenance,
         }
 
     def whole(self, texts: Sequence[str]) -> dict[str, Any]:
-        kind = "chat.completion" if self._asked.chat else "text_completion"
+        kind = "chat.completion" if self._asked.is_chat else "text_completion"
         choices = [self._choice(place, text, "message") for place, text in enumerate(texts)]
         return {**self._head, "object": kind, "choices": choices, "usage": self._usage(texts)}
 
     async def streamed(self, rows: "Sequence[Future[str]]") -> AsyncIterator[str]:
-        kind = "chat.completion.chunk" if self._asked.chat else "text_completion"
+        kind = "chat.completion.chunk" if self._asked.is_chat else "text_completion"
         texts = []
         try:
             for place, row in enumerate(rows):
@@ -200,7 +200,7 @@ class _Answer:
                 choices = [self._choice(place, texts[-1], "delta")]
                 yield _event({**self._head, "object": kind, "choices": choices})
         except Exception as problem:  # noqa: BLE001 - as for a whole answer
-            line = f"The rows could not be written ({type(problem).__name__})."
+            line = str(_not_written(problem))
             yield _event({"error": {"message": line, "type": "server_error"}})
             return
         finally:
@@ -212,7 +212,7 @@ class _Answer:
 
     def _choice(self, place: int, text: str, part: str) -> dict[str, Any]:
         ended = {"index": place, "finish_reason": "stop", "logprobs": None}
-        if self._asked.chat:
+        if self._asked.is_chat:
             return {**ended, part: {"role": "assistant", "content": text}}
         return {**ended, "text": text}
 
@@ -241,11 +241,11 @@ async def _document(request: Request) -> Any:
             body = await _body(request)
     except TimeoutError:
         line = f"Expected a body within {SECONDS_FOR_BODY} seconds, got a part of one."
-        raise BadRequestError(line, "body") from None
+        raise RefusedError(line, "body") from None
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise BadRequestError("Expected a body of JSON, got something else.", "body") from None
+        raise RefusedError("Expected a body of JSON, got something else.", "body") from None
 
 
 async def _body(request: Request) -> bytearray:
@@ -253,7 +253,7 @@ async def _body(request: Request) -> bytearray:
     async for part in request.stream():
         body += part
         if len(body) > LONGEST_BODY:
-            raise BadRequestError(f"Expected a body of at most {LONGEST_BODY} bytes.", "body")
+            raise RefusedError(f"Expected a body of at most {LONGEST_BODY} bytes.", "body")
     return body
 
 
@@ -285,13 +285,63 @@ def _model_facts(name: str, served: Served) -> dict[str, Any]:
     }
 
 
-def _error(
-    status: int, line: str, field_at_fault: str | None, headers: Mapping[str, str] | None = None
-) -> Response:
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    error = {"message": line, "type": kind, "param": field_at_fault, "code": None}
-    return JSONResponse({"error": error}, status_code=status, headers=dict(headers or {}))
+def _error(problem: RefusedError) -> Response:
+    kind = "server_error" if problem.status >= 500 else "invalid_request_error"
+    error = {"message": str(problem), "type": kind, "param": problem.field, "code": None}
+    headers = {"retry-after": str(SECONDS_TO_RETRY)} if problem.status == 429 else None
+    return JSONResponse({"error": error}, status_code=problem.status, headers=headers)
+
+
+def _not_written(problem: Exception) -> RefusedError:
+    kind = type(problem).__name__
+    return RefusedError(f"The rows could not be written ({kind}).", status=500)
 
 
 def _event(document: Mapping[str, Any]) -> str:
     return f"data: {json.dumps(document, ensure_ascii=False)}\n\n"
+
+
+class RowServer(uvicorn.Server):
+    """Serves rows until SIGINT or SIGTERM; then what waits to be written is refused at once."""
+
+    def __init__(self, app: Any, queue: RowQueue, *, connections: int, **address: Any) -> None:
+        """Binds nothing yet.
+
+        Args:
+            app: The ASGI application.
+            queue: Where its rows wait.
+            connections: Clients that may be connected at once.
+            **address: Host, port and certificate, as uvicorn names them.
+        """
+        self._queue = queue
+        config = uvicorn.Config(
+            app,
+            http=_PromptClients,
+            h11_max_incomplete_event_size=LONGEST_HEAD,
+            timeout_keep_alive=SECONDS_FOR_HEAD,
+            timeout_graceful_shutdown=SECONDS_TO_END,
+            limit_concurrency=connections,
+            log_level="warning",
+            access_log=False,
+            **address,
+        )
+        super().__init__(config)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Refuses the rows that wait, then lets answers end."""
+        self._queue.refuse_all()
+        await super().shutdown(sockets)
+
+
+class _PromptClients(H11Protocol):
+    """Ends a connection whose next head is not whole in time; a part of one gives no respite."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
+    def data_received(self, data: bytes) -> None:
+        self.conn.receive_data(data)
+        self.handle_events()  # It stops the clock once a head is whole.

@@ -1,17 +1,13 @@
 """What may be served: a generator or dataset vectors, as the ledger sealed them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.exports.exporting import (
-    FindAudits,
-    last_release,
-    refuse_refuted,
-)
+from dpsynth_assets.exports.exporting import FindAudits, last_release, refuse_refuted
 from dpsynth_assets.methods.capabilities import ServesRows, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs, Released
@@ -29,9 +25,6 @@ from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import ROWS, Label, corpus_label, weakest
 from dpsynth_assets.run.runner import recorded
 
-PublicValues = Callable[[Iterable[str]], Mapping[str, Any]]
-"""Names of public artifacts -> what is stored of them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
@@ -42,7 +35,7 @@ class Cohort:
         plan: Its plan.
         ledger: Gets one line a day and artifact.
         store: Where releases lie.
-        values: Reads public artifacts.
+        value: Reads a public artifact of the cohort's base by its name.
         find_audits: Reads stored results of mechanism audits.
     """
 
@@ -50,7 +43,7 @@ class Cohort:
     plan: DatasetPlan
     ledger: Ledger
     store: StoredReleases
-    values: PublicValues
+    value: Callable[[str], Any]
     find_audits: FindAudits
 
     def artifact(self, planned: PlannedMethod, *, accept_ex_post: bool = False) -> "Artifact":
@@ -161,15 +154,10 @@ class Artifact:
     def _inputs(self, writing: Writing) -> PublicInputs:
         """Public artifacts and releases, as a corpus is written from them."""
         cohort, planned = self.cohort, self.planned
-        values = dict(cohort.values(writing.reads))
+        values = {name: cohort.value(name) for name in writing.reads}
         self._refuse_other_public(values)
         opened = load_public_inputs(
-            values,
-            OpenedModels(),
-            cohort.plan.terms,
-            writing.engine,
-            salt="",
-            seed=0,
+            values, OpenedModels(), cohort.plan.terms, writing.engine, salt="", seed=0
         )
         released = self._released()
         topics = released.pop(f"{SHARED}/{TOPIC_HISTOGRAM}", None)

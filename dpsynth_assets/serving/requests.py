@@ -1,8 +1,8 @@
 """What a client may ask, in the form of OpenAI's completions and chat completions."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,13 +20,13 @@ _NEUTRAL: Mapping[str, Any] = {
 """Fields that nothing here reads, by the values under which they ask for nothing."""
 
 
-class BadRequestError(ValueError):
-    """A request that cannot be answered: one line, and the field at fault."""
+class RefusedError(RuntimeError):
+    """A request that is not answered: one line for its client, the field at fault, the status."""
 
-    def __init__(self, message: str, field: str) -> None:
-        """Keeps the field beside the line."""
-        super().__init__(message)
-        self.field = field
+    def __init__(self, line: str, field: str | None = None, status: int = 400) -> None:
+        """Keeps field and status beside the line."""
+        super().__init__(line)
+        self.field, self.status = field, status
 
 
 _LEAST_TEMPERATURE, _LEAST_TOP_P = 0.01, 0.001
@@ -37,8 +37,17 @@ _LONGEST_NAME = 60
 _Count = Annotated[int, Field(ge=1, le=_MOST)]
 
 
-class _Asked(BaseModel):
+class RowRequest(BaseModel):
+    """A request, read; see `Completion` and `Chat`.
+
+    Attributes:
+        model: Name of the artifact.
+        n: Rows of each label.
+        stream: Whether rows come as they are written.
+    """
+
     model_config = ConfigDict(extra="forbid")
+    is_chat: ClassVar[bool] = False
 
     model: str
     n: _Count = 1
@@ -49,44 +58,22 @@ class _Asked(BaseModel):
     stream_options: dict[str, Any] | None = None
     user: str | None = None
 
+    @property
+    def with_usage(self) -> bool:
+        """Whether a stream ends with its number of tokens."""
+        return bool((self.stream_options or {}).get("include_usage"))
 
-class _Completion(_Asked):
-    prompt: str | Annotated[list[str], Field(min_length=1)] = ""
+    @property
+    def prompts(self) -> list[str]:
+        """Labels in words, in order."""
+        raise NotImplementedError
 
-
-class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    role: Literal["user"]
-    content: str
-
-
-class _Chat(_Asked):
-    messages: Annotated[list[_Message], Field(min_length=1, max_length=1)]
-    max_completion_tokens: _Count | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowRequest:
-    """A request, read.
-
-    Attributes:
-        model: Name of the artifact.
-        prompts: Labels in words, in order.
-        rows: Rows of each label.
-        sampling: How tokens are drawn.
-        stream: Whether rows come as they are written.
-        with_usage: Whether a stream ends with its number of tokens.
-        chat: Whether the answer is a chat completion.
-    """
-
-    model: str
-    prompts: tuple[str, ...]
-    rows: int
-    sampling: RowSampling
-    stream: bool
-    with_usage: bool
-    chat: bool
+    @property
+    def sampling(self) -> RowSampling:
+        """How tokens are drawn."""
+        return RowSampling(
+            temperature=self.temperature, top_p=self.top_p, max_new_tokens=self.max_tokens
+        )
 
     def labels(self, source: RowSource, most_rows: int) -> list[int]:
         """Places of the labels, one for each row.
@@ -96,76 +83,93 @@ class RowRequest:
             most_rows: Rows that one request may ask for.
 
         Raises:
-            BadRequestError: A label is unknown, or rows are too many, or too long.
+            RefusedError: A label is unknown, or rows are too many, or too long.
         """
-        where = "messages" if self.chat else "prompt"
-        for prompt in self.prompts:
-            if prompt not in source.labels:
-                known = ", ".join(map(repr, source.labels))
-                raise BadRequestError(
-                    f"{where}: expected one of the labels ({known}), got another text. A request "
-                    "names a label; it is no prompt.",
-                    where,
-                )
-        if len(self.prompts) * self.rows > most_rows:
-            raise BadRequestError(
-                f"n: expected at most {most_rows} rows in a request, got "
-                f"{len(self.prompts) * self.rows}. Ask several times.",
-                "n",
+        where = "messages" if self.is_chat else "prompt"
+        if not set(self.prompts) <= set(source.labels):
+            known = ", ".join(map(repr, source.labels))
+            raise RefusedError(
+                f"{where}: expected one of the labels ({known}), got another text. A request "
+                "names a label; it is no prompt.",
+                where,
             )
+        if (rows := len(self.prompts) * self.n) > most_rows:
+            line = f"n: expected at most {most_rows} rows in a request, got {rows}."
+            raise RefusedError(f"{line} Ask several times.", "n")
         longest = self.sampling.max_new_tokens
         if longest is not None and longest > source.longest:
-            raise BadRequestError(
-                f"max_tokens: expected at most {source.longest}, got {longest}.", "max_tokens"
-            )
+            line = f"max_tokens: expected at most {source.longest}, got {longest}."
+            raise RefusedError(line, "max_tokens")
         places = [source.labels.index(prompt) for prompt in self.prompts]
-        return [place for place in places for _ in range(self.rows)]
+        return [place for place in places for _ in range(self.n)]
 
 
-def read_request(document: Any, *, chat: bool) -> RowRequest:
+class Completion(RowRequest):
+    """A completion: one label, or several."""
+
+    prompt: str | Annotated[list[str], Field(min_length=1)] = ""
+
+    @property
+    def prompts(self) -> list[str]:
+        """The labels."""
+        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    role: Literal["user"]
+    content: str
+
+
+class Chat(RowRequest):
+    """A chat completion: the user's one message is the label."""
+
+    is_chat = True
+
+    messages: Annotated[list[_Message], Field(min_length=1, max_length=1)]
+    max_completion_tokens: _Count | None = None
+
+    @property
+    def prompts(self) -> list[str]:
+        """The label."""
+        return [self.messages[0].content]
+
+    @property
+    def sampling(self) -> RowSampling:
+        """The same; a chat has a newer name for its longest row."""
+        longest = self.max_completion_tokens or self.max_tokens
+        return replace(super().sampling, max_new_tokens=longest)
+
+
+def read_request(document: Any, kind: type[RowRequest]) -> RowRequest:
     """Reads the body of a request.
 
     Raises:
-        BadRequestError: A field is missing, wrong, or asks for what is not done here. The line
+        RefusedError: A field is missing, wrong, or asks for what is not done here. The line
             names the field and never quotes its value.
     """
     if not isinstance(document, dict):
-        raise BadRequestError("Expected a JSON object, got something else.", "body")
+        raise RefusedError("Expected a JSON object, got something else.", "body")
     asked = {k: v for k, v in document.items() if v is not None and not _asks_nothing(k, v)}
     try:
-        found: _Chat | _Completion = (_Chat if chat else _Completion).model_validate(asked)
+        found = kind.model_validate(asked)
     except ValidationError as error:
         raise _bad(error.errors(include_input=False, include_url=False)[0]) from None
     if 0 < (found.temperature or 0) < _LEAST_TEMPERATURE:
         line = f"temperature: expected 0, or {_LEAST_TEMPERATURE} and more, got less."
-        raise BadRequestError(line, "temperature")
-    longest = found.max_tokens
-    if isinstance(found, _Chat):
-        prompts: Sequence[str] = [found.messages[0].content]
-        longest = found.max_completion_tokens or longest
-    else:
-        prompts = [found.prompt] if isinstance(found.prompt, str) else found.prompt
-    return RowRequest(
-        model=found.model,
-        prompts=tuple(prompts),
-        rows=found.n,
-        sampling=RowSampling(
-            temperature=found.temperature, top_p=found.top_p, max_new_tokens=longest
-        ),
-        stream=found.stream,
-        with_usage=bool((found.stream_options or {}).get("include_usage")),
-        chat=chat,
-    )
+        raise RefusedError(line, "temperature")
+    return found
 
 
 def _asks_nothing(name: str, value: Any) -> bool:
     return name in _NEUTRAL and value == _NEUTRAL[name]
 
 
-def _bad(problem: Mapping[str, Any]) -> BadRequestError:
+def _bad(problem: Mapping[str, Any]) -> RefusedError:
     field = ".".join(map(str, problem["loc"]))
     if not (field.isprintable() and 0 < len(field) <= _LONGEST_NAME):
         field = "body"
     if problem["type"] == "extra_forbidden":
-        return BadRequestError(f"{field}: expected no such field: it changes nothing here.", field)
-    return BadRequestError(f"{field}: {problem['msg']}.", field)
+        return RefusedError(f"{field}: expected no such field: it changes nothing here.", field)
+    return RefusedError(f"{field}: {problem['msg']}.", field)

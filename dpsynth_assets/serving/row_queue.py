@@ -9,24 +9,28 @@ from dataclasses import dataclass, field
 
 from dpsynth_assets.attacks.canaries import contains_canary
 from dpsynth_assets.methods.row_source import RowSampling, RowSource
+from dpsynth_assets.serving.requests import RefusedError
 
 TRIES = 4
 """Times that a row without a word is written again."""
 
 
-class QueueFullError(RuntimeError):
-    """More rows wait than the server takes; ask again later."""
+SECONDS_TO_RETRY = 5
 
 
-class HeldBackError(RuntimeError):
+def _too_many() -> RefusedError:
+    """More rows wait than the server takes, or it ends."""
+    line = f"Expected fewer rows in waiting. Ask again in {SECONDS_TO_RETRY} seconds."
+    return RefusedError(line, status=429)
+
+
+def _held_back() -> RefusedError:
     """An artifact wrote what the release gate holds back; nothing more of it is given out."""
-
-    def __init__(self) -> None:
-        """Says so in one line, without the row."""
-        super().__init__(
-            "model: expected rows without a declared canary, got one: this artifact is held back, "
-            "as the release gate holds back a corpus. Ask its owner."
-        )
+    line = (
+        "model: expected rows without a declared canary, got one: this artifact is held back, as "
+        "the release gate holds back a corpus. Ask its owner."
+    )
+    return RefusedError(line, "model", status=410)
 
 
 @dataclass(frozen=True)
@@ -70,15 +74,15 @@ class RowQueue:
         """Asks for one row of each label; they come as they are written.
 
         Raises:
-            QueueFullError: Too many rows wait, or the server ends.
-            HeldBackError: The artifact has written a canary.
+            RefusedError: Too many rows wait, or the server ends, or the artifact has written a
+                canary.
         """
         if artifact in self._held_back:
-            raise HeldBackError
+            raise _held_back()
         asked = [_Waiting(artifact, sampling, label) for label in labels]
         with self._changed:
             if self._closed or len(self._rows) + len(asked) > self._most:
-                raise QueueFullError
+                raise _too_many()
             self._rows.extend(asked)
             self._changed.notify()
         return [each.row for each in asked]
@@ -90,7 +94,7 @@ class RowQueue:
             while self._rows:
                 row = self._rows.popleft().row
                 if row.set_running_or_notify_cancel():
-                    row.set_exception(QueueFullError())
+                    row.set_exception(_too_many())
             self._changed.notify()
 
     def close(self) -> None:
@@ -139,5 +143,5 @@ class RowQueue:
         if contains_canary(texts, self._canaries):
             self._held_back.add(artifact)
         if artifact in self._held_back:
-            raise HeldBackError
+            raise _held_back()
         return texts

@@ -19,7 +19,7 @@ from dpsynth_assets.advice.budget_split import (
     choices_of,
     optimise_split,
 )
-from dpsynth_assets.cli.budget_split import _changed, _stand_ins
+from dpsynth_assets.cli.advise import _changed, _stand_ins
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.methods.evolution import AugPe
 from dpsynth_assets.metrics.comparison import compare

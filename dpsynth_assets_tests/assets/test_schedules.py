@@ -9,7 +9,7 @@ import pytest
 from dagster._utils.schedules import is_valid_cron_string
 from pydantic import ValidationError
 
-from dpsynth_assets.cli.declaration_problems import method_problems
+from dpsynth_assets.cli.datasets import method_problems
 from dpsynth_assets.datasets import (
     PrivateDatasetSpec,
     dataset_folders,

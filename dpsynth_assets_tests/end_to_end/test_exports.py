@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.attacks.audits import AuditResult
-from dpsynth_assets.cli import export as command
+from dpsynth_assets.cli import report as command
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.exports import verification
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof

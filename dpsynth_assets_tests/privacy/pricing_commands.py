@@ -4,9 +4,7 @@ import json
 
 from typer.testing import CliRunner
 
-from dpsynth_assets.cli.pricing import account, calibrate
-
-APPS = {"account": account, "calibrate": calibrate}
+from dpsynth_assets.cli.main import app
 
 PREDICTION = {
     "expected-batch-size": 255,
@@ -108,8 +106,7 @@ def invoke(name, *flags, **changes):
         if value is not None
         for part in (f"--{option}", str(value))
     ]
-    family, command = name.split()
-    return CliRunner().invoke(APPS[family], [command, *given, *flags])
+    return CliRunner().invoke(app, [*name.split(), *given, *flags])
 
 
 def price(name, **changes):

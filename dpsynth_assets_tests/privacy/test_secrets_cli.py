@@ -5,9 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_assets.cli.secrets import app
+from dpsynth_assets.cli.main import app
 
-SMALL = ["noise-ratio", "--records", "800", "--incidence", "0.02"]
+SMALL = ["secrets", "noise-ratio", "--records", "800", "--incidence", "0.02"]
 
 
 def run(*arguments):

@@ -5,16 +5,25 @@ import socket
 import pytest
 
 from dpsynth_assets.datasets.secrets import SecretKindSpec
-from dpsynth_assets.secret_detection import detector_of, normalised
-from dpsynth_assets.secret_detection.words import Words, rare_words
+from dpsynth_assets.secret_detection.detectors import (
+    detector_of,
+    listed_words,
+    normalised,
+    rare_among,
+    word_counts,
+)
 
 
 def kind(detector, **fields):
     return SecretKindSpec(name="k", detector=detector, max_records=2, **fields)
 
 
+def rare_words(texts, **near):
+    return rare_among(word_counts(texts), **near)
+
+
 def found(declared, text, texts=()):
-    return sorted(detector_of(declared, texts).find(text))
+    return sorted(detector_of(declared, texts)(text))
 
 
 @pytest.fixture
@@ -112,7 +121,7 @@ def test_a_rare_word_is_found_where_the_vocabulary_counted_it_and_not_inside_oth
 
 
 def test_an_empty_list_finds_nothing():
-    assert Words([]).find("anything") == []
+    assert listed_words([])("anything") == []
     assert rare_words([], quantile=0.2, count=5) == []
 
 

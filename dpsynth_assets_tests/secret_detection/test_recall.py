@@ -3,8 +3,7 @@
 import pytest
 
 from dpsynth_assets.datasets.secrets import SecretKindSpec
-from dpsynth_assets.secret_detection import planted_recall
-from dpsynth_assets.secret_detection.planted import CARRIERS, planter_of
+from dpsynth_assets.secret_detection.recall import CARRIERS, planted_recall, planter_of
 
 PUBLIC = ("The parcel came late. Nobody called.", "Good food, friendly staff", "")
 

@@ -88,7 +88,7 @@ def test_equal_populations_are_kept_once(store):
 def test_the_command_answers_for_one_id_and_alike_for_an_absent_one(tmp_path, monkeypatch, store):
     from typer.testing import CliRunner
 
-    from dpsynth_assets.cli import audit_trail
+    from dpsynth_assets.cli import audit
     from dpsynth_assets.cli.main import app
     from dpsynth_assets.datasets import PrivateDatasetSpec
     from dpsynth_assets.orchestration.resources.stores import SensitiveStore
@@ -103,7 +103,7 @@ def test_the_command_answers_for_one_id_and_alike_for_an_absent_one(tmp_path, mo
             "methods": [{"method": "mean_uniform"}],
         }
     )
-    monkeypatch.setattr(audit_trail, "find_cohort", lambda name: spec)
+    monkeypatch.setattr(audit, "find_cohort", lambda name: spec)
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger' / 'ledger.sqlite'}")

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpsynth_assets.serving.app import Endpoint, Limits, Served
+from dpsynth_assets.serving.app import Endpoint, Limits, RowServer, Served
 from dpsynth_assets.serving.row_queue import RowQueue
-from dpsynth_assets.serving.server import RowServer
 
 LABEL = {
     "guarantee": {"type": "dp", "epsilon": 3.0, "delta": 1e-6, "definition": "(ε, δ)-DP"},

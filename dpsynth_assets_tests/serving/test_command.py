@@ -11,7 +11,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.models.engines import EngineError
 from dpsynth_assets.orchestration.web.guard import Guard
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.serving.server import RowServer
+from dpsynth_assets.serving.app import RowServer
 from dpsynth_assets_tests.serving.conftest import Sentences
 
 

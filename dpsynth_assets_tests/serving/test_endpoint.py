@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from dpsynth_assets.orchestration.web.guard import Guard
-from dpsynth_assets.serving import app, server
+from dpsynth_assets.serving import app
 from dpsynth_assets.serving.app import LONGEST_BODY, Limits
 from dpsynth_assets_tests.serving.conftest import Sentences, endpoint, listening
 
@@ -246,12 +246,12 @@ def connected(address):
 
 def test_a_head_that_does_not_end_is_refused_before_it_is_kept(opened):
     with listening(opened) as address, connected(address) as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nx: " + b"a" * (2 * server.LONGEST_HEAD))
+        connection.sendall(b"GET /health HTTP/1.1\r\nx: " + b"a" * (2 * app.LONGEST_HEAD))
         assert connection.recv(100).startswith(b"HTTP/1.1 400")
 
 
 def test_a_head_that_does_not_come_is_not_waited_for(opened, monkeypatch):
-    monkeypatch.setattr(server, "SECONDS_FOR_HEAD", 0.2)
+    monkeypatch.setattr(app, "SECONDS_FOR_HEAD", 0.2)
     with listening(opened) as address, connected(address) as silent, connected(address) as slow:
         slow.sendall(b"GET /health HTTP/1.1\r\n")
         assert silent.recv(100) == slow.recv(100) == b""

@@ -7,16 +7,7 @@ from collections.abc import Callable
 
 import typer
 
-from dpsynth_assets.cli.one_line import OneLineGroup
-from dpsynth_assets.cli.pricing import (
-    composition,
-    counts,
-    gaussian,
-    secret,
-    table10,
-    tokens,
-    with_histogram,
-)
+from dpsynth_assets.cli.pricing import composition, gaussian, secret, tokens, with_histogram
 
 Command = Callable[..., None]
 
@@ -25,8 +16,8 @@ PRICE_LIST: dict[str, tuple[Command, Command | None]] = {
     "private-prediction": (tokens.price_prediction, tokens.calibrate_prediction),
     "svt": (tokens.price_test, None),  # searched for with the tokens it spares
     "bounded-range": (composition.price_draws, None),  # η is no setting: that of a mechanism is
-    "histogram": (counts.price_histogram, counts.calibrate_histogram),
-    "voting": (counts.price_voting, counts.calibrate_voting),
+    "histogram": (gaussian.price_histogram, gaussian.calibrate_histogram),
+    "voting": (gaussian.price_voting, gaussian.calibrate_voting),
     "gaussian": (gaussian.price, gaussian.calibrate),
     "vectors": (with_histogram.price_vectors, with_histogram.calibrate_vectors),
     "dp-sgd": (with_histogram.price_training, with_histogram.calibrate_training),
@@ -34,19 +25,11 @@ PRICE_LIST: dict[str, tuple[Command, Command | None]] = {
 }
 """Name of each mechanism to its price and its search."""
 
-account, calibrate = (
-    typer.Typer(
-        cls=OneLineGroup,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        help=text,
-    )
-    for text in ("Price mechanisms without any data.", "Find the noise that a target needs.")
-)
+account = typer.Typer(no_args_is_help=True, help="Price mechanisms without any data.")
+calibrate = typer.Typer(no_args_is_help=True, help="Find the noise that a target needs.")
 for name, (price, search) in PRICE_LIST.items():
     account.command(name)(price)
     if search is not None:
         calibrate.command(name)(search)
 account.command("compose")(composition.compose)
-account.command("table10")(table10.table10)
+account.command("table10")(tokens.table10)

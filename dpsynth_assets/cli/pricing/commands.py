@@ -7,16 +7,18 @@ or some sentences, with ε always rounded up.
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, Literal, cast, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import typer
 
-from dpsynth_assets.cli.terminal import refuse, say
-from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
+from dpsynth_assets.cli.command_table import parted
+from dpsynth_assets.cli.terminal import AsJson, refusals, say
+from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 Delta = Annotated[float, typer.Option(help="Public δ of the guarantee, between 0 and 1.")]
@@ -24,58 +26,12 @@ Accountant = Annotated[
     Literal["zcdp", "tight"],
     typer.Option(help="zcdp: valid for adaptive plans. tight: for a plan fixed beforehand."),
 ]
-Relation = Annotated[NeighboringRelation, typer.Option(help="When two datasets are neighbours.")]
-RecordsPerUnit = Annotated[int, typer.Option(help="Records one privacy unit may contribute.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
-
 TargetEpsilon = Annotated[
     float, typer.Option("--epsilon", "--target-epsilon", help="ε that must not be exceeded at δ.")
 ]
 AtEpsilon = Annotated[float | None, typer.Option(help="Also print δ at this ε.")]
-Records = Annotated[int, typer.Option(help="Number of private records, declared public.")]
-MaybeRecords = Annotated[
-    int | None, typer.Option(help="Number of private records, if it is declared public.")
-]
-BatchSize = Annotated[int, typer.Option(help="Fixed public prompts per batch, s.")]
-PrivateTokens = Annotated[int, typer.Option(help="Private tokens of each batch, r.")]
-ClipBound = Annotated[float, typer.Option(help="Bound c of clipped logits.")]
-Temperature = Annotated[float, typer.Option(help="Sampling temperature τ.")]
-LogitSlack = Annotated[
-    float,
-    typer.Option(
-        help="Largest move of a row's logits with the rows beside it, as methods charge it unless "
-        "told otherwise; 0 where rounding does not count, as in the papers."
-    ),
-]
-BatchesPerPass = Annotated[
-    int, typer.Option(help="Batches decoded in one forward pass, over which the slack adds up.")
-]
-Load = Annotated[
-    float,
-    typer.Option(
-        help="Room of a forward pass for each batch, as a multiple of 4 s rows; for the slack."
-    ),
-]
-LOGIT_SLACK = float(PrivatePredictionConfig.model_fields["logit_slack"].default)
-BATCHES_PER_PASS = int(PrivatePredictionConfig.model_fields["batches_per_forward"].default)
-"""What a plan charges by default: the same settings then have one price, here and in a plan."""
-ContextsChanged = Annotated[
-    Literal["toggle", "replace"],
-    typer.Option(
-        help="toggle: a record's prompt comes or goes. replace: it turns into another, as a prompt "
-        "with two records does."
-    ),
-]
-SvtNoiseScale = Annotated[
-    float | None,
-    typer.Option(help="Scale σ of the public-token test's threshold noise; none: no test."),
-]
-HistogramNoiseStd = Annotated[
-    float | None,
-    typer.Option(help="Std of Gaussian noise on a histogram released too, in records."),
-]
 
-Answer = tuple[dict[str, Any], str | list[str]]
+Answer = tuple[dict[str, Any], list[str]]
 """What a command prints: keys of one JSON object, or sentences."""
 
 START = 1
@@ -84,69 +40,90 @@ START = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Public settings of a mechanism: their fields' annotations are options of its commands.
+    """Public settings of a mechanism: its fields are options of its commands.
 
     Attributes:
-        relation: Declared neighbouring relation.
-        max_records_per_unit: Records one unit may contribute.
+        relation: When two datasets are neighbours.
+        max_records_per_unit: Records one privacy unit may contribute.
     """
 
-    relation: Relation = NeighboringRelation.ADD_REMOVE
-    max_records_per_unit: RecordsPerUnit = 1
+    mechanism = ""
+    """What results are named after."""
 
-    def facts(self, names: str) -> dict[str, Any]:
-        """Lists the named settings as result keys, and whom every number protects."""
-        return {name: getattr(self, name) for name in names.split()} | {
-            "relation": str(self.relation),
-            "max_records_per_unit": self.max_records_per_unit,
-        }
+    relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE
+    max_records_per_unit: int = 1
+
+    def facts(self, **numbers: Any) -> dict[str, Any]:
+        """Keys of a result: the settings, and what was computed from them."""
+        return {"mechanism": self.mechanism, **vars(self), **numbers}
+
+    def priced(
+        self, events: Sequence[Event], delta: float, accountant: str, **numbers: Any
+    ) -> dict[str, Any]:
+        """The same with ε of events at δ."""
+        epsilon = epsilon_of(events, delta, accountant)
+        return self.facts(delta=delta, accountant=accountant, epsilon=epsilon, **numbers)
 
 
-def command(
-    settings: type[Any], options: str
-) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
+def command(without: str = "") -> Callable[[Callable[..., Answer]], Callable[..., None]]:
     """Makes a command of a function that answers from settings and from options of its own.
 
-    Args:
-        settings: Dataclass whose fields are annotated with their options.
-        options: Names of all options in the order of the help; `--json` comes last. One that the
-            function has as a parameter is passed to it, any other is a field of the settings.
-    """
-    hints = get_type_hints(settings, include_extras=True)
-    defaults = {field.name: field.default for field in fields(settings)}
-    required = {name: START for name, default in defaults.items() if default is MISSING}
+    Its first parameter is annotated with the settings, whose fields are options, as its other
+    parameters are; one that is named like a field takes its place. Required ones come first, and
+    `--json` last. Docstrings say what each is.
 
-    def parameter(name: str, own: inspect.Parameter | None) -> inspect.Parameter:
-        empty = inspect.Parameter.empty
-        default = defaults[name] if own is None else own.default
-        return inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=empty if default is MISSING else default,
-            annotation=hints[name] if own is None else own.annotation,
-        )
+    Args:
+        without: Fields that the command does not ask for: it searches for them or has no use for
+            them. Required ones are `START`.
+    """
 
     def made(answer: Callable[..., Answer]) -> Callable[..., None]:
-        own = dict(list(inspect.signature(answer).parameters.items())[1:])
+        (_, first), *others = inspect.signature(answer).parameters.items()
+        kind = first.annotation
+        own = {name: _option(name, each.annotation, each.default) for name, each in others}
+        options, required = _options(kind), {}
+        for name in without.split():
+            if options.pop(name).default is inspect.Parameter.empty:
+                required[name] = START
+        options = {**options, **own, "as_json": _option("as_json", AsJson, False)}
 
         def run(*, as_json: bool, **given: Any) -> None:
-            with refusals():
+            with refusals(ValueError, *INFEASIBLE):
                 asked = {name: given.pop(name) for name in own}
-                result, sentences = answer(settings(**(required | given)), **asked)
+                result, sentences = answer(kind(**(required | given)), **asked)
             show(result, sentences, as_json)
 
-        parameters = [parameter(name, own.get(name)) for name in options.split()]
-        parameters.append(
-            inspect.Parameter(
-                "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson
-            )
-        )
+        parameters = sorted(options.values(), key=lambda each: each.default is not each.empty)
         run.__doc__ = answer.__doc__
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         cast("Any", run).__signature__ = inspect.Signature(parameters)
         return run
 
     return made
+
+
+def _options(settings: type[Any]) -> dict[str, inspect.Parameter]:
+    """The fields of settings as options, with what the docstrings say of them as their help."""
+    said: dict[str, str] = {}
+    for each in reversed(settings.__mro__):
+        said |= parted(each.__doc__ or "")[1]
+    hints = get_type_hints(settings, include_extras=True)
+    return {
+        each.name: _option(each.name, hints[each.name], each.default, said.get(each.name))
+        for each in fields(settings)
+    }
+
+
+def _option(name: str, hint: Any, default: Any, said: str | None = None) -> inspect.Parameter:
+    kind, *given = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    told = copy(given[0]) if given else typer.Option()
+    told.help = told.help or said
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is MISSING else default,
+        annotation=Annotated[kind, told],
+    )
 
 
 def exactly_one(**given: Any) -> None:
@@ -184,25 +161,16 @@ def numbers(given: list[str] | None, name: str) -> list[float]:
         ) from None
 
 
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Turns what the kernel refuses into one line on stderr and exit code 2.
-
-    The other errors: a setting so extreme that its price is no number, or fits no memory.
-    """
-    try:
-        yield
-    except (ValueError, OverflowError, ZeroDivisionError, MemoryError) as refusal:
-        said = str(refusal) or "Expected settings of a feasible size, got larger ones."
-        refuse(" ".join(said.split()))
+INFEASIBLE = OverflowError, ZeroDivisionError, MemoryError
+"""Errors of a setting so extreme that its price is no number, or fits no memory."""
 
 
-def show(result: dict[str, Any], sentences: str | list[str], as_json: bool) -> None:
+def show(result: dict[str, Any], sentences: list[str], as_json: bool) -> None:
     """Prints `result` as one JSON object, or `sentences`, one a line."""
     if as_json:
         typer.echo(json.dumps(finite(result), allow_nan=False))
-        return
-    say(*([sentences] if isinstance(sentences, str) else sentences))
+    else:
+        say(*sentences)
 
 
 def finite(value: Any) -> Any:
@@ -230,18 +198,17 @@ def down_significant(value: float, digits: int = 4) -> str:
     return rounded_down(value, f".{digits}g")
 
 
-def unit(max_records_per_unit: int) -> str:
-    """Says the privacy unit in words."""
-    return "one record" if max_records_per_unit == 1 else f"up to {max_records_per_unit} records"
+def whom(result: dict[str, Any]) -> str:
+    """Says relation and privacy unit in words."""
+    records = result["max_records_per_unit"]
+    unit = "one record" if records == 1 else f"up to {records} records"
+    return f"{result['relation']} of {unit}"
 
 
 def terms(result: dict[str, Any], accountant: str | None = None) -> str:
     """Says δ, accountant, relation and unit: no ε is printed without them."""
     by = accountant or f"{result['accountant']} accountant"
-    return (
-        f"δ = {declared(result['delta'])} ({by}, {result['relation']} of "
-        f"{unit(result['max_records_per_unit'])})"
-    )
+    return f"δ = {declared(result['delta'])} ({by}, {whom(result)})"
 
 
 def say_epsilon(result: dict[str, Any], accountant: str | None = None) -> str:

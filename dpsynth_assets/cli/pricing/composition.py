@@ -5,7 +5,7 @@ import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -30,22 +30,24 @@ from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.events import BoundedRangeEvent, Event, event_from_json
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.renyi import float_up
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Composition(Settings):
-    """Events on the same records; their sensitivities are in them already."""
+    """Events on the same records; their sensitivities are in them already.
+
+    Attributes:
+        relation: Relation that the events are stated for.
+    """
+
+    mechanism = "composition"
 
     events: Annotated[
         Path, typer.Argument(help='JSON list such as [{"type": "gaussian", …}]; - reads stdin.')
     ]
-    relation: Annotated[
-        NeighboringRelation, typer.Option(help="Relation that the events are stated for.")
-    ] = NeighboringRelation.ADD_REMOVE
 
 
-@command(Composition, "events delta accountant at_epsilon relation max_records_per_unit")
+@command()
 def compose(
     settings: Composition,
     delta: Delta,
@@ -57,17 +59,15 @@ def compose(
     at_least_one(max_records_per_unit=settings.max_records_per_unit)
     parts = _read(settings.events)
     price = epsilon_of_fixed if accountant == "tight" else epsilon_of
-    result: dict[str, Any] = {
-        "mechanism": "composition",
-        "events": len(parts),
-        **settings.facts(""),
-        "rho": float_up(sum((part.rho for part in parts), start=0 * parts[0].rho)),
-        "delta": delta,
-        "accountant": accountant,
-        "epsilon": price(parts, delta, accountant),
-        "epsilon_of_each_alone": [price([part], delta, accountant) for part in parts],
-        "at_epsilon": at_epsilon,
-    }
+    result = settings.facts(
+        events=len(parts),
+        rho=float_up(sum((part.rho for part in parts), start=0 * parts[0].rho)),
+        delta=delta,
+        accountant=accountant,
+        epsilon=price(parts, delta, accountant),
+        epsilon_of_each_alone=[price([part], delta, accountant) for part in parts],
+        at_epsilon=at_epsilon,
+    )
     if at_epsilon is not None:
         result["delta_at_epsilon"] = privacy_profile(parts, [at_epsilon], accountant)[0]
     each = " + ".join(up(epsilon) for epsilon in result["epsilon_of_each_alone"])
@@ -103,10 +103,17 @@ def _read(source: Path) -> list[Event]:
 
 @dataclass(frozen=True, kw_only=True)
 class Draws(Settings):
-    """Adaptive draws of bounded range."""
+    """Adaptive draws of bounded range.
 
-    eta: Annotated[float, typer.Option(help="Range η of one draw when one record comes or goes.")]
-    count: Annotated[int, typer.Option(help="Draws, each chosen after the ones before.")]
+    Attributes:
+        eta: Range η of one draw when one record comes or goes.
+        count: Draws, each chosen after the ones before.
+    """
+
+    mechanism = "bounded-range"
+
+    eta: float
+    count: int
 
     def event(self) -> BoundedRangeEvent:
         """Prices all draws."""
@@ -115,26 +122,25 @@ class Draws(Settings):
         return BoundedRangeEvent(eta=self.eta * changes, count=self.count)
 
 
-@command(Draws, "eta count delta at_epsilon relation max_records_per_unit")
+@command()
 def price_draws(settings: Draws, delta: Delta, at_epsilon: AtEpsilon = None) -> Answer:
     """Prices adaptive draws of bounded range: optimal composition between its two bounds."""
     check_delta(delta)
     event = settings.event()
     mu = event.eta / 2.0 * math.sqrt(event.count)  # the Gaussian of equal ρ
-    result = {
-        "mechanism": "bounded-range",
-        "eta": event.eta,
-        **settings.facts("count"),
-        "rho": float(event.rho),
-        "pure_epsilon": event.eta * event.count,
-        "delta": delta,
-        "epsilon": epsilon_of([event], delta, "tight"),
-        "epsilon_lower": _lower(event, delta),
-        "epsilon_zcdp": epsilon_of([event], delta, "zcdp"),
-        "epsilon_gaussian_reference": gaussian_epsilon(mu, delta) if mu else 0.0,
-        "at_epsilon": at_epsilon,
-        "delta_at_epsilon": None if at_epsilon is None else _delta_of(event, at_epsilon),
-    }
+    result = settings.priced(
+        [event],
+        delta,
+        "tight",
+        eta=event.eta,
+        rho=float(event.rho),
+        pure_epsilon=event.eta * event.count,
+        epsilon_lower=_lower(event, delta),
+        epsilon_zcdp=epsilon_of([event], delta, "zcdp"),
+        epsilon_gaussian_reference=gaussian_epsilon(mu, delta) if mu else 0.0,
+        at_epsilon=at_epsilon,
+        delta_at_epsilon=None if at_epsilon is None else _delta_of(event, at_epsilon),
+    )
     return result, [
         say_epsilon(result, accountant="optimal adaptive composition"),
         f"No accounting can report less than ε = {down_significant(result['epsilon_lower'])}; "

@@ -1,44 +1,65 @@
-"""Bare Gaussian releases: their exact price, and the noise that a target needs by four rules.
+"""Gaussian releases, and noisy counts: a histogram, and the votes of private evolution.
 
 Dong, Roth, Su 2022: a Gaussian release is μ-GDP with μ = sensitivity / noise std; T of them are
-√T μ-GDP, exactly, and ε at δ follows from the exact curve (Balle-Wang 2018, Theorem 8).
+√T μ-GDP, exactly, and ε at δ follows from the exact curve (Balle-Wang 2018, Theorem 8). Noise on
+counts is whole numbers, with a privacy loss of its own.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
 from dpsynth_assets.cli.pricing.commands import (
+    Accountant,
     Answer,
     AtEpsilon,
     Delta,
     Settings,
+    TargetEpsilon,
     at_least_one,
     command,
     exactly_one,
     positive,
     say_delta,
     say_epsilon,
-    unit,
     up,
     up_significant,
+    whom,
 )
+from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, gaussian_mu_of
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import check_delta
+from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
-from dpsynth_assets.privacy.renyi import zcdp_epsilon, zcdp_epsilon_closed_form, zcdp_rho
+from dpsynth_assets.privacy.histogram import (
+    NoisyHistogram,
+    l1_sensitivity,
+    l2_sensitivity,
+    scale_for,
+)
+from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon, zcdp_epsilon_closed_form, zcdp_rho
+from dpsynth_assets.privacy.voting import GaussianVoting, voting_noise_std
 
 ROUNDING = 1.0 + 1e-12
 """Added to every noise found, so that its price in floating point stays within the target."""
 
+LARGEST_TABULATED = 100.0
+"""Pure ε above which no privacy-loss distribution is tabulated: δ buys nothing there."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Releases(Settings):
-    """Gaussian releases over the same records."""
+    """Gaussian releases over the same records.
 
-    count: Annotated[int, typer.Option(help="Releases over the same records.")] = 1
+    Attributes:
+        count: Releases over the same records.
+    """
+
+    mechanism = "gaussian"
+
+    count: int = 1
 
     def moved(self, one: float) -> float:
         """Adds up the move, or the μ, of one record and release over units and releases."""
@@ -47,37 +68,39 @@ class Releases(Settings):
         return one * records * math.sqrt(self.count)
 
 
-@command(Releases, "delta noise_multiplier mu count at_epsilon relation max_records_per_unit")
+@command()
 def price(
     settings: Releases,
     delta: Delta,
-    noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise std / largest contribution of one record.")
-    ] = None,
-    mu: Annotated[
-        float | None, typer.Option(help="μ of one release when one record comes or goes.")
-    ] = None,
+    noise_multiplier: float | None = None,
+    mu: float | None = None,
     at_epsilon: AtEpsilon = None,
 ) -> Answer:
-    """Prices Gaussian releases exactly. A replaced record moves a sum twice as far."""
+    """Prices Gaussian releases exactly. A replaced record moves a sum twice as far.
+
+    Args:
+        settings: The settings.
+        delta: Public δ of the guarantee, between 0 and 1.
+        noise_multiplier: Noise std / largest contribution of one record.
+        mu: μ of one release when one record comes or goes.
+        at_epsilon: Also print δ at this ε.
+    """
     check_delta(delta)
     total = settings.moved(_mu_of_one(noise_multiplier, mu))
     if at_epsilon is not None and not at_epsilon >= 0:
         raise ValueError(f"Expected at_epsilon >= 0, got {at_epsilon}.")
     rho = math.nextafter(total * total / 2.0, math.inf)
-    result: dict[str, Any] = {
-        "mechanism": "gaussian",
-        "noise_multiplier": noise_multiplier,
-        **settings.facts("count"),
-        "mu": total,
-        "delta": delta,
-        "rho": rho,
-        "epsilon": gaussian_epsilon(total, delta),
-        "epsilon_zcdp": zcdp_epsilon(rho, delta),
-        "epsilon_closed_form": zcdp_epsilon_closed_form(rho, delta),
-        "at_epsilon": at_epsilon,
-        "delta_at_epsilon": None if at_epsilon is None else gaussian_delta(total, at_epsilon),
-    }
+    result = settings.facts(
+        noise_multiplier=noise_multiplier,
+        mu=total,
+        delta=delta,
+        rho=rho,
+        epsilon=gaussian_epsilon(total, delta),
+        epsilon_zcdp=zcdp_epsilon(rho, delta),
+        epsilon_closed_form=zcdp_epsilon_closed_form(rho, delta),
+        at_epsilon=at_epsilon,
+        delta_at_epsilon=None if at_epsilon is None else gaussian_delta(total, at_epsilon),
+    )
     return result, [
         say_epsilon(result, accountant=f"exact, μ = {rounded_up(total, '.6g')}"),
         f"zCDP reports ε = {up(result['epsilon_zcdp'])}.",
@@ -94,24 +117,27 @@ def _mu_of_one(noise_multiplier: float | None, mu: float | None) -> float:
     return mu
 
 
-@command(Releases, "sensitivity epsilon delta rho count relation max_records_per_unit")
+@command()
 def calibrate(
     settings: Releases,
-    sensitivity: Annotated[float, typer.Option(help="L2 norm by which one record moves it.")],
-    epsilon: Annotated[float | None, typer.Option(help="ε to be met at δ.")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ, between 0 and 1.")] = None,
-    rho: Annotated[float | None, typer.Option(help="zCDP parameter, instead of ε and δ.")] = None,
+    sensitivity: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    rho: float | None = None,
 ) -> Answer:
-    """Finds the noise std for ε and δ exactly, by the classical rule and by zCDP; or for a ρ."""
+    """Finds the noise std for ε and δ exactly, by the classical rule and by zCDP; or for a ρ.
+
+    Args:
+        settings: The settings.
+        sensitivity: L2 norm by which one record moves it.
+        epsilon: ε to be met at δ.
+        delta: δ, between 0 and 1.
+        rho: zCDP parameter, instead of ε and δ.
+    """
     positive(sensitivity=sensitivity)
-    result = {
-        "mechanism": "gaussian",
-        "sensitivity": sensitivity,
-        **settings.facts("count"),
-        "target_epsilon": epsilon,
-        "delta": delta,
-        **_noise_stds(settings.moved(sensitivity), epsilon, delta, rho),
-    }
+    noise = _noise_stds(settings.moved(sensitivity), epsilon, delta, rho)
+    target = {"sensitivity": sensitivity, "target_epsilon": epsilon, "delta": delta}
+    result = settings.facts(**target, **noise)
     return result, _say_noise(result)
 
 
@@ -141,13 +167,12 @@ def _noise_stds(
 
 
 def _say_noise(result: dict[str, Any]) -> list[str]:
-    whom = f"{result['relation']} of {unit(result['max_records_per_unit'])}"
     by_zcdp = up_significant(result["noise_std_zcdp"], 6)
     if "noise_std" not in result:
-        return [f"Noise std {by_zcdp} for ρ = {rounded_down(result['rho'])} ({whom})"]
+        return [f"Noise std {by_zcdp} for ρ = {rounded_down(result['rho'])} ({whom(result)})"]
     target = f"ε = {declared(result['target_epsilon'])} at δ = {declared(result['delta'])}"
     return [
-        f"Noise std {up_significant(result['noise_std'], 6)} for {target} (exact, {whom})",
+        f"Noise std {up_significant(result['noise_std'], 6)} for {target} (exact, {whom(result)})",
         f"By zCDP: {by_zcdp}. With the ρ of one draw of range "
         f"{declared(result['target_epsilon'])}: "
         f"{up_significant(result['noise_std_of_equal_rho_bounded_range'], 6)}.",
@@ -182,3 +207,141 @@ def say_classical(noise_std: float, check: dict[str, Any]) -> str:
         return f"{words}: too little (δ would be {real}); it is proved for ε <= 1 only."
     proved = "" if check["classical_formula_applies"] else "; it is proved for ε <= 1 only"
     return f"{words}{proved}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram(Settings):
+    """One noisy histogram over public bins.
+
+    Attributes:
+        scale: Noise scale in counts (Gaussian: std).
+        noise: Noise.
+    """
+
+    mechanism = "histogram"
+
+    scale: Annotated[float, typer.Option("--scale", "--noise-std")]
+    noise: Literal["laplace", "gaussian"] = "laplace"
+
+    def event(self) -> Event:
+        """Prices the histogram."""
+        return NoisyHistogram(**vars(self)).event()
+
+    @property
+    def pure_epsilon(self) -> float | None:
+        """ε with δ = 0, where there is one."""
+        event = self.event()
+        return float_up(event.epsilon) if isinstance(event, DiscreteLaplaceEvent) else None
+
+    def epsilon(self, delta: float, accountant: str) -> float:
+        """Computes ε of one release; integer Gaussian noise has an exact curve of its own."""
+        check_delta(delta)
+        if (self.pure_epsilon or 0.0) > LARGEST_TABULATED:
+            accountant = "zcdp"  # the smaller of it and the pure ε is what `tight` would report
+        return epsilon_of_fixed([self.event()], delta, accountant)
+
+
+@command()
+def price_histogram(settings: Histogram, delta: Delta, accountant: Accountant = "tight") -> Answer:
+    """Prices one noisy histogram over public bins; one release is a fixed plan, hence `tight`."""
+    pure = settings.pure_epsilon
+    result = settings.facts(
+        rho=float_up(settings.event().rho),
+        pure_epsilon=pure,
+        delta=delta,
+        accountant=accountant,
+        epsilon=settings.epsilon(delta, accountant),
+    )
+    alone = "" if pure is None else f"; ε = {up(pure)} with δ = 0 if nothing else is released"
+    return result, [f"{say_epsilon(result)}{alone}"]
+
+
+@command(without="scale")
+def calibrate_histogram(
+    settings: Histogram,
+    epsilon: TargetEpsilon,
+    delta: Delta,
+    noise: Literal["laplace", "gaussian"] = "gaussian",
+) -> Answer:
+    """Finds the noise of one histogram, Laplace (pure ε) or Gaussian (its own loss on counts).
+
+    Args:
+        settings: The settings.
+        epsilon: ε that must not be exceeded at δ.
+        delta: Public δ of the guarantee, between 0 and 1.
+        noise: Noise.
+    """
+    check_delta(delta)
+    positive(epsilon=epsilon)
+    # The least noise, with the exact privacy loss of integer noise.
+    unit = settings.relation, settings.max_records_per_unit
+    scale = scale_for(epsilon, delta, noise, *unit, "tight")
+    found = replace(settings, noise=noise, scale=scale)
+    cost = found.epsilon(delta, "tight")
+    rules = _scales(found, epsilon, delta)
+    result = found.facts(target_epsilon=epsilon, delta=delta, epsilon=cost, **rules)
+    alone = " (pure: δ = 0 when released alone)" if noise == "laplace" else ""
+    said = say_epsilon(result, accountant="exact")
+    return result, [f"Scale {up_significant(scale, 6)} in records: {said}{alone}"]
+
+
+def _scales(found: Histogram, epsilon: float, delta: float) -> dict[str, float | bool]:
+    """What other rules ask for."""
+    if found.noise == "laplace":
+        return {"sensitivity": float(l1_sensitivity(found.relation, found.max_records_per_unit))}
+    sensitivity = l2_sensitivity(found.relation, found.max_records_per_unit)
+    return {
+        "sensitivity": sensitivity,
+        "scale_continuous_noise": max(1.0, sensitivity / gaussian_mu(epsilon, delta)),
+        "scale_zcdp": max(1.0, sensitivity / math.sqrt(2.0 * zcdp_rho(epsilon, delta))),
+        "scale_classical": classical_noise_std(sensitivity, epsilon, delta),
+        "classical_formula_applies": epsilon <= 1.0,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Votes(Settings):
+    """All rounds of private evolution's noisy votes.
+
+    Attributes:
+        noise_std: Std of the noise on each count, in votes.
+        iterations: Rounds of votes, all over the same records.
+        votes_per_record: Votes one record casts in one round.
+    """
+
+    mechanism = "voting"
+
+    noise_std: float
+    iterations: Annotated[int, typer.Option(min=1, max=10**6)]
+    votes_per_record: int = 1
+
+    def event(self) -> Event:
+        """Prices all rounds."""
+        return GaussianVoting(**vars(self)).event
+
+
+@command()
+def price_voting(settings: Votes, delta: Delta) -> Answer:
+    """Prices the noisy nearest-neighbour votes of private evolution (Aug-PE), all rounds."""
+    event = settings.event()
+    mu, rho = gaussian_mu_of([event]), float_up(event.rho)
+    continuous = gaussian_epsilon(math.sqrt(2.0 * rho), delta)
+    zcdp = epsilon_of([event], delta, "zcdp")
+    told = {"mu": mu, "rho": rho, "epsilon_continuous_noise": continuous, "epsilon_zcdp": zcdp}
+    result = settings.priced([event], delta, "tight", **told)
+    by = "exact" if mu is None else f"exact, μ <= {rounded_up(mu, '.6g')}"
+    return result, [say_epsilon(result, accountant=by)]
+
+
+@command(without="noise_std")
+def calibrate_voting(settings: Votes, epsilon: TargetEpsilon, delta: Delta) -> Answer:
+    """Finds the noise on each count of every round of private evolution's votes."""
+    check_delta(delta)
+    positive(epsilon=epsilon)
+    fixed = {name: value for name, value in vars(settings).items() if name != "noise_std"}
+    noise_std = voting_noise_std(target_epsilon=epsilon, delta=delta, accountant="tight", **fixed)
+    found = replace(settings, noise_std=noise_std)
+    told = {"target_epsilon": epsilon, "mu": gaussian_mu_of([found.event()])}
+    result = found.priced([found.event()], delta, "tight", **told)
+    cost = say_epsilon(result, accountant=f"exact, {found.iterations} rounds")
+    return result, [f"Noise std {up_significant(noise_std, 6)} votes on each count: {cost}"]

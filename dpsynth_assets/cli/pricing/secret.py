@@ -6,21 +6,31 @@ most r after. Neighbours differ in one secret, hence in every record that contai
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from dpsynth_assets.cli.pricing.commands import (
+    INFEASIBLE,
     Answer,
+    AsJson,
     at_least_one,
     command,
     down_significant,
     exactly_one,
     numbers,
     positive,
+    show,
     up_significant,
 )
 from dpsynth_assets.cli.pricing.gaussian import ROUNDING
+from dpsynth_assets.cli.terminal import refusals, show_table
+from dpsynth_assets.metrics.secret_comparison import (
+    NoiseComparison,
+    compare_noise,
+    simulated_incidence,
+)
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import compose_mu
@@ -36,36 +46,29 @@ from dpsynth_assets.privacy.secret_protection import (
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
 
-Said = tuple[dict[str, Any], list[str]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
-    """Rounds of private clustering that protect one secret."""
+    """Rounds of private clustering that protect one secret.
 
-    prior: Annotated[float, typer.Option(help="p: chance of naming the secret before the release.")]
-    rounds: Annotated[
-        int,
-        typer.Option(min=1, max=10**5, help="Rounds, each releasing again over the same records."),
-    ] = 1
-    occurrences: Annotated[
-        int, typer.Option(help="Records that hold the secret, where --mu or --epsilon is of one.")
-    ] = 1
-    adjacency: Annotated[
-        Literal["removal", "substitution"],
-        typer.Option(
-            help="removal: neighbours lack every record with the secret. substitution: those "
-            "records have other content."
-        ),
-    ] = "substitution"
-    release: Annotated[
-        Literal["joint", "counts"],
-        typer.Option(help="joint: cluster centres and counts. counts: counts alone."),
-    ] = "joint"
-    sampling_probabilities: Annotated[
-        list[str] | None,
-        typer.Option(help="Of each record that holds the secret, in one round; comma-separated."),
-    ] = None
+    Attributes:
+        prior: p: chance of naming the secret before the release.
+        rounds: Rounds, each releasing again over the same records.
+        occurrences: Records that hold the secret, at most, where --mu or --epsilon is of one, or
+            none is drawn.
+        adjacency: removal: neighbours lack every record with the secret. substitution: those
+            records have other content.
+        release: joint: cluster centres and counts. counts: counts alone.
+        sampling_probabilities: Of each record that holds the secret, in one round;
+            comma-separated.
+    """
+
+    prior: float
+    rounds: Annotated[int, typer.Option(min=1, max=10**5)] = 1
+    occurrences: int = 1
+    adjacency: Literal["removal", "substitution"] = "substitution"
+    release: Literal["joint", "counts"] = "joint"
+    sampling_probabilities: list[str] | None = None
 
     def __post_init__(self) -> None:
         """Refuses counts below one."""
@@ -133,29 +136,29 @@ class Protection:
         return noise_std, posterior_of_events([self.event(noise_std)], self.prior)
 
 
-@command(
-    Protection,
-    "prior posterior mu epsilon delta noise_std shifts probabilities sampling_probabilities rounds "
-    "occurrences adjacency release",
-)
+@command()
 def price(
     settings: Protection,
-    posterior: Annotated[
-        list[float] | None,
-        typer.Option(help="r: chance after the release; prints μ. Twice: two releases."),
-    ] = None,
-    mu: Annotated[float | None, typer.Option(help="μ of one Gaussian round; prints r.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="ε of a DP release; prints r.")] = None,
-    delta: Annotated[float, typer.Option(help="δ of that DP release, in [0, 1).")] = 0.0,
-    noise_std: Annotated[float | None, typer.Option(help="Noise std of one round.")] = None,
-    shifts: Annotated[
-        list[str] | None, typer.Option(help="Distances the release may move, ascending.")
-    ] = None,
-    probabilities: Annotated[
-        list[str] | None, typer.Option(help="Probability of each distance.")
-    ] = None,
+    posterior: list[float] | None = None,
+    mu: float | None = None,
+    epsilon: float | None = None,
+    delta: float = 0.0,
+    noise_std: float | None = None,
+    shifts: list[str] | None = None,
+    probabilities: list[str] | None = None,
 ) -> Answer:
-    """Prices secret protection, from the one of r, μ, (ε, δ) and noise std that is given."""
+    """Prices secret protection, from the one of r, μ, (ε, δ) and noise std that is given.
+
+    Args:
+        settings: The settings.
+        posterior: r: chance after the release; prints μ. Twice: two releases.
+        mu: μ of one Gaussian round; prints r.
+        epsilon: ε of a DP release; prints r.
+        delta: δ of that DP release, in [0, 1).
+        noise_std: Noise std of one round.
+        shifts: Distances the release may move, ascending.
+        probabilities: Probability of each distance.
+    """
     exactly_one(posterior=posterior or None, mu=mu, epsilon=epsilon, noise_std=noise_std)
     if posterior:
         result, sentences = _of_posteriors(settings.prior, posterior)
@@ -169,30 +172,22 @@ def price(
     return {"mechanism": "secret", "unit": "one secret", **facts, **result}, sentences
 
 
-@command(
-    Protection,
-    "prior posterior rounds adjacency release occurrences sampling_probabilities noise_floor",
-)
-def calibrate(
-    settings: Protection,
-    posterior: Annotated[float, typer.Option(help="r: chance of naming it that is accepted.")],
-    occurrences: Annotated[int, typer.Option(help="Records that hold the secret, at most.")] = 1,
-    noise_floor: Annotated[
-        float, typer.Option(help="Least noise std where records are drawn: rare ones need none.")
-    ] = 1.0,
-) -> Answer:
-    """Finds the noise std of each round that keeps a secret at (prior, posterior)."""
-    settings = replace(settings, occurrences=occurrences)
+@command()
+def calibrate(settings: Protection, posterior: float, noise_floor: float = 1.0) -> Answer:
+    """Finds the noise std of each round that keeps a secret at (prior, posterior).
+
+    Args:
+        settings: The settings.
+        posterior: r: chance of naming it that is accepted.
+        noise_floor: Least noise std where records are drawn: rare ones need none.
+    """
     chances = settings.chances
     noise_std, reached = settings.within(posterior, noise_floor)
     result = {
         "mechanism": "secret",
         "unit": "one secret",
-        "prior": settings.prior,
+        **vars(settings),
         "target_posterior": posterior,
-        "rounds": settings.rounds,
-        "adjacency": settings.adjacency,
-        "release": settings.release,
         "occurrences": settings.most_records,
         "sampling_probabilities": chances or None,
         "noise_floor": noise_floor if chances else None,
@@ -201,16 +196,16 @@ def calibrate(
         "noise_std": noise_std,
         "posterior": reached,
     }
-    return result, (
+    return result, [
         f"Noise std {up_significant(noise_std, 6)} in each of {settings.rounds} rounds "
         f"keeps a secret named with {declared(settings.prior)} before at most "
         f"{up_significant(reached)} after ({settings.release} release, "
         f"{settings.adjacency} of {_held_by(settings.most_records)}"
         f"{', each drawn at random' if chances else ''})."
-    )
+    ]
 
 
-def _of_posteriors(prior: float, posteriors: list[float]) -> Said:
+def _of_posteriors(prior: float, posteriors: list[float]) -> Answer:
     if len(posteriors) > 1:
         return _of_several(prior, posteriors)
     mu = gaussian_budget(prior, posteriors[0])
@@ -222,35 +217,34 @@ def _of_posteriors(prior: float, posteriors: list[float]) -> Said:
         "posterior_if_calibrated_alone_substitution": gaussian_posterior(2.0 * mu, prior),
     }
     return result, [
-        f"μ = {down_significant(mu, 6)} in all keeps a secret named with {declared(prior)} "
-        "before at "
-        f"{declared(posteriors[0])} after.",
+        f"μ = {down_significant(mu, 6)} in all keeps a secret named with {declared(prior)} before "
+        f"at {declared(posteriors[0])} after.",
         "Centres and counts calibrated one by one and released together would let it reach "
         f"{up_significant(result['posterior_if_calibrated_alone_removal'])} (removal) or "
         f"{up_significant(result['posterior_if_calibrated_alone_substitution'])} (substitution).",
     ]
 
 
-def _of_several(prior: float, posteriors: list[float]) -> Said:
+def _of_several(prior: float, posteriors: list[float]) -> Answer:
     """Composes Gaussian releases; the points (p, r) alone compose to nothing."""
     mu = compose_mu([gaussian_budget(prior, posterior) for posterior in posteriors])
+    reached = gaussian_posterior(mu, prior)
     result: dict[str, Any] = {
         "posteriors": posteriors,
         "mu": mu,
-        "posterior": gaussian_posterior(mu, prior),
+        "posterior": reached,
         "posterior_sum": math.fsum(posteriors),
         "posterior_from_the_points_alone": 1.0,
     }
     return result, [
-        f"Gaussian releases: μ = {up_significant(mu, 6)}, posterior "
-        f"{up_significant(result['posterior'])}.",
+        f"Gaussian releases: μ = {up_significant(mu, 6)}, posterior {up_significant(reached)}.",
         f"The sum {rounded_up(result['posterior_sum'])} that Theorem 3 of SecPE states is not a "
-        "bound: from "
-        "the pairs (p, r) alone nothing below 1 follows (tens digit, then units digit).",
+        "bound: from the pairs (p, r) alone nothing below 1 follows (tens digit, then units "
+        "digit).",
     ]
 
 
-def _of_mu(settings: Protection, mu: float) -> Said:
+def _of_mu(settings: Protection, mu: float) -> Answer:
     positive(mu=mu)
     occurrences = settings.occurrences
     # Group privacy: μ grows m-fold.
@@ -262,7 +256,7 @@ def _of_mu(settings: Protection, mu: float) -> Said:
     ]
 
 
-def _of_dp(settings: Protection, epsilon: float, delta: float) -> Said:
+def _of_dp(settings: Protection, epsilon: float, delta: float) -> Answer:
     prior, occurrences = settings.prior, settings.occurrences
     epsilon, delta = group_privacy(epsilon, delta, occurrences)
     reference = posterior_of_dp(epsilon, delta, prior, adjacency="reference")
@@ -279,8 +273,8 @@ def _of_dp(settings: Protection, epsilon: float, delta: float) -> Said:
     return result, [
         _say_posterior(prior, reference, f"present against absent, {whom}"),
         _say_posterior(prior, pairwise, f"one candidate against another, {whom}"),
-        f"Lemma C.2 of SecPE states {up_significant(invalid)}, which "
-        "does not hold where the secret is present or absent.",
+        f"Lemma C.2 of SecPE states {up_significant(invalid)}, which does not hold where the "
+        "secret is present or absent.",
     ]
 
 
@@ -289,7 +283,7 @@ def _of_noise(
     noise_std: float,
     shifts: list[str] | None,
     probabilities: list[str] | None,
-) -> Said:
+) -> Answer:
     """Prices rounds that move by given distances, or as far as records drawn at random do."""
     positive(noise_std=noise_std)
     distances, chances = numbers(shifts, "shifts"), settings.chances
@@ -299,10 +293,7 @@ def _of_noise(
     else:
         moves = tuple(numbers(probabilities, "probabilities") or [1.0])
         event = MixtureGaussianEvent(
-            noise_std=noise_std,
-            shifts=tuple(distances),
-            probabilities=moves,
-            steps=settings.rounds,
+            noise_std=noise_std, shifts=tuple(distances), probabilities=moves, steps=settings.rounds
         )
     drawn = {"adjacency": settings.adjacency, "release": settings.release} if chances else {}
     posterior = posterior_of_events([event], settings.prior)
@@ -319,11 +310,92 @@ def _of_noise(
 def _say_posterior(prior: float, posterior: float, terms: str) -> str:
     return (
         f"A secret named with {declared(prior)} before is named with at most "
-        f"{up_significant(posterior)} "
-        f"after ({terms})."
+        f"{up_significant(posterior)} after ({terms})."
     )
 
 
 def _held_by(occurrences: int) -> str:
     """Says what the bound protects."""
     return f"one secret in at most {occurrences} record{'s' if occurrences > 1 else ''}"
+
+
+app = typer.Typer(no_args_is_help=True, help="Compare noise for secrets with Gaussian DP.")
+
+
+@app.callback()
+def group() -> None:
+    """Keeps the command a group of one."""
+
+
+@app.command("noise-ratio")
+def noise_ratio(
+    prior: float = 1e-4,
+    ratios: list[str] | None = None,
+    records: int = 8000,
+    secrets: list[str] | None = None,
+    incidence: float = 0.01,
+    seed: int = 0,
+    plot: Path | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulates appendix B.1 of SecPE: noise of secret protection beside that of Gaussian DP.
+
+    Three levels of noise: as printed (not a guarantee), what the printed sampling really needs,
+    and what sampling that uses the data needs.
+
+    Args:
+        prior: p of every secret.
+        ratios: r / p, several separated by commas.
+        records: Records N.
+        secrets: Numbers of secrets, several separated by commas.
+        incidence: Probability with which a record holds a secret.
+        seed: Public seed of the simulated incidence.
+        plot: PNG file to write the picture to.
+        as_json: Print JSON.
+    """
+    with refusals(ValueError, *INFEASIBLE):
+        counts = [int(number) for number in numbers(secrets, "secrets") or [400]]
+        budgets = numbers(ratios, "ratios") or [2, 5, 10, 20, 50, 100, 200, 400]
+        rows = [
+            compare_noise(held, records, prior=prior, ratio=ratio)
+            for count in counts
+            for held in [simulated_incidence(records, count, incidence, seed)]
+            for ratio in budgets
+        ]
+    if plot is not None:
+        _write_plot(rows, plot)
+    if as_json:
+        facts = {"prior": prior, "incidence": incidence, "rows": [row.to_json() for row in rows]}
+        show(facts, [], True)
+    else:
+        _print_noise(rows)
+
+
+def _write_plot(rows: list[NoiseComparison], place: Path) -> None:
+    from dpsynth_assets.report.plots import noise_ratio_plot
+
+    varies = "ratio" if len({row.ratio for row in rows}) > 1 else "secrets"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(noise_ratio_plot(rows, varies))
+
+
+def _print_noise(rows: list[NoiseComparison]) -> None:
+    columns = {
+        "secrets": lambda row: str(row.secrets),
+        "r/p": lambda row: f"{row.ratio:g}",
+        "GDP, one record": lambda row: up_significant(row.gaussian),
+        "as printed: NO guarantee": lambda row: _of_gaussian(row, row.printed),
+        "r/p it attains": lambda row: up_significant(row.printed_ratio),
+        "printed sampling needs": lambda row: _of_gaussian(row, row.needed),
+        "its records a round": lambda row: f"{row.records_used:.1f}",
+        "using the data needs": lambda row: _of_gaussian(row, row.needed_if_used),
+        "records it uses a round": lambda row: f"{row.records_if_used:.0f}",
+    }
+    title = "Noise std of counts, one round, in records (σ of GDP / σ)"
+    show_table(rows, columns, title=title, width=132)
+
+
+def _of_gaussian(row: NoiseComparison, noise_std: float) -> str:
+    if noise_std == 0:
+        return "0 (∞)"
+    return f"{up_significant(noise_std)} ({row.gaussian / noise_std:.3g})"

@@ -7,29 +7,15 @@ that are decoded together.
 
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from typing import Annotated, Any
-
-import typer
+from typing import Any, Literal
 
 from dpsynth_assets.cli.pricing.commands import (
-    BATCHES_PER_PASS,
-    LOGIT_SLACK,
     Accountant,
     Answer,
     AtEpsilon,
-    BatchesPerPass,
-    BatchSize,
-    ClipBound,
-    ContextsChanged,
     Delta,
-    Load,
-    LogitSlack,
-    MaybeRecords,
-    PrivateTokens,
     Settings,
-    SvtNoiseScale,
     TargetEpsilon,
-    Temperature,
     at_least_one,
     command,
     down_significant,
@@ -41,29 +27,43 @@ from dpsynth_assets.cli.pricing.commands import (
     up,
     up_significant,
 )
+from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
+from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import largest_token_count, smallest_batch_size
-from dpsynth_assets.privacy.directed_rounding import declared
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.events import BoundedRangeEvent, Event, PureEvent
 from dpsynth_assets.privacy.monotone_search import largest_count
 from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon_closed_form, zcdp_rho
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
-SLACK = "logit_slack batches_per_pass load contexts_changed"
-UNIT = "relation max_records_per_unit"
+_CHARGED = {name: field.default for name, field in PrivatePredictionConfig.model_fields.items()}
+"""What a plan charges by default: the same settings then have one price, here and in a plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batches(Settings):
-    """The facts of batches that are decoded together, as options."""
+    """The facts of batches that are decoded together, and the public-token test on them.
 
-    expected_batch_size: BatchSize
-    logit_slack: LogitSlack = LOGIT_SLACK
-    batches_per_pass: BatchesPerPass = BATCHES_PER_PASS
-    load: Load = 1.0
-    contexts_changed: ContextsChanged = "toggle"
+    Attributes:
+        expected_batch_size: Fixed public prompts per batch, s.
+        logit_slack: Largest move of a row's logits with the rows beside it, as methods charge it
+            unless told otherwise; 0 where rounding does not count, as in the papers.
+        batches_per_pass: Batches decoded in one forward pass, over which the slack adds up.
+        load: Room of a forward pass for each batch, as a multiple of 4 s rows; for the slack.
+        contexts_changed: toggle: a record's prompt comes or goes. replace: it turns into another,
+            as a prompt with two records does.
+    """
+
+    mechanism = "svt"
+
+    expected_batch_size: int
+    logit_slack: float = _CHARGED["logit_slack"]
+    batches_per_pass: int = _CHARGED["batches_per_forward"]
+    load: float = 1.0
+    contexts_changed: Literal["toggle", "replace"] = "toggle"
 
     @property
     def batch(self) -> BatchTerms:
@@ -81,10 +81,17 @@ class Batches(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens(Batches):
-    """Draws of tokens from a softmax of mean clipped logits."""
+    """Draws of tokens from a softmax of mean clipped logits.
 
-    clip_bound: ClipBound
-    temperature: Temperature
+    Attributes:
+        clip_bound: Bound c of clipped logits.
+        temperature: Sampling temperature τ.
+    """
+
+    mechanism = "tokens"
+
+    clip_bound: float
+    temperature: float
 
     def draws(self, count: int) -> BoundedRangeEvent:
         """Prices `count` private tokens of every batch."""
@@ -94,21 +101,23 @@ class Tokens(Batches):
         return mechanism.event(count)
 
 
-@command(
-    Tokens,
-    "expected_batch_size clip_bound temperature delta tokens target_epsilon accountant "
-    f"{SLACK} {UNIT}",
-)
+@command()
 def price_tokens(
     settings: Tokens,
     delta: Delta,
-    tokens: Annotated[int | None, typer.Option(help="Private tokens a batch; prints ε.")] = None,
-    target_epsilon: Annotated[
-        float | None, typer.Option(help="Target ε; prints the largest number of tokens.")
-    ] = None,
+    tokens: int | None = None,
+    target_epsilon: float | None = None,
     accountant: Accountant = "zcdp",
 ) -> Answer:
-    """Prices private tokens: ε of a number of tokens, or the most tokens within an ε."""
+    """Prices private tokens: ε of a number of tokens, or the most tokens within an ε.
+
+    Args:
+        settings: The settings.
+        delta: Public δ of the guarantee, between 0 and 1.
+        tokens: Private tokens a batch; prints ε.
+        target_epsilon: Target ε; prints the largest number of tokens.
+        accountant: zcdp: valid for adaptive plans. tight: for a plan fixed beforehand.
+    """
     exactly_one(tokens=tokens, target_epsilon=target_epsilon)
     if target_epsilon is not None:
         eta, target = settings.draws(0).eta, target_epsilon
@@ -116,53 +125,49 @@ def price_tokens(
             eta=eta, target_epsilon=target, delta=delta, accountant=accountant
         )
     event = settings.draws(tokens or 0)
-    result = {
-        "mechanism": "tokens",
-        **settings.facts(f"expected_batch_size clip_bound temperature {SLACK}"),
-        "target_epsilon": target_epsilon,
-        "tokens": tokens,
-        "eta": event.eta,
-        "rho": float(event.rho),
-        "delta": delta,
-        "accountant": accountant,
-        "epsilon": epsilon_of([event], delta, accountant),
-    }
+    of_draws = {"tokens": tokens, "eta": event.eta, "rho": float(event.rho)}
+    result = settings.priced([event], delta, accountant, target_epsilon=target_epsilon, **of_draws)
     if target_epsilon is None:
-        return result, say_epsilon(result)
-    return result, (
+        return result, [say_epsilon(result)]
+    return result, [
         f"{tokens} private tokens a batch: ε = {up(result['epsilon'])} "
         f"of {declared(target_epsilon)} at {terms(result)}"
-    )
+    ]
 
 
-@command(Batches, f"expected_batch_size noise_scale private_tokens delta accountant {SLACK} {UNIT}")
+@command()
 def price_test(
     settings: Batches,
-    noise_scale: Annotated[float, typer.Option(help="Scale σ of the threshold's Laplace noise.")],
-    private_tokens: PrivateTokens,
+    noise_scale: float,
+    private_tokens: int,
     delta: Delta,
     accountant: Accountant = "zcdp",
 ) -> Answer:
-    """Prices the public-token test alone: one AboveThreshold for each private token."""
+    """Prices the public-token test alone: one AboveThreshold for each private token.
+
+    Args:
+        settings: The settings.
+        noise_scale: Scale σ of the threshold's Laplace noise.
+        private_tokens: Private tokens of each batch, r.
+        delta: Public δ of the guarantee, between 0 and 1.
+        accountant: zcdp: valid for adaptive plans. tight: for a plan fixed beforehand.
+    """
     event = settings.tests(noise_scale, private_tokens)
-    result = {
-        "mechanism": "svt",
-        "expected_batch_size": settings.expected_batch_size,
-        "noise_scale": noise_scale,
-        "private_tokens": private_tokens,
-        **settings.facts(SLACK),
-        "epsilon_per_token": event.epsilon,
-        "rho_per_token": float_up(rho_of_one(event)),
-        "rho": float_up(event.rho),
-        "pure_epsilon": float_up(Fraction(event.epsilon) * event.count),
-        "delta": delta,
-        "accountant": accountant,
-        "epsilon": epsilon_of([event], delta, accountant),
-    }
-    return result, (
+    result = settings.priced(
+        [event],
+        delta,
+        accountant,
+        noise_scale=noise_scale,
+        private_tokens=private_tokens,
+        epsilon_per_token=event.epsilon,
+        rho_per_token=float_up(rho_of_one(event)),
+        rho=float_up(event.rho),
+        pure_epsilon=float_up(Fraction(event.epsilon) * event.count),
+    )
+    return result, [
         f"{say_epsilon(result)}; ε = {up(result['pure_epsilon'])} with δ = 0 by basic composition "
         f"of {event.count} tests of ε = {up(event.epsilon)} each"
-    )
+    ]
 
 
 def rho_of_one(event: BoundedRangeEvent | PureEvent) -> Fraction:
@@ -172,10 +177,19 @@ def rho_of_one(event: BoundedRangeEvent | PureEvent) -> Fraction:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivatePrediction(Tokens):
-    """Private tokens of each batch, with or without the public-token test."""
+    """Private tokens of each batch, with or without the public-token test.
 
-    private_tokens: PrivateTokens
-    svt_noise_scale: SvtNoiseScale = None
+    Attributes:
+        private_tokens: Private tokens of each batch, r.
+        svt_noise_scale: Scale σ of the public-token test's threshold noise; none: no test.
+        records: Number of private records, if it is declared public.
+    """
+
+    mechanism = "private-prediction"
+
+    private_tokens: int
+    svt_noise_scale: float | None = None
+    records: int | None = None
 
     @property
     def selection(self) -> BoundedRangeEvent:
@@ -228,10 +242,14 @@ class PrivatePrediction(Tokens):
         return replace(self, expected_batch_size=size)
 
     def cost(self, delta: float, accountant: str) -> dict[str, Any]:
-        """Lists the settings with every number of their price, ε rounded up."""
+        """The settings with every number of their price, ε rounded up.
+
+        Batches and tokens in all are counted where the number of records is public: a number of
+        batches taken from a private count would reveal it (errata B-001.2).
+        """
         several = self.logit_slack > 0 and self.batches_per_pass > 1
         if accountant == "tight" and several and self.test is not None:
-            raise typer.BadParameter(
+            raise ValueError(
                 "Expected --accountant zcdp where batches of a pass draw at different steps and "
                 "rounding is charged, got tight. Set it, --batches-per-pass 1 or --logit-slack 0."
             )
@@ -239,80 +257,61 @@ class PrivatePrediction(Tokens):
         tested = Fraction(0) if test is None else rho_of_one(test)
         each = selection + tested
         rho = float_up(each * self.private_tokens)
-        named = "expected_batch_size clip_bound temperature private_tokens svt_noise_scale"
-        return {
-            **self.facts(f"{named} {SLACK}"),
-            "eta": self.selection.eta,
-            "svt_epsilon_per_token": None if test is None else test.epsilon,
-            "rho_per_token": float_up(each),
-            "rho_per_token_selection": float_up(selection),
-            "rho_per_token_test": float_up(tested),
-            "svt_share": float(tested / each),
-            "break_even_private_fraction": None if test is None else float(selection / each),
-            "rho": rho,
-            "delta": delta,
-            "accountant": accountant,
-            "epsilon": epsilon_of(self.events, delta, accountant),
-            "epsilon_closed_form": zcdp_epsilon_closed_form(rho, delta),
-        }
-
-    def in_all(self, records: int | None) -> dict[str, Any]:
-        """Counts batches and tokens from a public number of records; empty if it is private.
-
-        A number of batches taken from a private count would reveal it (errata B-001.2).
-        """
-        if records is None:
-            return {}
-        at_least_one(records=records)
-        batches = max(1, records // self.expected_batch_size)
-        in_all = batches * self.private_tokens
-        return {"records": records, "batches": batches, "private_tokens_in_all": in_all}
+        result = self.priced(
+            self.events,
+            delta,
+            accountant,
+            eta=self.selection.eta,
+            svt_epsilon_per_token=None if test is None else test.epsilon,
+            rho_per_token=float_up(each),
+            rho_per_token_selection=float_up(selection),
+            rho_per_token_test=float_up(tested),
+            svt_share=float(tested / each),
+            break_even_private_fraction=None if test is None else float(selection / each),
+            rho=rho,
+            epsilon_closed_form=zcdp_epsilon_closed_form(rho, delta),
+        )
+        if self.records is not None:
+            at_least_one(records=self.records)
+            batches = max(1, self.records // self.expected_batch_size)
+            result |= {"batches": batches, "private_tokens_in_all": batches * self.private_tokens}
+        return result
 
 
-@command(
-    PrivatePrediction,
-    "expected_batch_size clip_bound temperature private_tokens delta svt_noise_scale at_epsilon "
-    f"records accountant {SLACK} {UNIT}",
-)
+@command()
 def price_prediction(
     settings: PrivatePrediction,
     delta: Delta,
     at_epsilon: AtEpsilon = None,
-    records: MaybeRecords = None,
     accountant: Accountant = "zcdp",
 ) -> Answer:
     """Prices private tokens with or without the public-token test (Theorem 1, Amin 2024)."""
-    result = {
-        "mechanism": "private-prediction",
-        **settings.cost(delta, accountant),
-        **settings.in_all(records),
-    }
+    result = settings.cost(delta, accountant)
     if at_epsilon is not None:
-        result["at_epsilon"] = at_epsilon
         reached = privacy_profile(settings.events, [at_epsilon], accountant)[0]
-        result["delta_at_epsilon"] = float(reached)
+        result |= {"at_epsilon": at_epsilon, "delta_at_epsilon": float(reached)}
     return result, _say(result)
 
 
-@command(
-    PrivatePrediction,
-    "clip_bound temperature epsilon delta expected_batch_size private_tokens svt_noise_scale "
-    f"records accountant {SLACK} {UNIT}",
-)
+@command(without="expected_batch_size private_tokens")
 def calibrate_prediction(
     settings: PrivatePrediction,
     epsilon: TargetEpsilon,
     delta: Delta,
-    expected_batch_size: Annotated[
-        int | None, typer.Option(help="Batch size s; prints the most private tokens.")
-    ] = None,
-    private_tokens: Annotated[
-        int | None, typer.Option(help="Private tokens r; prints the smallest batch size.")
-    ] = None,
-    records: MaybeRecords = None,
+    expected_batch_size: int | None = None,
+    private_tokens: int | None = None,
     accountant: Accountant = "zcdp",
 ) -> Answer:
-    """Finds the most private tokens, or the smallest batch size, within an ε."""
+    """Finds the most private tokens, or the smallest batch size, within an ε.
+
+    Args:
+        settings: The settings.
+        epsilon: ε that must not be exceeded at δ.
+        delta: Public δ of the guarantee, between 0 and 1.
+        expected_batch_size: Batch size s; prints the most private tokens.
+        private_tokens: Private tokens r; prints the smallest batch size.
+        accountant: zcdp: valid for adaptive plans. tight: for a plan fixed beforehand.
+    """
     exactly_one(expected_batch_size=expected_batch_size, private_tokens=private_tokens)
     positive(epsilon=epsilon)
     if expected_batch_size is not None:
@@ -321,12 +320,7 @@ def calibrate_prediction(
     else:
         settings = replace(settings, private_tokens=private_tokens or 0)
         found = settings.with_smallest_batches(epsilon, delta, accountant)
-    result = {
-        "mechanism": "private-prediction",
-        "target_epsilon": epsilon,
-        **found.cost(delta, accountant),
-        **found.in_all(records),
-    }
+    result = {"target_epsilon": epsilon, **found.cost(delta, accountant)}
     return result, [
         f"{found.private_tokens} private tokens a batch with batches of "
         f"{found.expected_batch_size} stay within ε = {declared(epsilon)}.",
@@ -350,3 +344,85 @@ def _say(result: dict[str, Any]) -> list[str]:
             f"{result['private_tokens_in_all']} private tokens in all, at no further cost."
         )
     return [*sentences, *say_delta(result)]
+
+
+RECORDS = {"AGNews": 108_000, "Yelp": 504_000, "NYT Topics": 230_400}
+"""Training records of each corpus (Table 11a of Amin et al. 2025)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedSetting(Tokens):
+    """One row of Table 10 of Amin et al. 2025 for one corpus.
+
+    The paper charges one record as one logit vector although its prompts hold two records (errata
+    B-000.1); its numbers are reproduced under its own accounting: add/remove, fixed batch size.
+
+    Attributes:
+        dataset: Name of the corpus.
+        target_epsilon: ε given to the tokens.
+        tokens_printed: Private tokens of each batch as printed.
+    """
+
+    dataset: str
+    target_epsilon: float
+    tokens_printed: int
+    clip_bound: float = 9.0
+    temperature: float = 1.5
+    logit_slack: float = 0.0
+
+    @property
+    def delta(self) -> float:
+        """The paper's δ = n^(−1.1), a function of the number of records n."""
+        return float(RECORDS[self.dataset]) ** -1.1
+
+    def row(self) -> dict[str, Any]:
+        """The setting, and the tokens that its ε buys by each accountant."""
+        eta, target = self.draws(0).eta, self.target_epsilon
+        bought = {
+            f"tokens_{name}": largest_token_count(
+                eta=eta, target_epsilon=target, delta=self.delta, accountant=name
+            )
+            for name in ("zcdp", "tight")
+        }
+        return self.facts(delta=self.delta, eta=eta, **bought)
+
+
+_TABLE_10 = {
+    (10.0, 64): (373, 337, 355),
+    (9.9, 64): (367, 331, 349),
+    (3.0, 256): (733, 642, 686),
+    (2.9, 256): (689, 604, 645),
+}
+
+AMIN_2025_TABLE_10 = tuple(
+    PublishedSetting(
+        dataset=dataset, target_epsilon=epsilon, expected_batch_size=size, tokens_printed=tokens
+    )
+    for (epsilon, size), counts in _TABLE_10.items()
+    for dataset, tokens in zip(RECORDS, counts, strict=True)
+)
+"""The twelve token counts of Table 10 (Appendix E.2)."""
+
+
+def table10(as_json: AsJson = False) -> None:
+    """Reproduces the token counts of Table 10 of Amin et al. 2025, and how many the same ε buys.
+
+    Takes about a quarter of a minute: the tight counts compose every token adaptively.
+    """
+    rows = [setting.row() for setting in AMIN_2025_TABLE_10]
+    answer(rows, as_json, lambda: _print_table10(rows))
+
+
+def _print_table10(rows: list[dict[str, Any]]) -> None:
+    columns = {
+        "corpus": lambda row: row["dataset"],
+        "ε": lambda row: declared(row["target_epsilon"]),
+        "δ": lambda row: rounded_up(row["delta"], ".2e"),
+        "batch size": lambda row: str(row["expected_batch_size"]),
+        "printed": lambda row: str(row["tokens_printed"]),
+        "zCDP": lambda row: str(row["tokens_zcdp"]),
+        "tight": lambda row: str(row["tokens_tight"]),
+        "more text": lambda row: f"+{row['tokens_tight'] / row['tokens_printed'] - 1:.0%}",
+    }
+    show_table(rows, columns, title="Private tokens a batch may emit: Table 10 of Amin et al. 2025")
+    say("Add/remove of one record, one record a prompt, clip bound 9, temperature 1.5, δ = n^-1.1.")

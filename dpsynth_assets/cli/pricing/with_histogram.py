@@ -15,8 +15,6 @@ from dpsynth_assets.cli.pricing.commands import (
     Accountant,
     Answer,
     Delta,
-    HistogramNoiseStd,
-    Records,
     Settings,
     TargetEpsilon,
     at_least_one,
@@ -27,9 +25,9 @@ from dpsynth_assets.cli.pricing.commands import (
     up,
     up_significant,
 )
-from dpsynth_assets.cli.pricing.counts import Histogram
 from dpsynth_assets.cli.pricing.gaussian import (
     ROUNDING,
+    Histogram,
     classical_check,
     classical_noise_std,
     say_classical,
@@ -46,20 +44,48 @@ from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(Settings):
-    """DP-SGD, and a Gaussian histogram over the same records where there is one."""
+class BesideHistogram(Settings):
+    """A release over the same records as a histogram.
 
-    records: Records
-    expected_batch_size: Annotated[
-        float, typer.Option(help="Expected records of one sample, B; each is drawn with B/N.")
-    ]
-    steps: Annotated[int, typer.Option(min=1, max=10**7, help="Optimizer steps, T.")]
-    noise_multiplier: Annotated[float, typer.Option(help="Noise std / clipping bound, σ.")]
-    histogram_noise_std: HistogramNoiseStd = None
-    max_batch_size: Annotated[
-        int | None,
-        typer.Option(help="Cut larger samples to this many records (truncated Poisson)."),
-    ] = None
+    Attributes:
+        records: Number of private records, declared public.
+        histogram_noise_std: Std of Gaussian noise on a histogram released too, in records.
+    """
+
+    records: int
+    histogram_noise_std: float | None = None
+
+    @property
+    def histogram(self) -> list[Event]:
+        """The event of the histogram, where there is one."""
+        if self.histogram_noise_std is None:
+            return []
+        histogram = Histogram(
+            noise="gaussian",
+            scale=self.histogram_noise_std,
+            relation=self.relation,
+            max_records_per_unit=self.max_records_per_unit,
+        )
+        return [histogram.event()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(BesideHistogram):
+    """DP-SGD, and a Gaussian histogram over the same records where there is one.
+
+    Attributes:
+        expected_batch_size: Expected records of one sample, B; each is drawn with B/N.
+        steps: Optimizer steps, T.
+        noise_multiplier: Noise std / clipping bound, σ.
+        max_batch_size: Cut larger samples to this many records (truncated Poisson).
+    """
+
+    mechanism = "dp-sgd"
+
+    expected_batch_size: float
+    steps: Annotated[int, typer.Option(min=1, max=10**7)]
+    noise_multiplier: float
+    max_batch_size: int | None = None
 
     def __post_init__(self) -> None:
         """Refuses a batch that cannot be drawn."""
@@ -78,20 +104,9 @@ class Training(Settings):
 
     def event(self) -> Event:
         """Prices all steps."""
-        return dp_sgd_event(
-            sampling_probability=self.sampling_probability,
-            noise_multiplier=self.noise_multiplier,
-            steps=self.steps,
-            relation=self.relation,
-            max_records_per_unit=self.max_records_per_unit,
-            max_batch_size=self.max_batch_size,
-            records=self.records,
-        )
-
-    @property
-    def other_events(self) -> list[Event]:
-        """The histogram, where there is one."""
-        return histogram_of(self, self.histogram_noise_std)
+        unpriced = ("expected_batch_size", "histogram_noise_std")
+        own = {name: value for name, value in vars(self).items() if name not in unpriced}
+        return dp_sgd_event(sampling_probability=self.sampling_probability, **own)
 
     def within(self, epsilon: float, delta: float, accountant: str) -> "Training":
         """Finds the smallest noise multiplier."""
@@ -101,7 +116,7 @@ class Training(Settings):
             target_epsilon=epsilon,
             delta=delta,
             accountant=accountant,
-            other_events=self.other_events,
+            other_events=self.histogram,
             max_records_per_unit=self.max_records_per_unit,
             replaced=self.relation is NeighboringRelation.REPLACE_ONE,
         )
@@ -109,50 +124,26 @@ class Training(Settings):
 
     def cost(self, delta: float, accountant: str) -> dict[str, Any]:
         """Lists the settings with ε of training, of the histogram, and of both together."""
-        training, others = self.event(), self.other_events
-        alone = epsilon_of([training], delta, accountant)
-        named = "records expected_batch_size sampling_probability max_batch_size steps"
-        return {
-            **self.facts(f"{named} histogram_noise_std"),
-            "noise_multiplier": self.noise_multiplier,
-            "delta": delta,
-            "accountant": accountant,
-            "epsilon": epsilon_of([*others, training], delta, accountant) if others else alone,
-            "epsilon_training": alone,
-            "epsilon_histogram": epsilon_of(others, delta, accountant),
-        }
+        training, others = self.event(), self.histogram
+        return self.priced(
+            [*others, training],
+            delta,
+            accountant,
+            sampling_probability=self.sampling_probability,
+            epsilon_training=epsilon_of([training], delta, accountant),
+            epsilon_histogram=epsilon_of(others, delta, accountant),
+        )
 
 
-def histogram_of(settings: Settings, noise_std: float | None) -> list[Event]:
-    """Lists the event of a Gaussian histogram over the same records; none without noise."""
-    if noise_std is None:
-        return []
-    histogram = Histogram(
-        noise="gaussian",
-        scale=noise_std,
-        relation=settings.relation,
-        max_records_per_unit=settings.max_records_per_unit,
-    )
-    return [histogram.event()]
-
-
-@command(
-    Training,
-    "records expected_batch_size steps noise_multiplier delta histogram_noise_std max_batch_size "
-    "accountant relation max_records_per_unit",
-)
+@command()
 def price_training(settings: Training, delta: Delta, accountant: Accountant = "tight") -> Answer:
     """Prices training with Poisson samples; batches of a shuffled dataset are not covered."""
     check_delta(delta)
-    result = {"mechanism": "dp-sgd", **settings.cost(delta, accountant)}
+    result = settings.cost(delta, accountant)
     return result, _say(result)
 
 
-@command(
-    Training,
-    "records expected_batch_size steps epsilon delta histogram_noise_std accountant relation "
-    "max_records_per_unit",
-)
+@command(without="noise_multiplier max_batch_size")
 def calibrate_training(
     settings: Training, epsilon: TargetEpsilon, delta: Delta, accountant: Accountant = "tight"
 ) -> Answer:
@@ -160,11 +151,7 @@ def calibrate_training(
     check_delta(delta)
     positive(epsilon=epsilon)
     found = settings.within(epsilon, delta, accountant)
-    result = {
-        "mechanism": "dp-sgd",
-        "target_epsilon": epsilon,
-        **found.cost(delta, accountant),
-    }
+    result = {"target_epsilon": epsilon, **found.cost(delta, accountant)}
     multiplier = up_significant(found.noise_multiplier, 5)
     return result, [f"Noise multiplier {multiplier} of the clipping bound.", *_say(result)]
 
@@ -180,38 +167,27 @@ def _say(result: dict[str, Any]) -> list[str]:
     sentences.append(
         f"Needs Poisson samples: every record drawn with probability "
         f"{rounded_up(result['sampling_probability'], '.6g')}, afresh at each of "
-        f"{result['steps']} steps; the "
-        f"number of records, {result['records']}, is declared public."
+        f"{result['steps']} steps; the number of records, {result['records']}, is declared public."
     )
     return sentences
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetVectors(Settings):
+class DatasetVectors(BesideHistogram):
     """The dataset vectors, and a Gaussian histogram over the same records where there is one.
 
     Attributes:
-        records: Records averaged, n.
-        l2_bound: One bound, or one of each layer.
-        layers: L.
-        subset_fraction: q, share of all private records that were drawn; 1 for all.
-        histogram_noise_std: Noise of the histogram behind the fixed shots; None for none.
+        l2_bound: L2 bound C of one record's vector; give it once, or once a layer.
+        layers: Layers released together, L.
+        subset_fraction: Share of all private records that these are, if drawn as a random subset
+            of fixed size (replace-one only).
     """
 
-    records: Records
-    l2_bound: Annotated[
-        list[float],
-        typer.Option(help="L2 bound C of one record's vector; give it once, or once a layer."),
-    ]
-    layers: Annotated[int, typer.Option(help="Layers released together, L.")] = 1
-    subset_fraction: Annotated[
-        float,
-        typer.Option(
-            help="Share of all private records that these are, if drawn as a random subset of "
-            "fixed size (replace-one only)."
-        ),
-    ] = 1.0
-    histogram_noise_std: HistogramNoiseStd = None
+    mechanism = "vectors"
+
+    l2_bound: list[float]
+    layers: int = 1
+    subset_fraction: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuses a subset under a relation for which amplification is not proved."""
@@ -249,11 +225,6 @@ class DatasetVectors(Settings):
             relation=self.relation,
             max_records_per_unit=self.max_records_per_unit,
         )
-
-    @property
-    def histogram(self) -> list[Event]:
-        """The histogram, where there is one."""
-        return histogram_of(self, self.histogram_noise_std)
 
     @property
     def histogram_mu(self) -> float:
@@ -307,73 +278,64 @@ class DatasetVectors(Settings):
             )
         return math.sqrt(whole**2 - histogram**2) * (1.0 - 1e-14)
 
-    def described(self) -> dict[str, Any]:
-        """Lists the settings as result keys."""
-        named = self.facts("records l2_bounds layers subset_fraction")
-        return {**named, "sensitivity": self.sensitivity}
+    def described(self, **numbers: Any) -> dict[str, Any]:
+        """The settings as result keys, with numbers."""
+        return self.facts(l2_bounds=self.l2_bounds, sensitivity=self.sensitivity, **numbers)
 
 
-@command(
-    DatasetVectors,
-    "records l2_bound noise_std delta layers subset_fraction histogram_noise_std relation "
-    "max_records_per_unit",
-)
-def price_vectors(
-    settings: DatasetVectors,
-    noise_std: Annotated[float, typer.Option(help="Noise std on each coordinate of the mean.")],
-    delta: Delta,
-) -> Answer:
-    """Prices noisy means of L layers released together, exactly."""
+@command()
+def price_vectors(settings: DatasetVectors, noise_std: float, delta: Delta) -> Answer:
+    """Prices noisy means of L layers released together, exactly.
+
+    Args:
+        settings: The settings.
+        noise_std: Noise std on each coordinate of the mean.
+        delta: Public δ of the guarantee, between 0 and 1.
+    """
     check_delta(delta)
     positive(noise_std=noise_std)
     mu = settings.sensitivity / noise_std
-    result = {
-        "mechanism": "vectors",
-        **settings.described(),
-        "noise_std": noise_std,
-        "histogram_noise_std": settings.histogram_noise_std,
-        "mu": mu,
-        "mu_histogram": settings.histogram_mu,
-        "delta": delta,
-        "epsilon": settings.epsilon(mu, delta),
-        "epsilon_vectors": settings.amplified(mu, delta),
-        "epsilon_histogram": epsilon_of(settings.histogram, delta, "tight"),
-    }
+    result = settings.described(
+        noise_std=noise_std,
+        mu=mu,
+        mu_histogram=settings.histogram_mu,
+        delta=delta,
+        epsilon=settings.epsilon(mu, delta),
+        epsilon_vectors=settings.amplified(mu, delta),
+        epsilon_histogram=epsilon_of(settings.histogram, delta, "tight"),
+    )
     return result, [
         say_epsilon(result, accountant="exact Gaussian, all layers together"),
         f"The number of records, {settings.records}, is declared public and fixed.",
     ]
 
 
-@command(
-    DatasetVectors,
-    "records l2_bound epsilon delta layers subset_fraction histogram_epsilon histogram_noise_std "
-    "relation max_records_per_unit",
-)
+@command()
 def calibrate_vectors(
     settings: DatasetVectors,
     epsilon: TargetEpsilon,
     delta: Delta,
-    histogram_epsilon: Annotated[
-        float | None,
-        typer.Option(help="Part of ε that fixed shots take, with half of δ (basic composition)."),
-    ] = None,
+    histogram_epsilon: float | None = None,
 ) -> Answer:
-    """Finds the noise std of the means of L layers released together."""
+    """Finds the noise std of the means of L layers released together.
+
+    Args:
+        settings: The settings.
+        epsilon: ε that must not be exceeded at δ.
+        delta: Public δ of the guarantee, between 0 and 1.
+        histogram_epsilon: Part of ε that fixed shots take, with half of δ (basic composition).
+    """
     check_delta(delta)
     positive(epsilon=epsilon)
     before = settings.before_amplification(*_share(epsilon, delta, histogram_epsilon))
-    result = {
-        "mechanism": "vectors",
-        **settings.described(),
-        "target_epsilon": epsilon,
-        "delta": delta,
-        "histogram_epsilon": histogram_epsilon,
-        "histogram_noise_std": settings.histogram_noise_std,
-        "epsilon_before_amplification": before[0],
-        "delta_before_amplification": before[1],
+    result = settings.described(
+        target_epsilon=epsilon,
+        delta=delta,
+        histogram_epsilon=histogram_epsilon,
+        epsilon_before_amplification=before[0],
+        delta_before_amplification=before[1],
         **_vector_noise_stds(settings, before),
-    }
+    )
     return result, _say_vector_noise(result)
 
 
@@ -416,17 +378,16 @@ def _say_vector_noise(result: dict[str, Any]) -> list[str]:
     by = f"exact Gaussian, {result['layers']} layers together"
     sentences = [
         f"Noise std {up_significant(result['noise_std'], 6)} on each coordinate of the mean: "
-        f"ε = {declared(result['target_epsilon'])} at "
-        f"{terms(result, by)}",
+        f"ε = {declared(result['target_epsilon'])} at {terms(result, by)}",
         "Layer by layer with basic composition (ε = "
-        f"{rounded_up(result['epsilon_per_layer'], '.4g')} each) it "
-        f"would take {up_significant(result['noise_std_layer_by_layer'], 6)}, "
+        f"{rounded_up(result['epsilon_per_layer'], '.4g')} each) it would take "
+        f"{up_significant(result['noise_std_layer_by_layer'], 6)}, "
         f"{result['classical_over_joint']:.2f} times the joint noise by Theorem 4.1 of EPSVec.",
         say_classical(result["noise_std_classical"], result),
     ]
     if result["subset_fraction"] < 1:
         sentences.append(
-            f"The subset amplifies: on it the vectors may cost "
-            f"ε = {rounded_up(result['epsilon_before_amplification'], '.4f')}."
+            "The subset amplifies: on it the vectors may cost ε = "
+            f"{rounded_up(result['epsilon_before_amplification'], '.4f')}."
         )
     return sentences

@@ -253,7 +253,7 @@ def measured_recall(
 
     **Privacy** Public text and made-up values only.
     """
-    from dpsynth_assets.secret_detection import planted_recall
+    from dpsynth_assets.secret_detection.recall import planted_recall
 
     def measured(kind: SecretKindSpec) -> dict[str, Any]:
         found = planted_recall(kind, public_texts, planted=declared.planted, seed=RECALL_SEED)

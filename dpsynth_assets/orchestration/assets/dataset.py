@@ -178,7 +178,7 @@ def _find(
     Values of columns are read from the source anew, beside all records; else parts are searched by
     workers, and each keeps its own incidence.
     """
-    from dpsynth_assets.secret_detection import find_secrets, values_of_columns
+    from dpsynth_assets.secret_detection.incidence import find_secrets, values_of_columns
     from dpsynth_assets.sensitive.part_tasks import find_in_parts, forget_tables
 
     of_columns = any(kind.detector == "column" for kind in declared.kinds)
