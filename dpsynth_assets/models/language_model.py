@@ -306,7 +306,7 @@ def _memory_message(language_model: LanguageModel, needed: int | None, free: int
     )
 
 
-def padded(rows: Sequence[Sequence[int]], filler: int) -> "torch.Tensor":
+def padded(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> "torch.Tensor":
     """Pads B rows, at least one, on the right to the longest: (B, T) int64, T at least 1."""
     import torch
 

@@ -126,6 +126,13 @@ def settings(**changes):
     return FineTuningSettings(**{"learning_rate": 1e-2, "micro_batch": 5, **changes})
 
 
+def train(model=None, run=None, made=None, folders=None, *, data=None, loss=SEQUENCE, **told):
+    """Facts of a run of a few steps."""
+    own = mechanism() if run is None else run
+    data, made = examples() if data is None else data, made or settings()
+    return fine_tune_privately(model or bart(), data, loss, own, made, folders, **told)
+
+
 def weights(model):
     return torch.cat([each.detach().flatten() for each in model.parameters()])
 
@@ -147,7 +154,7 @@ def test_without_noise_and_clipping_private_training_is_plain_training(noiseless
     # Every record in every batch, C beyond every norm: both take the same steps of AdamW.
     private, plain, data = bart(), bart(), examples()
     run = mechanism(sampling_probability=1.0, expected_batch_size=len(data), l2_bound=1e4, steps=3)
-    fine_tune_privately(private, data, SEQUENCE, run, settings(learning_rate=1e-3))
+    train(private, run, settings(learning_rate=1e-3))
     optimizer = torch.optim.AdamW(plain.parameters(), weight_decay=0.1)
     for step in range(3):
         optimizer.param_groups[0]["lr"] = settings(learning_rate=1e-3).rate(step, 3)
@@ -164,9 +171,8 @@ def test_threads_take_the_same_steps_together(noiseless, monkeypatch):
     found = []
     for threads in (1, 2):
         monkeypatch.setattr(torch, "get_num_threads", lambda own=threads: own)
-        model, chosen = bart(), settings(learning_rate=1e-3)
-        run = mechanism(sampling_probability=1.0, steps=3)
-        fine_tune_privately(model, examples(), SEQUENCE, run, chosen)
+        model, run = bart(), mechanism(sampling_probability=1.0, steps=3)
+        train(model, run, settings(learning_rate=1e-3))
         found.append(weights(model) - weights(bart()))
     assert (found[1] - found[0]).norm() < 0.02 * found[0].norm()
 
@@ -190,7 +196,7 @@ def test_little_noise_lets_a_model_learn(make, loss):
     with torch.no_grad():
         before = float(loss(model, data).mean())
     run = mechanism(steps=14, noise_multiplier=0.05, expected_batch_size=20.0)
-    fine_tune_privately(model, data, loss, run, settings(learning_rate=2e-2, micro_batch=20))
+    train(model, run, settings(learning_rate=2e-2, micro_batch=20), data=data, loss=loss)
     with torch.no_grad():
         after = float(loss(model, data).mean())
     assert after < 0.9 * before
@@ -198,33 +204,26 @@ def test_little_noise_lets_a_model_learn(make, loss):
 
 def test_a_run_says_which_layers_opacus_works_on():
     told = []
-    facts = fine_tune_privately(
-        cohere(), examples(), CAUSAL, mechanism(), settings(),
-        progress=lambda share, line: told.append((share, line)),
-    )  # fmt: skip
+    facts = train(cohere(), loss=CAUSAL, progress=lambda *line: told.append(line))
     names = ("model.layers.0.input_layernorm (CohereLayerNorm)", "model.norm (CohereLayerNorm)")
     assert facts.opacus_layers == names
     line = f"per-record gradients of 2 layers, the first of which is {names[0]}, computed by Opacus"
     assert told[0] == (0.0, line)
     assert [each for each in told if "Opacus" in each[1]] == told[:1]
-    own = fine_tune_privately(bart(), examples(), SEQUENCE, mechanism(), settings())
-    assert own.opacus_layers == ()
+    assert train().opacus_layers == ()
 
 
 def test_empty_batches_take_a_step_of_noise():
-    model, start = bart(), weights(bart())
-    run = mechanism(steps=2, sampling_probability=1e-12)
-    facts = fine_tune_privately(model, examples(), SEQUENCE, run, settings())
-    assert facts.steps == 2
-    assert (weights(model) != start).float().mean() > 0.99
+    model = bart()
+    assert train(model, mechanism(steps=2, sampling_probability=1e-12)).steps == 2
+    assert (weights(model) != weights(bart())).float().mean() > 0.99
 
 
 def test_adapters_train_alone_and_fold_into_an_ordinary_model():
     model, data = bart(), examples()
     start = {name: each.detach().clone() for name, each in model.named_parameters()}
     adapted = add_adapters(model, 2)
-    facts = fine_tune_privately(adapted, data, SEQUENCE, mechanism(), settings())
-    assert facts.parameters < weights(bart()).numel() / 3
+    assert train(adapted).parameters < weights(bart()).numel() / 3
     trained = dict(adapted.named_parameters())
     for name, each in start.items():
         found = [value for key, value in trained.items() if key.endswith(_base_name(name))]
@@ -252,7 +251,7 @@ def test_dropout_sleeps(noiseless):
             return super().__call__(model, batch)
 
     run, model = mechanism(steps=1, sampling_probability=1.0), bart().train()
-    fine_tune_privately(model, examples(5), Watched(), run, settings())
+    train(model, run, data=examples(5), loss=Watched())
     assert not any([*modes, model.training])
 
 
@@ -265,7 +264,7 @@ def shapes_of_parts(run):
             sizes.append(len(batch))
             return super().__call__(model, batch)
 
-    fine_tune_privately(bart(), examples(9), Watched(), run, settings())
+    train(run=run, data=examples(9), loss=Watched())
     return sizes
 
 
@@ -279,7 +278,7 @@ def test_records_share_passes_only_up_to_the_number_that_is_kept_back_for(noisel
 def test_passes_in_bfloat16_need_a_declared_slack_before_a_batch_is_drawn(noiseless):
     half, run = bart().to(torch.bfloat16), mechanism(most_in_company=9)
     with pytest.raises(ValueError, match=r"declared gradient_slack .* in bfloat16"):
-        fine_tune_privately(half, examples(9), SEQUENCE, run, settings())
+        train(half, run, data=examples(9))
     assert run.released_steps == 0
     with pytest.raises(ValueError, match=r"declared gradient_slack .* in bfloat16"):
         refuse_untrainable(half, examples(2), SEQUENCE, 1.0, shared_passes=True)
@@ -368,27 +367,21 @@ class DyingFolders(CheckpointFolders):
 
 
 def test_a_killed_run_goes_on_at_its_last_checkpoint_with_equal_steps(noiseless, tmp_path):
-    data = examples()
-    every = {"sampling_probability": 1.0, "expected_batch_size": len(data), "steps": 7}
+    every = {"sampling_probability": 1.0, "expected_batch_size": len(examples()), "steps": 7}
     made = settings(checkpoint_seconds=0.0)
-    dying, model = DyingFolders(tmp_path / "run"), bart()
     with pytest.raises(Killed):
-        fine_tune_privately(model, data, SEQUENCE, mechanism(**every), made, dying)
-    resumed, run = bart(), mechanism(**every)
-    folders = CheckpointFolders(tmp_path / "run")
-    facts = fine_tune_privately(resumed, data, SEQUENCE, run, made, folders)
-    assert facts.resumed_at == 2
+        train(None, mechanism(**every), made, DyingFolders(tmp_path / "run"))
+    resumed, whole, run = bart(), bart(), mechanism(**every)
+    assert train(resumed, run, made, CheckpointFolders(tmp_path / "run")).resumed_at == 2
     assert run.released_steps == 7
-    whole = bart()
-    fine_tune_privately(whole, data, SEQUENCE, mechanism(**every), made)
+    train(whole, mechanism(**every), made)
     torch.testing.assert_close(weights(resumed), weights(whole), rtol=1e-5, atol=1e-6)
 
 
 def test_a_finished_run_starts_no_step_again(folders):
-    data, made = examples(), settings()
     first, again = bart(), bart()
-    fine_tune_privately(first, data, SEQUENCE, mechanism(), made, folders)
-    facts = fine_tune_privately(again, data, SEQUENCE, mechanism(), made, folders)
+    train(first, folders=folders)
+    facts = train(again, folders=folders)
     assert facts.resumed_at == facts.steps == 4
     assert torch.equal(weights(first), weights(again))
 
@@ -405,24 +398,20 @@ def test_a_finished_run_starts_no_step_again(folders):
     ids=lambda each: next(iter(each)),
 )
 def test_a_checkpoint_of_another_charge_is_refused(folders, changed):
-    data, made = examples(), settings()
-    fine_tune_privately(bart(), data, SEQUENCE, mechanism(), made, folders)
+    train(folders=folders)
     with pytest.raises(ValueError, match="Expected a checkpoint of this run"):
-        fine_tune_privately(bart(), data, SEQUENCE, mechanism(**changed), made, folders)
+        train(run=mechanism(**changed), folders=folders)
 
 
 def test_a_run_may_save_at_other_times_but_not_learn_otherwise(folders):
-    data = examples()
-    fine_tune_privately(bart(), data, SEQUENCE, mechanism(), settings(), folders)
-    other_times = settings(checkpoint_seconds=1.0, micro_batch=3)
-    fine_tune_privately(bart(), data, SEQUENCE, mechanism(), other_times, folders)
-    other_rate = settings(learning_rate=1e-3)
+    train(folders=folders)
+    train(made=settings(checkpoint_seconds=1.0, micro_batch=3), folders=folders)
     with pytest.raises(ValueError, match="Expected a checkpoint of this run"):
-        fine_tune_privately(bart(), data, SEQUENCE, mechanism(), other_rate, folders)
+        train(made=settings(learning_rate=1e-3), folders=folders)
 
 
 def test_a_checkpoint_is_plain_numbers_and_json(folders):
-    fine_tune_privately(bart(), examples(), SEQUENCE, mechanism(), settings(), folders)
+    train(folders=folders)
     names = sorted(file.name for file in folders.saved.iterdir())
     assert names == ["state.json", "tensors.safetensors"]
     state = json.loads((folders.saved / "state.json").read_text())
@@ -432,15 +421,14 @@ def test_a_checkpoint_is_plain_numbers_and_json(folders):
 
 
 def test_a_torn_checkpoint_is_never_the_last_one(folders, tmp_path):
-    fine_tune_privately(bart(), examples(), SEQUENCE, mechanism(), settings(), folders)
+    train(folders=folders)
     folders.filled(lambda folder: (folder / "state.json").write_text("{"))
     assert CheckpointFolders(tmp_path / "run").saved == folders.saved
 
 
 def test_an_interrupted_run_knows_the_rate_it_began_with(folders):
     assert kept_learning_rate(folders) is None
-    made = settings(learning_rate=3e-3)
-    fine_tune_privately(bart(), examples(), SEQUENCE, mechanism(), made, folders)
+    train(made=settings(learning_rate=3e-3), folders=folders)
     assert kept_learning_rate(folders) == 3e-3
 
 
@@ -461,15 +449,13 @@ def test_public_steps_are_few_even_and_end_with_the_last(steps):
 def told_by(tmp_path, count, chosen, steps=11):
     """Steps of the facts, and all that is told but the values of losses."""
     told = []
-    facts = fine_tune_privately(
-        bart(),
-        examples(count),
-        SEQUENCE,
-        mechanism(steps=steps),
-        settings(micro_batch=20, **chosen),
-        CheckpointFolders(tmp_path / f"{count}-{len(chosen)}-{sum(chosen.values())}"),
-        lambda _model: 1.5,
-        lambda share, message: told.append((share, message)),
+    facts = train(
+        run=mechanism(steps=steps),
+        made=settings(micro_batch=20, **chosen),
+        folders=CheckpointFolders(tmp_path / f"{count}-{len(chosen)}-{sum(chosen.values())}"),
+        data=examples(count),
+        public_evaluation=lambda _model: 1.5,
+        progress=lambda *line: told.append(line),
         epsilon_so_far=lambda step: step / 10,
     )
     return facts.public_losses, told
@@ -504,42 +490,36 @@ def test_a_loss_is_measured_then_saved_with_its_step_and_then_told(tmp_path):
         events.append("measured")
         return 1.5
 
-    fine_tune_privately(
-        bart(),
-        examples(),
-        SEQUENCE,
-        mechanism(steps=8),
-        settings(checkpoint_seconds=0.0, micro_batch=20),
-        Folders(tmp_path / "run"),
-        evaluate,
-        lambda _, message: events.append("told") if "8, public" in message else None,
+    train(
+        run=mechanism(steps=8),
+        made=settings(checkpoint_seconds=0.0, micro_batch=20),
+        folders=Folders(tmp_path / "run"),
+        public_evaluation=evaluate,
+        progress=lambda _, message: events.append("told") if "8, public" in message else None,
     )
     rounds = [[(2 * n + 1, n), "measured", (2 * n + 2, n + 1), "told"] for n in range(4)]
     assert events == [event for each in rounds for event in each]
 
 
 def test_a_killed_run_shows_no_loss_that_is_drawn_again(tmp_path):
-    told, data = [], examples()
+    told = []
 
-    def start(folders, model):
-        return fine_tune_privately(
-            model,
-            data,
-            SEQUENCE,
-            mechanism(steps=11),
-            settings(micro_batch=20),
-            folders,
-            lambda model: float(weights(model).double().sum()),
-            lambda _, message: told.append(message),
+    def start(folders):
+        return train(
+            run=mechanism(steps=11),
+            made=settings(micro_batch=20),
+            folders=folders,
+            public_evaluation=lambda model: float(weights(model).double().sum()),
+            progress=lambda _, message: told.append(message),
         )
 
     class Dying(DyingFolders):
         left = 1
 
     with pytest.raises(Killed):
-        start(Dying(tmp_path / "run"), bart())
+        start(Dying(tmp_path / "run"))
     assert told[-1].startswith("step 5 of 11 (at step 3: public loss")  # its sixth was not saved
-    facts = start(CheckpointFolders(tmp_path / "run"), bart())
+    facts = start(CheckpointFolders(tmp_path / "run"))
     assert facts.resumed_at == 3
     assert [step for step, _ in facts.public_losses] == [3, 6, 9, 11]
     shown = {line.split(" of ")[0]: line.split("loss ")[1] for line in told if "11, p" in line}
@@ -548,14 +528,7 @@ def test_a_killed_run_shows_no_loss_that_is_drawn_again(tmp_path):
 
 def test_without_a_checkpoint_nothing_is_told_before_the_end():
     told = []
-    fine_tune_privately(
-        bart(),
-        examples(),
-        SEQUENCE,
-        mechanism(),
-        settings(checkpoint_seconds=0.0),
-        progress=lambda share, message: told.append((share, message)),
-    )
+    train(made=settings(checkpoint_seconds=0.0), progress=lambda *line: told.append(line))
     assert told == [(1.0, "step 4 of 4")]
 
 

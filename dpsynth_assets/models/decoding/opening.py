@@ -46,10 +46,7 @@ def open_decoder(kind: str, language_model: Any, spec: "EngineSpec | None" = Non
     Raises:
         ValueError: Nothing of this kind is installed, or it cannot decode this model; one line.
     """
-    if kind in _OWN:
-        opened: Opens = resolve_name(_OWN[kind])
-    else:
-        opened = _outside(kind)
+    opened: Opens = resolve_name(_OWN[kind]) if kind in _OWN else _outside(kind)
     return opened(language_model, spec)
 
 

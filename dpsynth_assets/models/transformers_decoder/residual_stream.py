@@ -121,7 +121,7 @@ def pooled_states(
         found = _together(model, texts, reading, tokens_per_pass)
     else:
         found = _alone(model, texts, reading)
-    done = 0
+    done = sum(not len(text) for text in texts)
     for chosen, pooled in found:
         for layer, rows in pooled.items():
             result[layer][chosen] = rows[: len(chosen)]
