@@ -164,7 +164,9 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
     ) -> dg.MaterializeResult:
         from dpsynth_assets.methods.private_prediction.references import generate_non_private
 
-        made = dg.MaterializeResult(metadata={"dpsynth/guarantee": "none"})
+        made: dg.MaterializeResult[Any] = dg.MaterializeResult(
+            metadata={"dpsynth/guarantee": "none"}
+        )
         private = sensitive_store.read_internal(spec.name, "source", purpose="internal evaluation")
         version = _version(spec, plan, public_language_model, models, "non-private")
         version = version_with_records(version, private.records)
