@@ -41,7 +41,7 @@ ROWS = pl.DataFrame({"text": ["synthetic one", "synthetic two"]})
 
 def request(asset, event, **changes):
     fields = {"cohort": "letters", "dataset": "letters", "run_id": "run-of-" + asset}
-    return make_request(asset=asset, event=event, **fields, **changes)
+    return make_request(asset=asset, event=event, **fields | changes)
 
 
 @dataclass

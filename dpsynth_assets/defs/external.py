@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -19,7 +20,7 @@ def external() -> dg.Definitions:
 
     own, *folders = dataset_folders()
     found, inside = standing([own, *folders]), own.resolve()
-    usable = [file for file in found.usable if not file.path.is_relative_to(inside)]
+    usable: list[Any] = [file for file in found.usable if not file.path.is_relative_to(inside)]
     refused = {
         path: problems
         for path, problems in found.refused.items()

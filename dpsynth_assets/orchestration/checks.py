@@ -18,7 +18,7 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
-from dpsynth_assets.orchestration.metadata import check_result
+from dpsynth_assets.orchestration.metadata import check_result, check_specs
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.paths import project_root
@@ -109,10 +109,7 @@ def corpus_check(
 
     @dg.multi_asset_check(
         name="__".join([*candidate_key.path, "gate"]),
-        specs=[
-            dg.AssetCheckSpec(name=name, asset=candidate_key, blocking=True, description=text)
-            for name, text in GATE.items()
-        ],
+        specs=check_specs(candidate_key, GATE, blocking=True),
         ins={"candidate": dg.AssetIn(candidate_key)},
     )
     def gate(

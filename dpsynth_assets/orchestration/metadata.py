@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -68,6 +68,16 @@ def compared(expected: str, problems: Sequence[str]) -> dict[str, Any]:
     """
     observed = "\n\n".join(problems) if problems else "as expected"
     return {"expected": expected, "observed": dg.MetadataValue.md(observed)}
+
+
+def check_specs(
+    asset: dg.AssetKey, checks: Mapping[str, str], *, blocking: bool = False
+) -> list[dg.AssetCheckSpec]:
+    """Checks of one asset, from their names and what each says when it holds."""
+    return [
+        dg.AssetCheckSpec(name=name, asset=asset, blocking=blocking, description=text)
+        for name, text in checks.items()
+    ]
 
 
 def check_result(expected: str, problems: Sequence[str], **more: Any) -> dg.AssetCheckResult:

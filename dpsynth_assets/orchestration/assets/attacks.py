@@ -33,7 +33,7 @@ from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, Publi
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.orchestration.assets.keys import AUDIT, cohort_asset, dataset_key, public_ins
-from dpsynth_assets.orchestration.metadata import FOUND_AT, check_result, found_at
+from dpsynth_assets.orchestration.metadata import FOUND_AT, check_result, check_specs, found_at
 from dpsynth_assets.orchestration.resources.model_pool import model_step
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.progress import Progress
@@ -120,10 +120,7 @@ def _common(
         **common,
         "kinds": {"pytorch"},
         **model_step(spec.public_data, LANGUAGE_MODEL),
-        "check_specs": [
-            dg.AssetCheckSpec(name=name, asset=common["key"], description=text)
-            for name, text in checks.items()
-        ],
+        "check_specs": check_specs(common["key"], checks),
     }
 
 

@@ -21,7 +21,7 @@ from dpsynth_assets.orchestration.assets.keys import (
 )
 from dpsynth_assets.orchestration.assets.partitions import asset_of_cohort, cohort_of_event
 from dpsynth_assets.orchestration.assets.privacy_budgets import report_budgets_or_problem
-from dpsynth_assets.orchestration.metadata import compared, short_digest
+from dpsynth_assets.orchestration.metadata import check_specs, compared, short_digest
 from dpsynth_assets.orchestration.resources.check_results import report_check
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
@@ -232,14 +232,7 @@ def audit_trail_definitions(
         ),
         deps=upstream,
         kinds={"html"},
-        check_specs=[
-            dg.AssetCheckSpec(
-                AGREES,
-                asset=key,
-                description="Ledger, event log, stored releases and released files say the same, "
-                "both ways.",
-            )
-        ],
+        check_specs=check_specs(key, {AGREES: f"{_EXPECTED.capitalize()}."}),
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("audit trail", 2),
         description=(

@@ -1,6 +1,5 @@
 """All assets of one method: its stages, rows written from them, the gate and the corpus."""
 
-import json
 from functools import partial
 
 import dagster as dg
@@ -19,6 +18,7 @@ from dpsynth_assets.orchestration.assets.published import (
     priced,
     publish_corpus,
     released_folder,
+    released_label,
     scores_link,
 )
 from dpsynth_assets.orchestration.assets.release_asset import release_asset, written_corpus
@@ -34,7 +34,6 @@ from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, Release
 from dpsynth_assets.privacy.ledger import BudgetTerms
 from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
-from dpsynth_assets.report.card_check import LABEL_FILE
 
 
 def method_definitions(
@@ -162,8 +161,7 @@ def attack_checks(
     @public_section(f"The label of {spec.name}/{planned.folder}")
     def label_has_latest_attacks(ledger: PrivacyLedger) -> dg.AssetCheckResult:
         """The label says of every attack what is on record; publish again, free, if it does not."""
-        folder = released_folder(spec.name, planned.folder)
-        label = json.loads((folder / LABEL_FILE).read_text())
+        label = released_label(spec.name, planned.folder)
         said = {audit["name"]: audit["passed"] for audit in label["audits"]}
         found = attacks_on_release(ledger.open().entries(), label["subject"]["reservation"])
         stale = [attack["name"] for attack in found if said.get(attack["name"]) != attack["passed"]]

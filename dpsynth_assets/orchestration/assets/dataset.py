@@ -197,7 +197,7 @@ def _find(
 
 def _metadata(declared: SecretsSpec, recall: list[dict[str, Any]]) -> dict[str, Any]:
     """Declared numbers and recall on planted secrets: all public."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "kind": kind.name,
             "detector": kind.detector,

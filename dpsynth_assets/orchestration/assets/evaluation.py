@@ -4,7 +4,6 @@ Scores are computed from private held-out text without noise, so everything here
 for the steward's eyes, and nothing may depend on it.
 """
 
-import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +40,7 @@ from dpsynth_assets.orchestration.assets.keys import (
 )
 from dpsynth_assets.orchestration.assets.published import (
     read_released,
-    released_folder,
+    released_label,
     released_rows_path,
 )
 from dpsynth_assets.orchestration.assets.scoring import (
@@ -50,6 +49,7 @@ from dpsynth_assets.orchestration.assets.scoring import (
     score_corpora,
     write_report,
 )
+from dpsynth_assets.orchestration.metadata import check_specs
 from dpsynth_assets.orchestration.resources.model_pool import model_step
 from dpsynth_assets.orchestration.resources.private_section import private_section, public_section
 from dpsynth_assets.orchestration.resources.progress import Progress
@@ -59,7 +59,6 @@ from dpsynth_assets.orchestration.resources.stores import (
     ReleaseStore,
     SensitiveStore,
 )
-from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.sensitive.scored_source import ScoredSource
 from dpsynth_assets.tags import INTERNAL, PUBLIC
 
@@ -164,7 +163,9 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
     ) -> dg.MaterializeResult:
         from dpsynth_assets.methods.private_prediction.references import generate_non_private
 
-        made = dg.MaterializeResult(metadata={"dpsynth/guarantee": "none"})
+        made: dg.MaterializeResult[Any] = dg.MaterializeResult(
+            metadata={"dpsynth/guarantee": "none"}
+        )
         private = sensitive_store.read_internal(spec.name, "source", purpose="internal evaluation")
         version = _version(spec, plan, public_language_model, models, "non-private")
         version = version_with_records(version, private.records)
@@ -268,7 +269,7 @@ def _corpora(
 def _published(
     spec: PrivateDatasetSpec, planned: PlannedMethod, store: SensitiveStore
 ) -> CorpusToScore:
-    label = json.loads((released_folder(spec.name, planned.folder) / LABEL_FILE).read_text())
+    label = released_label(spec.name, planned.folder)
     private_facts = internal_facts(store, spec.name, planned.folder)
     return CorpusToScore(
         name=planned.folder,
@@ -300,6 +301,10 @@ def _composite_label(spec: PrivateDatasetSpec) -> pl.Expr:
 
 COPIED_SPANS = "copied_spans"
 NO_COPIED_SPAN = "no_copied_span"
+_NO_COPIED_SPAN = (
+    "No long span that is particular to one or two private units occurs verbatim. Internal: it "
+    "warns the steward and holds nothing back."
+)
 COPIED_SPANS_CODE = "1"
 """Version of the comparison."""
 
@@ -331,14 +336,7 @@ def copied_spans_asset(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.A
         kinds={"polars"},
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of(COPIED_SPANS, COPIED_SPANS_CODE),
-        check_specs=[
-            dg.AssetCheckSpec(
-                name=NO_COPIED_SPAN,
-                asset=key,
-                description="No long span that is particular to one or two private units occurs "
-                "verbatim. Internal: it warns the steward and holds nothing back.",
-            )
-        ],
+        check_specs=check_specs(key, {NO_COPIED_SPAN: _NO_COPIED_SPAN}),
         description=(
             "Spans of twelve words or more that the candidate shares with one or two private "
             "units, in the owner-only store. Internal: to hold back a corpus because of them tells "

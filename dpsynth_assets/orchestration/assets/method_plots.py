@@ -37,7 +37,7 @@ from dpsynth_assets.orchestration.assets.keys import (
 )
 from dpsynth_assets.orchestration.assets.published import (
     read_released,
-    released_folder,
+    released_label,
     released_rows_path,
 )
 from dpsynth_assets.orchestration.assets.scoring import internal_facts
@@ -47,7 +47,6 @@ from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import Models, ReleaseStore, SensitiveStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base.making import embedded_documents
-from dpsynth_assets.report.card_check import LABEL_FILE
 from dpsynth_assets.tags import INTERNAL
 
 if TYPE_CHECKING:
@@ -216,8 +215,7 @@ def _released_pictures(
 
 def _released_facts(dataset: str, folder: str, store: ReleaseStore) -> dict[str, Any]:
     """Facts of the release behind a published corpus; none where the store was cleared."""
-    label = json.loads((released_folder(dataset, folder) / LABEL_FILE).read_text())
-    reservation = label["subject"]["reservation"]
+    reservation = released_label(dataset, folder)["subject"]["reservation"]
     return store.load(reservation)[0] if store.has(reservation) else {}
 
 

@@ -16,6 +16,7 @@ from dpsynth_assets.orchestration.assets.partitions import asset_of_cohort
 from dpsynth_assets.orchestration.dagster_internals import schedule_execution_time_iterator
 from dpsynth_assets.orchestration.metadata import (
     check_result,
+    check_specs,
     code_references,
     compared,
     short_digest,
@@ -36,6 +37,7 @@ BUDGETS = dg.AssetKey("privacy_budgets")
 BUDGETS_HOLD = "budgets_hold"
 BUDGETS_GROUP = "installation"
 PAGE = "budgets.html"
+_HOLDS = "No cohort has spent more than its total, and neither ledger nor audits disagree."
 _EXPECTED = "no cohort over its total, a valid ledger, and no disagreement in any audit"
 
 
@@ -206,14 +208,7 @@ def budget_definitions() -> dg.Definitions:
         tags={PRIVACY: INTERNAL},
         metadata=code_references("dpsynth_assets.report.budgets.read_budgets"),
         kinds={"html"},
-        check_specs=[
-            dg.AssetCheckSpec(
-                BUDGETS_HOLD,
-                asset=BUDGETS,
-                description="No cohort has spent more than its total, and neither ledger nor "
-                "audits disagree.",
-            )
-        ],
+        check_specs=check_specs(BUDGETS, {BUDGETS_HOLD: _HOLDS}),
         code_version=version_of("privacy budgets", 1),
         description=(
             "The budget of every cohort: ε (epsilon) spent and left, rounds left and the month in "

@@ -136,7 +136,7 @@ def _shown_documents(documents: pl.DataFrame) -> dg.Output[pl.DataFrame]:
     """The documents with their number and the first of them."""
     sample = documents.head(5).select("label", pl.col("text").str.slice(0, 160))
     preview = dg.MetadataValue.md(markdown_table(sample.columns, sample.iter_rows()))
-    shown = {"dagster/row_count": documents.height, "dpsynth/preview": preview}
+    shown: dict[str, Any] = {"dagster/row_count": documents.height, "dpsynth/preview": preview}
     return dg.Output(documents, metadata=shown)
 
 
@@ -242,7 +242,7 @@ def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         folder = fitted_topics(spec, corpus, embeddings, models, embedder, report)
         topics = models.topic_model({"path": str(folder)})
         words = map(", ".join, topics.keywords[:SHOWN_TOPICS])
-        shown = {
+        shown: dict[str, Any] = {
             "topics": len(topics.keywords),
             "dpsynth/topics": dg.MetadataValue.md(
                 markdown_table(("topic", "keywords"), enumerate(words))

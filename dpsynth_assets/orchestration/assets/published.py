@@ -56,6 +56,11 @@ def read_released(dataset: str, folder: str) -> pl.DataFrame:
     return pl.read_parquet(released_rows_path(dataset, folder))
 
 
+def released_label(dataset: str, folder: str) -> dict[str, Any]:
+    """The privacy label of a published corpus."""
+    return dict(json.loads((released_folder(dataset, folder) / LABEL_FILE).read_text()))
+
+
 def publish_corpus(
     spec: PrivateDatasetSpec,
     planned: PlannedMethod,

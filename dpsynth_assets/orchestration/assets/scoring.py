@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,7 +101,11 @@ def score_corpora(
     reference = _private_reference(spec, store, settings.max_rows)
     version = scores_version(settings, reference, list(public_texts), manifest, models)
     kept = KeptScores(store, spec.name)
-    opened = _Opened(manifest, models)
+
+    @cache
+    def embedder() -> TextEmbedder:
+        with public_section("Opening the text embedder"):
+            return models.text_embedder(dict(manifest))
 
     def scores_of(corpus: CorpusToScore) -> CorpusScores:
         most = min(settings.max_rows, corpus.rows.height)
@@ -109,7 +113,7 @@ def score_corpora(
         texts, labels = rows["text"].to_list(), rows["label"].to_list()
 
         def compute() -> CorpusScores:
-            features = opened.embedder.embed(texts, public=True)
+            features = embedder().embed(texts, public=True)
             given = ScoredCorpus(name=corpus.name, texts=texts, labels=labels, features=features)
             return score_corpus(given, reference, public_texts, settings)
 
@@ -129,18 +133,6 @@ def score_corpora(
     without = "" if mauve_is_installed() else f"; MAUVE: {NOT_COMPUTED}"
     progress(1.0, f"{len(corpora)} corpora scored{without}")
     return scored
-
-
-class _Opened:
-    """The text embedder, opened with the first texts that have to be embedded."""
-
-    def __init__(self, manifest: Mapping[str, Any], models: OpenedModels) -> None:
-        self._manifest, self._models = dict(manifest), models
-
-    @cached_property
-    def embedder(self) -> TextEmbedder:
-        with public_section("Opening the text embedder"):
-            return self._models.text_embedder(self._manifest)
 
 
 def evaluation_settings(

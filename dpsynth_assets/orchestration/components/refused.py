@@ -158,7 +158,7 @@ def _problem(field: str, expected: str, got: str, remedy: str) -> Problem:
 
 def _reserved_names(spec: PrivateDatasetSpec) -> list[Problem]:
     """Names that other parts of the asset graph have: keys and folders would coincide."""
-    given = [("name", spec.name, RESERVED_NAMES)]
+    given: list[tuple[str, str, tuple[str, ...]]] = [("name", spec.name, RESERVED_NAMES)]
     given += [
         (f"methods.{index}.name", method.key, (RESERVED_FOLDER,))
         for index, method in enumerate(spec.methods)
