@@ -6,7 +6,7 @@ from typing import NoReturn
 import numpy as np
 
 from dpsynth_assets.privacy.calibration import integer_noise_std
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError, check_at_least
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.nearest import NO_ROW
@@ -53,13 +53,8 @@ class GaussianVoting:
 
     def __post_init__(self) -> None:
         """Refuses settings without an event."""
-        if self.iterations < 1 or self.votes_per_record < 1:
-            raise ValueError(
-                "Expected iterations >= 1 and votes_per_record >= 1, "
-                f"got {self.iterations} and {self.votes_per_record}."
-            )
-        if not self.noise_std >= 1:
-            raise ValueError(f"Expected noise_std >= 1 vote, got {self.noise_std}.")
+        check_at_least(1, iterations=self.iterations, votes_per_record=self.votes_per_record)
+        check_at_least(1, noise_std=self.noise_std)
         if not 0 <= self.released_before <= self.iterations:
             raise ValueError(
                 f"Expected released_before in [0, {self.iterations}], got {self.released_before}."
@@ -187,6 +182,5 @@ def threshold_votes(dp_votes: np.ndarray, threshold: float) -> np.ndarray:
 
     **Source** Lin et al. 2024, Algorithm 2, last step.
     """
-    if not threshold >= 0:
-        raise ValueError(f"Expected threshold >= 0, got {threshold}.")
+    check_at_least(0, threshold=threshold)
     return np.maximum(np.asarray(dp_votes, dtype=np.float64) - threshold, 0.0)
