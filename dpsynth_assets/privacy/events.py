@@ -33,7 +33,7 @@ class _Cast:
     def __post_init__(self) -> None:
         """Casts and validates."""
         for each in fields(self):  # type: ignore[arg-type]
-            check = {float: _positive, int: _count}.get(each.type)  # type: ignore[call-overload]
+            check = {float: _positive, int: _count}.get(each.type)  # type: ignore[arg-type]
             if check is not None:
                 object.__setattr__(self, each.name, check(each.name, getattr(self, each.name)))
 
