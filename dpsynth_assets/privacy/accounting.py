@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon, recursion_is_affordable
-from dpsynth_assets.privacy.errors import check_delta
+from dpsynth_assets.privacy.errors import check_at_least, check_delta
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     DiscreteGaussianEvent,
@@ -265,8 +265,7 @@ def _block_epsilon(block: Event, delta: float) -> float | None:
 
 
 def _delta_of(blocks: tuple[Event, ...], epsilon: float, accountant: str) -> float:
-    if not (epsilon >= 0 and math.isfinite(epsilon)):
-        raise ValueError(f"Expected 0 <= epsilon < inf, got {epsilon}.")
+    check_at_least(0, epsilon=epsilon)
     if not blocks:
         return 0.0
     ceiling = _zcdp_delta(blocks, epsilon)

@@ -17,7 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpsynth_assets.privacy.errors import check_positive
+from dpsynth_assets.privacy.errors import check_at_least, check_positive
 from dpsynth_assets.privacy.renyi import float_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 
@@ -53,8 +53,7 @@ def context_changes(
         raise ValueError(
             f"Expected contexts_changed in {CONTEXT_CHANGES}, got {contexts_changed!r}."
         )
-    if max_records_per_unit < 1:
-        raise ValueError(f"Expected max_records_per_unit >= 1, got {max_records_per_unit}.")
+    check_at_least(1, max_records_per_unit=max_records_per_unit)
     replaced = contexts_changed == "replace"
     vectors = 2 if replaced else NeighboringRelation(relation).records_changed
     return vectors * max_records_per_unit
@@ -88,15 +87,9 @@ class BatchTerms:
 
     def __post_init__(self) -> None:
         """Refuses facts outside their domain."""
-        if self.expected_batch_size < 1:
-            raise ValueError(f"Expected expected_batch_size >= 1, got {self.expected_batch_size}.")
-        if not (self.logit_slack >= 0 and math.isfinite(self.logit_slack)):
-            raise ValueError(f"Expected 0 <= logit_slack < inf, got {self.logit_slack}.")
-        if self.batches_per_pass < 1 or not (self.load >= 1 and math.isfinite(self.load)):
-            raise ValueError(
-                "Expected batches_per_pass >= 1 and a finite load >= 1, got "
-                f"{self.batches_per_pass} and {self.load}."
-            )
+        check_at_least(1, expected_batch_size=self.expected_batch_size)
+        check_at_least(1, batches_per_pass=self.batches_per_pass, load=self.load)
+        check_at_least(0, logit_slack=self.logit_slack)
         _ = self.changes
 
     @property
@@ -203,8 +196,7 @@ def pass_rows(keys: Sequence[bytes], most_rows: int) -> list[np.ndarray]:
 
     **Source** Ours; a digital search tree with buckets (Fagin et al. 1979), which has no history.
     """
-    if most_rows < 1:
-        raise ValueError(f"Expected most_rows >= 1, got {most_rows}.")
+    check_at_least(1, most_rows=most_rows)
     joined = np.frombuffer(b"".join(keys), dtype=np.uint8)
     bits = np.unpackbits(joined.reshape(len(keys), _KEY_BYTES), axis=1)
     waiting, passes = [(np.arange(len(keys)), 0)], []

@@ -16,7 +16,7 @@ from dpsynth_assets.privacy.bounded_range import (
     recursion_is_affordable,
 )
 from dpsynth_assets.privacy.directed_rounding import rounded_up
-from dpsynth_assets.privacy.errors import check_positive
+from dpsynth_assets.privacy.errors import check_at_least, check_positive
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     Event,
@@ -205,8 +205,7 @@ def dp_sgd_noise_multiplier(
         ValueError: If the other events alone exceed the target, an argument is out of domain, or
             the target is below `least_sampled_epsilon` where neighbours come or go.
     """
-    if steps < 1:
-        raise ValueError(f"Expected steps >= 1, got {steps}.")
+    check_at_least(1, steps=steps)
     sampled = sampling_probability < 1 and not replaced
     if sampled and 0 < target_epsilon < (least := least_sampled_epsilon(delta)):
         raise ValueError(

@@ -6,7 +6,6 @@ public text. Shape letters: R rows (prompts of all batches), n rows of one batch
 A tokens of the public support, G active batches.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -19,6 +18,7 @@ from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import block_columns, column_blocks
 from dpsynth_assets.privacy.cpu_rows import is_plain, map_on_cpu_threads, nth_largest, plain_entries
 from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
+from dpsynth_assets.privacy.errors import check_at_least
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
@@ -287,8 +287,7 @@ def public_support(public_logits: "torch.Tensor", k: int | None, margin: float) 
     """
     import torch
 
-    if not (margin >= 0 and math.isfinite(margin)):
-        raise ValueError(f"Expected 0 <= margin < inf, got {margin}.")
+    check_at_least(0, margin=margin)
     if k is not None and k < 1:
         raise ValueError(f"Expected k >= 1, got {k}.")
     k = None if k is None else min(k, public_logits.shape[-1])

@@ -3,7 +3,6 @@
 Shape letters: n private records, B records of one batch, T steps.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -17,6 +16,7 @@ from dpsynth_assets.privacy.cpu_threads import one_thread_each
 from dpsynth_assets.privacy.errors import (
     UnaccountedReleaseError,
     UndeclaredPublicFactError,
+    check_at_least,
     check_positive,
 )
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, TruncatedPoissonGaussianEvent
@@ -147,11 +147,7 @@ class DpSgdMechanism:
         self.event()
         check_positive("l2_bound", self.l2_bound)
         check_positive("expected_batch_size", self.expected_batch_size)
-        if self.most_in_company < 0 or not (self.slack >= 0 and math.isfinite(self.slack)):
-            raise ValueError(
-                "Expected most_in_company >= 0 and 0 <= gradient_slack < inf, got "
-                f"{self.most_in_company} and {self.gradient_slack}."
-            )
+        check_at_least(0, most_in_company=self.most_in_company, gradient_slack=self.slack)
         object.__setattr__(self, "_meter", StepMeter(self.steps))
 
     def event(self) -> PoissonGaussianEvent | TruncatedPoissonGaussianEvent:

@@ -41,6 +41,13 @@ def check_positive(name: str, value: float) -> None:
         raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
 
 
+def check_at_least(least: float, **values: float) -> None:
+    """Raises ValueError unless every named value is finite and at least `least`."""
+    for name, value in values.items():
+        if not (value >= least and math.isfinite(value)):
+            raise ValueError(f"Expected a finite {name} >= {least}, got {value}.")
+
+
 def check_delta(delta: float) -> None:
     """Raises ValueError unless 0 < δ < 1."""
     if not 0 < delta < 1:

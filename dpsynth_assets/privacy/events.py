@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
 
+from dpsynth_assets.privacy.errors import check_at_least
+
 
 def _positive(name: str, value: float) -> float:
     value = float(value)
@@ -31,7 +33,7 @@ class _Cast:
     def __post_init__(self) -> None:
         """Casts and validates."""
         for each in fields(self):  # type: ignore[arg-type]
-            check = {float: _positive, int: _count}.get(each.type)  # type: ignore[call-overload]
+            check = {float: _positive, int: _count}.get(each.type)  # type: ignore[arg-type]
             if check is not None:
                 object.__setattr__(self, each.name, check(each.name, getattr(self, each.name)))
 
@@ -74,8 +76,7 @@ class DiscreteGaussianEvent(_Cast):
     def __post_init__(self) -> None:
         """Casts and validates."""
         super().__post_init__()
-        if self.shift < 1:
-            raise ValueError("Expected shift >= 1, got 0.")
+        check_at_least(1, shift=self.shift)
 
     @property
     def rho(self) -> Fraction:
@@ -96,8 +97,7 @@ class DiscreteLaplaceEvent(_Cast):
     def __post_init__(self) -> None:
         """Casts and validates."""
         super().__post_init__()
-        if self.sensitivity < 1:
-            raise ValueError("Expected sensitivity >= 1, got 0.")
+        check_at_least(1, sensitivity=self.sensitivity)
 
     @property
     def epsilon(self) -> Fraction:
@@ -161,8 +161,7 @@ class PoissonGaussianEvent(_Cast):
             raise ValueError(
                 f"Expected sampling_probability <= 1, got {self.sampling_probability}."
             )
-        if self.max_records_per_unit < 1:
-            raise ValueError("Expected max_records_per_unit >= 1, got 0.")
+        check_at_least(1, max_records_per_unit=self.max_records_per_unit)
 
     @property
     def rho(self) -> Fraction:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.errors import check_positive
+from dpsynth_assets.privacy.errors import check_at_least, check_positive
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent, DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.noise import discrete_gaussian, discrete_laplace
@@ -20,8 +20,7 @@ NoiseKind = Literal["laplace", "gaussian"]
 
 def l1_sensitivity(relation: NeighboringRelation, max_records_per_unit: int = 1) -> int:
     """Bounds Σ|count − count'|: each record that enters or leaves moves one bin by one."""
-    if max_records_per_unit < 1:
-        raise ValueError(f"Expected max_records_per_unit >= 1, got {max_records_per_unit}.")
+    check_at_least(1, max_records_per_unit=max_records_per_unit)
     return NeighboringRelation(relation).records_changed * max_records_per_unit
 
 
@@ -81,10 +80,7 @@ class NoisyHistogram:
             return DiscreteLaplaceEvent(scale=self.scale, sensitivity=moved)
         if self.noise != "gaussian":
             raise ValueError(f"Expected noise 'laplace' or 'gaussian', got {self.noise!r}.")
-        if not (self.scale >= 1 and math.isfinite(self.scale)):
-            raise ValueError(
-                f"Expected 1 <= scale < inf for gaussian noise on counts, got {self.scale}."
-            )
+        check_at_least(1, scale=self.scale)
         return DiscreteGaussianEvent(
             noise_std=self.scale,
             shift=self.max_records_per_unit,

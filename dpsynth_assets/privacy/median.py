@@ -5,7 +5,6 @@ drawn tokens. It is not (ε, δ)-DP and the bound itself must stay internal.
 Shape letters: R rows, n rows of one batch, V vocabulary, A allowed tokens, G active batches.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,7 +16,7 @@ import numpy as np
 from dpsynth_assets.privacy.batch_terms import context_changes
 from dpsynth_assets.privacy.clipping import ClipLattice
 from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
-from dpsynth_assets.privacy.errors import check_positive
+from dpsynth_assets.privacy.errors import check_at_least, check_positive
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median_box import private_median_box
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
@@ -65,8 +64,7 @@ class MedianTokenMechanism:
         """Refuses settings outside their domain."""
         check_positive("clip_bound", self.clip_bound)
         check_positive("temperature", self.temperature)
-        if not (self.logit_slack >= 0 and math.isfinite(self.logit_slack)):
-            raise ValueError(f"Expected 0 <= logit_slack < inf, got {self.logit_slack}.")
+        check_at_least(0, logit_slack=self.logit_slack)
         _ = self.changes
 
     @property

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsynth_assets.privacy.errors import check_at_least
+
 if TYPE_CHECKING:
     import torch
 
@@ -185,8 +187,7 @@ def gaussian_like(reference: "torch.Tensor", standard_deviation: float) -> "torc
     """
     import torch
 
-    if not (standard_deviation >= 0 and math.isfinite(standard_deviation)):
-        raise ValueError(f"Expected 0 <= standard_deviation < inf, got {standard_deviation}.")
+    check_at_least(0, standard_deviation=standard_deviation)
     if not reference.is_floating_point():
         raise TypeError(f"Expected a floating-point reference, got {reference.dtype}.")
     noise = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)

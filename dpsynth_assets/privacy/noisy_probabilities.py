@@ -13,6 +13,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
 from dpsynth_assets.privacy.difference_clipping import marked_tokens, public_support
+from dpsynth_assets.privacy.errors import check_at_least
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
 from dpsynth_assets.privacy.noise import discrete_gaussian, secure_uniform
 from dpsynth_assets.privacy.poisson_sampling import StepMeter, poisson_sample
@@ -55,10 +56,8 @@ def mean_probability_sensitivity(subsets: int, logit_slack: float = 0.0) -> floa
 
     **Source** Tang et al. 2024: L2 sensitivity √2 of a sum of M distributions.
     """
-    if subsets < 1 or not (logit_slack >= 0 and math.isfinite(logit_slack)):
-        raise ValueError(
-            f"Expected subsets >= 1 and 0 <= logit_slack < inf, got {subsets} and {logit_slack}."
-        )
+    check_at_least(1, subsets=subsets)
+    check_at_least(0, logit_slack=logit_slack)
     own, others = math.sqrt(2.0), (subsets - 1) * logit_slack / math.sqrt(2.0)
     return (own + others) / subsets * _UP
 
@@ -151,11 +150,7 @@ class NoisyProbabilities:
         """Refuses settings without an event, and opens the meter."""
         self.event()
         _ = self.noise_std
-        if self.examples_per_subset < 1 or self.top_k < 1:
-            raise ValueError(
-                "Expected examples_per_subset >= 1 and top_k >= 1, "
-                f"got {self.examples_per_subset} and {self.top_k}."
-            )
+        check_at_least(1, examples_per_subset=self.examples_per_subset, top_k=self.top_k)
         object.__setattr__(self, "_meter", StepMeter(self.steps))
 
     def __reduce__(self) -> NoReturn:

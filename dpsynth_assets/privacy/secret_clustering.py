@@ -12,7 +12,7 @@ from typing import NoReturn
 import numpy as np
 
 from dpsynth_assets.privacy.blow_up import ROUND_UP
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError, check_at_least
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice, noise_for_gaussian
@@ -248,8 +248,7 @@ class SecretClustering:
             l2_bound=l2_bound,
             centre_groups=centre_groups,
         )
-        if iterations < 1:
-            raise ValueError(f"Expected iterations >= 1, got {iterations}.")
+        check_at_least(1, iterations=iterations)
         self._sampling, self._relation = sampling, NeighboringRelation(relation)
         self._noise_std, self._iterations, self._released = float(noise_std), int(iterations), 0
         _ = self.event

@@ -26,6 +26,7 @@ from dpsynth_assets.privacy.blow_up import (
     mixture_terms,
     without_tail,
 )
+from dpsynth_assets.privacy.errors import check_at_least
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     DiscreteGaussianEvent,
@@ -131,8 +132,7 @@ def posterior_of_events(events: Sequence[Event], prior: float, *, occurrences: i
     **Source** Replaces Theorem 3 of SecPE [secpe Thm. 3] (errata B-004.3).
     """
     _check_probability("prior", prior)
-    if occurrences < 1:
-        raise ValueError(f"Expected occurrences >= 1, got {occurrences}.")
+    check_at_least(1, occurrences=occurrences)
     atoms = [atom for event in events for atom in flatten(event) if not _is_nothing(atom)]
     pairs = [secret_event(atom, occurrences) for atom in atoms]
     if _tells_all(pairs, prior):

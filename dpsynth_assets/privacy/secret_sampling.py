@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from dpsynth_assets.privacy.errors import check_at_least
 from dpsynth_assets.privacy.secret_protection import poisson_binomial
 
 SamplingRule = Literal["inclusion", "algorithm-1"]
@@ -96,8 +97,7 @@ class SecretSampling:
         the weaker bound of its own number: nothing is enforced, because dropping records of one
         secret would change which records of another are kept.
         """
-        if max_occurrences < 1:
-            raise ValueError(f"Expected max_occurrences >= 1, got {max_occurrences}.")
+        check_at_least(1, max_occurrences=max_occurrences)
         distribution = poisson_binomial(np.full(max_occurrences, float(probability)))
         return cls(probabilities=float(probability), count_probabilities=distribution)
 

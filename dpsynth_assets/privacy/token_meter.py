@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError, check_at_least
 
 
 class PrivateTokenMeter:
@@ -21,11 +21,7 @@ class PrivateTokenMeter:
         Raises:
             ValueError: If either number is negative.
         """
-        if tokens_per_batch < 0 or batches < 0:
-            raise ValueError(
-                "Expected tokens_per_batch >= 0 and batches >= 0, "
-                f"got {tokens_per_batch} and {batches}."
-            )
+        check_at_least(0, tokens_per_batch=tokens_per_batch, batches=batches)
         self.tokens_per_batch = int(tokens_per_batch)
         self._spent = np.zeros(int(batches), dtype=np.int64)  # [amin2024 A1:L5]
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError, check_at_least
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice, noise_for_gaussian
@@ -51,11 +51,7 @@ def stacked_l2_sensitivity(
     bounds = [float(bound) for bound in l2_bounds]
     if not bounds or not all(bound > 0 and math.isfinite(bound) for bound in bounds):
         raise ValueError(f"Expected at least one l2_bound, each 0 < l2_bound < inf, got {bounds}.")
-    if records < 1 or max_records_per_unit < 1:
-        raise ValueError(
-            "Expected records >= 1 and max_records_per_unit >= 1, "
-            f"got {records} and {max_records_per_unit}."
-        )
+    check_at_least(1, records=records, max_records_per_unit=max_records_per_unit)
     vectors = NeighboringRelation(relation).records_changed * max_records_per_unit
     return vectors * math.hypot(*bounds) / records * _UP
 

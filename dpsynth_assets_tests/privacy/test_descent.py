@@ -6,21 +6,15 @@ from torch import nn
 
 from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
 from dpsynth_assets.privacy.per_example.descent import Descent, following
+from dpsynth_assets_tests.privacy.small_models import (
+    VOCABULARY,
+    clipped_sum,
+    one_at_a_time,
+    small,
+)
 
-VOCABULARY, TOKENS = 40, 6
+TOKENS = 6
 RELATIVE = "relative_attention_bias"
-
-
-def t5(kind="T5"):
-    import transformers
-
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(
-        vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2,
-        relative_attention_num_buckets=8, relative_attention_max_distance=6,
-        pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, dropout_rate=0.0,
-    )  # fmt: skip
-    return getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
 
 
 def tables_alone(model):
@@ -42,24 +36,12 @@ def losses(model, sources, targets):
 
 def clipped(model, part, bound, products=Products.FLOAT64):
     """Flat clipped sum of one part (sources, targets)."""
-    tested = PerExampleGradients(model, products)
     parts = [LossOfPart(part.shape[1], lambda model: losses(model, *part))]
-    found, _ = tested.private_clipped_sums(parts, bound)
-    return torch.cat([each.flatten() for each in found])
+    return clipped_sum(PerExampleGradients(model, products), parts, bound)
 
 
-def one_at_a_time(model, part):
-    """(B, P) float64 gradients by autograd, from micro-batches of one."""
-    found = []
-    model.double()
-    for row in range(part.shape[1]):
-        model.zero_grad()
-        losses(model, *part[:, [row]]).sum().backward()
-        trained = [each for each in model.parameters() if each.requires_grad]
-        found.append(torch.cat([each.grad.flatten() for each in trained]))
-    model.zero_grad()
-    model.float()
-    return torch.stack(found)
+def gradients_of(model, part):
+    return one_at_a_time(model, lambda own, row: losses(own, *part[:, row]), part.shape[1])
 
 
 # Tables of relative positions
@@ -68,8 +50,8 @@ def one_at_a_time(model, part):
 @pytest.mark.parametrize("examples", [1, TOKENS - 1, TOKENS, TOKENS + 2])
 @pytest.mark.parametrize("trained", [nn.Module.requires_grad_, tables_alone])
 def test_t5_is_clipped_by_example_whether_or_not_there_are_as_many_as_tokens(examples, trained):
-    model, part = trained(t5()), sequences(examples)
-    gradients = one_at_a_time(model, part)
+    model, part = trained(small("T5")), sequences(examples)
+    gradients = gradients_of(model, part)
     norms = gradients.norm(dim=1, keepdim=True)
     bound = 0.7 * float(norms.min())
     expected = (gradients * (bound / norms)).sum(dim=0)
@@ -82,8 +64,8 @@ def test_t5_is_clipped_by_example_whether_or_not_there_are_as_many_as_tokens(exa
 
 @pytest.mark.parametrize("kind", ["MT5", "UMT5"])
 def test_kin_of_t5_are_clipped_by_example(kind):
-    model, part = t5(kind), sequences(TOKENS)
-    gradients = one_at_a_time(model, part)
+    model, part = small(kind), sequences(TOKENS)
+    gradients = gradients_of(model, part)
     norms = gradients.norm(dim=1, keepdim=True)
     bound = 0.7 * float(norms.min())
     expected = (gradients * (bound / norms)).sum(dim=0)
@@ -92,8 +74,8 @@ def test_kin_of_t5_are_clipped_by_example(kind):
 
 
 def test_a_record_of_t5_moves_the_clipped_sum_by_at_most_the_bound():
-    model, part, bound = tables_alone(t5()), sequences(TOKENS), 1e-3
-    assert bound < float(one_at_a_time(model, part).norm(dim=1).min())
+    model, part, bound = tables_alone(small("T5")), sequences(TOKENS), 1e-3
+    assert bound < float(gradients_of(model, part).norm(dim=1).min())
     for record in (0, TOKENS - 1):
         others = [row for row in range(TOKENS) if row != record]
         moved = clipped(model, part, bound) - clipped(model, part[:, others], bound)
@@ -101,7 +83,7 @@ def test_a_record_of_t5_moves_the_clipped_sum_by_at_most_the_bound():
 
 
 def test_t5_is_left_as_it_was_even_after_a_failing_pass():
-    model, part = t5(), sequences(3)
+    model, part = small("T5"), sequences(3)
     clipped(model, part, 1.0)
     with pytest.raises(IndexError):
         clipped(model, part + VOCABULARY, 1.0)

@@ -105,30 +105,6 @@ def test_rounding_in_other_subsets_stays_within_the_slack(seed, subsets, slack):
     assert distance <= mean_probability_sensitivity(subsets, slack)
 
 
-def test_slack_is_needed_where_other_subsets_move():
-    slack, subsets = 0.25, 9
-    rows = np.zeros((subsets, 2))
-    moved = rows + slack * np.array([1.0, -1.0])
-    rows[0], moved[0] = [-400.0, 400.0], [400.0, -400.0]
-    support = torch.arange(2)
-    distance = torch.dist(
-        private_mean_probabilities(torch.tensor(rows), support),
-        private_mean_probabilities(torch.tensor(moved), support),
-    )
-    assert mean_probability_sensitivity(subsets) < distance
-    assert 0.95 * mean_probability_sensitivity(subsets, slack) < distance
-
-
-def test_probabilities_are_those_of_the_support_alone():
-    rows = np.random.default_rng(0).normal(0, 3, (4, VOCABULARY))
-    support = torch.tensor([1, 2, 5])
-    weights = np.exp(rows[:, support])
-    expected = (weights / weights.sum(axis=1, keepdims=True)).mean(axis=0)
-    found = private_mean_probabilities(torch.tensor(rows), support)
-    assert found.dtype == torch.float64
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
 # Subsets
 
 

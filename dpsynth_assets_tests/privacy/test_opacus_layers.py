@@ -13,27 +13,15 @@ from dpsynth_assets.privacy.per_example import (
     support,
 )
 from dpsynth_assets.privacy.per_example.support import ModuleKind
+from dpsynth_assets_tests.privacy.small_models import (
+    VOCABULARY,
+    clipped_sum,
+    one_at_a_time,
+    small,
+)
 
-VOCABULARY, BATCH, TOKENS = 40, 5, 7
+BATCH, TOKENS = 5, 7
 HUGE = 1e3
-SIZES = {
-    "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2,
-    "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
-}  # fmt: skip
-ATTENTION = {
-    "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1,
-    "max_position_embeddings": 32,
-}  # fmt: skip
-
-
-def transformer(name):
-    """A small model of random weights, and losses of (B, T) tokens whose tail is padding."""
-    import transformers
-
-    torch.manual_seed(0)
-    sizes = SIZES | ({"state_size": 4} if name == "Mamba" else ATTENTION)
-    config = getattr(transformers, f"{name}Config")(**sizes)
-    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
 
 
 class Scaled(nn.Module):
@@ -87,10 +75,7 @@ def convolved(_name=None):
     return Convolved().eval()
 
 
-MODELS = {
-    "Cohere": transformer, "Nemotron": transformer, "Mamba": transformer,
-    "convolutions": convolved,
-}  # fmt: skip
+MODELS = {**dict.fromkeys(("Cohere", "Nemotron", "Mamba"), small), "convolutions": convolved}
 
 
 def tokens():
@@ -119,21 +104,7 @@ def parts(*groups):
 
 
 def clipped(model, groups, bound, products=Products.NATIVE, threads=1):
-    found, rows = PerExampleGradients(model, products, threads).private_clipped_sums(
-        parts(*groups), bound
-    )
-    assert rows == sum(len(group) for group in groups)
-    return torch.cat([each.flatten() for each in found])
-
-
-def one_at_a_time(model):
-    """(B, P) float64 gradients by autograd, one record at a time."""
-    found, wide = [], model.double()
-    for row in range(BATCH):
-        gradients = torch.autograd.grad(losses(wide, [row]).sum(), list(wide.parameters()))
-        found.append(torch.cat([each.flatten() for each in gradients]))
-    model.float()
-    return torch.stack(found)
+    return clipped_sum(PerExampleGradients(model, products, threads), parts(*groups), bound)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -147,14 +118,14 @@ def test_layers_of_other_kinds_alone_are_left_to_opacus(name):
         "convolutions": {"(Conv1d)", "(Scaled)", "(SquaredRMSNorm)"},
     }
     assert left == expected[name]
-    assert opacus_layers(transformer("Llama")) == ()
+    assert opacus_layers(small("Llama", tie_word_embeddings=False)) == ()
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("products", Products)
 def test_clipped_sums_are_those_of_autograd_one_record_at_a_time(name, products):
     model = MODELS[name](name)
-    gradients = one_at_a_time(model)
+    gradients = one_at_a_time(model, losses, BATCH)
     bound = float(gradients.norm(dim=1).median())
     scales = (bound / gradients.norm(dim=1, keepdim=True)).clamp(max=1.0)
     found = clipped(model, [[0, 1, 2], [3, 4]], bound, products)
@@ -169,7 +140,7 @@ def test_clipped_sums_are_those_of_autograd_one_record_at_a_time(name, products)
 
 @pytest.mark.parametrize("products", Products)
 def test_opacus_gives_our_gradients_of_a_model_that_both_know(products, monkeypatch):
-    model = transformer("Llama")
+    model = small("Llama", tie_word_embeddings=False)
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     ours = clipped(model, [[0, 1, 2], [3, 4]], HUGE, products)
     monkeypatch.setattr(support, "kind_of", lambda _: ModuleKind.OPACUS)

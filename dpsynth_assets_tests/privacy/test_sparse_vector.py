@@ -297,24 +297,6 @@ def test_both_laws_are_conditioned_on_the_allowed_tokens(noiseless):
     assert noiseless[-1][0] == pytest.approx([expected], abs=1)
 
 
-def test_no_instance_opens_beyond_r_even_if_private_answers_are_ignored(noiseless):
-    opened = public_test(expected_batch_size=1).open(PrivateTokenMeter(3, 1))
-    for _ in range(3):
-        assert opened.needs_private_token(*one_batch(2), np.array([0])).all()
-    with pytest.raises(UnaccountedReleaseError):
-        opened.needs_private_token(Unread(), Unread(), Unread(), np.array([0]))
-    assert opened.opened.tolist() == [3]
-
-
-def test_nothing_is_asked_after_the_last_private_token(noiseless):
-    meter = PrivateTokenMeter(2, 2)
-    opened = public_test(expected_batch_size=1).open(meter)
-    opened.needs_private_token(*one_batch(0), np.array([0]))  # an instance stays open
-    meter.spend(np.array([0, 0]))
-    with pytest.raises(UnaccountedReleaseError):
-        opened.needs_private_token(Unread(), Unread(), Unread(), np.array([0]))
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 3), st.lists(st.tuples(st.booleans(), st.booleans()), max_size=14))
 def test_no_loop_can_run_more_instances_than_the_plan_pays(tokens, steps):
