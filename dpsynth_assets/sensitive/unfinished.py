@@ -47,9 +47,10 @@ class Unfinished:
 
     @property
     def drawn_from(self) -> dict[str, Any]:
-        """What `begin` was told."""
-        known: dict[str, Any] = json.loads(self._files.read(self._folder / _DRAWN_FROM))
-        return known
+        """What `begin` was told; nothing before."""
+        path = self._folder / _DRAWN_FROM
+        known: dict[str, Any] = {}
+        return json.loads(self._files.read(path)) if self._files.exists(path) else known
 
     def keep_cost(self, value: str, epsilon: float) -> None:
         """Keeps the realised cost of an ex-post value, by the value's digest, on disk."""
