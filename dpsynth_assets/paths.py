@@ -24,7 +24,7 @@ from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
 SENSITIVE_VARIABLE = "DPSYNTH_SENSITIVE_URL"
 """Environment variable: where the sensitive store lies in an object store."""
 
-MARK = "format"
+MARK = ".format"
 """File of a home or store that says its format."""
 
 _HELD = ("sensitive", "artifacts", "released")

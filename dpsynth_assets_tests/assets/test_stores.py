@@ -382,7 +382,7 @@ def test_rows_that_do_not_fit_are_an_unavailable_store_and_leave_nothing(tmp_pat
     monkeypatch.setattr(Path, "write_bytes", no_room)
     with pytest.raises(StoreUnavailableError, match="No space left"):
         store.save("r1", {}, RECORDS.select("text"))
-    assert [each.name for each in (tmp_path / "releases").iterdir()] == ["format"]
+    assert [each.name for each in (tmp_path / "releases").iterdir()] == [".format"]
 
 
 def no_room(*_arguments):
