@@ -24,7 +24,7 @@ from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
 SENSITIVE_VARIABLE = "DPSYNTH_SENSITIVE_URL"
 """Environment variable: where the sensitive store lies in an object store."""
 
-MARK = "format"
+MARK = ".format"
 """File of a home or store that says its format."""
 
 _HELD = ("sensitive", "artifacts", "released")
@@ -197,6 +197,11 @@ def project_root() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
+def home_root() -> Path:
+    """Resolves DPSYNTH_HOME without opening it: nothing may lie there."""
+    return Path(os.environ.get("DPSYNTH_HOME", project_root() / ".dpsynth")).resolve()
+
+
 def home() -> Home:
     """Opens DPSYNTH_HOME; a new one is begun for its owner alone, whatever the umask.
 
@@ -204,7 +209,7 @@ def home() -> Home:
         FormatError: It is of another format; nothing was written to it.
         PrivacyError: It cannot be read, or there is none and none can be made.
     """
-    root = Path(os.environ.get("DPSYNTH_HOME", project_root() / ".dpsynth")).resolve()
+    root = home_root()
     try:
         begin(owner_folder(root), lambda: any((root / name).exists() for name in _HELD))
     except OSError as error:

@@ -50,16 +50,16 @@ def refused(open_it, place):
 def test_a_new_home_and_its_store_say_their_format(root):
     paid()
     for place in (root, home().releases):
-        assert (place / "format").read_text() == f"{FORMAT}\n"
-        assert (place / "format").stat().st_mode & 0o077 == place.stat().st_mode & 0o066
+        assert (place / ".format").read_text() == f"{FORMAT}\n"
+        assert (place / ".format").stat().st_mode & 0o077 == place.stat().st_mode & 0o066
 
 
 @pytest.mark.parametrize("other", [None, "", "2\n"])
 def test_a_home_of_another_format_is_refused_and_not_written_to(root, other):
     paid()
-    (root / "format").unlink()
+    (root / ".format").unlink()
     if other is not None:
-        (root / "format").write_text(other)
+        (root / ".format").write_text(other)
     refused(home, root)
     refused(PrivacyLedger().open, root)
 
@@ -68,9 +68,9 @@ def test_a_home_of_another_format_is_refused_and_not_written_to(root, other):
 def test_a_store_of_another_format_is_refused_and_not_written_to(tmp_path, other):
     store = StoredReleases(tmp_path / "releases")
     store.save("first", {}, ROWS)
-    (store.base / "format").unlink()
+    (store.base / ".format").unlink()
     if other is not None:
-        (store.base / "format").write_text(other)
+        (store.base / ".format").write_text(other)
     for act in (
         lambda: store.load("first"),
         lambda: store.digest("first"),

@@ -23,7 +23,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.stages import SHARED
 from dpsynth_assets.metrics.clusterings import agreement, score_clusterings
 from dpsynth_assets.orchestration.assets import method_plots as assets, stage_metadata
-from dpsynth_assets.orchestration.assets.keys import dataset_key, public_key
+from dpsynth_assets.orchestration.assets.keys import dataset_key, prediction_costs_key, public_key
 from dpsynth_assets.orchestration.assets.published import released_folder
 from dpsynth_assets.orchestration.lineage import PrivacyLineageError, verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.progress import Progress
@@ -462,7 +462,7 @@ def test_metadata_of_a_released_asset_holds_released_pictures_alone():
 def test_the_asset_is_internal_and_nothing_released_may_depend_on_it():
     spec = dataset_spec()
     made = assets.prediction_plot_definitions(spec, plan_dataset(spec))
-    key = assets.prediction_costs_key("letters")
+    key = prediction_costs_key("letters")
     (asset,) = made.assets
     assert asset.tags_by_key[key][PRIVACY] == INTERNAL
     parents = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dpsynth_assets.cli.terminal import AsJson, answer, complain, say, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec, dataset_folders, standing
 from dpsynth_assets.methods.declared_terms import budget_terms
-from dpsynth_assets.paths import home
+from dpsynth_assets.paths import Home, home, home_root
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
 
 if TYPE_CHECKING:
@@ -150,15 +150,15 @@ def overview() -> None:
 
 def _places() -> Iterator[tuple[str, str]]:
     """The folders and addresses that commands of this terminal use."""
-    root = home()
-    new = "" if root.root.exists() else " (not there yet)"
-    yield "home", f"{root.root}{new}"
-    yield "dagster", os.environ.get("DAGSTER_HOME", str(root.dagster))
+    root = home_root()
+    new = "" if root.exists() else " (not there yet)"
+    yield "home", f"{root}{new}"
+    yield "dagster", os.environ.get("DAGSTER_HOME", str(Home(root).dagster))
     yield "datasets", ", ".join(str(folder) for folder in dataset_folders())
 
 
 def _state(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> CohortState:
-    stores = home()
+    stores = Home(home_root())  # Looking creates nothing.
     corpora = [path.parent for path in (stores.released / spec.name).glob("*/data")]
     written = [*(stores.reports / spec.name).glob("*.*"), *corpora]
     return CohortState(

@@ -11,7 +11,7 @@ import typer
 
 from dpsynth_assets.cli.terminal import AsJson, answer, complain, say, show_table
 from dpsynth_assets.files.whole_files import owner_folder, replaced
-from dpsynth_assets.paths import home
+from dpsynth_assets.paths import Home, home, home_root
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.format import FormatError
@@ -57,8 +57,9 @@ def open_ledger(url: str | None) -> Ledger:
 
 def ledger_if_any() -> Ledger | None:
     """The installation's ledger; None where nothing was charged yet. A lost one is refused."""
-    path = sqlite_path(home().ledger_url)
-    if path is not None and not path.exists() and Witness(home().witness).load() is None:
+    place = Home(home_root())  # Looking begins no home.
+    path = sqlite_path(place.ledger_url)
+    if path is not None and not path.exists() and Witness(place.witness).load() is None:
         return None
     return open_ledger(None)
 

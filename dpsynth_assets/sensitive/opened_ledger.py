@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from dpsynth_assets.paths import MARK, home
+from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.ledger import Checkpoint, Ledger, LedgerEntry, Witness, sqlite_path
 
@@ -27,7 +27,7 @@ def unknown_releases(entries: Iterable[LedgerEntry]) -> int:
     if not folder.exists():
         return 0
     names = {each.name for each in folder.iterdir() if not each.name.startswith(".")}
-    return len(names - {MARK} - {entry.reservation for entry in entries})
+    return len(names - {entry.reservation for entry in entries})
 
 
 def _expect_known_releases(url: str) -> None:

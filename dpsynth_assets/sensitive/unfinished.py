@@ -43,13 +43,15 @@ class Unfinished:
             drawn_from: What decides the draw: JSON values, for the owner alone.
         """
         self._files.begin_folder(self._folder)
-        self._files.write(self._folder / _DRAWN_FROM, json.dumps(drawn_from or {}).encode())
+        if drawn_from:
+            self._files.write(self._folder / _DRAWN_FROM, json.dumps(drawn_from).encode())
 
     @property
     def drawn_from(self) -> dict[str, Any]:
         """What `begin` was told."""
-        known: dict[str, Any] = json.loads(self._files.read(self._folder / _DRAWN_FROM))
-        return known
+        path = self._folder / _DRAWN_FROM
+        known: dict[str, Any] = {}
+        return json.loads(self._files.read(path)) if self._files.exists(path) else known
 
     def keep_cost(self, value: str, epsilon: float) -> None:
         """Keeps the realised cost of an ex-post value, by the value's digest, on disk."""

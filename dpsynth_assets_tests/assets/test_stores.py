@@ -382,7 +382,7 @@ def test_rows_that_do_not_fit_are_an_unavailable_store_and_leave_nothing(tmp_pat
     monkeypatch.setattr(Path, "write_bytes", no_room)
     with pytest.raises(StoreUnavailableError, match="No space left"):
         store.save("r1", {}, RECORDS.select("text"))
-    assert list((tmp_path / "releases").iterdir()) == []
+    assert [each.name for each in (tmp_path / "releases").iterdir()] == [".format"]
 
 
 def no_room(*_arguments):
@@ -455,10 +455,11 @@ def test_public_values_come_back_from_an_object_store(bucket, value, monkeypatch
 
 def test_a_published_folder_is_copied_whole_with_its_label_last(bucket, tmp_path, monkeypatch):
     from dpsynth_assets.orchestration.assets.published import publish_copy
+    from dpsynth_assets.paths import home
     from dpsynth_assets.report.card_check import LABEL_FILE
 
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
-    folder = tmp_path / "released" / "letters" / "mean"
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    folder = home().released / "letters" / "mean"
     (folder / "data").mkdir(parents=True)
     for name in (LABEL_FILE, "README.md", "data/train.parquet", "data/old.parquet"):
         (folder / name).write_text(name)

@@ -20,6 +20,7 @@ import dagster as dg
 import pytest
 
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
+from dpsynth_assets.paths import begin
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
 from dpsynth_assets_tests.faults.cohort import COHORT, EVENT, RECORDS, TERMS
@@ -115,6 +116,7 @@ class House:
         shutil.copytree(self.instance, self.home / "dagster")
         self.marks.mkdir()
         (self.home / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+        begin(self.home, lambda: False)
         store = SensitiveStore.at(str(self.home / "sensitive"))
         store.write_records(COHORT, "source", RECORDS)
         store.read_records.note_read(COHORT, "version 1", "declared", lambda _: "rows")

@@ -15,13 +15,16 @@ from dpsynth_assets.methods.requests import corpus_request, stage_request
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "requests_of_format_1").glob("*.json"))
 
+NAMES = {"language_model": "public_language_model"}
+"""Names of inputs in charges of private prediction -> names of public artifacts."""
+
 
 def asked_again(spec, plan, charge):
     """What is asked for today where a charge was made."""
     _, folder, name = charge["asset"].split("/")
     part = next(part for part in plan.parts if part.folder == folder and named(part, name))
     known, release = charge["parameters"], charge["release"]
-    inputs = dict(known.get("inputs") or {})
+    inputs = {NAMES.get(k, k): v for k, v in (known.get("inputs") or {}).items()}
     inputs |= {k: known[k] for k in ("public_clusters",) if k in known}
     if name not in [stage.name for stage in part.plan.stages]:
         return corpus_request(

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
+from dpsynth_assets.paths import begin
 from dpsynth_assets.sensitive.sealing import KEY_VARIABLE
 
 TEXTS = ["Ottoline Brackenbury called", "Zaphod has gout"]
@@ -37,6 +38,7 @@ def fill(store):
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    begin(tmp_path, lambda: False)  # A home, where a test takes it for one.
     return fill(SensitiveStore.at(str(tmp_path / "sensitive")))
 
 
