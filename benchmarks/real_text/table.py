@@ -46,7 +46,8 @@ from dpsynth_assets.benchmark.cells import (
 )
 from dpsynth_assets.benchmark.comparisons import CEILING, FLOOR, Line, line_of, sentences, shares
 from dpsynth_assets.benchmark.references import REFERENCES
-from dpsynth_assets.metrics.comparison import METRICS, GapShare
+from dpsynth_assets.metrics.comparison import GapShare
+from dpsynth_assets.metrics.registry import compared
 from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.public_base import PublicBase
@@ -217,9 +218,9 @@ def _table_lines(
     }
     ends = [scores.get((roles.get(role, ""), None)) for role in (FLOOR, CEILING)]
     closed = {key: shares(line, *ends) for key, line in scores.items() if key[1] is not None}
-    gaps = [m for m in METRICS if any(found[m] for found in closed.values())]
+    gaps = {m: each.title for m, each in compared().items() if any(f[m] for f in closed.values())}
     head = ("corpus", "ε", *(title for title, _ in columns.values()))
-    yield _line((*head, *(f"{METRICS[m]} gap closed" for m in gaps)))
+    yield _line((*head, *(f"{title} gap closed" for title in gaps.values())))
     yield "|" + "---|" * (len(head) + len(gaps))
     for key, line in scores.items():
         stated = [r["epsilon"] for r in lines[key] if r.get("epsilon") is not None]

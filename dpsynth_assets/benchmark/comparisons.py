@@ -10,13 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.metrics.comparison import (
-    METRICS,
-    GapShare,
-    gap_closed,
-    interval_rule,
-    verdicts,
-)
+from dpsynth_assets.metrics.comparison import GapShare, gap_closed, interval_rule, verdicts
+from dpsynth_assets.metrics.registry import compared
 from dpsynth_assets.metrics.resampling import RESAMPLES, Estimate
 
 FLOOR, CEILING = "public_only", "one_real_example"
@@ -48,7 +43,7 @@ def _mean(results: Sequence[Mapping[str, Any]], name: str) -> Estimate:
 def shares(line: Line, floor: Line | None, ceiling: Line | None) -> dict[str, GapShare | None]:
     """Share of each metric's gap that a line closes; None where it cannot be decided."""
     low, high = floor or {}, ceiling or {}
-    return {m: gap_closed(m, line.get(m), low.get(m), high.get(m)) for m in METRICS}
+    return {m: gap_closed(m, line.get(m), low.get(m), high.get(m)) for m in compared()}
 
 
 def sentences(

@@ -1,5 +1,6 @@
 """The leaderboard: scores of every line at every ε and number of records, over its seeds."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,16 +18,8 @@ from dpsynth_assets.benchmark.comparisons import (
 from dpsynth_assets.benchmark.running import Place
 from dpsynth_assets.datasets.benchmark_spec import REFERENCES
 from dpsynth_assets.metrics.comparison import GapShare
-from dpsynth_assets.metrics.resampling import Estimate
+from dpsynth_assets.metrics.registry import benchmarked, leading
 
-SCORES = (
-    "mauve",
-    "energy_distance",
-    "accuracy",
-    "next_word_accuracy",
-    "near_duplicates",
-    "perplexity",
-)
 COSTS = (
     "rows",
     "seconds",
@@ -100,7 +93,7 @@ class Leaderboard:
 
     Attributes:
         name: Of the benchmark.
-        standings: Its lines, best MAUVE first within a dataset, size and ε.
+        standings: Its lines, best first by the leading metric, within a dataset, size and ε.
         verdicts: Dataset -> what its lines decide and leave undecided.
         missing: Cells that are not there yet.
         facts: What holds for all: δ, rows scored, the code that ran.
@@ -156,7 +149,8 @@ def leaderboard(
     for place, found in cells:
         key = (place.dataset, place.line, place.epsilon, place.records)
         grouped.setdefault(key, []).append(found)
-    lines = {key: line_of(results, [*SCORES]) for key, results in grouped.items()}
+    scores = [metric.name for metric in benchmarked("leaderboard")]
+    lines = {key: line_of(results, scores) for key, results in grouped.items()}
     standings = [
         _standing(key, results, lines[key], _ends(lines, key[0]))
         for key, results in grouped.items()
@@ -244,12 +238,14 @@ def _order(each: Standing) -> tuple[Any, ...]:
     """By dataset, size and ε from the largest; references around the methods, best first."""
     last = each.line == FLOOR
     first = each.promise == "reference" and not last
-    score = each.scores.get("mauve")
+    best = leading()
+    sign = 1.0 if best.less_is_better else -1.0
+    score = each.scores.get(best.name)
     return (
         each.dataset,
         0 if first else 2 if last else 1,
         -each.records,
         -(each.asked or 0.0),
-        -score.value if isinstance(score, Estimate) else 1.0,
+        math.inf if score is None else sign * score.value,
         each.line,
     )

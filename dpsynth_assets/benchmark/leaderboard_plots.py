@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from dpsynth_assets.benchmark.comparisons import CEILING, FLOOR
 from dpsynth_assets.benchmark.leaderboard import Standing
+from dpsynth_assets.metrics.registry import leading
 from dpsynth_assets.report.plots import COLORS, add_legend, new_axes, shortened, to_png
 
 _MARKERS = "osD^vPX*"
@@ -10,7 +12,8 @@ _MARKERS = "osD^vPX*"
 
 def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
     """PNG pictures by title; one is left out where it would show a single point a line."""
-    methods = [each for each in lines if each.asked is not None and "mauve" in each.scores]
+    best = leading()
+    methods = [each for each in lines if each.asked is not None and best.name in each.scores]
     ends = {each.line: each for each in lines if each.promise == "reference"}
     if not methods:
         return {}
@@ -18,7 +21,7 @@ def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
     colours = {line: index for index, line in enumerate(dict.fromkeys(e.line for e in methods))}
     epsilons = [each.asked or 0.0 for each in methods]
     drawn = {
-        f"{dataset}: MAUVE against ε": _lines(
+        f"{dataset}: {best.title} against ε": _lines(
             [each for each in methods if each.records == largest],
             lambda each: each.epsilon or each.asked or 0.0,
             "ε",
@@ -26,7 +29,7 @@ def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
             colours,
             ticks=epsilons,
         ),
-        f"{dataset}: MAUVE against processor minutes": _lines(
+        f"{dataset}: {best.title} against processor minutes": _lines(
             [e for e in methods if e.records == largest and e.costs.get("processor_seconds")],
             lambda each: each.costs["processor_seconds"] / 60,
             "processor minutes",
@@ -46,7 +49,7 @@ def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
     }
     if len({each.records for each in methods}) > 1:
         sizes = {(each.line, each.asked) for each in methods if each.records != largest}
-        drawn[f"{dataset}: MAUVE against records"] = _lines(
+        drawn[f"{dataset}: {best.title} against records"] = _lines(
             [each for each in methods if (each.line, each.asked) in sizes],
             lambda each: float(each.records),
             "records",
@@ -57,8 +60,9 @@ def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
     return drawn
 
 
-def _mauve(each: Standing) -> tuple[float, float]:
-    return each.scores["mauve"].value, each.scores["mauve"].std
+def _score(each: Standing) -> tuple[float, float]:
+    score = each.scores[leading().name]
+    return score.value, score.std
 
 
 def _lines(
@@ -69,8 +73,8 @@ def _lines(
     colours: Mapping[str, int],
     *,
     ticks: Sequence[float] | None = None,
-    value: Callable[[Standing], tuple[float, float]] = _mauve,
-    name: str = "MAUVE",
+    value: Callable[[Standing], tuple[float, float]] = _score,
+    name: str = "",
 ) -> bytes:
     """Points with error bars, joined where `ticks` names their places, and ends as level lines.
 
@@ -94,9 +98,9 @@ def _lines(
             color=COLORS[index % len(COLORS)],
             label=shortened(line),
         )
-    for role, style in (("public_only", ":"), ("one_real_example", "--")):
-        if role in ends and "mauve" in ends[role].scores:
-            level = ends[role].scores["mauve"].value
+    for role, style in ((FLOOR, ":"), (CEILING, "--")):
+        if role in ends and leading().name in ends[role].scores:
+            level, _ = _score(ends[role])
             axes.axhline(level, color="#444444", linestyle=style, linewidth=1.2, label=role)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -106,7 +110,7 @@ def _lines(
         axes.set_xlim(min(low, min(ticks) / 1.5), max(high, max(ticks) * 1.5))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set(xlabel=label, ylabel=name)
+    axes.set(xlabel=label, ylabel=name or leading().title)
     axes.set_ylim(bottom=0)
     add_legend(axes, len(names) + len(ends))
     return to_png(figure)

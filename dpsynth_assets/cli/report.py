@@ -116,9 +116,6 @@ def _heading(corpus: dict[str, Any]) -> str:
     return f"{corpus['name']}: {corpus['rows']} rows, {price}, unit: {corpus['privacy_unit']}"
 
 
-_SCORES = {"mauve": "MAUVE", "accuracy": "accuracy"}
-
-
 def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
     """Collects scores, guarantees and paths of a cohort from its report and the ledger."""
     from dpsynth_assets.methods.declared_terms import budget_terms
@@ -146,7 +143,10 @@ def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
 
 def print_summary(summary: dict[str, Any]) -> None:
     """Prints the table of methods and references, the cohort's spend, and the paths."""
-    numeric = ("ε", "δ", "rows", *_SCORES.values(), "seconds")
+    from dpsynth_assets.metrics.registry import pictured
+
+    scores = (metric.title for metric in pictured().values())
+    numeric = ("ε", "δ", "rows", *scores, "seconds")
     if summary["rows"]:
         show_table(
             ("method", "guarantee", *numeric),
@@ -166,6 +166,7 @@ def print_summary(summary: dict[str, Any]) -> None:
 
 
 def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    from dpsynth_assets.metrics.registry import pictured
     from dpsynth_assets.report.cells import format_cell
 
     return (
@@ -174,7 +175,7 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
         format_cell("epsilon", row["epsilon"]),
         format_cell("delta", row["delta"]),
         _number(row["rows"], "{:d}"),
-        *(format_cell(name, row.get(name), row) for name in _SCORES),
+        *(format_cell(name, row.get(name), row) for name in pictured()),
         _number(row["seconds"], "{:.0f}"),
     )
 

@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dpsynth_assets.metrics.metric import Metric
+from dpsynth_assets.metrics.registry import compared, registered
 from dpsynth_assets.metrics.resampling import COVERAGE, Estimate, interval
 
 _MOST_NAMED = 4
@@ -23,9 +25,6 @@ Verdict = Literal["better", "worse", "undecided"]
 Estimates = Mapping[str, Estimate]
 """Scores of one corpus by metric; a metric that could not be computed is missing."""
 
-METRICS = {"mauve": "MAUVE", "energy_distance": "energy distance", "accuracy": "accuracy"}
-"""Metrics that corpora are compared by, with their names in a sentence."""
-_LESS_IS_BETTER = {"energy_distance"}
 _NONE = "; no share of the gap is given."
 
 
@@ -67,7 +66,7 @@ def compare(metric: str, first: tuple[str, Estimate], second: tuple[str, Estimat
     low, high = interval(score.draws - beside.draws)
     verdict: Verdict = "undecided"
     if low > 0 or high < 0:
-        verdict = "better" if (low > 0) != (metric in _LESS_IS_BETTER) else "worse"
+        verdict = "better" if (low > 0) != registered()[metric].less_is_better else "worse"
     return Comparison(
         first=name,
         second=other,
@@ -81,7 +80,7 @@ def compare(metric: str, first: tuple[str, Estimate], second: tuple[str, Estimat
 def compare_all(metric: str, corpora: Mapping[str, Estimates]) -> list[Comparison]:
     """Compares every pair of corpora that have the score, the better one of a pair first."""
     scored = [(name, scores[metric]) for name, scores in corpora.items() if metric in scores]
-    sign = 1.0 if metric in _LESS_IS_BETTER else -1.0
+    sign = 1.0 if registered()[metric].less_is_better else -1.0
     scored.sort(key=lambda pair: sign * pair[1].value)
     return [compare(metric, first, second) for first, second in combinations(scored, 2)]
 
@@ -109,12 +108,11 @@ def gap_closed(
 def gap_fields(scores: Estimates, floor: Estimates, ceiling: Estimates) -> dict[str, Any]:
     """Fields of a table's row: `gap_closed_<metric>` with `_low` and `_high`; None if undecided."""
     fields: dict[str, Any] = {}
-    for metric in METRICS:
-        share = gap_closed(metric, scores.get(metric), floor.get(metric), ceiling.get(metric))
-        name = f"gap_closed_{metric}"
-        fields[name] = None if share is None else share.value
-        fields[f"{name}_low"] = None if share is None else share.low
-        fields[f"{name}_high"] = None if share is None else share.high
+    for name, metric in compared().items():
+        share = gap_closed(name, scores.get(name), floor.get(name), ceiling.get(name))
+        for end in ("value", "low", "high"):
+            key = metric.gap if end == "value" else f"{metric.gap}_{end}"
+            fields[key] = None if share is None else getattr(share, end)
     return fields
 
 
@@ -129,11 +127,11 @@ def verdicts(
         ceiling: Name of the non-private one.
     """
     sentences = []
-    for metric, title in METRICS.items():
-        pairs = compare_all(metric, corpora)
+    for name, metric in compared().items():
+        pairs = compare_all(name, corpora)
         if pairs:
-            sentences.append(_ordering(title, pairs))
-            sentences += _gap_sentence(metric, title, corpora, floor, ceiling)
+            sentences.append(_ordering(metric.title, pairs))
+            sentences += _gap_sentence(metric, corpora, floor, ceiling)
     return sentences
 
 
@@ -165,19 +163,15 @@ def _ordering(title: str, pairs: Sequence[Comparison]) -> str:
 
 
 def _gap_sentence(
-    metric: str,
-    title: str,
-    corpora: Mapping[str, Estimates],
-    floor: str | None,
-    ceiling: str | None,
+    metric: Metric, corpora: Mapping[str, Estimates], floor: str | None, ceiling: str | None
 ) -> Iterator[str]:
     """Says why there is no share of the gap, where both ends have a score and there is none."""
     if floor is None or ceiling is None:
         return
-    low, high = corpora[floor].get(metric), corpora[ceiling].get(metric)
+    low, high = corpora[floor].get(metric.name), corpora[ceiling].get(metric.name)
     if low is None or high is None:
         return
-    verdict = compare(metric, (ceiling, high), (floor, low)).verdict
+    verdict = compare(metric.name, (ceiling, high), (floor, low)).verdict
     if verdict == "better":
         return
     ends = (
@@ -185,6 +179,6 @@ def _gap_sentence(
         f"the floor ({floor}, {low.value:.3g} ± {low.std:.2g})",
     )
     if verdict == "undecided":
-        yield f"Undecided: by {title}, {ends[0]} does not differ from {ends[1]}{_NONE}"
+        yield f"Undecided: by {metric.title}, {ends[0]} does not differ from {ends[1]}{_NONE}"
     else:
-        yield f"By {title}, {ends[0]} is worse than {ends[1]}{_NONE}"
+        yield f"By {metric.title}, {ends[0]} is worse than {ends[1]}{_NONE}"

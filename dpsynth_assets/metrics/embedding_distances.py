@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dpsynth_assets.metrics.metric import LEAST_ROWS, Metric, Sides, Tables
+from dpsynth_assets.metrics.resampling import Estimate
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -163,3 +166,34 @@ def _blocks_of_distances(first: np.ndarray, second: np.ndarray) -> Iterator[tupl
         block = first[start : start + _ROWS_AT_A_TIME]
         squared = (block**2).sum(axis=1)[:, None] + squares - 2 * block @ second.T
         yield start, np.sqrt(np.maximum(squared, 0.0))
+
+
+def _energy(sides: Sides) -> Estimate:
+    features = sides.held_out.features, sides.corpus.features
+    draws = resampled_energy_distances(*features, sides.held_out.counts, sides.corpus.counts)
+    return Estimate.around(energy_distance(*features), draws)
+
+
+def _frechet(sides: Sides) -> float:
+    return frechet_distance(Moments.of(sides.corpus.features), Moments.of(sides.held_out.features))
+
+
+ENERGY_DISTANCE = Metric(
+    "energy_distance",
+    "energy distance",
+    _energy,
+    less_is_better=True,
+    decimals=4,
+    least_rows=LEAST_ROWS,
+    compared=True,
+    gap_title="energy",
+)
+
+FRECHET_DISTANCE = Metric(
+    "frechet_distance",
+    "FID",
+    _frechet,
+    less_is_better=True,
+    least_rows=2,
+    tables=Tables("scores", "file"),
+)

@@ -8,7 +8,8 @@ the rows do not decide.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dpsynth_assets.metrics.comparison import METRICS, Estimates, compare, compare_all, gap_closed
+from dpsynth_assets.metrics.comparison import Estimates, compare, compare_all, gap_closed
+from dpsynth_assets.metrics.registry import compared
 
 _CEILING = (
     "The ceiling is one public model with real examples in its prompt: a reference, and no upper "
@@ -34,11 +35,12 @@ def leading_sentence(
         None where no private corpus has a score.
     """
     own = {name: corpora[name] for name in private if name in corpora}
-    metric = next((m for m in METRICS if any(m in scores for scores in own.values())), None)
+    titles = _titles()
+    metric = next((m for m in titles if any(m in scores for scores in own.values())), None)
     if metric is None:
         return None
     best = _best(metric, own)
-    shown = f"{METRICS[metric]} {own[best][metric].value:.3g}"
+    shown = f"{titles[metric]} {own[best][metric].value:.3g}"
     share = _share(metric, best, corpora, floor, ceiling)
     if len([name for name in own if metric in own[name]]) == 1:
         return f"The private corpus that has a score is {best}: {shown}{share}."
@@ -59,7 +61,7 @@ def ceiling_sentences(
         ceiling: Name of the non-private corpus among them, if it is there.
     """
     above = []
-    for metric, title in METRICS.items():
+    for metric, title in _titles().items():
         for name in private if ceiling is not None else ():
             pair = {key: corpora.get(key, {}) for key in (name, str(ceiling))}
             if not all(metric in scores for scores in pair.values()) or (
@@ -87,7 +89,7 @@ def floor_sentences(
     beside = {} if floor is None else corpora.get(floor, {})
     below = [
         f"{name} by {title}"
-        for metric, title in METRICS.items()
+        for metric, title in _titles().items()
         for name in private
         if metric in beside
         and metric in (own := corpora.get(name, {}))
@@ -98,6 +100,10 @@ def floor_sentences(
             f"Worse than public text alone ({floor}): {', '.join(below)}. By these scores nothing "
             "was gained from the private records: try another method, or a larger ε."
         )
+
+
+def _titles() -> dict[str, str]:
+    return {name: metric.title for name, metric in compared().items()}
 
 
 def _best(metric: str, corpora: Mapping[str, Estimates]) -> str:

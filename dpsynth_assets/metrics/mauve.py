@@ -17,6 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.metrics.metric import Metric, Sides, Tables
+from dpsynth_assets.metrics.resampling import Estimate
+
 MINIMUM_ROWS = 100
 """With fewer rows a side the score orders nothing: its ± is as large as what it should tell."""
 
@@ -258,3 +261,35 @@ def _compute_mauve() -> tuple[Callable[..., Any], list[np.ndarray]]:
     module: Any = importlib.import_module("mauve.compute_mauve")
     module.faiss = SimpleNamespace(Kmeans=Kmeans)
     return module.compute_mauve, found
+
+
+def _estimate(sides: Sides) -> Estimate | None:
+    if not mauve_is_installed():
+        return None
+    held_out, corpus, settings = sides.held_out, sides.corpus, sides.settings.effective_mauve()
+    score = mauve_score(
+        held_out.features, corpus.features, settings, held_out.counts, corpus.counts
+    )
+    return Estimate.around(score.mean, score.draws)
+
+
+def _rows(sides: Sides) -> int | None:
+    if not mauve_is_installed():
+        return None
+    rows = len(sides.corpus.features), len(sides.held_out.features)
+    return min(*rows, sides.settings.max_rows)
+
+
+MAUVE = Metric(
+    "mauve",
+    "MAUVE",
+    _estimate,
+    least_rows=MINIMUM_ROWS,
+    compared=True,
+    picture="MAUVE against held-out records",
+)
+
+MAUVE_ROWS = Metric(
+    "mauve_rows", "rows of MAUVE", _rows, least_rows=MINIMUM_ROWS, tables=Tables("file", None)
+)
+"""Rows a side; scores of different numbers of rows do not compare."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dpsynth_assets.metrics.secret_comparison import NoiseComparison
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#444444")
-TITLES = {"mauve": "MAUVE", "accuracy": "Downstream accuracy"}
 _DPI = 90
 _LEGEND_CHARACTERS, _LEGEND_MARK = 14, 6
 """Characters of a legend in an inch, and those that a mark and its blanks take."""
@@ -53,10 +52,12 @@ def scores_plot(
 
     Args:
         rows: Rows of the report's table; those without the metric are left out.
-        metric: Key of the score; `<metric>_std`, where given, is drawn as an error bar.
+        metric: Name of the score; `<metric>_std`, where given, is drawn as an error bar.
         floor: Score of the public-only reference.
         ceiling: Score of the non-private reference.
     """
+    from dpsynth_assets.metrics.registry import registered
+
     shown = [row for row in rows if row.get(metric) is not None][::-1]
     figure, axes = new_axes(width=6.4, height=1.2 + 0.36 * max(1, len(shown)))
     values = [float(row[metric]) for row in shown]
@@ -67,7 +68,8 @@ def scores_plot(
     for value, name, color in ((floor, "floor", COLORS[5]), (ceiling, "ceiling", COLORS[2])):
         if value is not None:
             axes.axvline(value, color=color, linestyle="--", linewidth=1.4, label=name)
-    axes.set(xlabel=TITLES.get(metric, metric.replace("_", " ")))
+    known = registered()[metric]
+    axes.set(xlabel=known.axis or known.title)
     axes.set_xlim(left=0)
     add_legend(axes, sum(value is not None for value in (floor, ceiling)))
     return to_png(figure)

@@ -100,7 +100,7 @@ def _to_json(scores: CorpusScores) -> dict[str, Any]:
         name: {"value": estimate.value, "draws": estimate.draws.tolist()}
         for name, estimate in scores.estimates.items()
     }
-    return {**scores.to_json(), "estimates": estimates}
+    return {**vars(scores), "estimates": estimates}
 
 
 def _from_json(content: Mapping[str, Any]) -> CorpusScores:

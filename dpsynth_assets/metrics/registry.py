@@ -1,0 +1,109 @@
+"""Every metric by name. A new metric is one module and one line here.
+
+A package of another project adds its own by an entry point of the group `dpsynth.metrics`, whose
+name is the metric's and whose value is a `Metric`: nothing here changes.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Literal
+
+from dpsynth_assets.metrics.copying import CANARIES_FOUND, NEAR_DUPLICATE_SHARE, VERBATIM_SHARE
+from dpsynth_assets.metrics.downstream import ACCURACY, BALANCED_ACCURACY
+from dpsynth_assets.metrics.embedding_distances import ENERGY_DISTANCE, FRECHET_DISTANCE
+from dpsynth_assets.metrics.fluency import NEAR_DUPLICATES, PERPLEXITY
+from dpsynth_assets.metrics.mauve import MAUVE, MAUVE_ROWS
+from dpsynth_assets.metrics.metric import Metric
+from dpsynth_assets.metrics.next_word import NEXT_WORD_ACCURACY, NEXT_WORD_PERPLEXITY
+from dpsynth_assets.metrics.structured import PARSE_RATE, VALIDATION_RATE
+from dpsynth_assets.metrics.text import DISTINCT, LABEL_DISTANCE, LENGTH_DISTANCE, MEAN_WORDS
+
+GROUP = "dpsynth.metrics"
+"""Group of the entry points by which other packages add metrics."""
+
+_OWN = (
+    MAUVE,
+    MAUVE_ROWS,
+    ENERGY_DISTANCE,
+    FRECHET_DISTANCE,
+    ACCURACY,
+    BALANCED_ACCURACY,
+    NEXT_WORD_ACCURACY,
+    MEAN_WORDS,
+    LENGTH_DISTANCE,
+    *DISTINCT,
+    LABEL_DISTANCE,
+    VERBATIM_SHARE,
+    NEAR_DUPLICATE_SHARE,
+    CANARIES_FOUND,
+    PARSE_RATE,
+    VALIDATION_RATE,
+    NEXT_WORD_PERPLEXITY,
+    NEAR_DUPLICATES,
+    PERPLEXITY,
+)
+
+
+@cache
+def registered() -> Mapping[str, Metric]:
+    """Metrics of this package, then those of others, in the order in which tables show them.
+
+    Raises:
+        ImportError: A package's entry point is no metric, or has the name of another one.
+    """
+    metrics = {metric.name: metric for metric in _OWN}
+    for point in sorted(entry_points(group=GROUP), key=lambda each: each.name):
+        if point.name in metrics:
+            raise ImportError(_complaint(point, "a name that is taken"))
+        metrics[point.name] = _outside(point)
+    return metrics
+
+
+def _outside(point: EntryPoint) -> Metric:
+    try:
+        loaded = point.load()
+    except Exception as error:  # Whatever a package raises when it is imported.
+        raise ImportError(_complaint(point, f"{type(error).__name__}: {error}")) from error
+    if not isinstance(loaded, Metric) or loaded.name != point.name:
+        raise ImportError(_complaint(point, repr(loaded)))
+    return loaded
+
+
+def _complaint(point: EntryPoint, got: str) -> str:
+    owner = point.dist.name if point.dist is not None else "a package"
+    return (
+        f"Expected a Metric of its own name as entry point {point.name} of group {GROUP} in "
+        f"{owner}, got {got}. Correct or remove that package."
+    )
+
+
+def compared() -> dict[str, Metric]:
+    """Metrics that corpora are compared by."""
+    return {name: metric for name, metric in registered().items() if metric.compared}
+
+
+def leading() -> Metric:
+    """The first metric that corpora are compared by: it orders a leaderboard and is drawn there."""
+    return next(iter(compared().values()))
+
+
+def pictured() -> dict[str, Metric]:
+    """Metrics with a picture and a tile of their own."""
+    return {name: metric for name, metric in registered().items() if metric.picture}
+
+
+def reported(table: Literal["scores", "text"] | None = None) -> list[Metric]:
+    """Metrics of an internal report, or of one of its tables."""
+    return [
+        m for m in registered().values() if m.tables.report and table in (None, m.tables.report)
+    ]
+
+
+def benchmarked(table: Literal["leaderboard"] | None = None) -> list[Metric]:
+    """Metrics of a benchmark's cells, or of its leaderboard."""
+    return [
+        m
+        for m in registered().values()
+        if m.tables.benchmark and table in (None, m.tables.benchmark)
+    ]
