@@ -162,7 +162,7 @@ def test_the_table_of_spends_answers_five_questions_of_each(installation):
     assert "nobody: charged, nothing stored" in lines[-1]
     assert "2\\|\\[x\\](y)" in lines[-1]
     assert "released (dp)" in lines[-2]
-    assert {line.count(" | ") for line in lines if "---" not in line} == {10}
+    assert {line.count(" | ") for line in lines if "---" not in line} == {12}
 
 
 @pytest.mark.parametrize(

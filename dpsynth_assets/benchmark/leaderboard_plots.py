@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dpsynth_assets.benchmark.comparisons import CEILING, FLOOR
 from dpsynth_assets.benchmark.leaderboard import Standing
 from dpsynth_assets.metrics.registry import leading
-from dpsynth_assets.report.plots import COLORS, add_legend, new_axes, shortened, to_png
+from dpsynth_assets.report.plots import COLORS, new_axes, shortened, to_png
 
 _MARKERS = "osD^vPX*"
 
@@ -82,7 +82,7 @@ def _lines(
     """
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    figure, axes = new_axes(width=5.6, height=3.4)
+    axes = new_axes(width=5.6, height=3.4)
     names = list(dict.fromkeys(each.line for each in standings))
     for line in names:
         index = colours[line]
@@ -110,7 +110,6 @@ def _lines(
         axes.set_xlim(min(low, min(ticks) / 1.5), max(high, max(ticks) * 1.5))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set(xlabel=label, ylabel=name or leading().title)
     axes.set_ylim(bottom=0)
-    add_legend(axes, len(names) + len(ends))
-    return to_png(figure)
+    entries = len(names) + len(ends)
+    return to_png(axes, entries, xlabel=label, ylabel=name or leading().title)

@@ -25,37 +25,6 @@ REFITS = 20
 """Classifiers trained on resampled rows: few, as each is trained anew."""
 
 
-def downstream_accuracy(
-    train_features: np.ndarray,
-    train_labels: Sequence[str],
-    test_features: np.ndarray,
-    test_labels: Sequence[str],
-    seed: int = 0,
-) -> float:
-    """Trains on one corpus, tests on another.
-
-    Args:
-        train_features: (N, d) embeddings of the synthetic corpus, N >= 1.
-        train_labels: N labels.
-        test_features: (M, d) embeddings of real held-out text, M >= 1.
-        test_labels: M labels; a label never seen in training counts as missed.
-        seed: Seed of the validation split.
-
-    Returns:
-        Share of test rows classified correctly. A corpus of one label predicts that label.
-
-    Raises:
-        ValueError: Either side is empty, or features and labels differ in length.
-
-    **Source** Amin et al. 2025, Appendix E.1: a tenth of the training side selects the settings;
-    real text never does.
-    """
-    train, test = np.asarray(train_labels), np.asarray(test_labels)
-    _check_lengths(train_features, train, test_features, test)
-    strength = _select_strength(train_features, train, seed)
-    return float(np.mean(_predicted(train_features, train, test_features, strength) == test))
-
-
 def correct_predictions(
     train_features: np.ndarray,
     train_labels: Sequence[str],
@@ -67,19 +36,22 @@ def correct_predictions(
     """Trains on a corpus and on `REFITS` resamples of its rows, and tests each.
 
     Args:
-        train_features: (N, d), as for `downstream_accuracy`.
+        train_features: (N, d) embeddings of the synthetic corpus, N >= 1.
         train_labels: N labels.
-        test_features: (M, d).
-        test_labels: M labels.
+        test_features: (M, d) embeddings of real held-out text, M >= 1.
+        test_labels: M labels; a label never seen in training counts as missed.
         seed: Seed of the validation split and of the resamples.
         strength: Inverse regularization; None selects it on the corpus, once for all.
 
     Returns:
         bool (1 + REFITS, M): which test rows are classified correctly; the first line is of the
-        corpus as it is.
+        corpus as it is. A corpus of one label predicts that label.
 
     Raises:
         ValueError: Either side is empty, or features and labels differ in length.
+
+    **Source** Amin et al. 2025, Appendix E.1: a tenth of the training side selects the settings;
+    real text never does.
     """
     train, test = np.asarray(train_labels), np.asarray(test_labels)
     _check_lengths(train_features, train, test_features, test)

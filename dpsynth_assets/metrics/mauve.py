@@ -9,11 +9,11 @@ Shapes: n rows a side, d dimensions.
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,30 +66,13 @@ class MauveSettings:
         return dataclasses.asdict(self)
 
 
-@dataclass(frozen=True)
-class MauveResult:
-    """A score with its spread.
-
-    Attributes:
-        mean: Mean over the repeats, in [0, 1]; 1 is the same distribution.
-        repeats: Number of repeats.
-        rows: Rows used a side.
-        draws: float64 (B,) scores on resampled rows; empty where none were asked for.
-    """
-
-    mean: float
-    repeats: int
-    rows: int
-    draws: np.ndarray = field(repr=False, compare=False, default_factory=lambda: np.zeros(0))
-
-
 def mauve_score(
     p_features: np.ndarray,
     q_features: np.ndarray,
     settings: MauveSettings | None = None,
     p_counts: np.ndarray | None = None,
     q_counts: np.ndarray | None = None,
-) -> MauveResult:
+) -> Estimate:
     """Scores two sets of embeddings against each other.
 
     Resamples keep the clusters of the rows at hand, since clustering anew takes nearly all of the
@@ -103,7 +86,8 @@ def mauve_score(
         q_counts: (B, n_q), the same of synthetic rows.
 
     Returns:
-        Mean over repeats, each with `min(n_p, n_q, max_rows)` rows a side, and resamples.
+        Mean over repeats, each with `min(n_p, n_q, max_rows)` rows a side, in [0, 1]: 1 is the same
+        distribution; with its resamples, or no draw where none were asked for.
 
     Raises:
         ModuleNotFoundError: The extra is not installed.
@@ -124,41 +108,39 @@ def mauve_score(
         _clustered(p_features, q_features, rows, settings, settings.seed + repeat)
         for repeat in range(settings.repeats)
     ]
-    mean = float(np.mean([repeat.score for repeat in clustered]))
+    mean = float(np.mean([score for score, _ in clustered]))
     if p_counts is None or q_counts is None:
-        return MauveResult(mean, settings.repeats, rows)
-    draws = np.stack([repeat.resampled(p_counts, q_counts, settings) for repeat in clustered])
+        return Estimate(mean, np.zeros(0))
+    draws = np.stack(
+        [
+            histogram_scores(p_side.histograms(p_counts), q_side.histograms(q_counts), settings)
+            for _, (p_side, q_side) in clustered
+        ]
+    )
     generator = np.random.default_rng(settings.seed)
     parts = np.full(settings.repeats, 1.0 / settings.repeats)
     shares = generator.multinomial(settings.repeats, parts, size=len(p_counts)) / settings.repeats
-    return MauveResult(mean, settings.repeats, rows, (shares.T * draws).sum(axis=0))
+    return Estimate.around(mean, (shares.T * draws).sum(axis=0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Clustered:
-    """One repeat: its score, the rows it took, and the cluster of each."""
+class _Clustered(NamedTuple):
+    """The rows of one side that a repeat took, and the cluster of each."""
 
-    score: float
-    p_rows: np.ndarray
-    q_rows: np.ndarray
-    p_clusters: np.ndarray
-    q_clusters: np.ndarray
-    clusters: int
+    rows: np.ndarray
+    clusters: np.ndarray
+    number: int
 
-    def resampled(
-        self, p_counts: np.ndarray, q_counts: np.ndarray, settings: MauveSettings
-    ) -> np.ndarray:
-        """Scores of resamples of the rows in the same clusters, (B,)."""
-        return histogram_scores(
-            _histograms(p_counts[:, self.p_rows], self.p_clusters, self.clusters),
-            _histograms(q_counts[:, self.q_rows], self.q_clusters, self.clusters),
-            settings,
-        )
+    def histograms(self, counts: np.ndarray) -> np.ndarray:
+        """Shares of the clusters in each resample: float64 (B, number)."""
+        counts = counts[:, self.rows]
+        held = (counts @ np.eye(self.number, dtype=counts.dtype)[self.clusters]).astype(np.float64)
+        return np.asarray(held / np.maximum(held.sum(axis=1, keepdims=True), 1.0))
 
 
 def _clustered(
     p_features: np.ndarray, q_features: np.ndarray, rows: int, settings: MauveSettings, seed: int
-) -> _Clustered:
+) -> tuple[float, tuple[_Clustered, _Clustered]]:
+    """One repeat: its score, and the clusters of real and of synthetic rows."""
     generator = np.random.default_rng(seed)
     p_rows = generator.permutation(len(p_features))[:rows]
     q_rows = generator.permutation(len(q_features))[:rows]
@@ -177,21 +159,11 @@ def _clustered(
         verbose=False,
     )
     assigned = found.pop()  # The package stacks synthetic rows above real ones.
-    return _Clustered(
-        score=float(result.mauve),
-        p_rows=p_rows,
-        q_rows=q_rows,
-        p_clusters=assigned[rows:],
-        q_clusters=assigned[:rows],
-        clusters=clusters,
+    sides = (
+        _Clustered(p_rows, assigned[rows:], clusters),
+        _Clustered(q_rows, assigned[:rows], clusters),
     )
-
-
-def _histograms(counts: np.ndarray, clusters: np.ndarray, number: int) -> np.ndarray:
-    """Shares of the clusters in each resample: float64 (B, number)."""
-    members = np.eye(number, dtype=counts.dtype)[clusters]
-    held = (counts @ members).astype(np.float64)
-    return np.asarray(held / np.maximum(held.sum(axis=1, keepdims=True), 1.0))
+    return float(result.mauve), sides
 
 
 def histogram_scores(p: np.ndarray, q: np.ndarray, settings: MauveSettings) -> np.ndarray:
@@ -267,10 +239,7 @@ def _estimate(sides: Sides) -> Estimate | None:
     if not mauve_is_installed():
         return None
     held_out, corpus, settings = sides.held_out, sides.corpus, sides.settings.effective_mauve()
-    score = mauve_score(
-        held_out.features, corpus.features, settings, held_out.counts, corpus.counts
-    )
-    return Estimate.around(score.mean, score.draws)
+    return mauve_score(held_out.features, corpus.features, settings, held_out.counts, corpus.counts)
 
 
 def _rows(sides: Sides) -> int | None:

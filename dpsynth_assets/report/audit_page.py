@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up, rounded_up
-from dpsynth_assets.report.audit_trail import RELEASED_STATE, AuditTrail, Spend
+from dpsynth_assets.report.audit_table import spend_block
+from dpsynth_assets.report.audit_trail import AuditTrail, Spend
 from dpsynth_assets.report.pages import (
     Block,
     Cell,
@@ -33,7 +34,7 @@ def audit_page(trail: AuditTrail) -> str:
     title = f"Audit trail of {trail.cohort}"
     blocks: list[Block] = [Heading(title, 1), *_verdict(trail), _summary(trail)]
     blocks += [Facts((("Head of the ledger", trail.ledger_head),))]
-    blocks += [Heading("Every spend", 2), *_spends(trail)]
+    blocks += [Heading("Every spend", 2), spend_block(trail)]
     blocks += [Heading("What each spend was asked for", 2), _requests(trail)]
     blocks += [Heading("Released files, back to what was charged", 2), *_files(trail)]
     blocks += [Heading("How to check this page", 2), Paragraph(_CHECK)]
@@ -60,7 +61,7 @@ def _summary(trail: AuditTrail) -> Tiles:
         ),
         Tile("Released files", str(len(trail.files))),
     ]
-    for last in _last_by_cohort(trail):
+    for last in {spend.cohort: spend for spend in trail.spends}.values():
         of_delta = f"δ = {rounded_up(last.delta)}, {last.cohort}"
         reading = "reading of the odometer, a diagnostic"
         tiles += [
@@ -69,56 +70,6 @@ def _summary(trail: AuditTrail) -> Tiles:
             Tile("ε left", epsilon_down(last.epsilon_remaining), last.cohort),
         ]
     return Tiles(tuple(tiles))
-
-
-def _last_by_cohort(trail: AuditTrail) -> list[Spend]:
-    return list({spend.cohort: spend for spend in trail.spends}.values())
-
-
-def _spends(trail: AuditTrail) -> list[Block]:
-    header = (
-        "entry", "mechanism", "release", "ε alone", "ε added", "ε so far (reading)",
-        "ε guaranteed", "ε left", "guarantee", "state", "builds on", "asset", "when (UTC)", "run",
-        "launched by",
-    )  # fmt: skip
-    rows = tuple(
-        (
-            str(s.seq),
-            s.mechanism,
-            s.release,
-            epsilon_up(s.epsilon_alone),
-            epsilon_up(s.epsilon_added),
-            epsilon_up(s.epsilon_cumulative),
-            epsilon_up(s.epsilon_guaranteed),
-            epsilon_down(s.epsilon_remaining),
-            s.guarantee,
-            s.state,
-            ", ".join(map(str, s.builds_on)) or "—",
-            s.asset,
-            s.recorded_at[:19].replace("T", " "),
-            s.run_id[:8],
-            s.launched_by,
-        )
-        for s in trail.spends
-    )
-    numeric = tuple(name == "entry" or name.startswith("ε") for name in header)
-    table = TableBlock(header, rows, numeric, caption="Charges, oldest first")
-    return [*_told_of_spends(trail), table]
-
-
-def _told_of_spends(trail: AuditTrail) -> list[Block]:
-    told: list[Block] = [
-        Paragraph(
-            f"After entry {last.seq}, ε = {epsilon_up(last.epsilon_guaranteed)} is guaranteed of "
-            f"everything that {last.cohort} was charged, and ε = "
-            f"{epsilon_down(last.epsilon_remaining)} is left."
-        )
-        for last in _last_by_cohort(trail)
-    ]
-    without = [str(spend.seq) for spend in trail.spends if spend.state != RELEASED_STATE]
-    if without:
-        told.append(Paragraph(f"Charged without a stored release: entries {', '.join(without)}."))
-    return told
 
 
 def _requests(trail: AuditTrail) -> TableBlock:

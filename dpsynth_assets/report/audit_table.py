@@ -2,7 +2,7 @@
 
 from urllib.parse import quote
 
-from dpsynth_assets.privacy.directed_rounding import epsilon_up
+from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up
 from dpsynth_assets.report.audit_trail import RELEASED_STATE, AuditTrail, Spend
 from dpsynth_assets.report.cells import left_in_words
 from dpsynth_assets.report.pages import Cell, Link, TableBlock, asset_address, to_markdown
@@ -29,18 +29,23 @@ EXPLAINED = (
 opens it in a window of its own, where its columns have room."""
 
 _HEADER = (
-    "entry", "release", "mechanism", "ε alone", "ε added to the total", "total so far", "run",
-    "launched by", "who may read", "builds on", "when (UTC)",
+    "entry", "release", "mechanism", "ε alone", "ε added to the total", "total so far",
+    "ε guaranteed", "ε left", "run", "launched by", "who may read", "builds on", "when (UTC)",
 )  # fmt: skip
 
 
 def spend_table(trail: AuditTrail) -> str:
-    """Every charge with both its ε, its run, who launched it, who may read it and its inputs."""
+    """Every charge as Markdown, with what its columns mean."""
     if not trail.spends:
         return "Nothing was charged yet."
+    return f"{to_markdown([spend_block(trail)])}\n\n{EXPLAINED}{LEVELS}"
+
+
+def spend_block(trail: AuditTrail) -> TableBlock:
+    """Every charge with its ε, its run, who launched it, who may read it and its inputs."""
     numeric = tuple(name == "entry" or name.startswith(("ε", "total")) for name in _HEADER)
-    table = to_markdown([TableBlock(_HEADER, tuple(map(_row, trail.spends)), numeric)])
-    return f"{table}\n\n{EXPLAINED}{LEVELS}"
+    rows = tuple(map(_row, trail.spends))
+    return TableBlock(_HEADER, rows, numeric, caption="Charges, oldest first")
 
 
 def _row(spend: Spend) -> tuple[Cell, ...]:
@@ -52,6 +57,8 @@ def _row(spend: Spend) -> tuple[Cell, ...]:
         epsilon_up(spend.epsilon_alone),
         epsilon_up(spend.epsilon_added),
         epsilon_up(spend.epsilon_cumulative),
+        epsilon_up(spend.epsilon_guaranteed),
+        epsilon_down(spend.epsilon_remaining),
         Link(spend.run_id[:8], f"/runs/{spend.run_id}") if spend.run_id else "—",
         spend.launched_by,
         f"released ({spend.guarantee})" if released else "nobody: charged, nothing stored",

@@ -25,7 +25,7 @@ from dpsynth_assets.metrics.evaluation import (
     real_scores,
     score_corpus,
 )
-from dpsynth_assets.metrics.leaders import ceiling_sentences, floor_sentences, leading_sentence
+from dpsynth_assets.metrics.leaders import told_of_private
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
 from dpsynth_assets.metrics.registry import compared, pictured
 from dpsynth_assets.models.text_embedder import TextEmbedder
@@ -285,13 +285,8 @@ def _verdicts(scored: Sequence[Scored]) -> list[str]:
     names = {s.corpus.role: s.corpus.name for s in scored if s.corpus}
     private = [s.corpus.name for s in scored if s.corpus and s.corpus.role == "corpus"]
     floor, ceiling = names.get("floor"), names.get("ceiling")
-    first = leading_sentence(private, corpora, floor, ceiling)
-    told = [
-        *([first] if first else []),
-        *floor_sentences(private, corpora, floor),
-        *ceiling_sentences(private, corpora, ceiling),
-        *verdicts(corpora, floor, ceiling),
-    ]
+    told = told_of_private(private, corpora, floor, ceiling)
+    told += verdicts(corpora, floor, ceiling)
     return [*told, interval_rule("rows")] if told else []
 
 
