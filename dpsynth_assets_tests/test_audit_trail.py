@@ -27,8 +27,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.audit_page import audit_page
-from dpsynth_assets.report.audit_table import spend_table
+from dpsynth_assets.report.audit_page import audit_page, spend_table
 from dpsynth_assets.report.audit_trail import to_csv, to_json
 from dpsynth_assets.tags import LAUNCHED_BY
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms

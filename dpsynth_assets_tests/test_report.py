@@ -17,7 +17,7 @@ from dpsynth_assets.cli.evaluate import (
     read_rows,
     split_by_content,
 )
-from dpsynth_assets.metrics.sampling import stratified_rows
+from dpsynth_assets.metrics.resampling import stratified_rows
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import TableBlock
 from dpsynth_assets.report.render import BANNER, render_report, sample_blocks

@@ -44,7 +44,7 @@ from dpsynth_assets.benchmark.cells import (
     score_cell,
     stands,
 )
-from dpsynth_assets.benchmark.comparisons import CEILING, FLOOR, Line, line_of, sentences, shares
+from dpsynth_assets.benchmark.leaderboard import CEILING, FLOOR, Line, line_of, sentences, shares
 from dpsynth_assets.benchmark.references import REFERENCES
 from dpsynth_assets.metrics.comparison import GapShare
 from dpsynth_assets.metrics.registry import compared

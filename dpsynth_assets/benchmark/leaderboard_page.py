@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from dpsynth_assets.benchmark.comparisons import FLOOR
-from dpsynth_assets.benchmark.leaderboard import Leaderboard, Promise, Standing
+from dpsynth_assets.benchmark.leaderboard import FLOOR, Leaderboard, Promise, Standing
 from dpsynth_assets.benchmark.leaderboard_plots import pictures
 from dpsynth_assets.metrics.metric import Metric
 from dpsynth_assets.metrics.registry import benchmarked, leading

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from dpsynth_assets.benchmark.comparisons import CEILING, FLOOR
-from dpsynth_assets.benchmark.leaderboard import Standing
+from dpsynth_assets.benchmark.leaderboard import CEILING, FLOOR, Standing
 from dpsynth_assets.metrics.registry import leading
 from dpsynth_assets.report.plots import COLORS, new_axes, shortened, to_png
 

@@ -33,7 +33,7 @@ from dpsynth_assets.metrics.evaluation import (
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
 from dpsynth_assets.metrics.metric import LEAST_ROWS
 from dpsynth_assets.metrics.registry import pictured
-from dpsynth_assets.metrics.sampling import stratified_rows
+from dpsynth_assets.metrics.resampling import stratified_rows
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.csv_files import is_utf_8
 from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval

@@ -15,7 +15,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of, version_of_texts
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
-from dpsynth_assets.metrics.comparison import gap_fields, interval_rule, verdicts
+from dpsynth_assets.metrics.comparison import gap_fields, interval_rule, told_of_private, verdicts
 from dpsynth_assets.metrics.evaluation import (
     REAL_DATA,
     CorpusScores,
@@ -25,7 +25,6 @@ from dpsynth_assets.metrics.evaluation import (
     real_scores,
     score_corpus,
 )
-from dpsynth_assets.metrics.leaders import told_of_private
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
 from dpsynth_assets.metrics.registry import compared, pictured
 from dpsynth_assets.models.text_embedder import TextEmbedder
