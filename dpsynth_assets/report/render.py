@@ -37,8 +37,6 @@ BANNER = (
 )
 PICTURE_TITLES = {
     "lengths": "Words a text",
-    "epsilon": "Score against ε",
-    "ledger": "Cumulative ε",
     **prediction_plots.TITLES,
 }
 READING = (
@@ -99,7 +97,7 @@ def render_report(
         table: A row a corpus, with the keys of `score_columns` and `text_columns`; a missing key or
             None shows as a dash.
         context: Facts of the cohort and constants of the evaluation; nested mappings are
-            flattened, `notes` becomes paragraphs.
+            flattened.
         plots: PNG pictures by name.
         samples: (label, text) rows of corpora that may be shown, by corpus.
         verdicts: Sentences above the table: on how many rows, who is better, what is undecided.
@@ -115,20 +113,15 @@ def render_report(
         *(Paragraph(sentence) for sentence in verdicts),
         _table(table, score_columns(), "Scores of each corpus, of references and of real data"),
         Fold("How to read these scores", (Paragraph(READING),)),
-        *_pictures(pictures),
+        *([Heading("Pictures", 2), Gallery(pictures)] if pictures else []),
         Heading("Text and copying", 2),
         *(Paragraph(sentence) for sentence in copying_sentences(table)),
         _table(table, text_columns(), "Text of each corpus, and what it repeats"),
         *sample_blocks(samples),
         Heading("How this was measured", 2),
         *_measured(context),
-        *(Paragraph(note) for note in _notes(context)),
     ]
     return Report(markdown=to_markdown(blocks), html=to_html(title, blocks))
-
-
-def _pictures(pictures: tuple[Picture, ...]) -> list[Block]:
-    return [Heading("Pictures", 2), Gallery(pictures)] if pictures else []
 
 
 def _measured(context: Mapping[str, Any]) -> list[Block]:
@@ -158,7 +151,7 @@ def _facts(context: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
         name = f"{prefix}{key.replace('_', ' ')}"
         if isinstance(value, Mapping):
             facts += _facts(value, f"{name}: ")
-        elif key != "notes":
+        else:
             facts.append((name, _fact(key, value)))
     return facts
 
@@ -173,11 +166,6 @@ def _fact(name: str, value: Any) -> str:
     if isinstance(value, float) and name.endswith("delta"):
         return rounded_up(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _notes(context: Mapping[str, Any]) -> list[str]:
-    notes = context.get("notes") or []
-    return [notes] if isinstance(notes, str) else [str(note) for note in notes]
 
 
 Row = Mapping[str, Any]
