@@ -60,6 +60,11 @@ def registered() -> Mapping[str, Metric]:
     return metrics
 
 
+def modules_outside() -> list[str]:
+    """Modules of the metrics of other packages: scores that are kept depend on their code too."""
+    return [point.module for point in entry_points(group=GROUP)]
+
+
 def _outside(point: EntryPoint) -> Metric:
     try:
         loaded = point.load()
