@@ -6,9 +6,10 @@ name is the metric's and whose value is a `Metric`: nothing here changes.
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Literal
 
+from dpsynth_assets.files.from_outside import with_those_of_others
 from dpsynth_assets.metrics.copying import CANARIES_FOUND, NEAR_DUPLICATE_SHARE, VERBATIM_SHARE
 from dpsynth_assets.metrics.downstream import ACCURACY, BALANCED_ACCURACY
 from dpsynth_assets.metrics.embedding_distances import ENERGY_DISTANCE, FRECHET_DISTANCE
@@ -52,35 +53,13 @@ def registered() -> Mapping[str, Metric]:
     Raises:
         ImportError: A package's entry point is no metric, or has the name of another one.
     """
-    metrics = {metric.name: metric for metric in _OWN}
-    for point in sorted(entry_points(group=GROUP), key=lambda each: each.name):
-        if point.name in metrics:
-            raise ImportError(_complaint(point, "a name that is taken"))
-        metrics[point.name] = _outside(point)
-    return metrics
+    own = {metric.name: metric for metric in _OWN}
+    return with_those_of_others(own, GROUP, "Metric", lambda found: isinstance(found, Metric))
 
 
 def modules_outside() -> list[str]:
     """Modules of the metrics of other packages: scores that are kept depend on their code too."""
     return [point.module for point in entry_points(group=GROUP)]
-
-
-def _outside(point: EntryPoint) -> Metric:
-    try:
-        loaded = point.load()
-    except Exception as error:  # Whatever a package raises when it is imported.
-        raise ImportError(_complaint(point, f"{type(error).__name__}: {error}")) from error
-    if not isinstance(loaded, Metric) or loaded.name != point.name:
-        raise ImportError(_complaint(point, repr(loaded)))
-    return loaded
-
-
-def _complaint(point: EntryPoint, got: str) -> str:
-    owner = point.dist.name if point.dist is not None else "a package"
-    return (
-        f"Expected a Metric of its own name as entry point {point.name} of group {GROUP} in "
-        f"{owner}, got {got}. Correct or remove that package."
-    )
 
 
 def compared() -> dict[str, Metric]:

@@ -1,5 +1,6 @@
 """A metric of another package is shown wherever those of this one are; a broken one is named."""
 
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import numpy as np
@@ -14,6 +15,7 @@ from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
 from dpsynth_assets.benchmark.running import Place
 from dpsynth_assets.benchmark.scores import Scorer
 from dpsynth_assets.cli.evaluate import evaluate
+from dpsynth_assets.files import from_outside
 from dpsynth_assets.metrics import registry
 from dpsynth_assets.metrics.comparison import gap_fields, verdicts
 from dpsynth_assets.metrics.evaluation import (
@@ -37,7 +39,7 @@ def _commas(sides: Sides) -> Estimate:
 
 
 COMMAS = Metric("commas", "commas", _commas, compared=True, decimals=1, picture="Texts with commas")
-BROKEN = "no metric"
+TAKEN, BROKEN = replace(COMMAS, name="mauve"), "no metric"
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +51,7 @@ def _own_registry():
 def _installed(monkeypatch, name="commas", value="COMMAS"):
     point = EntryPoint(name, f"{__name__}:{value}", registry.GROUP)
     monkeypatch.setattr(
-        registry, "entry_points", lambda group: [point] if group == registry.GROUP else []
+        from_outside, "entry_points", lambda group: [point] if group == registry.GROUP else []
     )
     registry.registered.cache_clear()
 
@@ -136,7 +138,7 @@ def _named_embedder():
         ("other", "COMMAS", "got Metric"),
         ("commas", "BROKEN", "got 'no metric'"),
         ("commas", "MISSING", "got AttributeError"),
-        ("mauve", "COMMAS", "got a name that is taken"),
+        ("mauve", "TAKEN", "got the name 'mauve', which is taken"),
     ],
 )
 def test_a_broken_one_is_refused_with_the_package_to_correct(monkeypatch, name, value, got):
