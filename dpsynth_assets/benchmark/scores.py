@@ -88,7 +88,7 @@ class Scorer:
             labelled=False,
             language_model=self.language_model,
         )
-        found = {}
+        found: dict[str, Estimate | float] = {}
         for metric in benchmarked():
             parts = {"": sides} if Need.LABELS not in metric.needs else self._parts(sides, rows)
             scores = {f"{metric.name}{of}": metric.of(part) for of, part in parts.items()}

@@ -10,6 +10,7 @@ mechanism read; copying is measured against the *source* records, which mechanis
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -223,13 +224,11 @@ def _sides(
     settings: EvaluationSettings,
 ) -> Sides:
     """Resamples corpus and held-out records."""
-    drawn = {"seed": settings.seed, "resamples": settings.resamples}
+    drawn = partial(ScoredSide.of, seed=settings.seed, resamples=settings.resamples)
     held_out = reference.held_out_features, reference.held_out_texts, reference.held_out_labels
     return Sides(
-        corpus=ScoredSide.of(
-            corpus.features, corpus.texts, corpus.labels, name=corpus.name, **drawn
-        ),
-        held_out=ScoredSide.of(*held_out, **drawn),
+        corpus=drawn(corpus.features, corpus.texts, corpus.labels, name=corpus.name),
+        held_out=drawn(*held_out),
         settings=settings,
         labelled=reference.has_labels,
         reference=reference,

@@ -105,6 +105,7 @@ def render_report(
     title = f"Evaluation of {context.get('cohort', 'a cohort')}"
     titles = PICTURE_TITLES | {name: metric.picture for name, metric in pictured().items()}
     pictures = tuple(Picture(titles.get(name, name), png) for name, png in plots.items())
+    shown: list[Block] = [Heading("Pictures", 2), Gallery(pictures)] if pictures else []
     blocks: list[Block] = [
         Heading(title, 1),
         Notice(BANNER),
@@ -113,7 +114,7 @@ def render_report(
         *(Paragraph(sentence) for sentence in verdicts),
         _table(table, score_columns(), "Scores of each corpus, of references and of real data"),
         Fold("How to read these scores", (Paragraph(READING),)),
-        *([Heading("Pictures", 2), Gallery(pictures)] if pictures else []),
+        *shown,
         Heading("Text and copying", 2),
         *(Paragraph(sentence) for sentence in copying_sentences(table)),
         _table(table, text_columns(), "Text of each corpus, and what it repeats"),
