@@ -46,7 +46,6 @@ from dpsynth_assets.benchmark.cells import (
 )
 from dpsynth_assets.benchmark.leaderboard import CEILING, FLOOR, Line, line_of, sentences, shares
 from dpsynth_assets.benchmark.references import REFERENCES
-from dpsynth_assets.metrics.comparison import GapShare
 from dpsynth_assets.metrics.registry import compared
 from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.paths import project_root
@@ -226,7 +225,7 @@ def _table_lines(
         stated = [r["epsilon"] for r in lines[key] if r.get("epsilon") is not None]
         values = [_shown(line.get(name), form) for name, (_, form) in columns.items()]
         found = closed.get(key, {})
-        shown = [_share(found.get(metric)) for metric in gaps]
+        shown = [str(found.get(metric) or "") for metric in gaps]
         yield _line((key[0], f"{np.mean(stated):.3g}" if stated else "", *values, *shown))
 
 
@@ -237,12 +236,6 @@ def _shown(score: Estimate | None, form: str) -> str:
     mean = format(score.value, form)
     varies = score.std > 1e-9 * abs(score.value)  # Equal values differ by rounding.
     return f"{mean} ± {score.std:{form}}" if varies else mean
-
-
-def _share(share: GapShare | None) -> str:
-    if share is None:
-        return ""
-    return f"{100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
 
 
 def _with_ratio(result: Mapping[str, Any]) -> dict[str, Any]:

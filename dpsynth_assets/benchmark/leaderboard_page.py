@@ -194,10 +194,7 @@ def _score(metric: Metric, each: Standing) -> str:
 
 
 def _share(metric: Metric, each: Standing) -> str:
-    share = each.shares.get(metric.name)
-    if share is None:
-        return ""
-    return f"{100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
+    return str(each.shares.get(metric.name) or "")
 
 
 _MARKERS = "osD^vPX*"

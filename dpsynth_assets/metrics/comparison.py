@@ -59,6 +59,11 @@ class GapShare:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        """In percent, with its interval."""
+        value, low, high = (f"{100 * each:.0f}" for each in (self.value, self.low, self.high))
+        return f"{value} % ({low} to {high})"
+
 
 def compare(metric: str, first: tuple[str, Estimate], second: tuple[str, Estimate]) -> Comparison:
     """Compares two corpora, by name and score, from paired resamples."""
@@ -228,10 +233,7 @@ def _leading(
     best = pairs[0].first if pairs else next(iter(scored))
     ends = (corpora.get(end or "", {}).get(metric) for end in (floor, ceiling))
     share = gap_closed(metric, scored[best], *ends)
-    closed = ""
-    if share is not None:
-        low, high = f"{100 * share.low:.0f}", f"{100 * share.high:.0f}"
-        closed = f", {100 * share.value:.0f} % ({low} to {high}) of the gap from floor to ceiling"
+    closed = "" if share is None else f", {share} of the gap from floor to ceiling"
     shown = f"{metrics[metric].title} {scored[best].value:.3g}{closed}"
     if len(scored) == 1:
         yield f"The private corpus that has a score is {best}: {shown}."

@@ -61,7 +61,9 @@ def _score(key: str, value: float, row: Mapping[str, Any]) -> str:
 
 def _share(key: str, value: float, row: Mapping[str, Any]) -> str:
     """A share of the gap with its interval."""
+    from dpsynth_assets.metrics.comparison import GapShare
+
     low, high = row.get(f"{key}_low"), row.get(f"{key}_high")
     if low is None or high is None:
         return f"{100 * value:.0f} %"
-    return f"{100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
+    return str(GapShare(value, low, high))
