@@ -180,20 +180,17 @@ def histogram_scores(p: np.ndarray, q: np.ndarray, settings: MauveSettings) -> n
     **Source** Pillutla et al. 2021, equations 1 and 2; the area is that of the package mauve-text,
     the mean of the trapezoids along either axis.
     """
+    from scipy.special import rel_entr
+
     weights = np.linspace(1e-6, 1 - 1e-6, settings.divergence_points)
     first, second = np.zeros((2, len(p), len(weights) + 2))
     first[:, -1] = second[:, 0] = 1.0  # Where all weight lies on one side.
     for point, weight in enumerate(weights, start=1):
         mixture = weight * p + (1 - weight) * q
-        second[:, point] = np.exp(-settings.scaling_factor * _divergence(p, mixture))
-        first[:, point] = np.exp(-settings.scaling_factor * _divergence(q, mixture))
+        for side, curve in ((p, second), (q, first)):
+            divergence = rel_entr(side, mixture).sum(axis=1)  # Kullback-Leibler, in nats.
+            curve[:, point] = np.exp(-settings.scaling_factor * divergence)
     return 0.5 * (_area(first, second) + _area(second, first))
-
-
-def _divergence(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Kullback-Leibler divergence of each line of p from that of q, in nats."""
-    ratio = np.divide(p, q, out=np.ones_like(p), where=p > 0)
-    return np.asarray((p * np.log(ratio)).sum(axis=1))
 
 
 def _area(x: np.ndarray, y: np.ndarray) -> np.ndarray:
