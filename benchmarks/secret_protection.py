@@ -223,7 +223,7 @@ def vote_plot(exact, representative, shown=60):
     """
     from dpsynth_assets.report.plots import COLORS, new_axes, to_png
 
-    figure, axes = new_axes(width=6.4, height=3.2)
+    axes = new_axes(width=6.4, height=3.2)
     order = np.argsort(-exact, kind="stable")[:shown]
     places = np.arange(len(order))
     for sign, votes, name, color in (
@@ -233,8 +233,8 @@ def vote_plot(exact, representative, shown=60):
         axes.bar(places, sign * votes[order] / votes.sum(), width=0.9, color=color, label=name)
     axes.axhline(0, color="#444444", linewidth=0.8)
     axes.set(xlabel="candidates, most votes of records first", ylabel="share of all votes")
-    figure.legend(loc="outside upper left", ncols=2, fontsize=8, frameon=False)
-    return to_png(figure)
+    axes.figure.legend(loc="outside upper left", ncols=2, fontsize=8, frameon=False)
+    return to_png(axes)
 
 
 if __name__ == "__main__":

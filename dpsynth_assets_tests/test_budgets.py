@@ -293,14 +293,12 @@ def test_an_installation_without_a_ledger_shows_its_declared_budgets(ledger):
     assert (told["ledger_entries"], told["ledger_head"]) == (0, GENESIS)
 
 
-def test_the_page_loads_nothing_and_belongs_to_its_owner(ledger, instance):
+def test_the_page_belongs_to_its_owner(ledger, instance):
     release(ledger)
     report_budgets(ledger, instance)
     page = home().reports / PAGE
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
-    text = page.read_text()
-    assert not re.search(r"""(?:src|href)=["'](?!#|data:)""", text)
-    assert "<meter" in text
+    assert "<meter" in page.read_text()
 
 
 def test_the_check_is_live_and_the_asset_is_made_anew_only_where_something_changed(

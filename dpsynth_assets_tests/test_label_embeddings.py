@@ -14,7 +14,8 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.label import corpus_label
-from dpsynth_assets.report.label_assumptions import EMBEDDED, NEAREST
+from dpsynth_assets.report.label_assumptions import embedded
+from dpsynth_assets.report.label_texts import texts
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
 
 HISTOGRAM = "tickets/shared/cluster_histogram"
@@ -36,9 +37,9 @@ def test_a_label_names_the_arithmetic_of_the_embeddings_it_rests_on(ledger, arit
     parameters = {"inputs": {"cluster_histogram": behind}, "rests_on": {}}
     corpus = release(ledger, parameters=parameters)
     said = corpus_label(ledger.entries(), corpus)["assumptions"]
-    expected = EMBEDDED[arithmetic].format(model="a model", device="cuda")
+    expected = embedded({"arithmetic": arithmetic, "model": "a model", "device": "cuda"})
     assert [line for line in said if "embedded" in line] == [expected]
-    assert said.count(NEAREST) == 1
+    assert said.count(texts()["assumptions"]["nearest"]) == 1
 
 
 def test_charges_without_embeddings_and_free_rows_say_nothing_of_them(ledger):

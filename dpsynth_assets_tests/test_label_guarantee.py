@@ -20,7 +20,7 @@ from dpsynth_assets.report.card_check import corpus_problems, releases, statemen
 from dpsynth_assets.report.cards import dataset_card, privacy_statement
 from dpsynth_assets.report.cells import format_cell
 from dpsynth_assets.report.label import SCHEMA, cohort_label, corpus_label
-from dpsynth_assets.report.label_texts import DOUBLED, READING
+from dpsynth_assets.report.label_texts import texts
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
 TOKENS = BoundedRangeEvent(eta=0.0944, count=200)  # ε = 3.32327997… at δ = 1e-6 under zcdp
@@ -124,7 +124,7 @@ def test_a_cohort_states_what_is_guaranteed_and_what_was_spent(ledger):
     assert label["guarantee"]["epsilon"] == label["cohort"]["epsilon_guaranteed"] == 4.0
     assert label["guarantee"]["basis"].startswith("a filter")
     assert label["guarantee"]["spent"]["epsilon"] == label["cohort"]["epsilon"] == spent
-    assert label["guarantee"]["spent"]["is"] == READING
+    assert label["guarantee"]["spent"]["is"] == texts()["reading"]
     text = statement_of(ledger, label)
     assert "ε = 4 at δ = 1e-06 for everything charged to the cohort" in text
     assert "odometer" in text
@@ -162,7 +162,7 @@ def test_a_switch_of_accountants_doubles_delta_wherever_it_is_stated(ledger, tmp
     assert before["guarantee"]["delta"] == 1e-6
     for told in (label, whole):
         assert told["guarantee"]["delta"] == told["cohort"]["delta"] == 2e-6
-        assert told["guarantee"]["delta_is_doubled"] == DOUBLED
+        assert told["guarantee"]["delta_is_doubled"] == texts()["doubled"]
         assert "twice" in told["composition"]["rule"]
         assert "gaussian_dp_mu" not in json.dumps(told)
     assert whole["guarantee"]["epsilon"] == make_terms().epsilon

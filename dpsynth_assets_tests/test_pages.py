@@ -11,11 +11,14 @@ import pytest
 
 from dpsynth_assets.report import pages
 from dpsynth_assets.report.pages import (
+    Bar,
     Facts,
     Fold,
     FoldedFacts,
     Gallery,
     Heading,
+    Link,
+    Notice,
     Paragraph,
     Picture,
     TableBlock,
@@ -111,6 +114,50 @@ def test_the_policy_lets_the_pages_own_script_run_and_no_other(page):
     ]
     assert policy.startswith("default-src 'none'")
     assert HOSTILE not in page
+
+
+TEXT = '<script src="https://evil.example/x.js">alert(1)</script> | [a](http://b) `c`\n# d'
+"""Markup and addresses, in HTML and in Markdown."""
+HOSTILE_BLOCKS = [
+    *(Heading(TEXT, level) for level in (1, 2, 3)),
+    Notice(TEXT),
+    Paragraph(TEXT),
+    Gallery((Picture(TEXT, b"png"),)),
+    Tiles((Tile(TEXT, TEXT, TEXT),)),
+    Fold(TEXT, (Facts(((TEXT, TEXT),)), Paragraph(TEXT))),
+    TableBlock(
+        (TEXT, TEXT, TEXT, TEXT),
+        ((TEXT, Link(TEXT, f"/{TEXT}"), FoldedFacts(TEXT, ((TEXT, TEXT),)), Bar(0.5, TEXT)),),
+        (False, True, False, False),
+        caption=TEXT,
+    ),
+]
+
+
+def test_no_text_of_a_page_is_markup_or_an_address():
+    page = to_html(TEXT, HOSTILE_BLOCKS)
+    assert page.count("<script") == 1  # Its own, whose hash the policy names.
+    assert re.findall(r'(?:src|href)="(?!data:image/png;base64,|#)', page) == []
+    assert "url(" not in page
+    open_tags = []
+
+    class Balance(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            if tag not in {"meta", "img", "wbr"}:
+                open_tags.append(tag)
+
+        def handle_endtag(self, tag):
+            assert open_tags.pop() == tag
+
+    Balance().feed(page)
+    assert open_tags == []
+
+
+def test_no_text_of_markdown_is_markup():
+    written = to_markdown([block for block in HOSTILE_BLOCKS if not isinstance(block, Gallery)])
+    assert not re.search(r"(?<!\\)<|(?<!\\)\[a|(?<!\\)`|^# d", written, re.MULTILINE)
+    (row,) = [line for line in written.splitlines() if "█" in line]
+    assert len(re.findall(r"(?<!\\)\|", row)) == 5
 
 
 def test_facts_behind_a_fold_are_in_both_forms(page):

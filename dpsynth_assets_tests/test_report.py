@@ -2,7 +2,6 @@ import json
 import re
 import sys
 from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 
 import polars as pl
@@ -16,7 +15,7 @@ from dpsynth_assets.cli.evaluate import (
     split_by_content,
 )
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.metrics.sampling import stratified_rows
+from dpsynth_assets.metrics.resampling import stratified_rows
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import TableBlock
 from dpsynth_assets.report.render import BANNER, render_report, sample_blocks
@@ -30,26 +29,10 @@ TABLE = [
      "gap_closed_mauve": 0.75, "gap_closed_accuracy": None, "canaries_found": 0},
 ]  # fmt: skip
 CONTEXT = {"cohort": "tickets", "evaluation": {"max_rows": 500, "mauve": {"repeats": 5}}}
-HOSTILE = '<script src="https://evil.example/x.js">alert(1)</script> | [a](http://b) `c`'
 
 
 def _report(samples=None, pictures=None):
     return render_report(TABLE, CONTEXT, pictures or {}, samples or {})
-
-
-def test_the_page_names_no_address_on_a_network():
-    page = _report(pictures={"mauve": plots.scores_plot(TABLE, "mauve", 0.1, 0.9)}).html
-    assert re.findall(r'(?:src|href)="(?!data:image/png;base64,|#)', page) == []
-    assert "http" not in page.replace("http-equiv", "")
-    assert "url(" not in page
-
-
-def test_tags_in_any_text_are_escaped():
-    page = _report({"<i>name</i>": [(HOSTILE, HOSTILE)]}).html
-    assert page.count("<script") == 1
-    assert "<i>" not in page
-    assert "<b>" not in page
-    assert "&lt;script" in page
 
 
 def test_ten_rows_of_each_corpus_stand_beside_each_other_by_label():
@@ -110,33 +93,6 @@ def test_verdicts_stand_with_the_table_and_the_gap_with_its_interval():
     page = render_report([row], CONTEXT, {}, {}, ["undecided: <a> and b"])
     assert "75 % (51 to 98)" in page.html.replace("\N{NO-BREAK SPACE}", " ")
     assert "<p>undecided: &lt;a&gt; and b</p>" in page.html
-
-
-def test_markup_in_samples_stays_text_in_markdown():
-    row = next(line for line in _report({"x": [("a", HOSTILE)]}).markdown.splitlines()
-               if "script" in line)  # fmt: skip
-    assert len(re.findall(r"(?<!\\)\|", row)) == 3
-    assert "\\<script" in row
-    assert "\\[a\\]" in row
-
-
-def test_tags_of_the_page_are_balanced():
-    open_tags = []
-
-    class Balance(HTMLParser):
-        def handle_starttag(self, tag, attrs):
-            if tag not in {"meta", "img", "wbr"}:
-                open_tags.append(tag)
-
-        def handle_endtag(self, tag):
-            assert open_tags.pop() == tag
-
-    Balance().feed(
-        _report(
-            {"x": [("a", "b")]}, {"lengths": plots.cumulative_plot({"x": [1]}, "words", "texts")}
-        ).html
-    )
-    assert open_tags == []
 
 
 def test_both_forms_open_with_the_warning_that_the_report_is_internal():

@@ -11,7 +11,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease, SecretTerms
 from dpsynth_assets.privacy.ledger.chain import sealed
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
-from dpsynth_assets.report.cards import dataset_card, guarantee_lines
+from dpsynth_assets.report.cards import dataset_card, privacy_statement
 from dpsynth_assets.report.label import cohort_label, corpus_label
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
@@ -20,6 +20,7 @@ KINDS = [
     {"kind": "email", "prior": 1e-4, "posterior": 0.5, "max_records": 2},
     {"kind": "name", "prior": 0.1, "posterior": 0.9, "max_records": 1},
 ]
+FACTS = {"releases": [], "ledger_ok": True}
 PARAMETERS = {"secrets": KINDS, "secret_adjacency": "add-remove"}
 MIXTURE = MixtureGaussianEvent(noise_std=5.0, shifts=(2.0,), probabilities=(1.0,))
 RECORDS = PoissonGaussianEvent(sampling_probability=1.0, noise_multiplier=5.0, steps=1)
@@ -120,7 +121,7 @@ def test_a_dp_corpus_of_records_with_declared_secrets_states_what_it_tells_of_th
     paid = ledger.reserve(make_request(event=RECORDS), terms, plan)
     if of == "cohort":
         label = cohort_label(ledger.entries(), "tickets")
-        written = "\n".join(guarantee_lines(label))
+        written = privacy_statement(label, FACTS)
     else:
         label = corpus_label(ledger.entries(), paid.id)
         written = dataset_card(label, columns=["text"], rows=3)
@@ -140,4 +141,4 @@ def test_releases_outside_a_plan_leave_a_posterior_of_one(tmp_path):
     unplanned = entry._replace(terms_json=make_terms(secret=SECRET).to_json())
     label = cohort_label([sealed(unplanned)], "tickets")
     assert label["guarantee"]["posterior"] == 1.0
-    assert "may ever be charged" not in "\n".join(guarantee_lines(label)), "nothing bounds it"
+    assert "may ever be charged" not in privacy_statement(label, FACTS), "nothing bounds it"

@@ -154,7 +154,7 @@ def main() -> None:
                 ends = not templates.end.startswith("<|")
                 texts = written(model, engine, pool, labels, examples, ends)
                 own = embedder.embed(texts, public=True)
-                mauve = mauve_score(features, own, settings).mean
+                mauve = mauve_score(features, own, settings).value
                 energy = float(energy_distance(own, features))
                 words = float(np.mean([len(text.split()) for text in texts]))
                 print(

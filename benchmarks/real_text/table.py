@@ -44,9 +44,9 @@ from dpsynth_assets.benchmark.cells import (
     score_cell,
     stands,
 )
-from dpsynth_assets.benchmark.comparisons import CEILING, FLOOR, Line, line_of, sentences, shares
+from dpsynth_assets.benchmark.leaderboard import CEILING, FLOOR, Line, line_of, sentences, shares
 from dpsynth_assets.benchmark.references import REFERENCES
-from dpsynth_assets.metrics.comparison import METRICS, GapShare
+from dpsynth_assets.metrics.registry import compared
 from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.public_base import PublicBase
@@ -217,15 +217,15 @@ def _table_lines(
     }
     ends = [scores.get((roles.get(role, ""), None)) for role in (FLOOR, CEILING)]
     closed = {key: shares(line, *ends) for key, line in scores.items() if key[1] is not None}
-    gaps = [m for m in METRICS if any(found[m] for found in closed.values())]
+    gaps = {m: each.title for m, each in compared().items() if any(f[m] for f in closed.values())}
     head = ("corpus", "ε", *(title for title, _ in columns.values()))
-    yield _line((*head, *(f"{METRICS[m]} gap closed" for m in gaps)))
+    yield _line((*head, *(f"{title} gap closed" for title in gaps.values())))
     yield "|" + "---|" * (len(head) + len(gaps))
     for key, line in scores.items():
         stated = [r["epsilon"] for r in lines[key] if r.get("epsilon") is not None]
         values = [_shown(line.get(name), form) for name, (_, form) in columns.items()]
         found = closed.get(key, {})
-        shown = [_share(found.get(metric)) for metric in gaps]
+        shown = [str(found.get(metric) or "") for metric in gaps]
         yield _line((key[0], f"{np.mean(stated):.3g}" if stated else "", *values, *shown))
 
 
@@ -236,12 +236,6 @@ def _shown(score: Estimate | None, form: str) -> str:
     mean = format(score.value, form)
     varies = score.std > 1e-9 * abs(score.value)  # Equal values differ by rounding.
     return f"{mean} ± {score.std:{form}}" if varies else mean
-
-
-def _share(share: GapShare | None) -> str:
-    if share is None:
-        return ""
-    return f"{100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
 
 
 def _with_ratio(result: Mapping[str, Any]) -> dict[str, Any]:

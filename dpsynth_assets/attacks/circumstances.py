@@ -10,7 +10,7 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,12 @@ def code_behind(kind: type) -> str:
 
     Our own is part of the `circumstances`; of Dagster and Pydantic these hold the versions.
     """
-    names = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    return code_of(base.__module__ for base in kind.__mro__)
+
+
+def code_of(modules: Iterable[str]) -> str:
+    """Digest of the packages of other distributions that modules are in, as above."""
+    names = {module.partition(".")[0] for module in modules}
     foreign = sorted(names - _VERSIONED - sys.stdlib_module_names)
     return version_of([(name, list(map(_loaded, _places(name)))) for name in foreign])
 

@@ -1,32 +1,27 @@
-"""The leaderboard: scores of every line at every ε and number of records, over its seeds."""
+"""The leaderboard: scores of every line at every ε and number of records, over its seeds.
 
+A line is one corpus a seed. Its mean is resampled on two levels: seeds with replacement, and within
+each the rows of the corpus and of the held-out records, where the score has such resamples (MAUVE,
+energy distance, accuracies). Held-out rows and seeds are drawn alike for all lines of a table.
+"""
+
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from dpsynth_assets.benchmark.comparisons import (
-    CEILING,
-    FLOOR,
-    Line,
-    line_of,
-    sentences,
-    shares,
-)
 from dpsynth_assets.benchmark.running import Place
 from dpsynth_assets.datasets.benchmark_spec import REFERENCES
-from dpsynth_assets.metrics.comparison import GapShare
-from dpsynth_assets.metrics.resampling import Estimate
+from dpsynth_assets.metrics.comparison import GapShare, gap_closed, interval_rule, verdicts
+from dpsynth_assets.metrics.registry import benchmarked, compared, leading
+from dpsynth_assets.metrics.resampling import RESAMPLES, Estimate
 
-SCORES = (
-    "mauve",
-    "energy_distance",
-    "accuracy",
-    "next_word_accuracy",
-    "near_duplicates",
-    "perplexity",
-)
+FLOOR, CEILING = "public_only", "one_real_example"
+Line = Mapping[str, Estimate]
+"""Scores of a line by name, each its mean over seeds."""
+
 COSTS = (
     "rows",
     "seconds",
@@ -100,7 +95,7 @@ class Leaderboard:
 
     Attributes:
         name: Of the benchmark.
-        standings: Its lines, best MAUVE first within a dataset, size and ε.
+        standings: Its lines, best first by the leading metric, within a dataset, size and ε.
         verdicts: Dataset -> what its lines decide and leave undecided.
         missing: Cells that are not there yet.
         facts: What holds for all: δ, rows scored, the code that ran.
@@ -156,7 +151,8 @@ def leaderboard(
     for place, found in cells:
         key = (place.dataset, place.line, place.epsilon, place.records)
         grouped.setdefault(key, []).append(found)
-    lines = {key: line_of(results, [*SCORES]) for key, results in grouped.items()}
+    scores = [metric.name for metric in benchmarked("leaderboard")]
+    lines = {key: line_of(results, scores) for key, results in grouped.items()}
     standings = [
         _standing(key, results, lines[key], _ends(lines, key[0]))
         for key, results in grouped.items()
@@ -244,12 +240,57 @@ def _order(each: Standing) -> tuple[Any, ...]:
     """By dataset, size and ε from the largest; references around the methods, best first."""
     last = each.line == FLOOR
     first = each.promise == "reference" and not last
-    score = each.scores.get("mauve")
+    best = leading()
+    sign = 1.0 if best.less_is_better else -1.0
+    score = each.scores.get(best.name)
     return (
         each.dataset,
         0 if first else 2 if last else 1,
         -each.records,
         -(each.asked or 0.0),
-        -score.value if isinstance(score, Estimate) else 1.0,
+        math.inf if score is None else sign * score.value,
         each.line,
     )
+
+
+def line_of(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Estimate]:
+    """Scores of a line by name; those that every seed has."""
+    found = {}
+    for name in names:
+        if results and all(result.get(name) is not None for result in results):
+            found[name] = _mean(results, name)
+    return found
+
+
+def _mean(results: Sequence[Mapping[str, Any]], name: str) -> Estimate:
+    values = [float(result[name]) for result in results]
+    of_rows = np.stack(
+        [
+            np.asarray(result.get("draws", {}).get(name) or np.full(RESAMPLES, value))
+            for result, value in zip(results, values, strict=True)
+        ]
+    )
+    picks = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
+    draws = of_rows[picks, np.arange(RESAMPLES)[:, None]].mean(axis=1)
+    return Estimate.around(float(np.mean(values)), draws)
+
+
+def shares(line: Line, floor: Line | None, ceiling: Line | None) -> dict[str, GapShare | None]:
+    """Share of each metric's gap that a line closes; None where it cannot be decided."""
+    low, high = floor or {}, ceiling or {}
+    return {m: gap_closed(m, line.get(m), low.get(m), high.get(m)) for m in compared()}
+
+
+def sentences(
+    lines: Mapping[tuple[str, float | None], Line], roles: Mapping[str, str], seeds: int
+) -> list[str]:
+    """What is decided at each ε, references included; the rule of the verdicts last."""
+    budgets = list(dict.fromkeys(epsilon for _, epsilon in lines if epsilon is not None))
+    told = []
+    asked: list[float | None] = [*budgets]
+    for budget in asked or [None]:
+        beside = {t: line for (t, epsilon), line in lines.items() if epsilon in (budget, None)}
+        ends = [roles.get(role) if roles.get(role) in beside else None for role in (FLOOR, CEILING)]
+        at = "" if budget is None else f"ε = {budget:g}. "
+        told += [f"{at}{sentence}" for sentence in verdicts(beside, *ends)]
+    return [*told, interval_rule("seeds and rows" if seeds > 1 else "rows")] if told else []

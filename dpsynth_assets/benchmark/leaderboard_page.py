@@ -1,13 +1,12 @@
 """The leaderboard as a page: Markdown, HTML and pictures of one list of blocks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
-from dpsynth_assets.benchmark.leaderboard import Leaderboard, Promise, Standing
-from dpsynth_assets.benchmark.leaderboard_plots import pictures
-from dpsynth_assets.metrics.comparison import METRICS, GapShare
-from dpsynth_assets.metrics.resampling import Estimate
+from dpsynth_assets.benchmark.leaderboard import CEILING, FLOOR, Leaderboard, Promise, Standing
+from dpsynth_assets.metrics.metric import Metric
+from dpsynth_assets.metrics.registry import benchmarked, leading
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.report.pages import (
     Block,
@@ -21,6 +20,7 @@ from dpsynth_assets.report.pages import (
     to_html,
     to_markdown,
 )
+from dpsynth_assets.report.plots import COLORS, new_axes, shortened, to_png
 
 TITLES: dict[Promise, str] = {
     "worst case": "Worst-case guarantees",
@@ -33,11 +33,6 @@ NOTES: dict[Promise, str] = {
     "one another alone.",
     "secrets": "Only the declared secret words are protected, by the bound on what a guess gains.",
 }
-_HEADER = (
-    "corpus", "ε", "seeds", "rows", "MAUVE", "gap closed", "energy distance", "energy gap closed",
-    "accuracy", "accuracy gap closed", "next word", "near-duplicates", "perplexity",
-    "processor minutes", "memory (GiB)", "tokens (thousands)",
-)  # fmt: skip
 _READ = (
     "Every corpus of a dataset is scored on the same number of rows against the same held-out "
     "records. ± and intervals come from resampled seeds and rows. The gap runs from public_only, "
@@ -143,56 +138,168 @@ def _dataset(board: Leaderboard, dataset: str, drawn: Mapping[str, bytes]) -> It
 
 
 def _table(lines: Sequence[Standing], caption: str) -> TableBlock:
-    floor_last = sorted(lines, key=lambda each: each.line == "public_only")
-    rows = [_row(each) for each in floor_last]
-    told = [place for place in range(len(_HEADER)) if any(row[place] for row in rows)]
+    floor_last = sorted(lines, key=lambda each: each.line == FLOOR)
+    columns = {title: list(map(shown, floor_last)) for title, shown in _columns().items()}
+    told = {title: cells for title, cells in columns.items() if any(cells)}
     return TableBlock(
-        header=tuple(_HEADER[place] for place in told),
-        rows=tuple(tuple(row[place] for place in told) for row in rows),
+        header=tuple(told),
+        rows=tuple(zip(*told.values(), strict=True)),
         numeric=(False, *([True] * (len(told) - 1))),
         caption=caption,
     )
 
 
-def _row(each: Standing) -> tuple[str, ...]:
-    scores, costs = each.scores, each.costs
-    closed = [_share(each.shares.get(metric)) for metric in METRICS]
-    tokens = costs.get("tokens_read", 0.0) + costs.get("tokens_written", 0.0)
-    return (
-        each.line,
-        _epsilon(each),
-        str(each.seeds),
-        f"{costs.get('rows', 0):.0f}",
-        _shown(scores.get("mauve"), ".3f"),
-        closed[0],
-        _shown(scores.get("energy_distance"), ".4f"),
-        closed[1],
-        _shown(scores.get("accuracy"), ".3f"),
-        closed[2],
-        _shown(scores.get("next_word_accuracy"), ".3f"),
-        _shown(scores.get("near_duplicates"), ".2f"),
-        _shown(scores.get("perplexity"), ".0f"),
-        f"{costs['processor_seconds'] / 60:.1f}" if "processor_seconds" in costs else "",
-        f"{costs['peak_memory_mib'] / 1024:.1f}" if "peak_memory_mib" in costs else "",
-        f"{tokens / 1000:,.0f}" if tokens else "",
-    )
+def _columns() -> dict[str, Callable[[Standing], str]]:
+    """What each column shows of a line, by its title."""
+    columns: dict[str, Callable[[Standing], str]] = {
+        "corpus": lambda each: each.line,
+        "ε": _epsilon,
+        "seeds": lambda each: str(each.seeds),
+        "rows": lambda each: f"{each.costs.get('rows', 0):.0f}",
+    }
+    for metric in benchmarked("leaderboard"):
+        columns[metric.narrow_title or metric.title] = partial(_score, metric)
+        if metric.compared:
+            name = f"{metric.gap_title or metric.title} " if metric != leading() else ""
+            columns[f"{name}gap closed"] = partial(_share, metric)
+    return columns | {
+        "processor minutes": lambda each: _cost(each, "processor_seconds", 60),
+        "memory (GiB)": lambda each: _cost(each, "peak_memory_mib", 1024),
+        "tokens (thousands)": _tokens,
+    }
+
+
+def _cost(each: Standing, name: str, unit: float) -> str:
+    return f"{each.costs[name] / unit:.1f}" if name in each.costs else ""
+
+
+def _tokens(each: Standing) -> str:
+    tokens = each.costs.get("tokens_read", 0.0) + each.costs.get("tokens_written", 0.0)
+    return f"{tokens / 1000:,.0f}" if tokens else ""
 
 
 def _epsilon(each: Standing) -> str:
     if each.promise == "reference":
-        return "0" if each.line == "public_only" else "∞"
+        return "0" if each.line == FLOOR else "∞"
     return "" if each.epsilon is None else epsilon_up(each.epsilon)
 
 
-def _shown(score: Estimate | None, form: str) -> str:
+def _score(metric: Metric, each: Standing) -> str:
     """Mean and ±; the mean alone where nothing was resampled."""
+    score = each.scores.get(metric.name)
     if score is None:
         return ""
-    mean = format(score.value, form)
-    return f"{mean} ± {score.std:{form}}" if score.std > 1e-9 * abs(score.value) else mean
+    mean = format(score.value, metric.form)
+    return f"{mean} ± {score.std:{metric.form}}" if score.std > 1e-9 * abs(score.value) else mean
 
 
-def _share(share: GapShare | None) -> str:
-    if share is None:
-        return ""
-    return f"{100 * share.value:.0f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"
+def _share(metric: Metric, each: Standing) -> str:
+    return str(each.shares.get(metric.name) or "")
+
+
+_MARKERS = "osD^vPX*"
+
+
+def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
+    """PNG pictures by title; one is left out where it would show a single point a line."""
+    best = leading()
+    methods = [each for each in lines if each.asked is not None and best.name in each.scores]
+    ends = {each.line: each for each in lines if each.promise == "reference"}
+    if not methods:
+        return {}
+    largest = max(each.records for each in methods)
+    colours = {line: index for index, line in enumerate(dict.fromkeys(e.line for e in methods))}
+    epsilons = [each.asked or 0.0 for each in methods]
+    drawn = {
+        f"{dataset}: {best.title} against ε": _lines(
+            [each for each in methods if each.records == largest],
+            lambda each: each.epsilon or each.asked or 0.0,
+            "ε",
+            ends,
+            colours,
+            ticks=epsilons,
+        ),
+        f"{dataset}: {best.title} against processor minutes": _lines(
+            [e for e in methods if e.records == largest and e.costs.get("processor_seconds")],
+            lambda each: each.costs["processor_seconds"] / 60,
+            "processor minutes",
+            ends,
+            colours,
+        ),
+        f"{dataset}: rows obtainable": _lines(
+            [each for each in methods if each.records == largest],
+            lambda each: each.epsilon or each.asked or 0.0,
+            "ε",
+            {},
+            colours,
+            ticks=epsilons,
+            value=lambda each: (each.costs.get("rows", 0.0), 0.0),
+            name="rows",
+        ),
+    }
+    if len({each.records for each in methods}) > 1:
+        sizes = {(each.line, each.asked) for each in methods if each.records != largest}
+        drawn[f"{dataset}: {best.title} against records"] = _lines(
+            [each for each in methods if (each.line, each.asked) in sizes],
+            lambda each: float(each.records),
+            "records",
+            ends,
+            colours,
+            ticks=[each.records for each in methods],
+        )
+    return drawn
+
+
+def _leading_score(each: Standing) -> tuple[float, float]:
+    score = each.scores[leading().name]
+    return score.value, score.std
+
+
+def _lines(
+    standings: Sequence[Standing],
+    place: Callable[[Standing], float],
+    label: str,
+    ends: Mapping[str, Standing],
+    colours: Mapping[str, int],
+    *,
+    ticks: Sequence[float] | None = None,
+    value: Callable[[Standing], tuple[float, float]] = _leading_score,
+    name: str = "",
+) -> bytes:
+    """Points with error bars, joined where `ticks` names their places, and ends as level lines.
+
+    A method has the same colour and mark in every picture.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axes = new_axes(width=5.6, height=3.4)
+    names = list(dict.fromkeys(each.line for each in standings))
+    for line in names:
+        index = colours[line]
+        own = sorted((each for each in standings if each.line == line), key=place)
+        scores = [value(each) for each in own]
+        axes.errorbar(
+            [place(each) for each in own],
+            [score for score, _ in scores],
+            yerr=[spread for _, spread in scores],
+            fmt=_MARKERS[index % len(_MARKERS)] + ("" if ticks is None else "-"),
+            markersize=4,
+            linewidth=1.2,
+            color=COLORS[index % len(COLORS)],
+            label=shortened(line),
+        )
+    for role, style in ((FLOOR, ":"), (CEILING, "--")):
+        if role in ends and leading().name in ends[role].scores:
+            level, _ = _leading_score(ends[role])
+            axes.axhline(level, color="#444444", linestyle=style, linewidth=1.2, label=role)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    if ticks is not None:
+        axes.set_xticks(sorted(set(ticks)))
+        low, high = axes.get_xlim()  # Points of one budget must not fill the whole width.
+        axes.set_xlim(min(low, min(ticks) / 1.5), max(high, max(ticks) * 1.5))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylim(bottom=0)
+    entries = len(names) + len(ends)
+    return to_png(axes, entries, xlabel=label, ylabel=name or leading().title)

@@ -165,8 +165,10 @@ def _told(place: Any) -> str:
 
 
 def _scores(found: dict[str, Any]) -> str:
+    from dpsynth_assets.metrics.registry import compared
+
     if "refusal" in found:
         return f"refused: {found['refusal']}"
-    shown = {"mauve": ".3f", "energy_distance": ".4f", "accuracy": ".3f", "rows": "d"}
+    shown = {name: metric.form for name, metric in compared().items()} | {"rows": "d"}
     told = [f"{name} {found[name]:{form}}" for name, form in shown.items() if name in found]
     return ", ".join([*told, f"{found.get('processor_seconds', 0):.0f} processor s"])

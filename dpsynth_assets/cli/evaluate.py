@@ -21,7 +21,7 @@ from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.metrics.comparison import interval_rule, verdicts
-from dpsynth_assets.metrics.estimates import LEAST_ROWS
+from dpsynth_assets.metrics.copying import VERBATIM_SHARE
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
     EvaluationSettings,
@@ -31,7 +31,9 @@ from dpsynth_assets.metrics.evaluation import (
     score_corpus,
 )
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
-from dpsynth_assets.metrics.sampling import stratified_rows
+from dpsynth_assets.metrics.metric import LEAST_ROWS
+from dpsynth_assets.metrics.registry import pictured
+from dpsynth_assets.metrics.resampling import stratified_rows
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.csv_files import is_utf_8
@@ -195,7 +197,8 @@ def _score(
     scores = score_corpus(scored, reference, public.texts, settings)
     # Whoever made the corpus may have read every real row.
     copied = verbatim_share(scored.texts, [*source.texts, *held_out.texts], public.texts)
-    table = [real, dataclasses.replace(scores, verbatim_share=copied)]
+    values = {**scores.values, VERBATIM_SHARE.name: copied}
+    table = [real, dataclasses.replace(scores, values=values)]
     return table, {"embedder": embedder.name, "evaluation": settings.to_json()}
 
 
@@ -217,9 +220,9 @@ def _verdicts(
 
 
 def _summary(table: list[CorpusScores], context: dict[str, Any]) -> dict[str, Any]:
-    """The corpus's scores at the top level, the real data's accuracy and MAUVE beside them."""
+    """The corpus's scores at the top level, those of real data that have a picture beside them."""
     real, corpus = table
-    beside = {"accuracy_real": real.accuracy, "mauve_real": real.mauve}
+    beside = {f"{name}_real": real[name] for name in pictured()}
     return {**corpus.to_json(), **beside, **context}
 
 
@@ -234,7 +237,7 @@ def _write_report(
     from dpsynth_assets.report.render import render_report
 
     rows = [score.to_json() for score in table]
-    metrics = [name for name in ("mauve", "accuracy") if rows[1][name] is not None]
+    metrics = [name for name in pictured() if rows[1][name] is not None]
     pictures = {name: scores_plot(rows, name) for name in metrics}
     lengths = [len(text.split()) for text in corpus.texts[: settings.max_rows]]
     pictures["lengths"] = cumulative_plot({"synthetic": lengths}, "words a text", "texts")

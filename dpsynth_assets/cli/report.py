@@ -133,6 +133,7 @@ def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
 
 def print_summary(summary: dict[str, Any]) -> None:
     """Prints the table of methods and references, the cohort's spend, and the paths."""
+    from dpsynth_assets.metrics.registry import pictured
     from dpsynth_assets.report.cells import format_cell
 
     if summary["rows"]:
@@ -142,8 +143,10 @@ def print_summary(summary: dict[str, Any]) -> None:
             "ε": lambda row: format_cell("epsilon", row["epsilon"]),
             "δ": lambda row: format_cell("delta", row["delta"]),
             "rows": lambda row: "—" if row["rows"] is None else str(row["rows"]),
-            "MAUVE": lambda row: format_cell("mauve", row.get("mauve"), row),
-            "accuracy": lambda row: format_cell("accuracy", row.get("accuracy"), row),
+            **{
+                metric.title: lambda row, name=name: format_cell(name, row.get(name), row)
+                for name, metric in pictured().items()
+            },
             "seconds": lambda row: format_cell("seconds", row["seconds"]),
         }
         title = f"Synthetic corpora of {summary['cohort']} and their references"

@@ -6,12 +6,12 @@ name is the method's and whose value is its class: nothing here changes.
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from pydantic import ValidationError
 
 from dpsynth_assets.datasets.problems import REMOVED, suggest
+from dpsynth_assets.files.from_outside import with_those_of_others
 from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.epsvec import EpsVec, EpsVecOnGenerator
 from dpsynth_assets.methods.evolution import AugPe, AugPeFromCorpus, SecPe
@@ -54,42 +54,13 @@ _OWN: tuple[type[Method[Any]], ...] = (
 )
 
 
-def _all_methods() -> dict[str, type[Method[Any]]]:
-    """Methods of this package, then those of others, in the order of their names.
-
-    Raises:
-        ImportError: A package's entry point is no method, or has the name of another one.
-    """
-    methods = {method.name: method for method in _OWN}
-    for point in sorted(entry_points(group=GROUP), key=lambda each: each.name):
-        method = _outside(point)
-        if method.name in methods and methods[method.name] is not method:
-            raise ImportError(_complaint(point, f"the name {method.name!r}, which is taken"))
-        methods[method.name] = method
-    return methods
+def _is_method(loaded: object) -> bool:
+    return isinstance(loaded, type) and issubclass(loaded, Method)
 
 
-def _outside(point: EntryPoint) -> type[Method[Any]]:
-    try:
-        loaded = point.load()
-    except Exception as error:  # Whatever a package raises when it is imported.
-        raise ImportError(_complaint(point, f"{type(error).__name__}: {error}")) from error
-    if not (isinstance(loaded, type) and issubclass(loaded, Method)):
-        raise ImportError(_complaint(point, repr(loaded)))  # noqa: TRY004 - a broken package
-    if loaded.name != point.name:
-        raise ImportError(_complaint(point, f"a class of the name {loaded.name!r}"))
-    return loaded
-
-
-def _complaint(point: EntryPoint, got: str) -> str:
-    owner = point.dist.name if point.dist is not None else "a package"
-    return (
-        f"Expected a Method class of its own name as entry point {point.name} of group {GROUP} in "
-        f"{owner}, got {got}. Correct or remove that package."
-    )
-
-
-REGISTRY: dict[str, type[Method[Any]]] = _all_methods()
+REGISTRY: dict[str, type[Method[Any]]] = with_those_of_others(
+    {method.name: method for method in _OWN}, GROUP, "Method class", _is_method
+)
 """Method classes in the order in which interfaces list them."""
 
 

@@ -135,30 +135,18 @@ def score_clusterings(
     """
     classes = np.unique(np.asarray(labels, dtype=str), return_inverse=True)[1]
     truth = clusterings.get(reference)
-    return [
-        _scores(
-            name,
-            clusters,
-            agreement(classes, clusters),
-            None if truth is None else agreement(truth, clusters),
+    scores = []
+    for name, clusters in clusterings.items():
+        sizes = cluster_sizes(clusters)
+        scores.append(
+            ClusteringScores(
+                name=name,
+                clusters=int((sizes >= 2).sum()),
+                usable_clusters=int((sizes >= USABLE_SIZE).sum()),
+                largest_share=float(sizes[0] / sizes.sum()) if len(sizes) else 0.0,
+                sizes=sizes,
+                with_labels=agreement(classes, clusters),
+                with_reference=None if truth is None else agreement(truth, clusters),
+            )
         )
-        for name, clusters in clusterings.items()
-    ]
-
-
-def _scores(
-    name: str,
-    clusters: np.ndarray,
-    with_labels: Agreement | None,
-    with_reference: Agreement | None,
-) -> ClusteringScores:
-    sizes = cluster_sizes(clusters)
-    return ClusteringScores(
-        name=name,
-        clusters=int((sizes >= 2).sum()),
-        usable_clusters=int((sizes >= USABLE_SIZE).sum()),
-        largest_share=float(sizes[0] / sizes.sum()) if len(sizes) else 0.0,
-        sizes=sizes,
-        with_labels=with_labels,
-        with_reference=with_reference,
-    )
+    return scores

@@ -1,4 +1,4 @@
-"""Comparisons of corpora by resampled rows: better, worse, or undecided.
+"""Comparisons of corpora by resampled rows, and sentences on them: better, worse, or undecided.
 
 Two corpora differ where the interval of their paired difference leaves out zero, and a share of the
 gap between floor and ceiling is given only where these two differ. Everything else is undecided,
@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dpsynth_assets.metrics.metric import Metric
+from dpsynth_assets.metrics.registry import compared, registered
 from dpsynth_assets.metrics.resampling import COVERAGE, Estimate, interval
 
 _MOST_NAMED = 4
@@ -23,9 +25,6 @@ Verdict = Literal["better", "worse", "undecided"]
 Estimates = Mapping[str, Estimate]
 """Scores of one corpus by metric; a metric that could not be computed is missing."""
 
-METRICS = {"mauve": "MAUVE", "energy_distance": "energy distance", "accuracy": "accuracy"}
-"""Metrics that corpora are compared by, with their names in a sentence."""
-_LESS_IS_BETTER = {"energy_distance"}
 _NONE = "; no share of the gap is given."
 
 
@@ -60,6 +59,11 @@ class GapShare:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        """In percent, with its interval."""
+        value, low, high = (f"{100 * each:.0f}" for each in (self.value, self.low, self.high))
+        return f"{value} % ({low} to {high})"
+
 
 def compare(metric: str, first: tuple[str, Estimate], second: tuple[str, Estimate]) -> Comparison:
     """Compares two corpora, by name and score, from paired resamples."""
@@ -67,7 +71,7 @@ def compare(metric: str, first: tuple[str, Estimate], second: tuple[str, Estimat
     low, high = interval(score.draws - beside.draws)
     verdict: Verdict = "undecided"
     if low > 0 or high < 0:
-        verdict = "better" if (low > 0) != (metric in _LESS_IS_BETTER) else "worse"
+        verdict = "better" if (low > 0) != registered()[metric].less_is_better else "worse"
     return Comparison(
         first=name,
         second=other,
@@ -81,7 +85,7 @@ def compare(metric: str, first: tuple[str, Estimate], second: tuple[str, Estimat
 def compare_all(metric: str, corpora: Mapping[str, Estimates]) -> list[Comparison]:
     """Compares every pair of corpora that have the score, the better one of a pair first."""
     scored = [(name, scores[metric]) for name, scores in corpora.items() if metric in scores]
-    sign = 1.0 if metric in _LESS_IS_BETTER else -1.0
+    sign = 1.0 if registered()[metric].less_is_better else -1.0
     scored.sort(key=lambda pair: sign * pair[1].value)
     return [compare(metric, first, second) for first, second in combinations(scored, 2)]
 
@@ -109,12 +113,11 @@ def gap_closed(
 def gap_fields(scores: Estimates, floor: Estimates, ceiling: Estimates) -> dict[str, Any]:
     """Fields of a table's row: `gap_closed_<metric>` with `_low` and `_high`; None if undecided."""
     fields: dict[str, Any] = {}
-    for metric in METRICS:
-        share = gap_closed(metric, scores.get(metric), floor.get(metric), ceiling.get(metric))
-        name = f"gap_closed_{metric}"
-        fields[name] = None if share is None else share.value
-        fields[f"{name}_low"] = None if share is None else share.low
-        fields[f"{name}_high"] = None if share is None else share.high
+    for name, metric in compared().items():
+        share = gap_closed(name, scores.get(name), floor.get(name), ceiling.get(name))
+        for end in ("value", "low", "high"):
+            key = metric.gap if end == "value" else f"{metric.gap}_{end}"
+            fields[key] = None if share is None else getattr(share, end)
     return fields
 
 
@@ -129,11 +132,11 @@ def verdicts(
         ceiling: Name of the non-private one.
     """
     sentences = []
-    for metric, title in METRICS.items():
-        pairs = compare_all(metric, corpora)
+    for name, metric in compared().items():
+        pairs = compare_all(name, corpora)
         if pairs:
-            sentences.append(_ordering(title, pairs))
-            sentences += _gap_sentence(metric, title, corpora, floor, ceiling)
+            sentences.append(_ordering(metric.title, pairs))
+            sentences += _gap_sentence(metric, corpora, floor, ceiling)
     return sentences
 
 
@@ -165,19 +168,15 @@ def _ordering(title: str, pairs: Sequence[Comparison]) -> str:
 
 
 def _gap_sentence(
-    metric: str,
-    title: str,
-    corpora: Mapping[str, Estimates],
-    floor: str | None,
-    ceiling: str | None,
+    metric: Metric, corpora: Mapping[str, Estimates], floor: str | None, ceiling: str | None
 ) -> Iterator[str]:
     """Says why there is no share of the gap, where both ends have a score and there is none."""
     if floor is None or ceiling is None:
         return
-    low, high = corpora[floor].get(metric), corpora[ceiling].get(metric)
+    low, high = corpora[floor].get(metric.name), corpora[ceiling].get(metric.name)
     if low is None or high is None:
         return
-    verdict = compare(metric, (ceiling, high), (floor, low)).verdict
+    verdict = compare(metric.name, (ceiling, high), (floor, low)).verdict
     if verdict == "better":
         return
     ends = (
@@ -185,6 +184,110 @@ def _gap_sentence(
         f"the floor ({floor}, {low.value:.3g} ± {low.std:.2g})",
     )
     if verdict == "undecided":
-        yield f"Undecided: by {title}, {ends[0]} does not differ from {ends[1]}{_NONE}"
+        yield f"Undecided: by {metric.title}, {ends[0]} does not differ from {ends[1]}{_NONE}"
     else:
-        yield f"By {title}, {ends[0]} is worse than {ends[1]}{_NONE}"
+        yield f"By {metric.title}, {ends[0]} is worse than {ends[1]}{_NONE}"
+
+
+_CEILING = (
+    "The ceiling is one public model with real examples in its prompt: a reference, and no upper "
+    "bound."
+)
+
+
+def told_of_private(
+    private: Sequence[str],
+    corpora: Mapping[str, Estimates],
+    floor: str | None = None,
+    ceiling: str | None = None,
+) -> list[str]:
+    """Says which private corpus is best, and which lie below the floor or above the ceiling.
+
+    Args:
+        private: Names of the private corpora.
+        corpora: Scores by name, of references too.
+        floor: Name of the public-only corpus among them, if it is there.
+        ceiling: Name of the non-private one.
+    """
+    own = {name: corpora[name] for name in private if name in corpora}
+    return [
+        *_leading(own, corpora, floor, ceiling),
+        *_below_floor(own, corpora, floor),
+        *_above_ceiling(own, corpora, ceiling),
+    ]
+
+
+def _leading(
+    own: Mapping[str, Estimates],
+    corpora: Mapping[str, Estimates],
+    floor: str | None,
+    ceiling: str | None,
+) -> Iterator[str]:
+    """The best private corpus by the first metric that is there."""
+    metrics = compared()
+    metric = next((m for m in metrics if any(m in scores for scores in own.values())), None)
+    if metric is None:
+        return
+    scored = {name: scores[metric] for name, scores in own.items() if metric in scores}
+    pairs = compare_all(metric, own)
+    best = pairs[0].first if pairs else next(iter(scored))
+    ends = (corpora.get(end or "", {}).get(metric) for end in (floor, ceiling))
+    share = gap_closed(metric, scored[best], *ends)
+    closed = "" if share is None else f", {share} of the gap from floor to ceiling"
+    shown = f"{metrics[metric].title} {scored[best].value:.3g}{closed}"
+    if len(scored) == 1:
+        yield f"The private corpus that has a score is {best}: {shown}."
+        return
+    found = [
+        compare(metric, (best, scored[best]), (name, scored[name]))
+        for name in scored
+        if name != best
+    ]
+    beaten = ", ".join(pair.second for pair in found if pair.verdict == "better")
+    undecided = ", ".join(pair.second for pair in found if pair.verdict != "better")
+    parts = [f"it is better than {beaten}"] if beaten else []
+    if undecided:
+        parts.append(f"its difference from {undecided} is not decided by these rows")
+    yield f"Of the private corpora, {best} scores best ({shown}); {'; '.join(parts)}."
+
+
+def _below_floor(
+    own: Mapping[str, Estimates], corpora: Mapping[str, Estimates], floor: str | None
+) -> Iterator[str]:
+    """Private corpora that these rows show to be worse than public text alone."""
+    below = [
+        f"{pair.first} by {metric.title}"
+        for metric, pair in _beside(own, corpora, floor)
+        if pair.verdict == "worse"
+    ]
+    if below:
+        yield (
+            f"Worse than public text alone ({floor}): {', '.join(below)}. By these scores nothing "
+            "was gained from the private records: try another method, or a larger ε."
+        )
+
+
+def _above_ceiling(
+    own: Mapping[str, Estimates], corpora: Mapping[str, Estimates], ceiling: str | None
+) -> Iterator[str]:
+    """Private corpora that score above the ceiling, and whether these rows decide it."""
+    above = [
+        f"{pair.first} by {metric.title} "
+        f"({'better' if pair.verdict == 'better' else 'a difference within chance'})"
+        for metric, pair in _beside(own, corpora, ceiling)
+        if pair.difference and (pair.difference < 0) == metric.less_is_better
+    ]
+    if above:
+        yield f"Scores above the ceiling ({ceiling}): {', '.join(above)}. {_CEILING}"
+
+
+def _beside(
+    own: Mapping[str, Estimates], corpora: Mapping[str, Estimates], end: str | None
+) -> Iterator[tuple[Metric, Comparison]]:
+    """Every private corpus beside the floor or the ceiling, by each metric that both have."""
+    beside = {} if end is None else corpora.get(end, {})
+    for name, metric in compared().items():
+        for corpus, scores in own.items():
+            if name in beside and name in scores:
+                first, second = (corpus, scores[name]), (str(end), beside[name])
+                yield metric, compare(name, first, second)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.metrics.metric import LEAST_ROWS, Metric, Need, Sides, Tables
 from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.models.label_classifier import LABELS_FILE, classify
 from dpsynth_assets.models.next_word_model import load_next_word_model, score_next_words
@@ -22,37 +23,6 @@ VALIDATION_SHARE = 0.1
 ITERATIONS = 300
 REFITS = 20
 """Classifiers trained on resampled rows: few, as each is trained anew."""
-
-
-def downstream_accuracy(
-    train_features: np.ndarray,
-    train_labels: Sequence[str],
-    test_features: np.ndarray,
-    test_labels: Sequence[str],
-    seed: int = 0,
-) -> float:
-    """Trains on one corpus, tests on another.
-
-    Args:
-        train_features: (N, d) embeddings of the synthetic corpus, N >= 1.
-        train_labels: N labels.
-        test_features: (M, d) embeddings of real held-out text, M >= 1.
-        test_labels: M labels; a label never seen in training counts as missed.
-        seed: Seed of the validation split.
-
-    Returns:
-        Share of test rows classified correctly. A corpus of one label predicts that label.
-
-    Raises:
-        ValueError: Either side is empty, or features and labels differ in length.
-
-    **Source** Amin et al. 2025, Appendix E.1: a tenth of the training side selects the settings;
-    real text never does.
-    """
-    train, test = np.asarray(train_labels), np.asarray(test_labels)
-    _check_lengths(train_features, train, test_features, test)
-    strength = _select_strength(train_features, train, seed)
-    return float(np.mean(_predicted(train_features, train, test_features, strength) == test))
 
 
 def correct_predictions(
@@ -66,19 +36,22 @@ def correct_predictions(
     """Trains on a corpus and on `REFITS` resamples of its rows, and tests each.
 
     Args:
-        train_features: (N, d), as for `downstream_accuracy`.
+        train_features: (N, d) embeddings of the synthetic corpus, N >= 1.
         train_labels: N labels.
-        test_features: (M, d).
-        test_labels: M labels.
+        test_features: (M, d) embeddings of real held-out text, M >= 1.
+        test_labels: M labels; a label never seen in training counts as missed.
         seed: Seed of the validation split and of the resamples.
         strength: Inverse regularization; None selects it on the corpus, once for all.
 
     Returns:
         bool (1 + REFITS, M): which test rows are classified correctly; the first line is of the
-        corpus as it is.
+        corpus as it is. A corpus of one label predicts that label.
 
     Raises:
         ValueError: Either side is empty, or features and labels differ in length.
+
+    **Source** Amin et al. 2025, Appendix E.1: a tenth of the training side selects the settings;
+    real text never does.
     """
     train, test = np.asarray(train_labels), np.asarray(test_labels)
     _check_lengths(train_features, train, test_features, test)
@@ -104,6 +77,23 @@ def accuracy_estimate(correct: np.ndarray, test_counts: np.ndarray) -> Estimate:
     refits = 1 + np.arange(len(test_counts)) % (len(correct) - 1)
     draws = (test_counts * correct[refits]).sum(axis=1) / test_counts.sum(axis=1)
     return Estimate.around(float(correct[0].mean()), draws)
+
+
+def balanced_estimate(correct: np.ndarray, truth: Sequence[str], counts: np.ndarray) -> Estimate:
+    """Mean over labels of the share recognised: who names the largest label alone gets 1/L.
+
+    Six in ten reviews are of restaurants: plain accuracy rewards a classifier that knows no other.
+    A label that no row of a resample has is left out of its mean.
+    """
+    of_label = [np.asarray(truth) == label for label in dict.fromkeys(truth)]
+    value = float(np.mean([correct[0][rows].mean() for rows in of_label]))
+    refits = correct[1 + np.arange(len(counts)) % (len(correct) - 1)]
+    recalls = []
+    for rows in of_label:
+        drawn = counts[:, rows].sum(axis=1)
+        hits = (counts[:, rows] * refits[:, rows]).sum(axis=1)
+        recalls.append(np.divide(hits, drawn, out=np.full(len(drawn), np.nan), where=drawn > 0))
+    return Estimate.around(value, np.nanmean(recalls, axis=0))
 
 
 def _predicted(
@@ -174,3 +164,44 @@ def downstream_model_scores(
     model, settings = load_next_word_model(folder)
     scores = score_next_words(model, held_out_texts, settings)
     return {"next_word_accuracy": scores.accuracy, "next_word_perplexity": scores.perplexity}
+
+
+def _accuracy(sides: Sides) -> Estimate | None:
+    correct = _correct(sides, strength=None)
+    return None if correct is None else accuracy_estimate(correct, sides.held_out.counts)
+
+
+def _balanced(sides: Sides) -> Estimate | None:
+    correct, truth = _correct(sides, strength=10.0), sides.held_out.labels
+    return None if correct is None else balanced_estimate(correct, truth, sides.held_out.counts)
+
+
+def _correct(sides: Sides, strength: float | None) -> np.ndarray | None:
+    """None where corpus and held-out records have no label in common."""
+    corpus, held_out, seed = sides.corpus, sides.held_out, sides.settings.seed
+    if set(corpus.labels).isdisjoint(held_out.labels):
+        return None
+    return correct_predictions(
+        corpus.features, corpus.labels, held_out.features, held_out.labels, seed, strength
+    )
+
+
+ACCURACY = Metric(
+    "accuracy",
+    "accuracy",
+    _accuracy,
+    needs=frozenset({Need.LABELS}),
+    least_rows=LEAST_ROWS,
+    compared=True,
+    picture="Accuracy of a classifier trained on each corpus",
+    axis="Downstream accuracy",
+)
+
+BALANCED_ACCURACY = Metric(
+    "balanced_accuracy",
+    "balanced accuracy",
+    _balanced,
+    needs=frozenset({Need.LABELS}),
+    least_rows=LEAST_ROWS,
+    tables=Tables(None, "file"),
+)

@@ -6,10 +6,12 @@ text of a very small model and real text do. The energy distance still orders su
 Letters: N rows, d dimensions.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from dpsynth_assets.metrics.metric import LEAST_ROWS, Metric, Sides, Tables
+from dpsynth_assets.metrics.resampling import Estimate
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,8 @@ def energy_distance(p_features: np.ndarray, q_features: np.ndarray) -> float:
 
     **Source** Székely and Rizzo 2013, "Energy statistics".
     """
-    _check_rows(p_features, q_features)
-    p, q = (np.asarray(f, dtype=np.float64) for f in (p_features, q_features))
-    across = _sum_of_distances(p, q) / (len(p) * len(q))
-    within_p = _sum_of_distances(p, p) / (len(p) * (len(p) - 1))
-    within_q = _sum_of_distances(q, q) / (len(q) * (len(q) - 1))
-    return float(2 * across - within_p - within_q)
+    once = (np.ones((1, len(features))) for features in (p_features, q_features))
+    return float(resampled_energy_distances(p_features, q_features, *once)[0])
 
 
 def resampled_energy_distances(
@@ -120,7 +118,8 @@ def resampled_energy_distances(
     Raises:
         ValueError: If a set has fewer than two rows.
     """
-    _check_rows(p_features, q_features)
+    if min(len(p_features), len(q_features)) < 2:
+        raise ValueError("Expected at least two rows a side for the energy distance, got fewer.")
     p, q = (np.asarray(f, dtype=np.float64) for f in (p_features, q_features))
     p_shares, q_shares = (
         counts / counts.sum(axis=1, keepdims=True, dtype=np.float64)
@@ -135,31 +134,47 @@ def resampled_energy_distances(
     return 2 * across - within[0] - within[1]
 
 
-def _check_rows(p_features: np.ndarray, q_features: np.ndarray) -> None:
-    if min(len(p_features), len(q_features)) < 2:
-        raise ValueError("Expected at least two rows a side for the energy distance, got fewer.")
-
-
 def _mean_distances(
     first: np.ndarray, second: np.ndarray, first_shares: np.ndarray, second_shares: np.ndarray
 ) -> np.ndarray:
     """Weighted means of ‖x − y‖ over all pairs, (B,), a block of rows at a time."""
     means = np.zeros(len(first_shares))
-    for start, distances in _blocks_of_distances(first, second):
+    squares = (second**2).sum(axis=1)
+    for start in range(0, len(first), _ROWS_AT_A_TIME):
+        block = first[start : start + _ROWS_AT_A_TIME]
+        squared = (block**2).sum(axis=1)[:, None] + squares - 2 * block @ second.T
+        distances = np.sqrt(np.maximum(squared, 0.0))
         shares = first_shares[:, start : start + len(distances)]
         means += ((shares @ distances) * second_shares).sum(axis=1)
     return means
 
 
-def _sum_of_distances(first: np.ndarray, second: np.ndarray) -> float:
-    """Sums ‖x − y‖ over all pairs, a block of rows at a time."""
-    return sum(float(distances.sum()) for _, distances in _blocks_of_distances(first, second))
+def _energy(sides: Sides) -> Estimate:
+    features = sides.held_out.features, sides.corpus.features
+    draws = resampled_energy_distances(*features, sides.held_out.counts, sides.corpus.counts)
+    return Estimate.around(energy_distance(*features), draws)
 
 
-def _blocks_of_distances(first: np.ndarray, second: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """First row and distances (rows of the block, M) of each block."""
-    squares = (second**2).sum(axis=1)
-    for start in range(0, len(first), _ROWS_AT_A_TIME):
-        block = first[start : start + _ROWS_AT_A_TIME]
-        squared = (block**2).sum(axis=1)[:, None] + squares - 2 * block @ second.T
-        yield start, np.sqrt(np.maximum(squared, 0.0))
+def _frechet(sides: Sides) -> float:
+    return frechet_distance(Moments.of(sides.corpus.features), Moments.of(sides.held_out.features))
+
+
+ENERGY_DISTANCE = Metric(
+    "energy_distance",
+    "energy distance",
+    _energy,
+    less_is_better=True,
+    decimals=4,
+    least_rows=LEAST_ROWS,
+    compared=True,
+    gap_title="energy",
+)
+
+FRECHET_DISTANCE = Metric(
+    "frechet_distance",
+    "FID",
+    _frechet,
+    less_is_better=True,
+    least_rows=2,
+    tables=Tables("scores", "file"),
+)

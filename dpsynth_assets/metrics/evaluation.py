@@ -10,26 +10,16 @@ mechanism read; copying is measured against the *source* records, which mechanis
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from dpsynth_assets.attacks.canaries import find_canaries
-from dpsynth_assets.attacks.overlap import (
-    MOST_UNITS,
-    NEAR_DUPLICATE_COSINE,
-    SPAN_WORDS,
-    near_duplicate_share,
-    verbatim_share,
-)
-from dpsynth_assets.metrics.embedding_distances import Moments, frechet_distance
-from dpsynth_assets.metrics.estimates import ScoredSide, corpus_estimates
+from dpsynth_assets.attacks.overlap import MOST_UNITS, NEAR_DUPLICATE_COSINE, SPAN_WORDS
 from dpsynth_assets.metrics.mauve import NOT_COMPUTED, MauveSettings, mauve_is_installed
-from dpsynth_assets.metrics.next_word import next_word_accuracy
-from dpsynth_assets.metrics.resampling import RESAMPLES, Estimate
-from dpsynth_assets.metrics.sampling import stratified_rows
-from dpsynth_assets.metrics.structured import structure_scores
-from dpsynth_assets.metrics.text import distinct_n, label_distance, length_distance, word_lengths
+from dpsynth_assets.metrics.metric import Metric, ScoredSide, Sides
+from dpsynth_assets.metrics.registry import reported
+from dpsynth_assets.metrics.resampling import RESAMPLES, Estimate, stratified_rows
 
 REAL_DATA = "real data"
 
@@ -129,71 +119,45 @@ class PrivateReference:
         return labels > 1 and len(set(self.held_out_labels)) > 1
 
 
+Value = float | None
+"""Of a score; None where it cannot be computed. A count is a whole number."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CorpusScores:
-    """Scores of one corpus; None where one cannot be computed.
+    """Scores of one corpus.
 
     Attributes:
         rows: Rows scored.
-        mauve: Against held-out records, in [0, 1]; None under `MINIMUM_ROWS` rows, or where the
-            extra `mauve` is not installed.
-        mauve_std: Standard deviation over resampled rows.
-        mauve_rows: Rows a side; scores of different numbers of rows do not compare.
-        accuracy: Trained on the corpus, tested on held-out records; None without labels that both
-            have.
-        accuracy_std: Standard deviation over resampled rows.
-        mean_words: Mean number of words a text.
-        distinct_1: Share of distinct words among the first ten thousand.
-        distinct_2: The same of word pairs.
-        distinct_3: The same of word triples.
-        label_distance: Total variation distance to the held-out label mixture.
-        verbatim_share: Share of rows with a span particular to few source records.
-        near_duplicate_share: Share of rows nearly the same as a source record.
-        canaries_found: Distinct canaries in the corpus; None where none were planted, and for
-            real data.
-        energy_distance: Between the embeddings of the corpus and of held-out records; 0 for one
-            distribution. Orders corpora where MAUVE is at its floor.
-        energy_distance_std: Standard deviation over resampled rows.
-        frechet_distance: FID of the same embeddings, as the tables of private evolution print it.
-        length_distance: Distance of the distributions of text lengths from held-out records, in
-            words a text.
-        parse_rate: Share of rows that are JSON; None without a declared schema.
-        validation_rate: Share of rows that fulfil the declared schema; likewise.
-        next_word_accuracy: Share of tokens of held-out records that a small language model trained
-            on the corpus gets right; None where it was not asked for.
-        next_word_perplexity: The same model's perplexity on them.
-        estimates: MAUVE, energy distance and accuracy with their resamples, by name.
+        values: Score by name of the metric, `<metric>_std` beside it where rows were resampled.
+        estimates: Scores with their resamples, by name of the metric.
     """
 
     name: str
     rows: int
-    mauve: float | None
-    mauve_std: float | None
-    mauve_rows: int | None
-    accuracy: float | None
-    mean_words: float
-    distinct_1: float
-    distinct_2: float
-    distinct_3: float
-    label_distance: float | None
-    verbatim_share: float
-    near_duplicate_share: float
-    canaries_found: int | None
-    energy_distance: float | None = None
-    frechet_distance: float | None = None
-    length_distance: float | None = None
-    parse_rate: float | None = None
-    validation_rate: float | None = None
-    next_word_accuracy: float | None = None
-    next_word_perplexity: float | None = None
-    accuracy_std: float | None = None
-    energy_distance_std: float | None = None
+    values: Mapping[str, Value]
     estimates: Mapping[str, Estimate] = field(default_factory=dict, repr=False, compare=False)
+
+    def __getitem__(self, metric: str) -> Value:
+        """The score by a metric."""
+        return self.values.get(metric)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values by name; the resamples stay behind."""
-        names = (item.name for item in dataclasses.fields(self) if item.name != "estimates")
-        return {name: getattr(self, name) for name in names}
+        return {"name": self.name, "rows": self.rows, **self.values}
+
+    @classmethod
+    def of(cls, name: str, rows: int, found: Mapping[Metric, Estimate | Value]) -> "CorpusScores":
+        """Puts together what metrics found."""
+        values: dict[str, Value] = {}
+        for metric, score in found.items():
+            if isinstance(score, Estimate):
+                values |= {metric.name: score.value, f"{metric.name}_std": score.std}
+            else:
+                values |= {metric.name: score}
+                values |= {f"{metric.name}_std": None} if metric.compared else {}
+        estimates = {m.name: score for m, score in found.items() if isinstance(score, Estimate)}
+        return cls(name=name, rows=rows, values=values, estimates=estimates)
 
 
 def score_corpus(
@@ -204,13 +168,9 @@ def score_corpus(
 ) -> CorpusScores:
     """Scores at most `max_rows` rows of one corpus."""
     corpus = _sample(corpus, settings)
-    canaries = find_canaries(corpus.texts, reference.canaries) if reference.canaries else None
-    scores = _scores(corpus, reference, public_texts, settings, canaries)
-    return dataclasses.replace(
-        scores,
-        **_estimate_fields(corpus, reference, settings),
-        **_next_word_fields(corpus.texts, reference, settings),
-    )
+    sides = _sides(corpus, reference, public_texts, settings)
+    found = {metric: metric.of(sides) for metric in reported()}
+    return CorpusScores.of(corpus.name, len(corpus.texts), found)
 
 
 def real_scores(
@@ -218,9 +178,9 @@ def real_scores(
 ) -> CorpusScores:
     """Scores real data as if it were a corpus: what a perfect generator would reach.
 
-    MAUVE is that of source against held-out records, accuracy that of a classifier trained on as
-    many source records as a corpus may have rows. Copying is that of held-out from source
-    records: the overlap that is there without any copying.
+    What is measured against held-out records is that of source records, at most as many as a
+    corpus may have rows. What is measured against source records, such as copying, is that of
+    held-out ones: the overlap that is there without any copying.
     """
     held_out = ScoredCorpus(
         name=REAL_DATA,
@@ -236,16 +196,15 @@ def real_scores(
         labels=[reference.source_labels[row] for row in chosen],
         features=reference.source_features[chosen],
     )
-    scores = _scores(_sample(held_out, settings), reference, public_texts, settings, None)
-    return dataclasses.replace(
-        scores,
-        rows=len(chosen),
-        label_distance=_label_distance(source, reference),
-        frechet_distance=_frechet(source.features, reference),
-        length_distance=_lengths(source.texts, reference),
-        **_estimate_fields(source, reference, settings),
-        **_next_word_fields(source.texts, reference, settings),
-    )
+    sides = {
+        name: _sides(corpus, reference, public_texts, settings)
+        for name, corpus in (("source", source), ("held-out", _sample(held_out, settings)))
+    }
+    found = {
+        metric: None if metric.of_real is None else metric.of(sides[metric.of_real])
+        for metric in reported()
+    }
+    return CorpusScores.of(REAL_DATA, len(chosen), found)
 
 
 def _sample(corpus: ScoredCorpus, settings: EvaluationSettings) -> ScoredCorpus:
@@ -258,107 +217,20 @@ def _sample(corpus: ScoredCorpus, settings: EvaluationSettings) -> ScoredCorpus:
     )
 
 
-def _scores(
+def _sides(
     corpus: ScoredCorpus,
     reference: PrivateReference,
     public_texts: Sequence[str],
     settings: EvaluationSettings,
-    canaries: int | None,
-) -> CorpusScores:
-    """Everything but the scores that are resampled."""
-    source = reference.source
-    return CorpusScores(
-        name=corpus.name,
-        rows=len(corpus.texts),
-        mauve=None,
-        mauve_std=None,
-        mauve_rows=None,
-        accuracy=None,
-        mean_words=word_lengths(corpus.texts).mean,
-        distinct_1=distinct_n(corpus.texts, 1),
-        distinct_2=distinct_n(corpus.texts, 2),
-        distinct_3=distinct_n(corpus.texts, 3),
-        label_distance=_label_distance(corpus, reference),
-        verbatim_share=verbatim_share(
-            corpus.texts,
-            reference.source_texts if source is None else source.span_holders,
-            public_texts,
-            words=settings.span_words,
-            most_units=settings.span_most_units,
-        ),
-        near_duplicate_share=near_duplicate_share(
-            corpus.features,
-            reference.source_features if source is None else source.close_records,
-            cosine=settings.near_duplicate_cosine,
-        ),
-        canaries_found=canaries,
-        frechet_distance=_frechet(corpus.features, reference),
-        length_distance=_lengths(corpus.texts, reference),
-        **_structure_fields(corpus.texts, settings),
+) -> Sides:
+    """Resamples corpus and held-out records."""
+    drawn = partial(ScoredSide.of, seed=settings.seed, resamples=settings.resamples)
+    held_out = reference.held_out_features, reference.held_out_texts, reference.held_out_labels
+    return Sides(
+        corpus=drawn(corpus.features, corpus.texts, corpus.labels, name=corpus.name),
+        held_out=drawn(*held_out),
+        settings=settings,
+        labelled=reference.has_labels,
+        reference=reference,
+        public_texts=public_texts,
     )
-
-
-def _estimate_fields(
-    corpus: ScoredCorpus, reference: PrivateReference, settings: EvaluationSettings
-) -> dict[str, Any]:
-    """Scores that are resampled, with their ±."""
-    labelled = reference.has_labels and not set(corpus.labels).isdisjoint(reference.held_out_labels)
-    held_out = ScoredSide.of(
-        reference.held_out_features,
-        reference.held_out_labels if labelled else (),
-        seed=settings.seed,
-        resamples=settings.resamples,
-    )
-    scored = ScoredSide.of(
-        corpus.features,
-        corpus.labels if labelled else (),
-        name=corpus.name,
-        seed=settings.seed,
-        resamples=settings.resamples,
-    )
-    found = corpus_estimates(scored, held_out, settings.effective_mauve(), settings.seed)
-    fields: dict[str, Any] = {"estimates": found}
-    for name, estimate in found.items():
-        fields |= {name: estimate.value, f"{name}_std": estimate.std}
-    if "mauve" in found:
-        sides = len(corpus.features), len(reference.held_out_features)
-        fields["mauve_rows"] = min(*sides, settings.max_rows)
-    return fields
-
-
-def _label_distance(corpus: ScoredCorpus, reference: PrivateReference) -> float | None:
-    if not reference.has_labels or not corpus.labels:
-        return None
-    return label_distance(corpus.labels, reference.held_out_labels)
-
-
-def _frechet(features: np.ndarray, reference: PrivateReference) -> float | None:
-    if min(len(features), len(reference.held_out_features)) < 2:
-        return None
-    return frechet_distance(Moments.of(features), Moments.of(reference.held_out_features))
-
-
-def _lengths(texts: Sequence[str], reference: PrivateReference) -> float | None:
-    if not texts or not reference.held_out_texts:
-        return None
-    return length_distance(texts, reference.held_out_texts)
-
-
-def _structure_fields(texts: Sequence[str], settings: EvaluationSettings) -> dict[str, Any]:
-    if settings.record_schema is None:
-        return {}
-    scores = structure_scores(texts, settings.record_schema)
-    return {"parse_rate": scores.parse_rate, "validation_rate": scores.validation_rate}
-
-
-def _next_word_fields(
-    texts: Sequence[str], reference: PrivateReference, settings: EvaluationSettings
-) -> dict[str, Any]:
-    """Trains on texts and predicts held-out records, if asked for and there are words to learn."""
-    if settings.next_word is None or not any(text.strip() for text in texts):
-        return {}
-    from dpsynth_assets.models.next_word_model import NextWordSettings
-
-    shape = NextWordSettings.model_validate(dict(settings.next_word))
-    scores = next_word_accuracy(texts, reference.held_out_texts, shape)
-    return {"next_word_accuracy": scores.accuracy, "next_word_perplexity": scores.perplexity}

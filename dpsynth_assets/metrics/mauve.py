@@ -9,13 +9,16 @@ Shapes: n rows a side, d dimensions.
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from dpsynth_assets.metrics.metric import Metric, Sides, Tables
+from dpsynth_assets.metrics.resampling import Estimate
 
 MINIMUM_ROWS = 100
 """With fewer rows a side the score orders nothing: its ± is as large as what it should tell."""
@@ -63,30 +66,13 @@ class MauveSettings:
         return dataclasses.asdict(self)
 
 
-@dataclass(frozen=True)
-class MauveResult:
-    """A score with its spread.
-
-    Attributes:
-        mean: Mean over the repeats, in [0, 1]; 1 is the same distribution.
-        repeats: Number of repeats.
-        rows: Rows used a side.
-        draws: float64 (B,) scores on resampled rows; empty where none were asked for.
-    """
-
-    mean: float
-    repeats: int
-    rows: int
-    draws: np.ndarray = field(repr=False, compare=False, default_factory=lambda: np.zeros(0))
-
-
 def mauve_score(
     p_features: np.ndarray,
     q_features: np.ndarray,
     settings: MauveSettings | None = None,
     p_counts: np.ndarray | None = None,
     q_counts: np.ndarray | None = None,
-) -> MauveResult:
+) -> Estimate:
     """Scores two sets of embeddings against each other.
 
     Resamples keep the clusters of the rows at hand, since clustering anew takes nearly all of the
@@ -100,7 +86,8 @@ def mauve_score(
         q_counts: (B, n_q), the same of synthetic rows.
 
     Returns:
-        Mean over repeats, each with `min(n_p, n_q, max_rows)` rows a side, and resamples.
+        Mean over repeats, each with `min(n_p, n_q, max_rows)` rows a side, in [0, 1]: 1 is the same
+        distribution; with its resamples, or no draw where none were asked for.
 
     Raises:
         ModuleNotFoundError: The extra is not installed.
@@ -121,41 +108,39 @@ def mauve_score(
         _clustered(p_features, q_features, rows, settings, settings.seed + repeat)
         for repeat in range(settings.repeats)
     ]
-    mean = float(np.mean([repeat.score for repeat in clustered]))
+    mean = float(np.mean([score for score, _ in clustered]))
     if p_counts is None or q_counts is None:
-        return MauveResult(mean, settings.repeats, rows)
-    draws = np.stack([repeat.resampled(p_counts, q_counts, settings) for repeat in clustered])
+        return Estimate(mean, np.zeros(0))
+    draws = np.stack(
+        [
+            histogram_scores(p_side.histograms(p_counts), q_side.histograms(q_counts), settings)
+            for _, (p_side, q_side) in clustered
+        ]
+    )
     generator = np.random.default_rng(settings.seed)
     parts = np.full(settings.repeats, 1.0 / settings.repeats)
     shares = generator.multinomial(settings.repeats, parts, size=len(p_counts)) / settings.repeats
-    return MauveResult(mean, settings.repeats, rows, (shares.T * draws).sum(axis=0))
+    return Estimate.around(mean, (shares.T * draws).sum(axis=0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Clustered:
-    """One repeat: its score, the rows it took, and the cluster of each."""
+class _Clustered(NamedTuple):
+    """The rows of one side that a repeat took, and the cluster of each."""
 
-    score: float
-    p_rows: np.ndarray
-    q_rows: np.ndarray
-    p_clusters: np.ndarray
-    q_clusters: np.ndarray
-    clusters: int
+    rows: np.ndarray
+    clusters: np.ndarray
+    number: int
 
-    def resampled(
-        self, p_counts: np.ndarray, q_counts: np.ndarray, settings: MauveSettings
-    ) -> np.ndarray:
-        """Scores of resamples of the rows in the same clusters, (B,)."""
-        return histogram_scores(
-            _histograms(p_counts[:, self.p_rows], self.p_clusters, self.clusters),
-            _histograms(q_counts[:, self.q_rows], self.q_clusters, self.clusters),
-            settings,
-        )
+    def histograms(self, counts: np.ndarray) -> np.ndarray:
+        """Shares of the clusters in each resample: float64 (B, number)."""
+        counts = counts[:, self.rows]
+        held = (counts @ np.eye(self.number, dtype=counts.dtype)[self.clusters]).astype(np.float64)
+        return np.asarray(held / np.maximum(held.sum(axis=1, keepdims=True), 1.0))
 
 
 def _clustered(
     p_features: np.ndarray, q_features: np.ndarray, rows: int, settings: MauveSettings, seed: int
-) -> _Clustered:
+) -> tuple[float, tuple[_Clustered, _Clustered]]:
+    """One repeat: its score, and the clusters of real and of synthetic rows."""
     generator = np.random.default_rng(seed)
     p_rows = generator.permutation(len(p_features))[:rows]
     q_rows = generator.permutation(len(q_features))[:rows]
@@ -174,21 +159,11 @@ def _clustered(
         verbose=False,
     )
     assigned = found.pop()  # The package stacks synthetic rows above real ones.
-    return _Clustered(
-        score=float(result.mauve),
-        p_rows=p_rows,
-        q_rows=q_rows,
-        p_clusters=assigned[rows:],
-        q_clusters=assigned[:rows],
-        clusters=clusters,
+    sides = (
+        _Clustered(p_rows, assigned[rows:], clusters),
+        _Clustered(q_rows, assigned[:rows], clusters),
     )
-
-
-def _histograms(counts: np.ndarray, clusters: np.ndarray, number: int) -> np.ndarray:
-    """Shares of the clusters in each resample: float64 (B, number)."""
-    members = np.eye(number, dtype=counts.dtype)[clusters]
-    held = (counts @ members).astype(np.float64)
-    return np.asarray(held / np.maximum(held.sum(axis=1, keepdims=True), 1.0))
+    return float(result.mauve), sides
 
 
 def histogram_scores(p: np.ndarray, q: np.ndarray, settings: MauveSettings) -> np.ndarray:
@@ -205,20 +180,17 @@ def histogram_scores(p: np.ndarray, q: np.ndarray, settings: MauveSettings) -> n
     **Source** Pillutla et al. 2021, equations 1 and 2; the area is that of the package mauve-text,
     the mean of the trapezoids along either axis.
     """
+    from scipy.special import rel_entr
+
     weights = np.linspace(1e-6, 1 - 1e-6, settings.divergence_points)
     first, second = np.zeros((2, len(p), len(weights) + 2))
     first[:, -1] = second[:, 0] = 1.0  # Where all weight lies on one side.
     for point, weight in enumerate(weights, start=1):
         mixture = weight * p + (1 - weight) * q
-        second[:, point] = np.exp(-settings.scaling_factor * _divergence(p, mixture))
-        first[:, point] = np.exp(-settings.scaling_factor * _divergence(q, mixture))
+        for side, curve in ((p, second), (q, first)):
+            divergence = rel_entr(side, mixture).sum(axis=1)  # Kullback-Leibler, in nats.
+            curve[:, point] = np.exp(-settings.scaling_factor * divergence)
     return 0.5 * (_area(first, second) + _area(second, first))
-
-
-def _divergence(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Kullback-Leibler divergence of each line of p from that of q, in nats."""
-    ratio = np.divide(p, q, out=np.ones_like(p), where=p > 0)
-    return np.asarray((p * np.log(ratio)).sum(axis=1))
 
 
 def _area(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -258,3 +230,32 @@ def _compute_mauve() -> tuple[Callable[..., Any], list[np.ndarray]]:
     module: Any = importlib.import_module("mauve.compute_mauve")
     module.faiss = SimpleNamespace(Kmeans=Kmeans)
     return module.compute_mauve, found
+
+
+def _estimate(sides: Sides) -> Estimate | None:
+    if not mauve_is_installed():
+        return None
+    held_out, corpus, settings = sides.held_out, sides.corpus, sides.settings.effective_mauve()
+    return mauve_score(held_out.features, corpus.features, settings, held_out.counts, corpus.counts)
+
+
+def _rows(sides: Sides) -> int | None:
+    if not mauve_is_installed():
+        return None
+    rows = len(sides.corpus.features), len(sides.held_out.features)
+    return min(*rows, sides.settings.max_rows)
+
+
+MAUVE = Metric(
+    "mauve",
+    "MAUVE",
+    _estimate,
+    least_rows=MINIMUM_ROWS,
+    compared=True,
+    picture="MAUVE against held-out records",
+)
+
+MAUVE_ROWS = Metric(
+    "mauve_rows", "rows of MAUVE", _rows, least_rows=MINIMUM_ROWS, tables=Tables("file", None)
+)
+"""Rows a side; scores of different numbers of rows do not compare."""

@@ -8,6 +8,7 @@ classifier is content with which words go with which label.
 
 from collections.abc import Callable, Sequence
 
+from dpsynth_assets.metrics.metric import Metric, Need, Sides, Tables
 from dpsynth_assets.models.next_word_model import (
     PAPER_CLASS,
     NextWordScores,
@@ -53,3 +54,28 @@ def next_word_accuracy(
     model = new_next_word_model(settings)
     train_next_word_model(model, train_texts, settings, progress)
     return score_next_words(model, test_texts, settings)
+
+
+def _scores(sides: Sides) -> NextWordScores:
+    settings = NextWordSettings.model_validate(dict(sides.settings.next_word or {}))
+    return next_word_accuracy(sides.corpus.texts, sides.held_out.texts, settings)
+
+
+NEXT_WORD_ACCURACY = Metric(
+    "next_word_accuracy",
+    "next-word accuracy",
+    lambda sides: sides.once(_scores).accuracy,
+    needs=frozenset({Need.NEXT_WORD}),
+    narrow_title="next word",
+)
+"""Share of tokens of held-out records that a model trained on the corpus gets right."""
+
+NEXT_WORD_PERPLEXITY = Metric(
+    "next_word_perplexity",
+    "next-word perplexity",
+    lambda sides: sides.once(_scores).perplexity,
+    less_is_better=True,
+    decimals=1,
+    needs=frozenset({Need.NEXT_WORD}),
+    tables=Tables("text", "file"),
+)

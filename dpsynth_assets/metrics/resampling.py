@@ -1,4 +1,4 @@
-"""Resampled rows: how far a score would move with other rows, by the bootstrap.
+"""Rows that are scored where there are more, and resampled ones: how far a score would move.
 
 Rows are drawn again with replacement on both sides, the corpus and the held-out records. Held-out
 rows are drawn alike for all corpora of a table, so that differences of scores are paired: what a
@@ -16,6 +16,7 @@ Letters: B resamples, N rows.
 """
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,3 +81,30 @@ def interval(draws: np.ndarray) -> tuple[float, float]:
     outside = (1.0 - COVERAGE) / 2.0
     low, high = np.quantile(draws, (outside, 1.0 - outside))
     return float(low), float(high)
+
+
+def stratified_rows(labels: Sequence[str], rows: int, seed: int) -> np.ndarray:
+    """Draws rows without replacement, of each label in proportion.
+
+    A file may be sorted by anything, so its first rows are no sample of it.
+
+    Args:
+        labels: N labels; equal ones where there are none to tell apart.
+        rows: How many are drawn; all if there are not more.
+        seed: Public; equal seeds and labels give equal rows.
+
+    Returns:
+        int64 (min(rows, N),) places, ascending.
+    """
+    if len(labels) <= rows:
+        return np.arange(len(labels))
+    generator = np.random.default_rng(seed)
+    codes = np.unique(np.asarray(labels), return_inverse=True)[1]
+    counts = np.bincount(codes)
+    shuffled = generator.permutation(len(labels))
+    by_label = shuffled[np.argsort(codes[shuffled], kind="stable")]
+    within = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    # The n-th of a label's rows stands at (n + u) / count: any stretch holds every label's share.
+    starts = generator.random(len(counts))
+    places = (within + starts[codes[by_label]]) / counts[codes[by_label]]
+    return np.sort(by_label[np.argsort(places, kind="stable")[:rows]])

@@ -110,7 +110,7 @@ def compare_noise(
     mu = gaussian_budget(prior, posterior)
     weights = secret_weights(records_of_secret, [mu] * len(records_of_secret), records)
     # Records without a secret would always take part; the paper's private set has none.
-    weights = weights * _holds_a_secret(records_of_secret, records)
+    weights = weights * np.isin(np.arange(records), np.concatenate(records_of_secret))
     printed, printed_laws = _sampled(weights, records_of_secret, "algorithm-1")
     used, used_laws = _sampled(weights, records_of_secret, "inclusion")
     mean = max(float(printed[rows].sum()) for rows in records_of_secret)
@@ -127,13 +127,6 @@ def compare_noise(
         records_used=float(printed.sum()),
         records_if_used=float(used.sum()),
     )
-
-
-def _holds_a_secret(records_of_secret: Sequence[np.ndarray], records: int) -> np.ndarray:
-    holds = np.zeros(records, dtype=bool)
-    for rows in records_of_secret:
-        holds[rows] = True
-    return holds
 
 
 def _sampled(

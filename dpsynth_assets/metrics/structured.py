@@ -8,58 +8,53 @@ Both shares are of all samples, as there: what validates also parses.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dpsynth_assets.json_records import parsed, validator
+from dpsynth_assets.metrics.metric import OF_TEXT, Metric, Need, Sides
 
 
-@dataclass(frozen=True, kw_only=True)
-class StructureScores:
-    """Structure of a corpus.
-
-    Attributes:
-        samples: Texts.
-        parsed: Texts that are one JSON value.
-        valid: Parsed texts that fulfil the schema.
-    """
-
-    samples: int
-    parsed: int
-    valid: int
-
-    @property
-    def parse_rate(self) -> float | None:
-        """Share of texts that are JSON, in [0, 1]; None without texts."""
-        return self.parsed / self.samples if self.samples else None
-
-    @property
-    def validation_rate(self) -> float | None:
-        """Share of texts that fulfil the schema, in [0, 1]; None without texts."""
-        return self.valid / self.samples if self.samples else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by name, both shares included."""
-        return {
-            "samples": self.samples,
-            "parsed": self.parsed,
-            "valid": self.valid,
-            "parse_rate": self.parse_rate,
-            "validation_rate": self.validation_rate,
-        }
-
-
-def structure_scores(texts: Sequence[str], schema: Mapping[str, Any]) -> StructureScores:
+def structure_scores(texts: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Parses and validates every text.
 
     Args:
         texts: The corpus.
         schema: A JSON schema that `StructuredSpec` accepted: its references stay within it.
+
+    Returns:
+        `samples`, those `parsed` as one JSON value, those `valid` by the schema, and the shares of
+        both, in [0, 1]; None without texts.
     """
     is_valid = validator(schema)
     values = [value for text in texts for value in parsed(text)]
-    return StructureScores(
-        samples=len(texts),
-        parsed=len(values),
-        valid=sum(is_valid(value) for value in values),
+    counts = {
+        "samples": len(texts),
+        "parsed": len(values),
+        "valid": sum(is_valid(value) for value in values),
+    }
+    samples = len(texts)
+    return {
+        **counts,
+        "parse_rate": counts["parsed"] / samples if samples else None,
+        "validation_rate": counts["valid"] / samples if samples else None,
+    }
+
+
+def _scores(sides: Sides) -> dict[str, Any]:
+    return structure_scores(sides.corpus.texts, sides.settings.record_schema or {})
+
+
+def _share(name: str, title: str) -> Metric:
+    return Metric(
+        name,
+        title,
+        lambda sides: sides.once(_scores)[name],
+        decimals=None,
+        needs=frozenset({Need.SCHEMA}),
+        of_real="held-out",
+        tables=OF_TEXT,
     )
+
+
+PARSE_RATE = _share("parse_rate", "parse as JSON")
+VALIDATION_RATE = _share("validation_rate", "valid by schema")

@@ -2,10 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
+
+from dpsynth_assets.metrics.metric import OF_TEXT, Metric, Need, Sides, Tables
+
+MOST_NGRAMS = 10_000
 
 
 def words_per_text(texts: Sequence[str]) -> np.ndarray:
@@ -17,48 +20,16 @@ def length_distance(texts: Sequence[str], other_texts: Sequence[str]) -> float:
     """Computes the 1-Wasserstein distance of the numbers of words, in words.
 
     Read it as: how many words a text would have to be lengthened or shortened on average to turn
-    one distribution into the other. It is the area between their cumulative distributions.
+    one distribution into the other.
 
     Raises:
         ValueError: Either side is empty.
     """
+    from scipy.stats import wasserstein_distance
+
     if not texts or not other_texts:
         raise ValueError(f"Expected texts on both sides, got {len(texts)} and {len(other_texts)}.")
-    first, second = words_per_text(texts), words_per_text(other_texts)
-    lengths = np.unique(np.concatenate([first, second]))
-    below = [
-        np.searchsorted(np.sort(words), lengths[:-1], side="right") / len(words)
-        for words in (first, second)
-    ]
-    return float(np.sum(np.abs(below[0] - below[1]) * np.diff(lengths)))
-
-
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-MOST_NGRAMS = 10_000
-
-
-@dataclass(frozen=True)
-class WordLengths:
-    """Words a text.
-
-    Attributes:
-        mean: Mean number of words; 0 for an empty corpus.
-        quantiles: Number of words at each of `QUANTILES`.
-    """
-
-    mean: float
-    quantiles: dict[float, float] = field(default_factory=dict)
-
-
-def word_lengths(texts: Sequence[str]) -> WordLengths:
-    """Summarises the number of whitespace-separated words a text."""
-    lengths = [len(text.split()) for text in texts]
-    if not lengths:
-        return WordLengths(0.0, dict.fromkeys(QUANTILES, 0.0))
-    values = np.quantile(lengths, QUANTILES)
-    return WordLengths(
-        float(np.mean(lengths)), {q: float(v) for q, v in zip(QUANTILES, values, strict=True)}
-    )
+    return float(wasserstein_distance(words_per_text(texts), words_per_text(other_texts)))
 
 
 def distinct_n(texts: Sequence[str], n: int, most_ngrams: int = MOST_NGRAMS) -> float:
@@ -98,3 +69,47 @@ def label_distance(labels: Sequence[str], other_labels: Sequence[str]) -> float:
     p, q = Counter(labels), Counter(other_labels)
     shares = (abs(p[name] / len(labels) - q[name] / len(other_labels)) for name in p | q)
     return 0.5 * sum(shares)
+
+
+def _mean_words(sides: Sides) -> float:
+    """0 for an empty corpus."""
+    words = words_per_text(sides.corpus.texts)
+    return float(words.mean()) if len(words) else 0.0
+
+
+def _distinct(n: int) -> Metric:
+    return Metric(
+        f"distinct_{n}",
+        f"distinct-{n}",
+        lambda sides: distinct_n(sides.corpus.texts, n),
+        of_real="held-out",
+        tables=OF_TEXT,
+    )
+
+
+MEAN_WORDS = Metric(
+    "mean_words", "mean words", _mean_words, decimals=1, of_real="held-out", tables=OF_TEXT
+)
+
+LENGTH_DISTANCE = Metric(
+    "length_distance",
+    "length distance (words)",
+    lambda sides: length_distance(sides.corpus.texts, sides.held_out.texts),
+    less_is_better=True,
+    decimals=1,
+    least_rows=1,
+    tables=Tables("text", "file"),
+)
+
+DISTINCT = [_distinct(n) for n in (1, 2, 3)]
+"""Shares of distinct words, word pairs and word triples."""
+
+LABEL_DISTANCE = Metric(
+    "label_distance",
+    "label distance",
+    lambda sides: label_distance(sides.corpus.labels, sides.held_out.labels),
+    less_is_better=True,
+    needs=frozenset({Need.LABELS}),
+    least_rows=1,
+    tables=OF_TEXT,
+)

@@ -216,22 +216,15 @@ def reconstructions_kept(
         run: Runs it.
     """
 
-    def read(kept: Any) -> tuple[Reconstruction, ...]:
-        return tuple(_reconstruction(each) for each in kept)
+    def results(made: tuple[Reconstruction, ...]) -> list["AuditResult"]:
+        return [each.result for each in made]
 
-    def is_held(made: tuple[Reconstruction, ...]) -> bool:
-        return all(each.result.passed for each in made)
-
-    return _kept(asset, settings, lambda: tuple(run()), is_held, read)
+    return _kept(asset, settings, tuple[Reconstruction, ...], lambda: tuple(run()), results)
 
 
 def medians_kept(asset: str, settings: str, run: Callable[[], MedianAudits]) -> Found[MedianAudits]:
     """Gives what a median audit found under equal settings, or else runs it; as above."""
-
-    def is_held(made: MedianAudits) -> bool:
-        return all(each.passed for each in made.results)
-
-    return _kept(asset, settings, run, is_held, _medians)
+    return _kept(asset, settings, MedianAudits, run, lambda made: made.results)
 
 
 def kept_attacks_folder() -> Path:
@@ -242,59 +235,37 @@ def kept_attacks_folder() -> Path:
 def _kept(
     asset: str,
     settings: str,
+    kind: Any,
     run: Callable[[], Finding],
-    is_held: Callable[[Finding], bool],
-    value_of: Callable[[Any], Finding],
+    results: Callable[[Finding], "Sequence[AuditResult]"],
 ) -> Found[Finding]:
     """Gives what is kept of an attack, or runs it and keeps that; a refuted claim is forgotten."""
+    from pydantic import TypeAdapter
+
+    from dpsynth_assets.attacks.audits import AuditResult
     from dpsynth_assets.attacks.circumstances import circumstances
+    from dpsynth_assets.attacks.median_audit import BatchGap
+    from dpsynth_assets.attacks.reconstruction import Overlap
 
     path = kept_attacks_folder() / f"{asset.replace('/', '.')}.json"
     digest = version_of(FORMAT, settings, circumstances())
+    findings = TypeAdapter(kind)
+    named = {each.__name__: each for each in (AuditResult, BatchGap, Overlap)}
+    findings.rebuild(force=True, _types_namespace=named)
 
     def read(place: Path) -> Found[Finding] | None:
         kept = JSON.read(place)
         if kept["digest"] != digest:
             return None
-        return Found(value=value_of(kept["value"]), since=kept["found"])
+        return Found(value=findings.validate_python(kept["value"]), since=kept["found"])
 
     if (known := found(path, read)) is not None:
         return known
     made = run()
-    if is_held(made):
+    if all(each.passed for each in results(made)):
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        value = [asdict(each) for each in made] if isinstance(made, tuple) else asdict(made)
+        value = findings.dump_python(made)
         write_whole(path, JSON.write({"digest": digest, "found": now, "value": value}))
     else:
         path.unlink(missing_ok=True)
     return Found(value=made, since="")
-
-
-def _reconstruction(fields: Mapping[str, Any]) -> Reconstruction:
-    from dpsynth_assets.attacks.audits import AuditResult
-    from dpsynth_assets.attacks.reconstruction import Overlap, Rate
-
-    def overlap(written: Mapping[str, Any]) -> Overlap:
-        rates = {name: Rate(**written[name]) for name in ("source", "held_out")}
-        return Overlap(**{**written, **rates})
-
-    return Reconstruction(
-        method=fields["method"],
-        model=fields["model"],
-        overlap=overlap(fields["overlap"]),
-        control=overlap(fields["control"]),
-        result=AuditResult(**fields["result"]),
-    )
-
-
-def _medians(fields: Mapping[str, Any]) -> MedianAudits:
-    from dpsynth_assets.attacks.audits import AuditResult
-    from dpsynth_assets.attacks.median_audit import BatchGap
-
-    gaps = {
-        folder: tuple(BatchGap(**batch) for batch in batches)
-        for folder, batches in fields["gaps"].items()
-    }
-    return MedianAudits(
-        gaps=gaps, results=tuple(AuditResult(**result) for result in fields["results"])
-    )

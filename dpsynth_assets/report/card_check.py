@@ -10,7 +10,7 @@ import polars as pl
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.report.cards import dataset_card, privacy_statement
-from dpsynth_assets.report.label import CODE, SCHEMA, cohort_label, corpus_label
+from dpsynth_assets.report.label import CODE, SCHEMA, Label, cohort_label, corpus_label
 
 LABEL_FILE = "privacy_label.json"
 CARD_FILE = "README.md"
@@ -24,18 +24,43 @@ def corpus_problems(folder: Path, entries: Sequence[LedgerEntry]) -> list[str]:
         folder: Folder of one published corpus: label, card and `data/*.parquet`.
         entries: All ledger entries, in order.
     """
-    label, problems = _read_label(folder)
+
+    def recomputed(seen: list[LedgerEntry], label: Label) -> tuple[Label, str]:
+        made = corpus_label(seen, str(label["subject"].get("reservation")), label["audits"])
+        rows = pl.read_parquet(folder / "data")
+        return made, dataset_card(made, columns=rows.columns, rows=rows.height)
+
+    return _problems(folder / CARD_FILE, entries, recomputed)
+
+
+def statement_problems(folder: Path, entries: Sequence[LedgerEntry]) -> list[str]:
+    """Lists how a cohort's published statement differs from the ledger; empty if they agree."""
+
+    def recomputed(seen: list[LedgerEntry], label: Label) -> tuple[Label, str]:
+        made = cohort_label(seen, str(label["subject"].get("cohort")), label["audits"])
+        return made, privacy_statement(made, {"releases": releases(seen, made), "ledger_ok": True})
+
+    return _problems(folder / STATEMENT_FILE, entries, recomputed)
+
+
+def _problems(
+    text: Path,
+    entries: Sequence[LedgerEntry],
+    recomputed: Callable[[list[LedgerEntry], Label], tuple[Label, str]],
+) -> list[str]:
+    """Compares the label beside a text, and the text, with those that the ledger gives."""
+    label, problems = _read_label(text.parent)
     if label is None or (problems := _version_problem(label)):
         return problems
     try:
-        seen = _as_of(label, entries)
-        reservation = str(label["subject"].get("reservation"))
-        recomputed = corpus_label(seen, reservation, label["audits"])
+        made, expected = recomputed(_as_of(label, entries), label)
     except PrivacyError as refusal:
         return [f"{LABEL_FILE}: {refusal}"]
-    rows = pl.read_parquet(folder / "data")
-    card = dataset_card(recomputed, columns=rows.columns, rows=rows.height)
-    return [*_differences(label, recomputed), *_text_problem(folder / CARD_FILE, card)]
+    problems = _differences(label, made)
+    if (text.read_text() if text.exists() else "") != expected:
+        told = "differs from what the ledger says. Publish again from the ledger."
+        problems.append(f"{text.name}: {told}")
+    return problems
 
 
 def rows_problem(folder: Path, expected: Callable[[str], pl.DataFrame | None]) -> list[str]:
@@ -55,21 +80,6 @@ def rows_problem(folder: Path, expected: Callable[[str], pl.DataFrame | None]) -
     if paid is not None and paid.equals(pl.read_parquet(folder / "data")):
         return []
     return ["data: expected the rows of the release that was paid for, got others. Publish again."]
-
-
-def statement_problems(folder: Path, entries: Sequence[LedgerEntry]) -> list[str]:
-    """Lists how a cohort's published statement differs from the ledger; empty if they agree."""
-    label, problems = _read_label(folder)
-    if label is None or (problems := _version_problem(label)):
-        return problems
-    try:
-        seen = _as_of(label, entries)
-        recomputed = cohort_label(seen, str(label["subject"].get("cohort")), label["audits"])
-    except PrivacyError as refusal:
-        return [f"{LABEL_FILE}: {refusal}"]
-    facts = {"releases": releases(seen, recomputed), "ledger_ok": True}
-    text = privacy_statement(recomputed, facts)
-    return [*_differences(label, recomputed), *_text_problem(folder / STATEMENT_FILE, text)]
 
 
 def releases(entries: Sequence[LedgerEntry], label: dict[str, Any]) -> list[dict[str, Any]]:
@@ -135,10 +145,3 @@ def _differences(label: dict[str, Any], recomputed: dict[str, Any]) -> list[str]
         for name in names
         if label.get(name) != normal.get(name)
     ]
-
-
-def _text_problem(path: Path, expected: str) -> list[str]:
-    found = path.read_text() if path.exists() else ""
-    if found == expected:
-        return []
-    return [f"{path.name}: differs from what the ledger says. Publish again from the ledger."]

@@ -5,15 +5,6 @@ from typing import Any
 
 from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up, rounded_up
 
-_PERCENT = {
-    "gap_closed_mauve", "gap_closed_energy_distance", "gap_closed_accuracy",
-    "verbatim_share", "near_duplicate_share",
-}  # fmt: skip
-_DECIMALS = {
-    "mauve": 3, "accuracy": 3, "energy_distance": 4, "next_word_accuracy": 3,
-    "next_word_perplexity": 1, "mean_words": 1, "seconds": 0, "length_distance": 1,
-    "distinct_1": 3, "distinct_2": 3, "distinct_3": 3, "label_distance": 3, "frechet_distance": 3,
-}  # fmt: skip
 _EPSILONS = {"epsilon", "ex_post_epsilon"}
 """Columns that bound what a release tells: written rounded up, as δ is."""
 
@@ -48,20 +39,31 @@ def format_cell(key: str, value: Any, row: Mapping[str, Any] | None = None) -> s
         return epsilon_up(value)
     if key == "delta":
         return rounded_up(value, ".3g")
-    row = row or {}
-    if key in _PERCENT:
-        return _percent(key, value, row)
+    return _score(key, value, row or {})
+
+
+def _score(key: str, value: float, row: Mapping[str, Any]) -> str:
+    """A score by the form of its metric; other numbers with three digits."""
+    from dpsynth_assets.metrics.registry import registered
+
+    metrics = registered()
+    if key.removeprefix("gap_closed_") in metrics and key not in metrics:
+        return _share(key, value, row)
+    metric = metrics.get(key)
+    if metric is not None and metric.percent:
+        return f"{100 * value:.1f} %"
     if isinstance(value, int):
         return f"{value:,}"
+    form = ".0f" if key == "seconds" else ".3g" if metric is None else metric.form
     spread = row.get(f"{key}_std")
-    form = f".{_DECIMALS[key]}f" if key in _DECIMALS else ".3g"
     return f"{value:{form}}" if spread is None else f"{value:{form}} ± {spread:{form}}"
 
 
-def _percent(key: str, value: float, row: Mapping[str, Any]) -> str:
-    if not key.startswith("gap"):
-        return f"{100 * value:.1f} %"
+def _share(key: str, value: float, row: Mapping[str, Any]) -> str:
+    """A share of the gap with its interval."""
+    from dpsynth_assets.metrics.comparison import GapShare
+
     low, high = row.get(f"{key}_low"), row.get(f"{key}_high")
     if low is None or high is None:
         return f"{100 * value:.0f} %"
-    return f"{100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
+    return str(GapShare(value, low, high))

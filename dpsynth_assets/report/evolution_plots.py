@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.report.plots import COLORS, add_legend, line_styles, new_axes, shortened, to_png
+from dpsynth_assets.report.plots import COLORS, line_styles, new_axes, shortened, to_png
 
 if TYPE_CHECKING:
     import polars as pl
@@ -60,7 +60,7 @@ def evolution_pictures(
 
 def votes_by_rank_plot(generations: "pl.DataFrame", noise_std: float | None) -> bytes:
     """Votes against rank; within the grey band two standard deviations of noise lie."""
-    figure, axes = new_axes(width=6.4, height=3.2)
+    axes = new_axes(width=6.4, height=3.2)
     rounds = generations.partition_by("iteration", maintain_order=True)
     names = (f"round {number}" for number in range(1, len(rounds) + 1))
     for line, frame in zip(line_styles(names), rounds, strict=True):
@@ -68,9 +68,7 @@ def votes_by_rank_plot(generations: "pl.DataFrame", noise_std: float | None) -> 
         axes.plot(np.arange(1, len(votes) + 1), votes, linewidth=1.2, **line)
     _noise_band(axes, noise_std)
     axes.set_yscale("symlog", linthresh=_SYMLOG_BELOW)
-    axes.set(xlabel="candidate, most votes first", ylabel="released votes")
-    add_legend(axes, len(rounds))
-    return to_png(figure)
+    return to_png(axes, len(rounds), xlabel="candidate, most votes first", ylabel="released votes")
 
 
 def votes_by_label_plot(
@@ -80,7 +78,7 @@ def votes_by_label_plot(
 
     **Source** SecPE, Figure 4.
     """
-    figure, axes = new_axes(width=7.0, height=3.2)
+    axes = new_axes(width=7.0, height=3.2)
     last = generations.filter(generations["iteration"] == generations["iteration"].max())
     shown = list(range(min(len(labels), _MOST_LABELS)))
     start, middles = 0, []
@@ -98,13 +96,12 @@ def votes_by_label_plot(
     names = [shortened(labels[number] or "all", 14) for number in shown]
     axes.set_xticks(middles, names, rotation=20 if len(shown) > 4 else 0)
     axes.grid(visible=False, axis="x")
-    axes.set(xlabel="label; survivors blue, others orange", ylabel="released votes")
-    return to_png(figure)
+    return to_png(axes, xlabel="label; survivors blue, others orange", ylabel="released votes")
 
 
 def survivors_by_birth_plot(generations: "pl.DataFrame") -> bytes:
     """Stacked bars: how many survivors of a round were written in which round."""
-    figure, axes = new_axes(width=6.0, height=3.2)
+    axes = new_axes(width=6.0, height=3.2)
     alive = generations.filter(generations["survived"] > 0)
     rounds = sorted(alive["iteration"].unique().to_list())
     births = sorted(alive["born"].unique().to_list())
@@ -119,22 +116,26 @@ def survivors_by_birth_plot(generations: "pl.DataFrame") -> bytes:
         axes.bar(rounds, counts, 0.7, bottom=below, color=COLORS[index % len(COLORS)], label=name)
         below += counts
     axes.set_xticks(rounds)
-    axes.set(xlabel="round (colours: after which round written)", ylabel="survivors")
-    add_legend(axes, len(births))
-    return to_png(figure)
+    return to_png(
+        axes, len(births), xlabel="round (colours: after which round written)", ylabel="survivors"
+    )
 
 
 def round_plot(values: Mapping[str, Sequence[float]], quantity: str) -> bytes:
     """A line a quantity, a point a round."""
-    figure, axes = new_axes(width=5.6, height=3.0)
+    axes = new_axes(width=5.6, height=3.0)
     for index, (name, numbers) in enumerate(values.items()):
         rounds = np.arange(1, len(numbers) + 1)
         axes.plot(rounds, numbers, "o-", color=COLORS[index % len(COLORS)], label=shortened(name))
     axes.xaxis.get_major_locator().set_params(integer=True)
     highest = max((float(np.max(numbers, initial=0.0)) for numbers in values.values()), default=0.0)
-    axes.set(xlabel="round", ylabel=quantity, ylim=(0, 1.1 * highest or 1.0))
-    add_legend(axes, len(values) if len(values) > 1 else 0)
-    return to_png(figure)
+    return to_png(
+        axes,
+        len(values) if len(values) > 1 else 0,
+        xlabel="round",
+        ylabel=quantity,
+        ylim=(0, 1.1 * highest or 1.0),
+    )
 
 
 def _noise_band(axes: object, noise_std: float | None) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dpsynth_assets.report.cards import dataset_card, guarantee_sections, tag_of
+from dpsynth_assets.report.cards import dataset_card, generator_card, tag_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -59,31 +59,13 @@ def hub_model_card(label: Mapping[str, Any], prompts: Mapping[str, str], facts: 
         prompts: Label -> the text that a row of it is written after.
         facts: What the owner declares.
     """
-    title = f"{label['subject']['dataset']}: generator by {label['method']['title']}"
     front = {
         **_declared(facts),
         "library_name": "transformers",
         "pipeline_tag": PIPELINE,
         "tags": ["synthetic", tag_of(label)],
     }
-    return "\n".join(
-        [
-            "---",
-            *_yaml_lines(front),
-            "---",
-            "",
-            f"# {title}",
-            "",
-            *guarantee_sections(label),
-            "## Prompts",
-            "",
-            "A row is the continuation of its label's prompt. Any number of rows may be written: "
-            "they are computed from the released weights and spend nothing.",
-            "",
-            *(f"- `{name or 'all rows'}`: `{_one_line(text)}`" for name, text in prompts.items()),
-            "",
-        ]
-    )
+    return generator_card(label, _yaml_lines(front), prompts)
 
 
 def _declared(facts: HubFacts) -> dict[str, Any]:
@@ -106,8 +88,3 @@ def _dtype(kind: str, classes: Sequence[str] | None) -> Any:
 
 def _yaml_lines(front: Mapping[str, Any]) -> list[str]:
     return yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True).splitlines()
-
-
-def _one_line(text: str) -> str:
-    """A prompt as a card shows it: on one line, without marks of Markdown."""
-    return text.replace("`", "'").replace("\n", "\\n")

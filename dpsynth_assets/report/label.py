@@ -27,15 +27,12 @@ from dpsynth_assets.report.label_assumptions import (
 )
 from dpsynth_assets.report.label_guarantee import Charged, guarantee_of
 from dpsynth_assets.report.label_texts import (
-    COMPOSITION,
-    DEFINITIONS,
-    RELATIONS,
-    SELECTION,
     is_recall,
     losses_of_ledger,
     mechanism_sentence,
     not_protected,
     not_summed,
+    texts,
 )
 
 SCHEMA = "dpsynth/privacy-label/2"
@@ -146,10 +143,10 @@ def _label(
     return {
         "schema": SCHEMA,
         "subject": dict(subject),
-        "guarantee": guarantee_of(charged) | {"definition": DEFINITIONS[guarantee]},
+        "guarantee": guarantee_of(charged),
         "privacy_unit": terms.unit.describe(),
         "neighboring_relation": str(terms.relation),
-        "neighboring_relation_definition": RELATIONS[terms.relation],
+        "neighboring_relation_definition": texts()["relations"][terms.relation],
         "mechanisms": [_mechanism(entry, terms) for entry in charges],
         "composition": _composition(charged),
         "public_facts": [
@@ -167,13 +164,10 @@ def _label(
             *embedding_assumptions(charges),
             *losses_of_ledger(entries),
         ],
-        "selection": SELECTION,
+        "selection": texts()["selection"],
         "not_protected": not_protected(kinds, terms.unit.describe(), terms.relation),
         "not_summed": not_summed(kinds),
-        "random_numbers": (
-            "operating-system entropy for every private draw; no seed exists. Public steps "
-            "(clusters, public text, hashes of record ids) are seeded and disclosed"
-        ),
+        "random_numbers": texts()["random_numbers"],
         "audits": [dict(result) for result in audits],
         "cohort": _cohort(spend, entries),
     } | _detectors(audits)
@@ -206,7 +200,7 @@ def _composition(charged: Charged) -> dict[str, Any]:
     accountant = charged.accountant
     return {
         "accountant": accountant,
-        "rule": COMPOSITION[SWITCHED if charged.switched else accountant],
+        "rule": texts()["composition"][SWITCHED if charged.switched else accountant],
         "library": LIBRARY,
         "code": CODE,
         "discretization": DISCRETIZATION if accountant == "tight" else None,

@@ -19,7 +19,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry
 from dpsynth_assets.privacy.ledger.statement import PLAN, SWITCHED
 from dpsynth_assets.privacy.ledger.terms import TIGHT
-from dpsynth_assets.report.label_texts import BASIS, DEFINITIONS, DOUBLED, OF_A_CORPUS, READING
+from dpsynth_assets.report.label_texts import texts
 
 PROFILE_EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -59,7 +59,7 @@ def guarantee_of(charged: Charged) -> dict[str, Any]:
     """The section `guarantee` of a label."""
     events = [entry.event for entry in charged.charges if entry.event is not None]
     kind = charged.guarantee
-    stated: dict[str, Any] = {"type": str(kind), "definition": DEFINITIONS[kind]}
+    stated: dict[str, Any] = {"type": str(kind), "definition": texts()["definitions"][kind]}
     if charged.terms.secret is not None:
         dp = kind is GuaranteeType.DP
         stated["dp_guarantee"] = "stated here: records were paid for too" if dp else "none"
@@ -82,7 +82,7 @@ def _of_corpus(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:
         ),
         "delta": charged.spend.delta,
         "accountant": charged.accountant,
-        "basis": OF_A_CORPUS[charged.accountant],
+        "basis": texts()["of_a_corpus"][charged.accountant],
         **_doubled(charged),
         **_curve(charged, events),
     }
@@ -98,20 +98,20 @@ def _of_cohort(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:
         name: spend.guaranteed_epsilon,
         "delta": spend.delta,
         "accountant": charged.accountant,
-        "basis": BASIS[spend.basis],
+        "basis": texts()["basis"][spend.basis],
         **_doubled(charged),
         "budget_epsilon": spend.budget_epsilon,
         "spent": {
             "epsilon": spend.epsilon,
             "delta": spend.delta,
-            "is": READING,
+            "is": texts()["reading"],
             **_curve(charged, covered),
         },
     }
 
 
 def _doubled(charged: Charged) -> dict[str, str]:
-    return {"delta_is_doubled": DOUBLED} if charged.switched else {}
+    return {"delta_is_doubled": texts()["doubled"]} if charged.switched else {}
 
 
 def _curve(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:

@@ -183,14 +183,24 @@ _MARKDOWN_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"} | {"\n": 
 def to_html(title: str, blocks: Sequence[Block]) -> str:
     """Writes a whole HTML document; every text is escaped."""
     sections = [block.text for block in blocks if isinstance(block, Heading) and block.level == 2]
-    return _template().render(title=title, blocks=blocks, sections=sections) + "\n"
+    page = _template("page.html.j2").render(title=title, blocks=blocks, sections=sections)
+    return f"{page}\n"
+
+
+def to_markdown(blocks: Sequence[Block]) -> str:
+    """Writes Markdown; characters that mean markup are escaped."""
+    return f"{_template('page.md.j2').render(blocks=blocks)}\n"
 
 
 @cache
-def _template() -> "Template":
+def _template(name: str) -> "Template":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    pages = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
+    pages = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=name.endswith(".html.j2"),
+        undefined=StrictUndefined,
+    )
     pages.globals |= {
         "kind": lambda value: type(value).__name__,
         "data_uri": data_uri,
@@ -201,8 +211,11 @@ def _template() -> "Template":
         "script": SCRIPT,
         "policy": POLICY,
         "version": f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}",
+        "plain": _plain,
+        "picture": picture_to_markdown,
+        "table": _markdown_table,
     }
-    return pages.get_template("page.html.j2")
+    return pages.get_template(name)
 
 
 def _with_code(text: str) -> "Markup":
@@ -235,35 +248,9 @@ def _style_of(cell: Cell, numeric: bool, of_texts: bool) -> str:
     return "digest" if not of_texts and _DIGEST.fullmatch(text) else ""
 
 
-def to_markdown(blocks: Sequence[Block]) -> str:
-    """Writes Markdown; characters that mean markup are escaped."""
-    return "\n\n".join(_markdown_block(block) for block in blocks) + "\n"
-
-
-def _markdown_block(block: Block) -> str:
-    match block:
-        case Heading(text, level):
-            return f"{'#' * level} {_plain(text)}"
-        case Notice(text):
-            return f"> **{_plain(text)}**"
-        case Paragraph(text):
-            return _plain(text)
-        case Picture(title, png):
-            return f"{picture_to_markdown(png, title)}\n*{_plain(title)}*"
-        case Gallery(pictures):
-            return "\n\n".join(map(_markdown_block, pictures))
-        case Tiles(items):
-            return "\n".join(
-                f"- {_plain(tile.name)}: {_plain(f'{tile.value} {tile.note}'.strip())}"
-                for tile in items
-            )
-        case TableBlock():
-            rows = (map(_markdown_cell, row) for row in block.rows)
-            return markdown_table([*map(_plain, block.header)], map(tuple, rows), block.numeric)
-        case Facts(items):
-            return "\n".join(f"- {_plain(name)}: {_plain(value)}" for name, value in items)
-        case Fold(summary, blocks):
-            return f"{_plain(summary)}\n\n{to_markdown(blocks).rstrip()}"
+def _markdown_table(block: TableBlock) -> str:
+    rows = (tuple(map(_markdown_cell, row)) for row in block.rows)
+    return markdown_table([*map(_plain, block.header)], rows, block.numeric)
 
 
 def _markdown_cell(cell: Cell) -> str:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dpsynth_assets.metrics.secret_comparison import NoiseComparison
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#444444")
-TITLES = {"mauve": "MAUVE", "accuracy": "Downstream accuracy"}
 _DPI = 90
 _LEGEND_CHARACTERS, _LEGEND_MARK = 14, 6
 """Characters of a legend in an inch, and those that a mark and its blanks take."""
@@ -30,7 +29,7 @@ def histogram_plot(groups: Mapping[str, Sequence[float]]) -> bytes:
     Args:
         groups: Counts by label.
     """
-    figure, axes = new_axes(width=7.0, height=3.2)
+    axes = new_axes(width=7.0, height=3.2)
     start = 0
     for index, (name, counts) in enumerate(groups.items()):
         shown = np.sort(np.asarray(counts, dtype=float))[::-1][:_MOST_BARS]
@@ -38,9 +37,13 @@ def histogram_plot(groups: Mapping[str, Sequence[float]]) -> bytes:
         axes.bar(places, shown, width=0.9, color=COLORS[index % len(COLORS)], label=shortened(name))
         start += len(shown) + 2
     axes.axhline(0, color="#444444", linewidth=0.8)
-    axes.set(xlabel="cluster, by label, largest first", ylabel="noisy count", xticks=[])
-    add_legend(axes, len(groups))
-    return to_png(figure)
+    return to_png(
+        axes,
+        len(groups),
+        xlabel="cluster, by label, largest first",
+        ylabel="noisy count",
+        xticks=[],
+    )
 
 
 def scores_plot(
@@ -53,12 +56,14 @@ def scores_plot(
 
     Args:
         rows: Rows of the report's table; those without the metric are left out.
-        metric: Key of the score; `<metric>_std`, where given, is drawn as an error bar.
+        metric: Name of the score; `<metric>_std`, where given, is drawn as an error bar.
         floor: Score of the public-only reference.
         ceiling: Score of the non-private reference.
     """
+    from dpsynth_assets.metrics.registry import registered
+
     shown = [row for row in rows if row.get(metric) is not None][::-1]
-    figure, axes = new_axes(width=6.4, height=1.2 + 0.36 * max(1, len(shown)))
+    axes = new_axes(width=6.4, height=1.2 + 0.36 * max(1, len(shown)))
     values = [float(row[metric]) for row in shown]
     spread = [float(row.get(f"{metric}_std") or 0.0) for row in shown]
     places = np.arange(len(shown))
@@ -67,25 +72,29 @@ def scores_plot(
     for value, name, color in ((floor, "floor", COLORS[5]), (ceiling, "ceiling", COLORS[2])):
         if value is not None:
             axes.axvline(value, color=color, linestyle="--", linewidth=1.4, label=name)
-    axes.set(xlabel=TITLES.get(metric, metric.replace("_", " ")))
     axes.set_xlim(left=0)
-    add_legend(axes, sum(value is not None for value in (floor, ceiling)))
-    return to_png(figure)
+    ends, known = sum(value is not None for value in (floor, ceiling)), registered()[metric]
+    return to_png(axes, ends, xlabel=known.axis or known.title)
 
 
 def cumulative_plot(
     values: Mapping[str, Sequence[float] | np.ndarray], quantity: str, items: str
 ) -> bytes:
     """Share of items at or below each value, a line a corpus."""
-    figure, axes = new_axes(width=6.4, height=3.2)
+    axes = new_axes(width=6.4, height=3.2)
     for line, numbers in zip(line_styles(values), values.values(), strict=True):
         ordered = np.sort(np.asarray(numbers, dtype=float))
         shares = np.arange(1, len(ordered) + 1) / len(ordered)
         axes.step([0.0, *ordered], [0.0, *shares], where="post", **line)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set(xlabel=quantity, ylabel=f"share of {items}", ylim=(0, 1.02), xlim=(0, None))
-    add_legend(axes, len(values))
-    return to_png(figure)
+    return to_png(
+        axes,
+        len(values),
+        xlabel=quantity,
+        ylabel=f"share of {items}",
+        ylim=(0, 1.02),
+        xlim=(0, None),
+    )
 
 
 def reconstruction_plot(rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -95,7 +104,7 @@ def reconstruction_plot(rows: Sequence[Mapping[str, Any]]) -> bytes:
         rows: `name`, and for `source` and `held_out` a share with its lower and upper bound.
     """
     shown = list(rows)[::-1]
-    figure, axes = new_axes(width=7.2, height=1.2 + 0.42 * max(1, len(shown)))
+    axes = new_axes(width=7.2, height=1.2 + 0.42 * max(1, len(shown)))
     for offset, key, color in ((0.13, "source", COLORS[5]), (-0.13, "held_out", COLORS[0])):
         shares, low, high = np.array([row[key] for row in shown], dtype=float).reshape(-1, 3).T
         axes.errorbar(
@@ -110,9 +119,7 @@ def reconstruction_plot(rows: Sequence[Mapping[str, Any]]) -> bytes:
         )
     axes.set_yticks(range(len(shown)), [shortened(str(row["name"]), 44) for row in shown])
     axes.set_xscale("symlog", linthresh=1e-4)
-    axes.set(xlabel="share of the keys that was written", xlim=(0, 1.5))
-    add_legend(axes, 2)
-    return to_png(figure)
+    return to_png(axes, 2, xlabel="share of the keys that was written", xlim=(0, 1.5))
 
 
 def median_audit_plot(rows: Sequence[tuple[str, float, float, float]]) -> bytes:
@@ -121,7 +128,7 @@ def median_audit_plot(rows: Sequence[tuple[str, float, float, float]]) -> bytes:
     Args:
         rows: (name, bound, attained by crafted contexts, attained by removed ones).
     """
-    figure, axes = new_axes(width=5.6, height=3.2)
+    axes = new_axes(width=5.6, height=3.2)
     names = ("sum of γ", "crafted contexts", "removed contexts")
     places = np.arange(len(rows))
     for index, name in enumerate(names):
@@ -129,9 +136,7 @@ def median_audit_plot(rows: Sequence[tuple[str, float, float, float]]) -> bytes:
         color = COLORS[(7, 1, 0)[index]]
         axes.bar(places + 0.27 * (index - 1), values, width=0.25, color=color, label=name)
     axes.set_xticks(places, [shortened(row[0]) for row in rows])
-    axes.set(ylabel="log-likelihood ratio")
-    add_legend(axes, len(names))
-    return to_png(figure)
+    return to_png(axes, len(names), ylabel="log-likelihood ratio")
 
 
 def to_markdown(png: bytes, alt: str) -> str:
@@ -145,8 +150,8 @@ def data_uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
-def new_axes(width: float, height: float) -> tuple[Any, Any]:
-    """Opens a figure of this size in inches; returns it with its axes."""
+def new_axes(width: float, height: float) -> Any:
+    """Opens a figure of this size in inches; returns its axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -157,7 +162,7 @@ def new_axes(width: float, height: float) -> tuple[Any, Any]:
     axes.set_axisbelow(True)
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.tick_params(labelsize=8)
-    return figure, axes
+    return axes
 
 
 def line_styles(names: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -168,8 +173,15 @@ def line_styles(names: Iterable[str]) -> Iterator[dict[str, Any]]:
         yield {"linestyle": style, "color": color, "label": shortened(name)}
 
 
-def add_legend(axes: Any, entries: int) -> None:
-    """Names the colours above the axes, where they hide no bar; too many names are left out."""
+def to_png(axes: Any, entries: int = 0, **shown: Any) -> bytes:
+    """Renders a figure as PNG.
+
+    Args:
+        axes: What was drawn on.
+        entries: Names of a legend above the axes, where they hide no bar; too many are left out.
+        shown: Labels, limits and ticks of the axes.
+    """
+    axes.set(**shown)
     if 0 < entries <= 2 * len(COLORS):
         _, names = axes.get_legend_handles_labels()
         fitting = int(axes.figure.get_figwidth() * _LEGEND_CHARACTERS)
@@ -181,13 +193,9 @@ def add_legend(axes: Any, entries: int) -> None:
             loc="lower left",
             bbox_to_anchor=(0, 1),
         )
-
-
-def to_png(figure: Any) -> bytes:
-    """Renders a figure as PNG."""
     buffer = BytesIO()
     # Tight: a legend that is wider than the axes is not cut.
-    figure.savefig(buffer, format="png", metadata={"Software": None}, bbox_inches="tight")
+    axes.figure.savefig(buffer, format="png", metadata={"Software": None}, bbox_inches="tight")
     return buffer.getvalue()
 
 
@@ -219,7 +227,7 @@ def noise_ratio_plot(rows: Sequence["NoiseComparison"], against: str) -> bytes:
         rows: Comparisons, in ascending order of what they differ in.
         against: `ratio` or `secrets`, the attribute on the horizontal axis.
     """
-    figure, axes = new_axes(width=6.4, height=3.6)
+    axes = new_axes(width=6.4, height=3.6)
     places = [getattr(row, against) for row in rows]
     numbers = [row.to_json() for row in rows]
     for key, name, color, style in _LEVELS:
@@ -229,9 +237,6 @@ def noise_ratio_plot(rows: Sequence["NoiseComparison"], against: str) -> bytes:
     axes.set_yscale("log")
     if against == "ratio":
         axes.set_xscale("log")
-    axes.set(
-        xlabel={"ratio": "r / p", "secrets": "number of secrets"}[against],
-        ylabel="σ of GDP for one record / σ",
-    )
-    figure.legend(loc="outside upper left", ncols=1, fontsize=8, frameon=False)
-    return to_png(figure)
+    axes.figure.legend(loc="outside upper left", ncols=1, fontsize=8, frameon=False)
+    name = {"ratio": "r / p", "secrets": "number of secrets"}[against]
+    return to_png(axes, xlabel=name, ylabel="σ of GDP for one record / σ")

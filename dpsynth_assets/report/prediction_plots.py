@@ -14,7 +14,6 @@ from dpsynth_assets.datasets.fields import OWN_COLUMNS
 from dpsynth_assets.metrics.clusterings import ClusteringScores
 from dpsynth_assets.report.plots import (
     COLORS,
-    add_legend,
     cumulative_plot,
     line_styles,
     new_axes,
@@ -171,7 +170,7 @@ def batch_cost_plot(costs: Mapping[str, np.ndarray]) -> bytes:
 
     **Source** Amin et al. 2025, Appendix D.4, Figures 3 and 4.
     """
-    figure, axes = new_axes(width=6.4, height=3.2)
+    axes = new_axes(width=6.4, height=3.2)
     edges = np.linspace(0.0, max(values.max() for values in costs.values()) or 1.0, BINS + 1)
     for index, (name, values) in enumerate(costs.items()):
         color = COLORS[index % len(COLORS)]
@@ -179,9 +178,13 @@ def batch_cost_plot(costs: Mapping[str, np.ndarray]) -> bytes:
         axes.hist(values, edges, color=color, alpha=0.7, label=label)
         axes.axvline(values.max(), color=color, linestyle="--", linewidth=1.2)
     axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.set(xlabel="ex-post ε of a batch (dashed: the dearest)", ylabel="batches", xlim=(0, None))
-    add_legend(axes, len(costs))
-    return to_png(figure)
+    return to_png(
+        axes,
+        len(costs),
+        xlabel="ex-post ε of a batch (dashed: the dearest)",
+        ylabel="batches",
+        xlim=(0, None),
+    )
 
 
 def position_cost_plot(places: Mapping[str, Mapping[str, np.ndarray]]) -> bytes:
@@ -189,20 +192,20 @@ def position_cost_plot(places: Mapping[str, Mapping[str, np.ndarray]]) -> bytes:
 
     **Source** Amin et al. 2025, Appendix D.4, Figures 5 and 6.
     """
-    figure, axes = new_axes(width=6.4, height=3.2)
+    axes = new_axes(width=6.4, height=3.2)
     for index, (name, costs) in enumerate(places.items()):
         color = COLORS[index % len(COLORS)]
         place = np.arange(len(costs["mean"]))
         axes.fill_between(place, costs["p10"], costs["p90"], color=color, alpha=0.2, linewidth=0)
         axes.plot(place, costs["mean"], color=color, label=f"{shortened(name)}, mean")
         axes.plot(place, costs["p50"], color=color, linestyle=":", linewidth=1.2)
-    axes.set(
+    return to_png(
+        axes,
+        len(places),
         xlabel="place in the document (tokens; dotted: median, band: 10-90 %)",
         ylabel="ex-post ε of a token",
         ylim=(0, None),
     )
-    add_legend(axes, len(places))
-    return to_png(figure)
 
 
 def cluster_size_plot(sizes: Mapping[str, Sequence[float] | np.ndarray], unit: str) -> bytes:
@@ -210,7 +213,7 @@ def cluster_size_plot(sizes: Mapping[str, Sequence[float] | np.ndarray], unit: s
 
     **Source** Amin et al. 2025, Figure 2.
     """
-    figure, axes = new_axes(width=6.4, height=3.2)
+    axes = new_axes(width=6.4, height=3.2)
     for line, values in zip(line_styles(sizes), sizes.values(), strict=True):
         ordered = np.sort(np.asarray(values, dtype=float))[::-1]
         line["label"] += f" ({len(ordered)})"
@@ -221,9 +224,9 @@ def cluster_size_plot(sizes: Mapping[str, Sequence[float] | np.ndarray], unit: s
     if all(np.min(values, initial=0) >= 0 for values in sizes.values()):
         axes.set_ylim(bottom=0)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set(xlabel="cluster, largest first (number of clusters above)", ylabel=unit)
-    add_legend(axes, len(sizes))
-    return to_png(figure)
+    return to_png(
+        axes, len(sizes), xlabel="cluster, largest first (number of clusters above)", ylabel=unit
+    )
 
 
 def rebalancing_plot(labels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes:
@@ -234,7 +237,7 @@ def rebalancing_plot(labels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> byt
 
     **Source** Amin et al. 2025, section 4.1 and Figure 2, c) and d).
     """
-    figure, axes = new_axes(width=7.0, height=3.2)
+    axes = new_axes(width=7.0, height=3.2)
     room, start = max(1, _MOST_BARS // max(1, len(labels))), 0
     middles = []
     for before, after in labels.values():
@@ -248,9 +251,7 @@ def rebalancing_plot(labels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> byt
     axes.axhline(0, color="#444444", linewidth=0.8)
     axes.set_xticks(middles, [shortened(name, 16) for name in labels])
     axes.grid(visible=False, axis="x")
-    axes.set(xlabel="label; its clusters, kept ones first", ylabel="noisy count")
-    add_legend(axes, 2)
-    return to_png(figure)
+    return to_png(axes, 2, xlabel="label; its clusters, kept ones first", ylabel="noisy count")
 
 
 def v_measure_plot(clusterings: Sequence[ClusteringScores]) -> bytes:
@@ -259,7 +260,7 @@ def v_measure_plot(clusterings: Sequence[ClusteringScores]) -> bytes:
     **Source** Amin et al. 2025, Table 2.
     """
     shown = list(clusterings)[::-1]
-    figure, axes = new_axes(width=6.4, height=1.2 + 0.5 * max(1, len(shown)))
+    axes = new_axes(width=6.4, height=1.2 + 0.5 * max(1, len(shown)))
     parts = (("with_reference", "with k-means", 0.19), ("with_labels", "with labels", -0.19))
     for index, (attribute, name, offset) in enumerate(parts):
         scores = [getattr(scored, attribute) for scored in shown]
@@ -269,9 +270,7 @@ def v_measure_plot(clusterings: Sequence[ClusteringScores]) -> bytes:
         texts = ["-" if score is None else f"{score.v_measure:.2f}" for score in scores]
         axes.bar_label(bars, texts, padding=2, fontsize=7)
     axes.set_yticks(range(len(shown)), [shortened(scored.name) for scored in shown])
-    axes.set(xlabel="V-measure", xlim=(0, 1.1))
-    add_legend(axes, len(parts))
-    return to_png(figure)
+    return to_png(axes, len(parts), xlabel="V-measure", xlim=(0, 1.1))
 
 
 def private_share_plot(tokens: Mapping[str, tuple[int, int]]) -> bytes:
@@ -280,7 +279,7 @@ def private_share_plot(tokens: Mapping[str, tuple[int, int]]) -> bytes:
     **Source** Amin et al. 2024, Section 6: the fraction of tokens that had to be private.
     """
     shown = [(name, counts) for name, counts in tokens.items() if sum(counts)][::-1]
-    figure, axes = new_axes(width=6.4, height=1.2 + 0.36 * max(1, len(shown)))
+    axes = new_axes(width=6.4, height=1.2 + 0.36 * max(1, len(shown)))
     shares = np.array([private / (private + public) for _, (private, public) in shown])
     places = np.arange(len(shown))
     bars = axes.barh(places, shares, 0.62, color=COLORS[0], label="private")
@@ -288,6 +287,4 @@ def private_share_plot(tokens: Mapping[str, tuple[int, int]]) -> bytes:
     axes.bar_label(bars, [f"{share:.0%}" for share in shares], label_type="center", color="white",
                    fontsize=8)  # fmt: skip
     axes.set_yticks(places, [shortened(name) for name, _ in shown])
-    axes.set(xlabel="share of the drawn tokens", xlim=(0, 1))
-    add_legend(axes, 2)
-    return to_png(figure)
+    return to_png(axes, 2, xlabel="share of the drawn tokens", xlim=(0, 1))

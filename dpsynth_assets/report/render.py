@@ -11,6 +11,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from dpsynth_assets.metrics.evaluation import REAL_DATA
+from dpsynth_assets.metrics.registry import pictured, reported
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 from dpsynth_assets.report import prediction_plots
 from dpsynth_assets.report.cells import format_cell
@@ -34,45 +35,8 @@ BANNER = (
     "INTERNAL: scored against private held-out text without noise. Not covered by any privacy "
     "guarantee. Do not publish, and do not choose what to release by it."
 )
-COLUMNS = (
-    ("name", "corpus"),
-    ("guarantee", "guarantee"),
-    ("epsilon", "ε"),
-    ("ex_post_epsilon", "ex-post ε"),
-    ("mauve", "MAUVE"),
-    ("gap_closed_mauve", "MAUVE gap closed"),
-    ("energy_distance", "energy distance"),
-    ("gap_closed_energy_distance", "energy gap closed"),
-    ("frechet_distance", "FID"),
-    ("accuracy", "accuracy"),
-    ("gap_closed_accuracy", "accuracy gap closed"),
-    ("next_word_accuracy", "next-word accuracy"),
-    ("delta", "δ"),
-    ("rows", "rows"),
-    ("scored_rows", "rows scored"),
-    ("seconds", "seconds"),
-)
-TEXT_COLUMNS = (
-    ("name", "corpus"),
-    ("mean_words", "mean words"),
-    ("length_distance", "length distance (words)"),
-    ("distinct_1", "distinct-1"),
-    ("distinct_2", "distinct-2"),
-    ("distinct_3", "distinct-3"),
-    ("label_distance", "label distance"),
-    ("verbatim_share", "verbatim rows"),
-    ("near_duplicate_share", "near duplicates"),
-    ("canaries_found", "canaries found"),
-    ("parse_rate", "parse as JSON"),
-    ("validation_rate", "valid by schema"),
-    ("next_word_perplexity", "next-word perplexity"),
-)
 PICTURE_TITLES = {
-    "mauve": "MAUVE against held-out records",
-    "accuracy": "Accuracy of a classifier trained on each corpus",
     "lengths": "Words a text",
-    "epsilon": "Score against ε",
-    "ledger": "Cumulative ε",
     **prediction_plots.TITLES,
 }
 READING = (
@@ -87,11 +51,29 @@ READING = (
     "reach, and how much held-out records overlap with source records without any copying. A row "
     "named `… model` is a model trained privately on the records themselves: it has no text."
 )
-_NUMBER_COLUMNS = {key for key, _ in (*COLUMNS, *TEXT_COLUMNS)} - {"name", "guarantee"}
-
-
 Samples = Mapping[str, Sequence[tuple[str, str]]]
 """(label, text) rows of each corpus that may be shown, in the corpus's order."""
+
+
+Columns = Sequence[tuple[str, str]]
+"""Keys of a table's row with their titles."""
+
+
+def score_columns() -> Columns:
+    """Columns of the table of scores; a share of the gap beside each score that is compared."""
+    scores = []
+    for metric in reported("scores"):
+        scores.append((metric.name, metric.title))
+        if metric.compared:
+            scores.append((metric.gap, f"{metric.gap_title or metric.title} gap closed"))
+    guarantee = (("guarantee", "guarantee"), ("epsilon", "ε"), ("ex_post_epsilon", "ex-post ε"))
+    facts = (("delta", "δ"), ("rows", "rows"), ("scored_rows", "rows scored"))
+    return [("name", "corpus"), *guarantee, *scores, *facts, ("seconds", "seconds")]
+
+
+def text_columns() -> Columns:
+    """Columns of the table of texts and of what they repeat."""
+    return [("name", "corpus"), *((metric.name, metric.title) for metric in reported("text"))]
 
 
 @dataclass(frozen=True)
@@ -112,38 +94,35 @@ def render_report(
     """Writes a report.
 
     Args:
-        table: A row a corpus, with the keys of `COLUMNS` and `TEXT_COLUMNS`; a missing key or
+        table: A row a corpus, with the keys of `score_columns` and `text_columns`; a missing key or
             None shows as a dash.
         context: Facts of the cohort and constants of the evaluation; nested mappings are
-            flattened, `notes` becomes paragraphs.
+            flattened.
         plots: PNG pictures by name.
         samples: (label, text) rows of corpora that may be shown, by corpus.
         verdicts: Sentences above the table: on how many rows, who is better, what is undecided.
     """
     title = f"Evaluation of {context.get('cohort', 'a cohort')}"
-    pictures = tuple(Picture(PICTURE_TITLES.get(name, name), png) for name, png in plots.items())
+    titles = PICTURE_TITLES | {name: metric.picture for name, metric in pictured().items()}
+    pictures = tuple(Picture(titles.get(name, name), png) for name, png in plots.items())
+    shown: list[Block] = [Heading("Pictures", 2), Gallery(pictures)] if pictures else []
     blocks: list[Block] = [
         Heading(title, 1),
         Notice(BANNER),
         summary(table, context),
         Heading("Scores", 2),
         *(Paragraph(sentence) for sentence in verdicts),
-        _table(table, COLUMNS, "Scores of each corpus, of references and of real data"),
+        _table(table, score_columns(), "Scores of each corpus, of references and of real data"),
         Fold("How to read these scores", (Paragraph(READING),)),
-        *_pictures(pictures),
+        *shown,
         Heading("Text and copying", 2),
         *(Paragraph(sentence) for sentence in copying_sentences(table)),
-        _table(table, TEXT_COLUMNS, "Text of each corpus, and what it repeats"),
+        _table(table, text_columns(), "Text of each corpus, and what it repeats"),
         *sample_blocks(samples),
         Heading("How this was measured", 2),
         *_measured(context),
-        *(Paragraph(note) for note in _notes(context)),
     ]
     return Report(markdown=to_markdown(blocks), html=to_html(title, blocks))
-
-
-def _pictures(pictures: tuple[Picture, ...]) -> list[Block]:
-    return [Heading("Pictures", 2), Gallery(pictures)] if pictures else []
 
 
 def _measured(context: Mapping[str, Any]) -> list[Block]:
@@ -154,9 +133,7 @@ def _measured(context: Mapping[str, Any]) -> list[Block]:
     return [Facts(tuple(_facts(others))), *([fold] if settings else [])]
 
 
-def _table(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]], caption: str
-) -> TableBlock:
+def _table(rows: Sequence[Mapping[str, Any]], columns: Columns, caption: str) -> TableBlock:
     """Takes the columns for which any row has a value."""
     shown = [
         (key, title) for key, title in columns if any(row.get(key) is not None for row in rows)
@@ -164,7 +141,7 @@ def _table(
     return TableBlock(
         header=tuple(title for _, title in shown),
         rows=tuple(tuple(format_cell(key, row.get(key), row) for key, _ in shown) for row in rows),
-        numeric=tuple(key in _NUMBER_COLUMNS for key, _ in shown),
+        numeric=tuple(key not in {"name", "guarantee"} for key, _ in shown),
         caption=caption,
     )
 
@@ -175,7 +152,7 @@ def _facts(context: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
         name = f"{prefix}{key.replace('_', ' ')}"
         if isinstance(value, Mapping):
             facts += _facts(value, f"{name}: ")
-        elif key != "notes":
+        else:
             facts.append((name, _fact(key, value)))
     return facts
 
@@ -192,14 +169,7 @@ def _fact(name: str, value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _notes(context: Mapping[str, Any]) -> list[str]:
-    notes = context.get("notes") or []
-    return [notes] if isinstance(notes, str) else [str(note) for note in notes]
-
-
 Row = Mapping[str, Any]
-
-_HIGHEST = {"mauve": "Highest MAUVE", "accuracy": "Highest accuracy"}
 
 
 def private_rows(table: Sequence[Row]) -> list[Row]:
@@ -211,13 +181,15 @@ def summary(table: Sequence[Row], context: Mapping[str, Any]) -> Tiles:
     """Corpora, their highest scores and the cohort's spend."""
     own = private_rows(table)
     tiles = [Tile("Corpora", str(len(own)), "beside references and real data")]
-    for metric, name in _HIGHEST.items():
-        scored = [row for row in own if row.get(metric) is not None]
+    for key, metric in pictured().items():
+        scored = [row for row in own if row.get(key) is not None]
         if scored:
-            best = max(scored, key=lambda row: float(row[metric]))
-            spread = best.get(f"{metric}_std")
-            beside = "" if spread is None else f" (± {format_cell(metric, spread)})"
-            tiles.append(Tile(name, format_cell(metric, best[metric]), best["name"] + beside))
+            sign = -1.0 if metric.less_is_better else 1.0
+            best = max(scored, key=lambda row: sign * float(row[key]))
+            spread = best.get(f"{key}_std")
+            beside = "" if spread is None else f" (± {format_cell(key, spread)})"
+            name = f"{'Lowest' if metric.less_is_better else 'Highest'} {metric.title}"
+            tiles.append(Tile(name, format_cell(key, best[key]), best["name"] + beside))
     rows = [row["scored_rows"] for row in table if row.get("scored_rows")]
     if rows:
         least, most = f"{min(rows):,}", f"{max(rows):,}"

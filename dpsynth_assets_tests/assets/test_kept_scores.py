@@ -64,6 +64,9 @@ def test_equal_inputs_are_one_version_and_any_change_is_another(monkeypatch):
         version(manifest=EMBEDDER | {"path": "models/larger"}),
         version(models=OwnModels()),
     ]
+    monkeypatch.setattr(subject, "modules_outside", lambda: ["pytest.another_metric"])
+    versions.append(version())
+    monkeypatch.undo()
     assert version() == versions[0]
     monkeypatch.setattr(circumstances, "circumstances", lambda: "a newer library")
     versions.append(version())

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.benchmark.leaderboard import leaderboard, promise_of
-from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
-from dpsynth_assets.benchmark.leaderboard_plots import pictures
+from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage, pictures
 from dpsynth_assets.benchmark.running import Place
 from dpsynth_assets.metrics.resampling import RESAMPLES
 

@@ -56,13 +56,6 @@ def test_resamples_spread_as_other_rows_would():
     assert 0.6 * np.std(others) < drawn.std() < 1.6 * np.std(others)
 
 
-def test_a_resample_of_every_row_once_is_the_distance_itself():
-    generator = np.random.default_rng(3)
-    p, q = generator.normal(size=(40, 5)), generator.normal(size=(30, 5))
-    drawn = resampled_energy_distances(p, q, np.ones((1, 40)), np.ones((1, 30)))
-    assert drawn == pytest.approx([energy_distance(p, q)])
-
-
 def test_doubled_rows_do_not_make_one_distribution_look_like_two():
     """A row drawn twice is at no distance from itself, which must not count as a small spread."""
     generator = np.random.default_rng(4)

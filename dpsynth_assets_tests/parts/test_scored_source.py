@@ -191,7 +191,7 @@ def test_scores_are_the_same_in_parts_and_whole(tmp_path, stores):
         for store in stores
     )
     assert whole == parted
-    assert whole[1].near_duplicate_share > 0
+    assert whole[1]["near_duplicate_share"] > 0
     assert (stores[1].folder("letters") / "scores.json").exists()
 
 

@@ -85,6 +85,25 @@ def offences(path: Path) -> list[str]:
     ]
 
 
+FORMATS = re.compile(
+    r"""(?:"[^"]*"|\w+(?:\.\w+)*)\s*(?:\|\s*(?:round|format)\b|\.format\()[^)}|]*|\{\w*[:!][^}]*\}"""
+)
+"""All that a template or a sentence of a label formats by itself."""
+KEPT_IN_TEMPLATES = {
+    '"%.4f"|format(content.bounded',  # The length of a bar.
+    '"{:.1%}".format(kept.acceptance_rate',  # A count of released rows.
+}
+
+
+def test_templates_and_sentences_format_no_bound() -> None:
+    files = sorted([*PACKAGE.rglob("*.j2"), *(PACKAGE / "report").rglob("*.yaml")])
+    assert len(files) > 3
+    found = {each for path in files for each in FORMATS.findall(path.read_text())}
+    assert found == KEPT_IN_TEMPLATES
+    planted = ('{{ "%.3g"|format(epsilon) }}', "{{ delta | round(3) }}", "ε = {epsilon:.3g}")
+    assert all(FORMATS.search(each) for each in planted)
+
+
 def test_every_bound_is_written_by_the_one_function() -> None:
     modules = sorted(path for path in PACKAGE.rglob("*.py") if path != ALONE)
     assert len(modules) > 100

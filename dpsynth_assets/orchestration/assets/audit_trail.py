@@ -39,8 +39,13 @@ from dpsynth_assets.report.audit_agreement import (
     unaccounted,
     unmaterialised,
 )
-from dpsynth_assets.report.audit_page import audit_page
-from dpsynth_assets.report.audit_table import LEVELS, corpora_links, spend_table, spent_in_words
+from dpsynth_assets.report.audit_page import (
+    LEVELS,
+    audit_page,
+    corpora_links,
+    spend_table,
+    spent_in_words,
+)
 from dpsynth_assets.report.audit_trail import (
     NOT_RECORDED,
     RELEASED_STATE,

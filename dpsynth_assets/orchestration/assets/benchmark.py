@@ -18,7 +18,6 @@ from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 LEADERBOARD = "leaderboard"
-_SHOWN = ("epsilon", "mauve", "energy_distance", "accuracy", "next_word_accuracy")
 _COUNTED = ("rows", "seconds", "processor_seconds", "peak_memory_mib")
 
 
@@ -109,7 +108,10 @@ def _place(spec: BenchmarkSpec, dataset: str, line: str, key: str) -> Any:
 
 def _metadata(found: dict[str, Any], *, kept: bool) -> dict[str, Any]:
     """What a cell's materialisation shows; all of it is about public records."""
-    scores = {name: float(found[name]) for name in _SHOWN if found.get(name) is not None}
+    from dpsynth_assets.metrics.registry import benchmarked
+
+    names = ("epsilon", *(metric.name for metric in benchmarked("leaderboard")))
+    scores = {name: float(found[name]) for name in names if found.get(name) is not None}
     counted = {name: found[name] for name in _COUNTED if found.get(name) is not None}
     refused = {"refusal": found["refusal"]} if "refusal" in found else {}
     shown = {**scores, **counted, **refused, "code": found.get("code", ""), "kept": kept}

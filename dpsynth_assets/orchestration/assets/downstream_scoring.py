@@ -12,6 +12,7 @@ import dagster as dg
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.metrics.downstream import downstream_model_scores
+from dpsynth_assets.metrics.registry import pictured
 from dpsynth_assets.orchestration.assets.keys import dataset_key
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.privacy.accounting import epsilon_of
@@ -53,7 +54,7 @@ def score_models(
                 "guarantee": entry.guarantee,
                 "epsilon": event and epsilon_of([event], terms.delta, terms.accountant),
                 "delta": terms.delta,
-                **dict.fromkeys(("rows", "seconds", "mauve", "accuracy")),
+                **dict.fromkeys(("rows", "seconds", *pictured())),
                 **downstream_model_scores(files, said, labels, embeddings),
             }
         )

@@ -21,6 +21,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
 from dpsynth_assets.files.kept import TABLE, found, kept_file
 from dpsynth_assets.metrics.evaluation import CorpusScores, EvaluationSettings, PrivateReference
+from dpsynth_assets.metrics.registry import modules_outside
 from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.orchestration.resources.stores import Models, SensitiveStore
 from dpsynth_assets.paths import home
@@ -74,7 +75,12 @@ def scores_version(
         manifest: The text embedder.
         models: Opens it.
     """
-    from dpsynth_assets.attacks.circumstances import circumstances, code_behind, files_behind
+    from dpsynth_assets.attacks.circumstances import (
+        circumstances,
+        code_behind,
+        code_of,
+        files_behind,
+    )
 
     stated = json.dumps([dataclasses.asdict(settings), dict(manifest)], sort_keys=True, default=str)
     sides: list[Any] = [
@@ -87,7 +93,7 @@ def scores_version(
     ]
     sides += [reference.source_version, reference.source_label_count]
     public = version_of_texts(public_texts), list(reference.canaries)
-    opened = files_behind(manifest), code_behind(type(models))
+    opened = files_behind(manifest), code_behind(type(models)), code_of(modules_outside())
     return version_of(stated, *sides, *public, opened, circumstances())
 
 
@@ -100,7 +106,7 @@ def _to_json(scores: CorpusScores) -> dict[str, Any]:
         name: {"value": estimate.value, "draws": estimate.draws.tolist()}
         for name, estimate in scores.estimates.items()
     }
-    return {**scores.to_json(), "estimates": estimates}
+    return {**vars(scores), "estimates": estimates}
 
 
 def _from_json(content: Mapping[str, Any]) -> CorpusScores:

@@ -15,7 +15,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of, version_of_texts
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
-from dpsynth_assets.metrics.comparison import METRICS, gap_fields, interval_rule, verdicts
+from dpsynth_assets.metrics.comparison import gap_fields, interval_rule, told_of_private, verdicts
 from dpsynth_assets.metrics.evaluation import (
     REAL_DATA,
     CorpusScores,
@@ -25,8 +25,8 @@ from dpsynth_assets.metrics.evaluation import (
     real_scores,
     score_corpus,
 )
-from dpsynth_assets.metrics.leaders import ceiling_sentences, floor_sentences, leading_sentence
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
+from dpsynth_assets.metrics.registry import compared, pictured
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.orchestration.assets.kept_scores import KeptScores, scores_version
 from dpsynth_assets.orchestration.checks import read_canaries
@@ -276,13 +276,8 @@ def _verdicts(scored: Sequence[Scored]) -> list[str]:
     names = {s.corpus.role: s.corpus.name for s in scored if s.corpus}
     private = [s.corpus.name for s in scored if s.corpus and s.corpus.role == "corpus"]
     floor, ceiling = names.get("floor"), names.get("ceiling")
-    first = leading_sentence(private, corpora, floor, ceiling)
-    told = [
-        *([first] if first else []),
-        *floor_sentences(private, corpora, floor),
-        *ceiling_sentences(private, corpora, ceiling),
-        *verdicts(corpora, floor, ceiling),
-    ]
+    told = told_of_private(private, corpora, floor, ceiling)
+    told += verdicts(corpora, floor, ceiling)
     return [*told, interval_rule("rows")] if told else []
 
 
@@ -293,10 +288,10 @@ def _pictures(table: list[dict[str, Any]], scored: Sequence[Scored]) -> dict[str
         metric: plots.scores_plot(
             table,
             metric,
-            getattr(floor, metric, None),
-            getattr(ceiling, metric, None),
+            None if floor is None else floor[metric],
+            None if ceiling is None else ceiling[metric],
         )
-        for metric in ("mauve", "accuracy")
+        for metric in pictured()
         if any(row.get(metric) is not None for row in table)
     }
     lengths = {
@@ -356,21 +351,17 @@ def score_metadata(
         metadata[f"dpsynth/plot_{name}"] = dg.MetadataValue.md(plots.to_markdown(picture, name))
     for row in table:
         slug = row["name"].replace(" ", "_").replace("-", "_")
-        for metric in ("mauve", "accuracy"):
+        for metric in pictured():
             if row[metric] is not None:
                 metadata[f"dpsynth/{metric}/{slug}"] = float(row[metric])
     return metadata
 
 
-_SHOWN = (
-    "name", "guarantee", "epsilon", "rows",
-    *(f"{prefix}{metric}" for metric in METRICS for prefix in ("", "gap_closed_")),
-)  # fmt: skip
-
-
 def _score_table(table: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    records = [dg.TableRecord({column: _cell(column, row) for column in _SHOWN}) for row in table]
-    columns = [dg.TableColumn(column, "string") for column in _SHOWN]
+    scores = [key for name, metric in compared().items() for key in (name, metric.gap)]
+    shown = ["name", "guarantee", "epsilon", "rows", *scores]
+    records = [dg.TableRecord({column: _cell(column, row) for column in shown}) for row in table]
+    columns = [dg.TableColumn(column, "string") for column in shown]
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
 
 

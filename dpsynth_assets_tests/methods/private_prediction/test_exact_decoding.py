@@ -17,7 +17,8 @@ from dpsynth_assets.methods.private_prediction.loop import (
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import open_decoder
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
-from dpsynth_assets.report.label_assumptions import LOGITS, assumptions
+from dpsynth_assets.report.label_assumptions import assumptions
+from dpsynth_assets.report.label_texts import texts
 
 NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")
 BATCHES = {
@@ -161,10 +162,9 @@ def test_a_folder_is_opened_once_and_again_when_its_weights_change(cases, model)
 def test_labels_say_what_logits_rest_on(cases):
     _, plan = planned("mean_uniform", cases, "exact")
     atoms = [plan.event]
-    assert LOGITS[True] in assumptions(atoms, (), [True])
-    assert LOGITS[False] not in assumptions(atoms, (), [True])
-    assert LOGITS[False] in assumptions(atoms, (), [False])
-    assert {*LOGITS.values()} <= {*assumptions(atoms, (), [False, True])}
+    exact, slack = (texts()["assumptions"][f"logits_{name}"] for name in ("exact", "slack"))
+    for logits, stated in (([True], {exact}), ([False], {slack}), ([False, True], {exact, slack})):
+        assert {exact, slack} & {*assumptions(atoms, (), logits)} == stated
 
 
 class Seen:

@@ -1,0 +1,191 @@
+"""What a metric is, and what it is measured on: a corpus beside held-out records.
+
+A metric says in one value what it is called, how it is computed, what it needs, and where it is
+shown. `registry.py` lists all of them; reports, leaderboards, verdicts and `dpsynth evaluate` read
+that list and name no metric themselves.
+
+Letters: N rows of a side, d dimensions, B resamples.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from dpsynth_assets.metrics.resampling import RESAMPLES, Estimate, resampled_counts, seed_of
+
+if TYPE_CHECKING:
+    from dpsynth_assets.metrics.evaluation import EvaluationSettings, PrivateReference
+
+Made = TypeVar("Made")
+
+LEAST_ROWS = 10
+"""Rows a side; resamples of fewer say little of what other rows would give."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredSide:
+    """Rows of one side: a corpus, or the held-out records.
+
+    Attributes:
+        features: (N, d) embeddings.
+        texts: N texts.
+        labels: N labels; empty where there are none.
+        counts: (B, N), how often each row stands in each resample.
+    """
+
+    features: np.ndarray = field(repr=False)
+    texts: Sequence[str] = field(repr=False, default=())
+    labels: Sequence[str] = field(repr=False, default=())
+    counts: np.ndarray = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        features: np.ndarray,
+        texts: Sequence[str] = (),
+        labels: Sequence[str] = (),
+        *,
+        name: str = "held out",
+        seed: int = 0,
+        resamples: int = RESAMPLES,
+    ) -> "ScoredSide":
+        """Draws resamples; the held-out side has one name for all corpora of a table."""
+        rows = max(1, len(features))
+        counts = resampled_counts(rows, resamples, seed_of(name, seed))[:, : len(features)]
+        return cls(features=features, texts=texts, labels=labels, counts=counts)
+
+
+class Need(StrEnum):
+    """What not every evaluation has; a metric that needs it is left out there."""
+
+    LABELS = "at least two labels to tell apart"
+    SOURCE = "the source records"
+    CANARIES = "planted canaries"
+    SCHEMA = "a declared JSON schema"
+    NEXT_WORD = "settings of the next-word model, and a word to learn"
+    LANGUAGE_MODEL = "the public language model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """A corpus beside held-out records, with what else metrics may need.
+
+    Attributes:
+        corpus: Its rows.
+        held_out: Real rows that no mechanism read, the same for all corpora of a table.
+        settings: Constants of the evaluation.
+        labelled: Whether there are labels to tell apart.
+        reference: The private records, which copies are looked for in; None: not at hand.
+        public_texts: Documents whose spans are no leak.
+        language_model: The public language model; None: not at hand.
+    """
+
+    corpus: ScoredSide
+    held_out: ScoredSide
+    settings: "EvaluationSettings"
+    labelled: bool
+    reference: "PrivateReference | None" = field(repr=False, default=None)
+    public_texts: Sequence[str] = field(repr=False, default=())
+    language_model: Any = field(repr=False, default=None)
+    _made: dict[Any, Any] = field(repr=False, compare=False, default_factory=dict)
+
+    def has(self, need: Need) -> bool:
+        """Says whether something that a metric needs is there."""
+        known = self.reference
+        return {
+            Need.LABELS: self.labelled,
+            Need.SOURCE: known is not None,
+            Need.CANARIES: known is not None and len(known.canaries) > 0,
+            Need.SCHEMA: self.settings.record_schema is not None,
+            Need.NEXT_WORD: self.settings.next_word is not None
+            and any(text.strip() for text in self.corpus.texts),
+            Need.LANGUAGE_MODEL: self.language_model is not None,
+        }[need]
+
+    def once(self, make: "Callable[[Sides], Made]") -> Made:
+        """Makes what several metrics read, once."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        made: Made = self._made[make]
+        return made
+
+
+class Tables(NamedTuple):
+    """Where a metric is shown.
+
+    Attributes:
+        report: Table of the internal report and of `dpsynth evaluate`; `file`: it stands in their
+            files alone; None: it is not computed there.
+        benchmark: Whether the leaderboard shows it; `file`: cells hold it; None: not computed.
+    """
+
+    report: Literal["scores", "text", "file"] | None = "scores"
+    benchmark: Literal["leaderboard", "file"] | None = "leaderboard"
+
+
+EVERYWHERE = Tables()
+OF_TEXT = Tables("text", None)
+OF_BENCHMARK = Tables(None, "leaderboard")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One score of a corpus.
+
+    Attributes:
+        name: Key in files, and name of an entry point of the group `dpsynth.metrics`.
+        title: Name in sentences and tables.
+        measure: Computes it: a number, an `Estimate` with resamples, or None where there is none.
+        less_is_better: Its direction.
+        decimals: Places of its number; None: three significant digits.
+        percent: Whether its number is a share, shown in percent.
+        needs: What it cannot be computed without.
+        least_rows: Fewest rows of each side; with fewer it is left out.
+        of_real: Real rows that are scored as if they were a corpus, in the row of real data: source
+            records beside held-out ones, or held-out ones beside source records; None: neither.
+        compared: Whether corpora are compared by it: verdicts and shares of the gap. Its measure
+            gives an `Estimate`.
+        tables: Where it is shown.
+        gap_title: Its name where a share of its gap is shown; empty: the title.
+        narrow_title: Its name on the leaderboard, which has many columns; empty: the title.
+        picture: Title of its bar chart; a metric with one also has a tile, and a number of its own
+            in the web UI. Empty: no picture.
+        axis: Its name on the axis of that chart; empty: the title.
+    """
+
+    name: str
+    title: str
+    measure: Callable[[Sides], Estimate | float | None] = field(repr=False)
+    _: KW_ONLY
+    less_is_better: bool = False
+    decimals: int | None = 3
+    percent: bool = False
+    needs: frozenset[Need] = frozenset()
+    least_rows: int = 0
+    of_real: Literal["source", "held-out"] | None = "source"
+    compared: bool = False
+    tables: Tables = EVERYWHERE
+    gap_title: str = ""
+    narrow_title: str = ""
+    picture: str = ""
+    axis: str = ""
+
+    @property
+    def form(self) -> str:
+        """Format of its number."""
+        return ".3g" if self.decimals is None else f".{self.decimals}f"
+
+    @property
+    def gap(self) -> str:
+        """Key of the share of its gap."""
+        return f"gap_closed_{self.name}"
+
+    def of(self, sides: Sides) -> Estimate | float | None:
+        """Measures it where all that it needs is there."""
+        rows = min(len(sides.corpus.features), len(sides.held_out.features))
+        if rows < self.least_rows or not all(map(sides.has, self.needs)):
+            return None
+        return self.measure(sides)
