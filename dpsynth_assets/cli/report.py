@@ -143,10 +143,7 @@ def print_summary(summary: dict[str, Any]) -> None:
             "ε": lambda row: format_cell("epsilon", row["epsilon"]),
             "δ": lambda row: format_cell("delta", row["delta"]),
             "rows": lambda row: "—" if row["rows"] is None else str(row["rows"]),
-            **{
-                metric.title: lambda row, name=name: format_cell(name, row.get(name), row)
-                for name, metric in pictured().items()
-            },
+            **{metric.title: partial(_score, name) for name, metric in pictured().items()},
             "seconds": lambda row: format_cell("seconds", row["seconds"]),
         }
         title = f"Synthetic corpora of {summary['cohort']} and their references"
@@ -159,6 +156,12 @@ def print_summary(summary: dict[str, Any]) -> None:
         f"{rounded_up(summary['delta'])}; guarantee as a whole: {summary['cohort_guarantee']}.",
         *(f"{name:>8}: {summary[name]}" for name in ("report", "corpora", "ledger")),
     )
+
+
+def _score(name: str, row: dict[str, Any]) -> str:
+    from dpsynth_assets.report.cells import format_cell
+
+    return format_cell(name, row.get(name), row)
 
 
 def export(
