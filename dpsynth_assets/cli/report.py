@@ -1,7 +1,7 @@
 """What a cohort has released: `report` shows it, `export` packs it, `verify` checks a package."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -137,7 +137,7 @@ def print_summary(summary: dict[str, Any]) -> None:
     from dpsynth_assets.report.cells import format_cell
 
     if summary["rows"]:
-        columns = {
+        columns: dict[str, Callable[[Any], str]] = {
             "method": lambda row: row["name"],
             "guarantee": lambda row: row["guarantee"],
             "ε": lambda row: format_cell("epsilon", row["epsilon"]),
