@@ -73,8 +73,8 @@ def leading() -> Metric:
 
 
 def pictured() -> dict[str, Metric]:
-    """Metrics with a picture and a tile of their own."""
-    return {name: metric for name, metric in registered().items() if metric.picture}
+    """Metrics of a report with a picture and a tile of their own."""
+    return {metric.name: metric for metric in reported() if metric.picture}
 
 
 def reported(table: Literal["scores", "text"] | None = None) -> list[Metric]:
