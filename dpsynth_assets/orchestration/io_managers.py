@@ -5,7 +5,7 @@ values do not pass through here: they live in the sensitive store. The place is 
 of an object store.
 
 A materialisation in the event log names the SHA-256 of the value that it stored. That value is
-read and no other: a file that was edited, or that an earlier version of the asset left in another
+read and no other: a file that was edited, or that the asset left before in another
 format, is refused.
 """
 

@@ -145,18 +145,16 @@ def _several(layers: Sequence[str]) -> str:
 def _charge(mechanism: DpSgdMechanism, settings: FineTuningSettings) -> dict[str, Any]:
     """What a run is charged for and all settings that its result depends on.
 
-    A resumed run may save at other times. Numbers that no setting names any longer stand here as
-    earlier versions wrote them: what lies in their checkpoints was paid for.
+    A resumed run may save at other times.
     """
     lasting = dataclasses.asdict(settings)
     for name in ("checkpoint_seconds", "micro_batch"):
         del lasting[name]
-    constant = {"betas": _BETAS, "adam_epsilon": _EPSILON, "autocast": False, "dropout": False}
     return {
         "event": event_to_json(mechanism.event()),
         "l2_bound": mechanism.l2_bound,
         "expected_batch_size": mechanism.expected_batch_size,
-        "settings": lasting | constant,
+        "settings": lasting,
     }
 
 
