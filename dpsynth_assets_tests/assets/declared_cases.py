@@ -1,6 +1,6 @@
 """Small declarations, and runs of their assets, shared by the tests of what Dagster shows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import dagster as dg
@@ -46,10 +46,12 @@ def public_values(base: str, **values: Any) -> list[dg.AssetsDefinition]:
     return [asset(*each) for each in values.items()]
 
 
-def run_assets(assets: Iterable[Any], **changed: Any) -> dg.ExecuteInProcessResult:
-    """Runs assets in this process with the resources of the product, or other ones."""
+def run_assets(
+    assets: Iterable[Any], *, chosen: Sequence[Any] | None = None, **changed: Any
+) -> dg.ExecuteInProcessResult:
+    """Runs assets, or those chosen, in this process with the product's resources, or others."""
     bound = {**(resources().resources or {}), **changed}
-    return dg.materialize([*assets], resources=bound, raise_on_error=False)
+    return dg.materialize([*assets], selection=chosen, resources=bound, raise_on_error=False)
 
 
 def failure(result: dg.ExecuteInProcessResult) -> str:

@@ -71,7 +71,8 @@ def materialised(spec, language_model, *, select):
     plan = plan_dataset(spec)
     (planned, stage), shared = only_stage(plan), dataset_definitions(spec, plan).assets
     assets = [*public, *shared, release_asset(spec, plan, planned, stage)]
-    return run_assets(each for each in assets if each in public or each.key.path[-1] in select)
+    chosen = [each for each in assets if each in public or each.key.path[-1] in select]
+    return run_assets(assets, chosen=chosen)
 
 
 def charges():
