@@ -7,6 +7,7 @@ import yaml
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from dpsynth_assets.advice import minutes
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec, SourceSpec
 from dpsynth_assets.files.identity import version_of
@@ -14,6 +15,7 @@ from dpsynth_assets.records import SourceError, read_private_records, read_publi
 from dpsynth_assets.records.columns import ColumnNames
 from dpsynth_assets.records.csv_files import Dialect, recognised_dialect
 from dpsynth_assets.records.sources import read_source
+from dpsynth_assets_tests.advice.conftest import speed_of
 
 ROWS = ['b,"Grüße; aus Köln",5', 'c,"naïve | café\nnext line",1', "d,“quoted” €3,5"]
 PLAIN = "key,body,stars\n" + "\n".join(ROWS) + "\n"
@@ -199,6 +201,7 @@ def test_what_is_recognised_follows_from_the_header_alone(tmp_path):
 @pytest.mark.parametrize(("sign", "encoding"), [(";", "utf-8"), ("|", "utf-16"), (",", "utf-8")])
 def test_init_writes_the_dialect_that_it_recognises(tmp_path, monkeypatch, sign, encoding):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
     file = written(tmp_path, sign, encoding)
     wanted = ["--from", str(file), "--to", str(tmp_path), "--text", "body", "--id", "key"]
     result = CliRunner().invoke(app, ["init", "mine", *wanted])
@@ -212,6 +215,7 @@ def test_init_writes_the_dialect_that_it_recognises(tmp_path, monkeypatch, sign,
 
 def test_init_tells_of_bytes_it_cannot_read_and_takes_an_encoding(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
     monkeypatch.setenv("COLUMNS", "400")
     file = written(tmp_path, ",", "cp1252")
     wanted = ["init", "mine", "--from", str(file), "--to", str(tmp_path), "--text", "body"]

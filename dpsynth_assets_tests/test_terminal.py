@@ -12,8 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.cohorts import find_cohort
-from dpsynth_assets.cli.command_table import ENTRIES, EXAMPLES
-from dpsynth_assets.cli.main import app
+from dpsynth_assets.cli.main import ENTRIES, EXAMPLES, app
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.ledger import Ledger

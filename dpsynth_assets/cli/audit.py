@@ -6,10 +6,10 @@ model, here.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -40,6 +40,11 @@ from dpsynth_assets.cli.terminal import (
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.tables import markdown_table
+from dpsynth_assets.methods.private_prediction.measured_slack import (
+    cohort_audit,
+    settings_of,
+    slack_file,
+)
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import (
     epsilon_down,
@@ -50,9 +55,6 @@ from dpsynth_assets.privacy.directed_rounding import (
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_trail import AuditTrail, to_csv, to_json
-
-if TYPE_CHECKING:
-    from dpsynth_assets.methods.base import CohortTerms
 
 TrailFormat = Literal["table", "csv", "json", "html"]
 
@@ -237,17 +239,16 @@ def run(
             results = run_audits(chosen, report, with_planted_bugs=with_planted_bugs)
             save_results(home().audits, results)
         else:
-            own = _of_cohort(cohort, only, report)
-            results = run_audits([own.audit], report, with_planted_bugs=with_planted_bugs)
-            own.save(results)
+            audit, settings = _of_cohort(cohort, only, report)
+            results = run_audits([audit], report, with_planted_bugs=with_planted_bugs)
+            kept = [replace(each, settings=settings) for each in results if each.bug is None]
+            save_results(slack_file(), kept)  # Where plans look for them.
     _show(results, as_json)
 
 
 @app.command()
 def show(as_json: AsJson = False) -> None:
     """Show the last result of every audit; exit code 1 if one failed or none was run."""
-    from dpsynth_assets.methods.private_prediction.measured_slack import slack_file
-
     with refusals(ValueError):
         results = latest_results(home().audits, with_planted_bugs=True)
         results += latest_results(slack_file())
@@ -300,11 +301,11 @@ def _chosen(names: Sequence[str] | None) -> tuple[Audit, ...]:
 
 def _of_cohort(
     cohort: str, names: Sequence[str] | None, report: Callable[[float, str], None]
-) -> "CohortAudit":
+) -> tuple[Audit, str]:
     if names and set(names) != {NAME}:
         refuse(f"Expected --only {NAME} for a cohort, got {', '.join(names)}.")
     with refusals(ValueError, FileNotFoundError):
-        return cohort_audit(cohort, lambda message: report(0.0, message))
+        return _cohort_audit(cohort, report)
 
 
 def _facts(audit: Audit) -> dict[str, object]:
@@ -353,34 +354,15 @@ def _verdict(results: Sequence[AuditResult]) -> str:
     return f"{sentence}; {times[0]} to {times[-1]}, version {results[-1].version}."
 
 
-@dataclass(frozen=True, kw_only=True)
-class CohortAudit:
-    """The audit of what decodes for a cohort.
-
-    Attributes:
-        audit: It.
-        terms: Of the cohort.
-    """
-
-    audit: Audit
-    terms: "CohortTerms"
-
-    def save(self, results: list[AuditResult]) -> None:
-        """Keeps results where plans look for them; those of planted bugs are not kept."""
-        from dpsynth_assets.methods.private_prediction.measured_slack import settings_of, slack_file
-
-        own = settings_of(self.terms)
-        save_results(
-            slack_file(), [replace(each, settings=own) for each in results if each.bug is None]
-        )
-
-
-def cohort_audit(name: str, report: Callable[[str], None]) -> CohortAudit:
+def _cohort_audit(name: str, report: Callable[[float, str], None]) -> tuple[Audit, str]:
     """Opens the public model of a cohort, in what decodes for it; no private record is read.
 
     Args:
         name: The cohort.
         report: Told what is being made or opened.
+
+    Returns:
+        The audit, and the digest of what it measures.
 
     Raises:
         ValueError: It is not declared, no method of it predicts privately, or its model cannot be
@@ -389,7 +371,6 @@ def cohort_audit(name: str, report: Callable[[str], None]) -> CohortAudit:
     from dpsynth_assets.methods.capabilities import DrawsTokens, capability
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.methods.private_prediction.decoding import decoder_of
-    from dpsynth_assets.methods.private_prediction.measured_slack import cohort_audit as audit_of
     from dpsynth_assets.models.prompt_templates import prompted
 
     spec = find_cohort(name, to_spend=True)
@@ -401,15 +382,19 @@ def cohort_audit(name: str, report: Callable[[str], None]) -> CohortAudit:
             f"{name}: expected a method of private prediction, whose logits rows of a pass may "
             "move, got none. There is nothing to measure."
         )
-    report("opening the public model")
-    name = "public_language_model"
-    public = public_base(spec.public_data)
-    opened = public.models.language_model(public.values([name])[name])
-    model = prompted(opened, plan.terms.prompts)
+    report(0.0, "opening the public model")
+    model = prompted(_language_model(spec), plan.terms.prompts)
     slack = min(method.config.logit_slack for method, _ in draws)
     decoder = decoder_of(plan.terms, model)
     passes = _largest([own.pass_shape(method, model) for method, own in draws])
-    return CohortAudit(audit=audit_of(plan.terms, slack, decoder, model, passes), terms=plan.terms)
+    return cohort_audit(plan.terms, slack, decoder, model, passes), settings_of(plan.terms)
+
+
+def _language_model(spec: PrivateDatasetSpec) -> Any:
+    """The language model of a cohort's base."""
+    name = "public_language_model"
+    public = public_base(spec.public_data)
+    return public.models.language_model(public.values([name])[name])
 
 
 def _largest(shapes: list[PassShape]) -> PassShape:

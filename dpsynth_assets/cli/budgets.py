@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.cli.terminal import AsJson, answer, complain, say, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec, dataset_folders, standing
@@ -67,51 +67,6 @@ def _print(told: "Budgets") -> None:
     complain(*told.problems())
 
 
-@dataclass(frozen=True, kw_only=True)
-class CohortState:
-    """What one cohort has spent and made.
-
-    Attributes:
-        name: Name of the cohort.
-        budget: Declared ε.
-        spend: What the ledger says; None where there is no ledger.
-        published: Number of corpora that were published.
-        last_result: Seconds since the epoch at which a run last wrote a result; 0 for none.
-    """
-
-    name: str
-    budget: float
-    spend: "CohortSpend | None"
-    published: int
-    last_result: float
-
-    @property
-    def spent(self) -> float:
-        """ε of all charges."""
-        return 0.0 if self.spend is None else self.spend.epsilon
-
-    @property
-    def left(self) -> float:
-        """What is left of the budget."""
-        left = None if self.spend is None else self.spend.remaining_epsilon
-        return self.budget if left is None else left
-
-    @property
-    def made(self) -> str:
-        """When a run last wrote a result."""
-        if not self.last_result:
-            return "—"
-        return f"{datetime.fromtimestamp(self.last_result, UTC):%Y-%m-%d %H:%M} UTC"
-
-    @property
-    def next_command(self) -> str:
-        """The command that this cohort waits for."""
-        if self.published:
-            return f"dpsynth report {self.name}"
-        charged = self.spend is not None and self.spend.dataset
-        return f"dpsynth {'run' if charged else 'plan'} {self.name}"
-
-
 def overview() -> None:
     """Prints where this installation is, its cohorts with their budgets, and the next commands.
 
@@ -121,24 +76,14 @@ def overview() -> None:
 
     found = standing(dataset_folders())
     ledger = ledger_if_any()
-    states = sorted(
-        (_state(spec, ledger) for spec, _ in found.cohorts.values()),
-        key=lambda state: (-state.last_result, state.name),
-    )
+    rows = [_row(spec, ledger) for spec, _ in found.cohorts.values()]
+    rows.sort(key=lambda row: (-row["written"], row["cohort"]))
     say(*(f"{name:>8}: {value}" for name, value in _places()))
-    if states:
-        columns = {
-            "cohort": lambda state: state.name,
-            "ε spent": lambda state: epsilon_up(state.spent),
-            "ε left": lambda state: epsilon_down(state.left),
-            "of": lambda state: declared(state.budget),
-            "corpora": lambda state: str(state.published),
-            "last result": lambda state: state.made,
-            "next": lambda state: state.next_command,
-        }
-        show_table(states[:MOST_ROWS], columns)
-    if len(states) > MOST_ROWS:
-        say(f"{len(states) - MOST_ROWS} more: dpsynth datasets list.")
+    if rows:
+        columns = {name: itemgetter(name) for name in rows[0] if name != "written"}
+        show_table(rows[:MOST_ROWS], columns)
+    if len(rows) > MOST_ROWS:
+        say(f"{len(rows) - MOST_ROWS} more: dpsynth datasets list.")
     if found.refused:
         files = len(found.refused)
         say(f"{files} dataset file(s) cannot be used: dpsynth datasets check.", style="red")
@@ -157,17 +102,27 @@ def _places() -> Iterator[tuple[str, str]]:
     yield "datasets", ", ".join(str(folder) for folder in dataset_folders())
 
 
-def _state(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> CohortState:
-    stores = Home(home_root())  # Looking creates nothing.
+def _row(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> dict[str, Any]:
+    """What one cohort has spent and made, by column, and when a run last wrote a result."""
+    stores, budget = Home(home_root()), spec.budget.epsilon  # Looking creates nothing.
     corpora = [path.parent for path in (stores.released / spec.name).glob("*/data")]
-    written = [*(stores.reports / spec.name).glob("*.*"), *corpora]
-    return CohortState(
-        name=spec.name,
-        budget=spec.budget.epsilon,
-        spend=None if ledger is None else _spend(spec, ledger),
-        published=len(corpora),
-        last_result=max((path.stat().st_mtime for path in written), default=0.0),
-    )
+    results = [*(stores.reports / spec.name).glob("*.*"), *corpora]
+    written = max((path.stat().st_mtime for path in results), default=0.0)
+    spend = None if ledger is None else _spend(spec, ledger)
+    left = None if spend is None else spend.remaining_epsilon
+    charged = spend is not None and spend.dataset
+    following = "report" if corpora else "run" if charged else "plan"
+    made = f"{datetime.fromtimestamp(written, UTC):%Y-%m-%d %H:%M} UTC"
+    return {
+        "written": written,
+        "cohort": spec.name,
+        "ε spent": epsilon_up(0.0 if spend is None else spend.epsilon),
+        "ε left": epsilon_down(budget if left is None else left),
+        "of": declared(budget),
+        "corpora": str(len(corpora)),
+        "last result": made if written else "—",
+        "next": f"dpsynth {following} {spec.name}",
+    }
 
 
 def _spend(spec: PrivateDatasetSpec, ledger: "Ledger") -> "CohortSpend":

@@ -1,12 +1,144 @@
-"""The `dpsynth` command: declare, plan, run, evaluate, and audit from a terminal."""
+"""The `dpsynth` command: declare, plan, run, evaluate, and audit from a terminal.
 
+`dpsynth`, its help and the shell's completion list all commands; importing them for that would
+take seconds, so each is imported when it is called. A test walks all commands: each has an example
+in its help, and each example parses.
+"""
+
+import importlib
+import inspect
 import os
+import re
 import signal
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from dpsynth_assets.cli.command_table import CommandTable
+from dpsynth_assets.cli.one_line import OneLineGroup
+
+_CLI = "dpsynth_assets.cli"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command that is not imported yet.
+
+    Attributes:
+        place: Module below `dpsynth_assets.cli` and the name in it: `plan:plan`.
+        help: Its line in the list of commands.
+    """
+
+    place: str
+    help: str
+
+    def load(self, name: str) -> Any:
+        """Imports the command, or group of commands; `name` is what it is called by."""
+        module, _, attribute = self.place.partition(":")
+        found = getattr(importlib.import_module(f"{_CLI}.{module}"), attribute)
+        command = typer.main.get_command(found if isinstance(found, typer.Typer) else _alone(found))
+        command.name = name
+        return with_examples(command, name)
+
+
+ENTRIES: dict[str, Entry] = {
+    "init": Entry("init:init", "Write a dataset file for your own data."),
+    "plan": Entry("plan:plan", "Price every declared release from public facts alone."),
+    "advise": Entry("advise:advise", "Say which method fits declared data, and at what price."),
+    "run": Entry("run:run", "Make a cohort's corpora: pays, after asking."),
+    "report": Entry("report:report", "Show the corpora of a cohort: guarantee, scores, samples."),
+    "export": Entry("report:export", "Write a corpus or a generator as a package that leaves."),
+    "verify": Entry("report:verify", "Check such a package, without the ledger."),
+    "serve": Entry("serve:serve", "Serve rows of what was released, like OpenAI's API."),
+    "evaluate": Entry("evaluate:evaluate", "Score a synthetic corpus against real text."),
+    "benchmark": Entry("benchmark:app", "Run methods side by side on public corpora."),
+    "purge": Entry("purge:purge", "Remove private intermediates from the store."),
+    "leak-scan": Entry("purge:leak_scan", "Search what was written for planted canaries."),
+    "ui": Entry("serve:ui", "Serve the web UI and run the daemon, until interrupted."),
+    "datasets": Entry("datasets:app", "Check and list dataset files."),
+    "account": Entry("pricing:account", "Price mechanisms without any data."),
+    "calibrate": Entry("pricing:calibrate", "Find the noise that a target needs."),
+    "audit": Entry("audit:app", "Audit a cohort; test mechanisms by their claims."),
+    "budgets": Entry("budgets:budgets", "Show ε spent and left of every cohort, and rounds left."),
+    "ledger": Entry("ledger:app", "Show, verify and export the privacy ledger."),
+    "secrets": Entry("pricing.secret:app", "Compare noise for secrets with Gaussian DP."),
+}
+"""Name of each command -> where it is; in the order of the help."""
+
+
+class CommandTable(OneLineGroup):
+    """The root of all commands; lists them all, imports the one that is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Takes the settings of a group; the commands are those of the table."""
+        super().__init__(**settings)
+        for name, entry in ENTRIES.items():
+            self.commands[name] = TyperCommand(name, help=entry.help)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Imports the command that is called."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in ENTRIES:
+            command = ENTRIES[name].load(name)
+        return name, command, rest
+
+
+def _alone(function: Callable[..., None]) -> typer.Typer:
+    """The application of one function that is a command by itself."""
+    application = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    application.command()(function)
+    return application
+
+
+def _examples() -> Iterator[tuple[str, tuple[str, ...]]]:
+    text = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8")
+    for block in re.split(r"\n(?! )", text.rstrip()):
+        path, *examples = block.splitlines()
+        yield path, tuple(map(str.strip, examples))
+
+
+EXAMPLES = dict(_examples())
+"""Path of each command below `dpsynth` -> examples."""
+
+
+_SECTION = re.compile(r"^(?:Args|Attributes):\n(?: .*\n?|\n)*", re.MULTILINE)
+_ENTRY = re.compile(r"^    (\w+): (.*(?:\n     +.*)*)", re.MULTILINE)
+
+
+def parted(docstring: str) -> tuple[str, dict[str, str]]:
+    """Parts a docstring into its text and what it says of each argument or attribute."""
+    text = inspect.cleandoc(docstring)
+    entries = [pair for part in _SECTION.findall(text) for pair in _ENTRY.findall(part)]
+    return _SECTION.sub("", text).strip(), {name: " ".join(s.split()) for name, s in entries}
+
+
+def with_examples(command: Any, path: str) -> Any:
+    """Completes the help of a command and of all below it: its arguments, and examples at the end.
+
+    What an option is, its function's docstring says below `Args`.
+
+    Args:
+        command: A command, or a group of commands.
+        path: Its names after `dpsynth`, separated by a space.
+    """
+    command.help, said = parted(command.help or "")
+    for option in command.params:
+        option.help = said.get(option.name, option.help)
+    below = getattr(command, "commands", {})
+    for name, each in below.items():
+        with_examples(each, f"{path} {name}")
+    examples = EXAMPLES.get(path) or tuple(
+        EXAMPLES[f"{path} {name}"][0] for name in below if f"{path} {name}" in EXAMPLES
+    )
+    if examples:
+        command.epilog = "\n\n".join(
+            ("Examples:", *(each.replace("[", r"\[") for each in examples))
+        )
+    return command
+
 
 app = typer.Typer(
     name="dpsynth",

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type
 
 import typer
 
-from dpsynth_assets.cli.command_table import parted
+from dpsynth_assets.cli.main import parted
 from dpsynth_assets.cli.terminal import AsJson, refusals, say
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
