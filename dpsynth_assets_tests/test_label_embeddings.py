@@ -17,6 +17,7 @@ from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.report.label_assumptions import embedded
 from dpsynth_assets.report.label_texts import texts
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
+from dpsynth_assets_tests.stored import write_embeddings
 
 HISTOGRAM = "tickets/shared/cluster_histogram"
 
@@ -79,10 +80,10 @@ def test_what_a_release_rests_on_is_no_part_of_its_identity(ledger):
 
 def test_embeddings_of_unknown_make_are_refused_before_a_charge(tmp_path):
     store, rows = SensitiveStore.at(str(tmp_path)), np.eye(2, 3, dtype=np.float32)
-    store.write_embeddings("tickets", "source", rows, "v1", {"arithmetic": "int8"})
+    write_embeddings(store, "tickets", "source", rows, "v1", {"arithmetic": "int8"})
     store.require_stated_embeddings("tickets")
     assert store.embeddings_rest_on("tickets") == {"embeddings": {"arithmetic": "int8"}}
-    store.write_embeddings("tickets", "source", rows, "v2")
+    write_embeddings(store, "tickets", "source", rows, "v2")
     assert store.embeddings_rest_on("tickets") == {}
     with pytest.raises(PrivacyError, match=r"Materialise tickets/shared/private_embeddings"):
         store.require_stated_embeddings("tickets")

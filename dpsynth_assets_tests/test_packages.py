@@ -24,7 +24,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.records import refusals
 from dpsynth_assets.records.columns import SourceError
-from dpsynth_assets.releases.once import Drawn, release_once
+from dpsynth_assets.releases.once import Drawn
 from dpsynth_assets.releases.published_rows import (
     candidate_behind,
     published_rows,
@@ -34,6 +34,7 @@ from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
 from dpsynth_assets.report.hub import HubFacts
 from dpsynth_assets.report.label import GENERATOR, corpus_label
 from dpsynth_assets_tests.assets.declared_cases import letters
+from dpsynth_assets_tests.stored import release_once
 
 HUB = HubFacts(license="cc0-1.0", language="en", classes={"label": ["billing", "delivery"]})
 ROWS = pl.DataFrame(

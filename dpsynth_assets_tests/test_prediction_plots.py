@@ -30,6 +30,7 @@ from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.report import plots, prediction_plots as pictures
 from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, RELEASED, SENSITIVE
+from dpsynth_assets_tests.stored import write_embeddings, write_records
 
 INTERNAL_FACTS = {
     "ex_post_epsilon": 4.0,
@@ -264,8 +265,8 @@ def installation(tmp_path_factory):
             "label": [["x", "y"][i % 2] for i in range(90)],
         }
     )
-    store.write_records("letters", "source", records)
-    store.write_embeddings("letters", "source", unit(draw.normal(size=(90, 8))))
+    write_records(store, "letters", "source", records)
+    write_embeddings(store, "letters", "source", unit(draw.normal(size=(90, 8))))
     store.write_internal("letters", "median_clustered_internal.json", json.dumps(INTERNAL_FACTS))
     folder = released_folder("letters", "mean_clustered")
     (folder / "data").mkdir(parents=True)

@@ -9,8 +9,9 @@ import yaml
 
 from dpsynth_assets.datasets import Problem, parse_dataset_file
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.records import check_dataset_file, read_private_records
+from dpsynth_assets.records import check_dataset_file
 from dpsynth_assets.records.reading import Tally, refuse_unfit, unfit
+from dpsynth_assets_tests.stored import read_private_records
 
 SECRET = "Zaphod has gout"
 GOOD = {"text": SECRET, "kind": "x", "key": "k0", "who": "w0"}

@@ -11,11 +11,12 @@ from dpsynth_assets.advice import minutes
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec, SourceSpec
 from dpsynth_assets.files.identity import version_of
-from dpsynth_assets.records import SourceError, read_private_records, read_public_records
+from dpsynth_assets.records import SourceError, read_public_records
 from dpsynth_assets.records.columns import ColumnNames
 from dpsynth_assets.records.csv_files import Dialect, recognised_dialect
 from dpsynth_assets.records.sources import read_source
 from dpsynth_assets_tests.advice.conftest import speed_of
+from dpsynth_assets_tests.stored import read_private_records
 
 ROWS = ['b,"Grüße; aus Köln",5', 'c,"naïve | café\nnext line",1', "d,“quoted” €3,5"]
 PLAIN = "key,body,stars\n" + "\n".join(ROWS) + "\n"

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec, SourceSpec
-from dpsynth_assets.records import SourceError, read_private_records, read_public_records
+from dpsynth_assets.records import SourceError, read_public_records
 from dpsynth_assets.records.columns import READABLE, ColumnNames
 from dpsynth_assets.records.sources import read_source
+from dpsynth_assets_tests.stored import read_private_records
 
 TEXT = ColumnNames(text="body", others={})
 

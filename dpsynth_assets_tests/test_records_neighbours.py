@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.records import canonical_record_id, read_private_records
+from dpsynth_assets.records import canonical_record_id
 from dpsynth_assets.records.hashing import Purpose, keyed_hash
 from dpsynth_assets.records.reading import rows_of_parts
+from dpsynth_assets_tests.stored import read_private_records
 
 FAST = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

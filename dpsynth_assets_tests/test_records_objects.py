@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.records import SourceError, check_dataset_file, read_private_records
+from dpsynth_assets.records import SourceError, check_dataset_file
 from dpsynth_assets.records.columns import OBJECT, compose_column, compose_record
+from dpsynth_assets_tests.stored import read_private_records
 
 NAMES = ["title", "year", "cast", "score", "seen"]
 TYPES = {

@@ -9,7 +9,8 @@ import pytest
 
 from dpsynth_assets import paths
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.records import read_private_records, read_public_records
+from dpsynth_assets.records import read_public_records
+from dpsynth_assets_tests.stored import read_private_records
 
 FOLDER = Path(os.environ.get("DPSYNTH_REAL_DATA", paths.project_root().parent / "shared" / "data"))
 pytestmark = [

@@ -1,7 +1,7 @@
 """Declaration of a benchmark: datasets, methods, budgets and seeds whose corpora are compared."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -195,20 +195,10 @@ def _pairs(grid: Sequence[Budgets]) -> Iterator[tuple[float, int]]:
     return ((e, n) for each in grid for n in each.records for e in each.epsilons)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchmarkFile:
-    """One benchmark and the file it came from; its paths are resolved."""
-
-    path: Path
-    spec: BenchmarkSpec
-
-
-def benchmark_files(folders: Sequence[Path]) -> list[BenchmarkFile | Problem]:
+def benchmark_files(folders: Sequence[Path]) -> list[tuple[Path, BenchmarkSpec | Problem]]:
     """Reads every benchmark below `folders`, or what is wrong with it; no record is read."""
-    found: list[BenchmarkFile | Problem] = []
-    for path in find_dataset_files([folder for folder in folders if folder.is_dir()]):
-        found += _parsed(path)
-    return found
+    files = find_dataset_files([folder for folder in folders if folder.is_dir()])
+    return [(path, found) for path in files for found in _parsed(path)]
 
 
 def read_benchmark(path: Path) -> BenchmarkSpec:
@@ -220,7 +210,7 @@ def read_benchmark(path: Path) -> BenchmarkSpec:
     parsed = _parsed(path)
     if problems := [each for each in parsed if isinstance(each, Problem)]:
         raise DatasetFileError(problems)
-    specs = [each.spec for each in parsed if isinstance(each, BenchmarkFile)]
+    specs = [each for each in parsed if isinstance(each, BenchmarkSpec)]
     if len(specs) != 1:
         expected, remedy = f"one document of the type {BENCHMARK}", "See docs/leaderboard.md."
         raise DatasetFileError([Problem("type", expected, str(len(specs)), remedy, file=str(path))])
@@ -236,7 +226,7 @@ def found_benchmark(name: str) -> BenchmarkSpec:
     if Path(name).suffix in (".yaml", ".yml"):
         return read_benchmark(Path(name))
     found = benchmark_files(dataset_folders())
-    known = {each.spec.name: each.path for each in found if isinstance(each, BenchmarkFile)}
+    known = {each.name: path for path, each in found if isinstance(each, BenchmarkSpec)}
     if name in known:
         return read_benchmark(known[name])
     expected = "the name of a declared benchmark or a YAML file"
@@ -280,22 +270,23 @@ def located(spec: BenchmarkSpec, file: Path) -> BenchmarkSpec:
     return spec.model_copy(update={"datasets": datasets})
 
 
-def _parsed(path: Path) -> list[BenchmarkFile | Problem]:
+def _parsed(path: Path) -> list[BenchmarkSpec | Problem]:
+    """The benchmarks of a file, their paths resolved, and what is wrong with others."""
     documents, problems = read_documents(path)
-    found: list[BenchmarkFile | Problem] = []
+    found: list[BenchmarkSpec | Problem] = []
     for document in documents:
         if isinstance(document, Mapping) and document.get("type") == BENCHMARK:
             found += _benchmark(document, path)
     return [*found, *(problems if found else [])]
 
 
-def _benchmark(document: Mapping[str, Any], path: Path) -> list[BenchmarkFile | Problem]:
+def _benchmark(document: Mapping[str, Any], path: Path) -> list[BenchmarkSpec | Problem]:
     spec = validated(BenchmarkSpec, document, path)
     if isinstance(spec, list):
         return [*spec]
     file = located(spec, path)
     refused = [*private_sources(file, path), *_base_problems(file, path)]
-    return [*refused] if refused else [BenchmarkFile(path=path, spec=file)]
+    return [*refused] if refused else [file]
 
 
 def _base_problems(spec: BenchmarkSpec, path: Path) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpsynth_assets.datasets.fields import Declaration, refuse
+from dpsynth_assets.datasets.fields import Declaration, refuse, refuse_unfit
 
 Period = Literal["day", "week", "month", "quarter", "year"]
 
@@ -76,12 +76,7 @@ class CohortsSpec(Declaration):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        own, needed = _OWN[self.by], _NEEDED[self.by]
-        for name in self.model_fields_set - {"by", *own}:
-            refuse(name, f"only {', '.join(own)} where by is {self.by}", name, f"Drop {name}.")
-        for name in needed:
-            if getattr(self, name) is None:
-                refuse(name, f"a value where by is {self.by}", "none", f"Add {name}.")
+        refuse_unfit(self, "by", self.by, _OWN, _NEEDED)
         return self
 
     @model_validator(mode="after")

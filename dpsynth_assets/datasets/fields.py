@@ -1,7 +1,7 @@
 """The base of every declaration, and refusals that say expected, got and remedy."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, NoReturn
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints
@@ -28,6 +28,30 @@ def refuse(field: str, expected: str, got: str, remedy: str) -> NoReturn:
         "Expected {expected}, got {got}. {remedy}",
         {"field": field, "expected": expected, "got": got, "remedy": remedy},
     )
+
+
+def refuse_unfit(
+    section: Declaration,
+    kind: str,
+    value: str,
+    own: Mapping[str, Collection[str]],
+    needed: Mapping[str, Collection[str]],
+) -> None:
+    """Refuses fields that mean nothing to a section's kind, and asks for those it needs.
+
+    Args:
+        section: The section, validated.
+        kind: The field that says its kind.
+        value: Its kind.
+        own: Fields that only some kinds have, by kind.
+        needed: Fields that may not be absent, by kind.
+    """
+    foreign = {name for fields in own.values() for name in fields} - {*own[value]}
+    for name in sorted(section.model_fields_set & foreign):
+        refuse(name, f"no {name} for {kind}: {value}", "one", f"Drop it, or change {kind}.")
+    for name in needed.get(value, ()):
+        if getattr(section, name) is None:
+            refuse(name, f"a value for {kind}: {value}", "none", f"Write {name}.")
 
 
 def _public_word(value: Any) -> Any:

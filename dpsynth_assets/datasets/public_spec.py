@@ -109,20 +109,7 @@ class LanguageModelSpec(Declaration):
 
     @model_validator(mode="after")
     def _weights_named(self) -> Self:
-        if self.kind == "pretrained" and not self.model:
-            refuse(
-                "model",
-                "a hub id or folder for kind: pretrained",
-                "none",
-                "Write model: <owner/name or folder>, or drop kind: SmolLM2 is the default.",
-            )
-        if self.kind != "pretrained" and self.model:
-            refuse(
-                "model",
-                f"no model for kind: {self.kind}",
-                repr(self.model),
-                "Drop it, or use kind: pretrained.",
-            )
+        _weights_named(self.kind, self.model)
         return self
 
 
@@ -175,14 +162,7 @@ class ConditionalGeneratorSpec(Declaration):
 
     @model_validator(mode="after")
     def _weights_named(self) -> Self:
-        if (self.kind == "pretrained") != bool(self.model):
-            expected = "a hub id or folder" if self.kind == "pretrained" else "no model"
-            refuse(
-                "model",
-                f"{expected} for kind: {self.kind}",
-                repr(self.model),
-                "Write model: <owner/name or folder> with kind: pretrained, or drop both.",
-            )
+        _weights_named(self.kind, self.model)
         return self
 
 
@@ -294,6 +274,18 @@ class PublicDataSpec(Declaration):
                 "Move it under each entry of source.",
             )
         return self
+
+
+def _weights_named(kind: str, model: str | None) -> None:
+    """Refuses a pretrained model without a name, and a name beside another kind."""
+    if (kind == "pretrained") != bool(model):
+        expected = "a hub id or folder" if kind == "pretrained" else "no model"
+        refuse(
+            "model",
+            f"{expected} for kind: {kind}",
+            repr(model),
+            "Write model: <owner/name or folder> with kind: pretrained, or drop both.",
+        )
 
 
 def _one_line(field: str, words: str) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
+from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse, refuse_unfit
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -28,7 +28,6 @@ _NEEDED = {
     "ner": ("entity", "model"),
     "dictionary": ("path",),
     "regex": ("pattern",),
-    "rare_words": (),
     "column": ("column",),
 }
 
@@ -120,17 +119,7 @@ class SecretKindSpec(Declaration):
                 declared(self.posterior),
                 "What was known before stays known: raise posterior, or lower prior.",
             )
-        for name in sorted({field for fields in _OWN.values() for field in fields}):
-            if name in self.model_fields_set and name not in _OWN[self.detector]:
-                refuse(
-                    name,
-                    f"no {name} for detector: {self.detector}",
-                    "one",
-                    "Drop it, or change detector.",
-                )
-        for name in _NEEDED[self.detector]:
-            if getattr(self, name) is None:
-                refuse(name, f"a value for detector: {self.detector}", "none", f"Write {name}.")
+        refuse_unfit(self, "detector", self.detector, _OWN, _NEEDED)
         try:
             re.compile(self.pattern or "")
         except re.error as error:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,28 +14,11 @@ from typing import Any
 from dpsynth_assets.datasets.prompt_words import looks_like_code
 from dpsynth_assets.datasets.source_section import UTF_8
 
-_TO_LIST = (
-    "    # TO DECIDE: list the public values of each column in columns.labels in place of `labels`",
-    "    # above (`dpsynth init` showed those it found). Until then the file is refused.",
-)
-
-
 _DOCUMENTS, _FOR_TOPICS = 500, 1500
 """Public documents that are written; topics are fitted to more of them."""
 
-_NO_WORDS = (
-    "    # words: 50                    # of a typical record, if public: lengths follow from it"
-)
-
-_METHODS_LINE = (
-    "  methods:                         "
-    "# one corpus each; without budget_share: equal parts of the rest"
-)
-_SECTIONS = {
-    "cluster_histogram": "noisy counts by label and public cluster; gives batch counts",
-    "topic_histogram": "noisy counts by label and public topic",
-}
-"""What the histograms are that methods share."""
+_COMMENT = 94
+"""Characters of a comment's line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,59 +110,34 @@ def dataset_template(name: str, choices: Choices | None = None) -> str:
         public values are to be listed. Nothing in it depends on values of records.
     """
     known = choices or Choices()
-    labels = ", ".join(map(scalar, [*known.labels, *known.unconfirmed]))
-    document = _dataset_document(name, known, labels)
+    document = _filled("dataset", name=name, known=known, base=base_name(name))
     if not known.domain:
         return document
     documents = _FOR_TOPICS if "topic_histogram" in known.method.chosen.sections else _DOCUMENTS
     return document + base_template(name, known.domain, _label_words(known), documents)
 
 
-def _dataset_document(name: str, known: Choices, labels: str) -> str:
-    """Fills the document that declares the dataset itself."""
-    return _text("dataset").format(
-        name=name,
-        padded_name=_padded(name, 26),
-        path=_padded(scalar(known.path or f"data/{name}.parquet"), 24),
-        dialect=_dialect(known),
-        text=scalar(known.text),
-        labels=_padded(f"[{labels}]", 22),
-        id=_padded(f"id: {scalar(known.id)}" if known.id else "# id: review_id", 30),
-        unit=_unit(known),
-        public_labels=_padded("" if known.labels else "{}", 22),
-        values=_values(known),
-        epsilon=f"{known.epsilon!r}",
-        delta=_padded(_float(known.delta), 23),
-        records=_padded(
-            f"    records: {known.records}" if known.records else "    # records: 5000", 34
-        )
-        + " # only if the number of records is public",
-        public_data=_padded(base_name(name) if known.domain else known.public_data, 19),
-        words=f"    words: {known.words}" if known.words else _NO_WORDS,
-        sections="".join(_section(*each) for each in known.method.chosen.sections.items()),
-        methods_line=_METHODS_LINE,
-        why="".join(f"    # {line}\n" for line in textwrap.wrap(known.method.why, 94)),
-        methods="\n".join(_entries(known.method.chosen)),
-        beside="".join(_commented_cohort(each) for each in known.method.beside),
+def _filled(template: str, **values: Any) -> str:
+    """Fills a template beside this module; it stands in the words of YAML, not of HTML."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(  # noqa: S701 - no markup is written
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-
-
-def _text(name: str) -> str:
-    """A template beside this module."""
-    return Path(__file__).with_name(f"{name}.yaml.template").read_text(encoding="utf-8")
-
-
-def _dialect(known: Choices) -> str:
-    """The lines on how a CSV file is written: in force where they are no defaults."""
-    separator, encoding = '# separator: ";"', "# encoding: cp1252"
-    if known.separator is not None:
-        separator = f"separator: {json.dumps(known.separator)}"
-    if known.encoding != UTF_8:
-        encoding = f"encoding: {known.encoding}"
-    return (
-        f"    {_padded(separator, 30)} # of a CSV file; default: a comma, in .tsv a tab\n"
-        f"    {_padded(encoding, 30)} # of a CSV file; default: utf-8\n"
-    )
+    made.filters |= {
+        "padded": str.ljust,
+        "scalar": scalar,
+        "json": json.dumps,
+        "words": partial(json.dumps, ensure_ascii=False),
+        "number": _float,
+        "wrapped": lambda text: textwrap.wrap(text, _COMMENT),
+    }
+    made.globals |= {"label_line": label_line}
+    return made.get_template(f"{template}.yaml.template").render(values)
 
 
 def _label_words(known: Choices) -> list[str]:
@@ -188,33 +147,6 @@ def _label_words(known: Choices) -> list[str]:
     return [] if any(map(looks_like_code, kinds)) else kinds
 
 
-def _section(name: str, fields: Mapping[str, Any]) -> str:
-    head = _padded(f"  {name}:{'' if fields else ' {}'}", 35)
-    lines = "".join(f"    {field}: {json.dumps(value)}\n" for field, value in fields.items())
-    return f"{head}# {_SECTIONS[name]}\n{lines}\n"
-
-
-def _entries(cohort: ProposedCohort) -> list[str]:
-    """Lines of a list of methods, a setting each."""
-    lines = []
-    for entry in cohort.methods:
-        lines.append(f"    - method: {entry['method']}")
-        if "budget_share" in entry:
-            lines.append(f"      budget_share: {entry['budget_share']}")
-        settings = entry["settings"]
-        lines.append("      settings:" if settings else "      settings: {}")
-        lines += [f"        {name}: {json.dumps(value)}" for name, value in settings.items()]
-    return lines
-
-
-def _commented_cohort(cohort: ProposedCohort) -> str:
-    """Another method in the place of the one above, with the sections it needs."""
-    needs = f" (needs {', '.join(cohort.sections)})" if cohort.sections else ""
-    told = textwrap.wrap(f"Or {cohort.expected}{needs}:", 94)
-    lines = [*told, *(line[4:] for line in _entries(cohort))]
-    return "".join(f"    # {line}\n" for line in lines) + "\n"
-
-
 def scalar(value: str) -> str:
     """Writes text as a YAML scalar that is read back as that text, within a list too."""
     plain = re.fullmatch(r"[A-Za-z_/][\w./-]*", value, re.ASCII)
@@ -222,25 +154,6 @@ def scalar(value: str) -> str:
     if plain and value.lower() not in words:
         return value
     return json.dumps(value, ensure_ascii=not value.isprintable())
-
-
-def _unit(known: Choices) -> str:
-    """The unit's block: in force where a column is chosen, else a comment to be decided on."""
-    column = known.unit or "customer_id"
-    mark = "" if known.unit else "# "
-    records = known.max_records if known.unit else 5
-    bound = _padded(f"{mark}  max_records: {records}", 32)
-    return (
-        f"  {mark}privacy_unit:\n"
-        f"  {mark}  column: {scalar(column)}\n"
-        f"  {bound} # records used of one person; a larger bound costs more noise"
-    )
-
-
-def _values(known: Choices) -> str:
-    """Label values: those that were named as public; of others only that they are to be listed."""
-    lines = [f"      {label_line(*each, known.label_words)}" for each in known.labels.items()]
-    return "".join(f"{line}\n" for line in (*lines, *(_TO_LIST if known.unconfirmed else ())))
 
 
 def label_line(name: str, values: Sequence[str], words: Mapping[str, str] | None = None) -> str:
@@ -263,15 +176,6 @@ def _float(value: float) -> str:
     return f"{float(digits)}e{int(exponent)}"
 
 
-def _padded(text: str, width: int) -> str:
-    """Fills up to where comments begin."""
-    return text.ljust(width)
-
-
-_NO_LABELS = """\
-    # labels: [one-star review, five-star review]  # kinds of text, in public words"""
-
-
 def base_name(dataset: str) -> str:
     """The name of a dataset's own public base."""
     return f"{dataset}_public"
@@ -286,10 +190,6 @@ def base_template(dataset: str, domain: str, labels: Sequence[str], documents: i
         labels: Kinds of text in public words; none: a comment shows where they stand.
         documents: How many public documents are written.
     """
-    listed = ", ".join(json.dumps(label, ensure_ascii=False) for label in labels)
-    return _text("base").format(
-        name=base_name(dataset),
-        documents=documents,
-        domain=json.dumps(domain, ensure_ascii=False),
-        labels=f"    labels: [{listed}]" if labels else _NO_LABELS,
+    return _filled(
+        "base", name=base_name(dataset), documents=documents, domain=domain, labels=labels
     )

@@ -4,11 +4,12 @@ Letters: N records, K public centres, k' centres kept for a label.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from pydantic import BaseModel, model_validator
 
 from dpsynth_assets.datasets import HistogramSpec
 from dpsynth_assets.methods.base import Staged, planned
@@ -31,8 +32,7 @@ CLUSTER_HISTOGRAM = "cluster_histogram"
 """Name of the stage, and of its asset."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClusterHistogram:
+class ClusterHistogram(BaseModel, frozen=True):
     """Noisy record counts by label and kept centre. Released; safe to store and to print.
 
     Attributes:
@@ -49,8 +49,8 @@ class ClusterHistogram:
     dp_counts: tuple[tuple[int, ...], ...]
     dp_counts_before: tuple[tuple[int, ...], ...] = ()
 
-    def __post_init__(self) -> None:
-        """Refuses misaligned parts."""
+    @model_validator(mode="after")
+    def _aligned(self) -> Self:
         shapes = [len(kept) for kept in self.centers], [len(part) for part in self.dp_counts]
         if len(self.labels) != len(self.centers) or shapes[0] != shapes[1]:
             raise ValueError(
@@ -58,25 +58,7 @@ class ClusterHistogram:
             )
         if len(self.dp_counts_before) not in (0, len(self.labels)):
             raise ValueError("Expected counts before rebalancing for every label, or for none.")
-
-    def to_json(self) -> dict[str, Any]:
-        """Writes lists of plain numbers."""
-        return {
-            "labels": list(self.labels),
-            "centers": [list(kept) for kept in self.centers],
-            "dp_counts": [list(counts) for counts in self.dp_counts],
-            "dp_counts_before": [list(counts) for counts in self.dp_counts_before],
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "ClusterHistogram":
-        """Reads what `to_json` wrote."""
-        return cls(
-            labels=tuple(data["labels"]),
-            centers=_whole_numbers(data["centers"]),
-            dp_counts=_whole_numbers(data["dp_counts"]),
-            dp_counts_before=_whole_numbers(data["dp_counts_before"]),
-        )
+        return self
 
 
 def label_indices(labels: Sequence[str], declared: Sequence[str]) -> np.ndarray:
@@ -200,12 +182,12 @@ class ClusterCounting:
         first = noisy_counts([list(range(len(centers)))] * len(self.labels))
         dp_counts = first.value.reshape(len(self.labels), len(centers))
         kept = select_top_centers(dp_counts, self.clusters_per_label)
-        second = noisy_counts(kept)
+        second, ends = noisy_counts(kept), np.cumsum([len(chosen) for chosen in kept])[:-1]
         histogram = ClusterHistogram(
             labels=self.labels,
-            centers=tuple(tuple(chosen) for chosen in kept),
-            dp_counts=_split(second.value, [len(chosen) for chosen in kept]),
-            dp_counts_before=_whole_numbers(dp_counts.tolist()),
+            centers=kept,
+            dp_counts=[each.tolist() for each in np.split(second.value, ends)],
+            dp_counts_before=dp_counts.tolist(),
         )
         return Release(value=histogram, cost=Cost(guarantee=GuaranteeType.DP, event=self.event()))
 
@@ -283,17 +265,9 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
         if not isinstance(mechanism, ClusterCounting) or centers is None:
             raise ValueError("Expected public centres and a planned histogram, got none.")
         made = mechanism.release(private, centers)
-        return Release(value=StageRelease(facts=made.value.to_json()), cost=made.cost)
+        return Release(value=StageRelease(facts=made.value.model_dump(mode="json")), cost=made.cost)
 
 
 def _named(inputs: Mapping[str, str]) -> dict[str, Any]:
     """Names the centres in the ledger as ledgers have from the first."""
     return {"public_clusters": inputs.get("public_clusters", "")}
-
-
-def _split(counts: np.ndarray, lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    return _whole_numbers(np.split(counts, np.cumsum(lengths)[:-1]))
-
-
-def _whole_numbers(rows: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(number) for number in row) for row in rows)

@@ -1,14 +1,16 @@
 """Inputs of a stage: private records, public and released values, and its own checkpoints."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
     import polars as pl
+
+MadeT = TypeVar("MadeT")
 
 ProgressCallback = Callable[[float, str], None]
 """Called with the share done in [0, 1] and a short public message."""
@@ -67,8 +69,8 @@ class SortStep(NamedTuple):
     places: int
 
 
-class PartedRecords(Protocol):
-    """Private records that lie in parts, which no process reads together."""
+class Shards(Protocol):
+    """Private records in several shards, of which a worker reads each."""
 
     def summed(
         self,
@@ -78,13 +80,13 @@ class PartedRecords(Protocol):
         gpus: float = 0,
         progress: Callable[[float], None] | None = None,
     ) -> np.ndarray:
-        """Adds up the whole numbers that `count` returns for each part; private.
+        """Adds up the whole numbers that `count` returns for each shard; private.
 
         Args:
             count: See `PrivateInputs.counted`.
             state: What workers find as `PrivateInputs.state`; it travels by the sensitive store.
-            gpus: GPUs that one part needs.
-            progress: Told the share of parts done, which is public.
+            gpus: GPUs that one shard needs.
+            progress: Told the share of shards done, which is public.
         """
 
     def draw_passes(
@@ -120,19 +122,30 @@ class PrivateInputs:
         secrets: How many records hold each secret that was found: columns `secret` (index), `kind`
             and `records`, where the cohort declares secrets and the stage reads them.
         passes: Finished passes of this very release, if the caller keeps them.
-        parts: Where a stage works part by part (`Stage.in_parts`) and the records lie in parts:
-            these. `records` is then empty and there are no embeddings.
+        parts: Where a stage works shard by shard (`Stage.in_parts`) and there are several: these.
+            `records` is then empty and there are no embeddings.
         state: Arrays of the unfinished release that a count reads beside the records, such as the
             weights of a step. They follow from what was drawn under its charge, and are nobody's to
             see before it is committed.
+        told: Told by a count that takes long, where it reads all records, the share done.
+        prepared: What a count made of these records and needs again, by name (`once`).
     """
 
     records: "pl.DataFrame" = field(repr=False)
     embeddings: np.ndarray | None = field(default=None, repr=False)
     secrets: "pl.DataFrame | None" = field(default=None, repr=False)
     passes: PassStore | None = field(default=None, repr=False)
-    parts: PartedRecords | None = field(default=None, repr=False)
+    parts: Shards | None = field(default=None, repr=False)
     state: Sequence[np.ndarray] = field(default=(), repr=False)
+    told: Callable[[float], None] = field(default=lambda _: None, repr=False, compare=False)
+    prepared: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, name: str, make: Callable[[], MadeT]) -> MadeT:
+        """What was made of these records before under this name, or is made now; private."""
+        if name not in self.prepared:
+            self.prepared[name] = make()
+        made: MadeT = self.prepared[name]
+        return made
 
     def counted(
         self,
@@ -145,15 +158,17 @@ class PrivateInputs:
             count: Turns the inputs of some records into whole numbers, one for each public bin or
                 each coordinate of a lattice, each record by itself: those of all records are the
                 sum. It is sent to workers, so it holds public values only and is defined at the
-                top of a module. It is called once for every part: where a mechanism samples
+                top of a module. It is called once for every shard: where a mechanism samples
                 records, each tosses its coin there.
-            progress: Told the share of parts done, where there are parts.
+            progress: Told the share of shards done, or of the one shard (`told`).
 
         Returns:
-            The sums over all records, the same for any number of parts and of workers. Private:
+            The sums over all records, the same for any number of shards and of workers. Private:
             the caller adds noise, once.
         """
-        return count(self) if self.parts is None else self.parts.summed(count, progress=progress)
+        if self.parts is None:
+            return count(replace(self, told=progress or self.told))
+        return self.parts.summed(count, progress=progress)
 
     def rows(self, chosen: np.ndarray) -> "PrivateInputs":
         """Some of the records by their places, with their embeddings; private."""

@@ -1,13 +1,9 @@
 """Scales the shares of a fixed plan until all its releases together cost the budget."""
 
-import hashlib
-import importlib.metadata
-import json
 import math
 from collections.abc import Callable, Sequence
 
-from dpsynth_assets.files.kept import JSON, Form, kept_file
-from dpsynth_assets.paths import home
+from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import Event, event_to_json
 
@@ -19,9 +15,6 @@ _FIRST_GUESS = 1.1
 
 _STEPS = 8
 _DIGITS = 10_000
-_FORM = Form(
-    lambda place: float(JSON.read(place)["scale"]), lambda scale: JSON.write({"scale": scale})
-)
 _LARGEST = 1.6
 """More than optimal composition can gain: a plan whose methods refuse is not blown up to fill."""
 
@@ -65,13 +58,13 @@ def fitted_scale(
     events = events_at(1.0)
     if not events:
         return 1.0  # Nothing is paid: every method is refused, or free.
-    place = home().plans / f"{_digest(events, epsilon, delta)}.json"
+    key = {"scale of": [event_to_json(event) for event in events], "at": [epsilon, delta]}
 
     def find() -> float:
         cost = lambda factor: epsilon_of(events_at(factor), delta, "tight")  # noqa: E731
         return math.floor(_search(cost, epsilon, largest) * _DIGITS) / _DIGITS
 
-    return kept_file(place, find, _FORM)
+    return float(remembered(key, find))
 
 
 def _search(cost: Callable[[float], float], epsilon: float, largest: float = _LARGEST) -> float:
@@ -107,9 +100,3 @@ def _below(cost: Callable[[float], float], epsilon: float, high: float) -> float
         if cost(high) <= epsilon:
             return high
     return high
-
-
-def _digest(events: Sequence[Event], epsilon: float, delta: float) -> str:
-    versions = [importlib.metadata.version(name) for name in ("dpsynth_assets", "dp_accounting")]
-    value = [[event_to_json(event) for event in events], epsilon, delta, versions]
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]

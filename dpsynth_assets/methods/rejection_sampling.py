@@ -266,32 +266,6 @@ class RowFilter:
     words: str = ""
 
     @classmethod
-    def opened(
-        cls,
-        settings: RejectionSettings,
-        public: PublicInputs,
-        words: str,
-        *,
-        whole: bool = False,
-    ) -> "RowFilter":
-        """Opens what a dataset file asks for.
-
-        Args:
-            settings: As in the dataset file.
-            public: What `settings.public_inputs()` names; `public.engine` where settings name none.
-            words: Domain and labels.
-            whole: Whether rows are whole records of a schema, which no rule of prose is for.
-
-        Raises:
-            JudgeError: No engine, language model or public text to judge with.
-            EngineError: The judge's engine cannot be opened.
-        """
-        if whole:
-            settings = settings.model_copy(update={"rules": ()})
-        judge = None if settings.judge == "none" else open_judge(settings, public)
-        return cls(settings=settings, judge=judge, words=words)
-
-    @classmethod
     def of(
         cls,
         settings: RejectionSettings | None,
@@ -302,10 +276,16 @@ class RowFilter:
         """Opens what a method's settings say of a cohort's rows, all rules where they say nothing.
 
         **Privacy** Reads public and released values alone.
+
+        Raises:
+            JudgeError: No engine, language model or public text to judge with.
+            EngineError: The judge's engine cannot be opened.
         """
+        settings = settings or RejectionSettings()
+        if form.schema is not None:  # Whole records, which no rule of prose is for.
+            settings = settings.model_copy(update={"rules": ()})
         words = " ".join((terms.domain, *terms.label_texts))
-        whole = form.schema is not None
-        return cls.opened(settings or RejectionSettings(), public, words, whole=whole)
+        return cls(settings=settings, judge=open_judge(settings, public), words=words)
 
     def rules(self) -> RowRules:
         """The rules that are asked for, about to see a corpus."""
@@ -324,8 +304,8 @@ EVERY_ROW = RowFilter(settings=None)
 """Keeps every row that has a word."""
 
 
-def open_judge(settings: RejectionSettings, public: PublicInputs) -> Judge:
-    """Opens the judge a dataset file asks for.
+def open_judge(settings: RejectionSettings, public: PublicInputs) -> Judge | None:
+    """Opens the judge a dataset file asks for, if any.
 
     Args:
         settings: Which judge.
@@ -335,6 +315,8 @@ def open_judge(settings: RejectionSettings, public: PublicInputs) -> Judge:
         JudgeError: No engine, language model or public text to judge with.
         EngineError: The judge's engine cannot be opened.
     """
+    if settings.judge == "none":
+        return None
     if settings.judge == "likelihood":
         return LikelihoodJudge(
             _required(public.language_model, "public_language_model"),

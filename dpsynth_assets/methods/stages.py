@@ -142,8 +142,7 @@ class Stage(Step):
         after: Earlier stages of the same method whose releases it reads.
         in_parts: Whether it takes nothing of the records but exact sums over them, counts or
             clipped gradients (`PrivateInputs.counted`), or draws passes from them
-            (`PartedRecords.draw_passes`), so that it may be given parts instead of all
-            records.
+            (`Shards.draw_passes`), so that it may be given several shards.
         in_model: Whether it reads records inside the language model. Its parts are worked on where
             that runs on processors; where it runs on a GPU, the step itself reads all records.
         shared: Histograms of the dataset that it reads.

@@ -5,9 +5,10 @@ Letters: N records, L labels, K topics; bin K holds records that no topic fits.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from pydantic import BaseModel, model_validator
 
 from dpsynth_assets.datasets import TopicHistogramSpec
 from dpsynth_assets.methods.base import CohortTerms, Staged, planned
@@ -32,8 +33,7 @@ TOPIC_HISTOGRAM = "topic_histogram"
 """Name of the stage, and of its asset."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TopicHistogram:
+class TopicHistogram(BaseModel, frozen=True):
     """Noisy record counts by label and topic. Released; safe to store and to print.
 
     Attributes:
@@ -46,14 +46,15 @@ class TopicHistogram:
     dp_counts: tuple[tuple[int, ...], ...]
     noise_std: float
 
-    def __post_init__(self) -> None:
-        """Refuses rows that do not match the labels or one another."""
+    @model_validator(mode="after")
+    def _aligned(self) -> Self:
         widths = {len(row) for row in self.dp_counts}
         if len(self.labels) != len(self.dp_counts) or len(widths) != 1 or min(widths) < 2:
             raise ValueError(
                 f"Expected K + 1 >= 2 counts for each of {len(self.labels)} labels, got "
                 f"{len(self.dp_counts)} rows of lengths {sorted(widths)}."
             )
+        return self
 
     @property
     def bins(self) -> int:
@@ -124,23 +125,6 @@ class TopicHistogram:
         cells = np.repeat(np.arange(counts.size), counts.ravel())
         np.random.default_rng([seed, rows]).shuffle(cells)
         return np.stack(np.divmod(cells, self.bins), axis=1)
-
-    def to_json(self) -> dict[str, Any]:
-        """Writes lists of plain numbers."""
-        return {
-            "labels": list(self.labels),
-            "dp_counts": [list(row) for row in self.dp_counts],
-            "noise_std": self.noise_std,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "TopicHistogram":
-        """Reads what `to_json` wrote; other keys are ignored."""
-        return cls(
-            labels=tuple(data["labels"]),
-            dp_counts=tuple(tuple(int(count) for count in row) for row in data["dp_counts"]),
-            noise_std=float(data["noise_std"]),
-        )
 
 
 def project_to_total(dp_counts: np.ndarray, total: float) -> np.ndarray:
@@ -233,7 +217,7 @@ class TopicCounting:
         rows = made.value.reshape(len(self.labels), topic_model.bins).tolist()
         histogram = TopicHistogram(
             labels=self.labels,
-            dp_counts=tuple(tuple(row) for row in rows),
+            dp_counts=rows,
             noise_std=float(self.histogram.scale),
         )
         return Release(value=histogram, cost=made.cost)
@@ -306,7 +290,7 @@ class TopicHistogramRelease(Staged[TopicHistogramSpec]):
         if not isinstance(mechanism, TopicCounting) or public.topic_model is None:
             raise ValueError("Expected a public topic model and a planned histogram, got none.")
         made = mechanism.release(private, public.topic_model)
-        return Release(value=StageRelease(facts=made.value.to_json()), cost=made.cost)
+        return Release(value=StageRelease(facts=made.value.model_dump(mode="json")), cost=made.cost)
 
 
 def _named(inputs: Mapping[str, str]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from dpsynth_assets.records.reading import (
     PrivateRecords,
     canonical_frame,
     canonical_record_id,
-    read_private_records,
     read_public_records,
 )
 from dpsynth_assets.records.record_filters import CANONICAL, Rule

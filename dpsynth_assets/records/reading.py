@@ -48,7 +48,12 @@ from dpsynth_assets.records.record_filters import (
     judge,
     refuse_repeated_ids,
 )
-from dpsynth_assets.records.sources import read_source, source_batches, source_files
+from dpsynth_assets.records.sources import (
+    check_files,
+    read_source,
+    source_batches,
+    source_files,
+)
 
 _HASH = "__hash"
 
@@ -141,32 +146,6 @@ class PrivateRecords:
     tally: Tally = field(repr=False)
 
 
-def read_private_records(spec: PrivateDatasetSpec) -> PrivateRecords:
-    """Reads the source of a private dataset.
-
-    Privacy:
-        One unit that comes or goes changes `records` and `held_out` together by its own at most
-        `max_records` records, all on one side of the split. Where the unit is a record with a
-        declared id, a second record with the same id instead takes the first away: one record
-        either way. A unit that is replaced keeps its declared ids, so the same records are set
-        aside for repeated ids in both datasets. `record_filters.py` says so rule by rule.
-
-    Raises:
-        SourceError: The source is missing, broken, or lacks a declared column.
-        PrivacyError: Declared ids repeat under replace-one.
-    """
-    return canonical_records(read_rows(spec), spec)
-
-
-def read_rows(spec: PrivateDatasetSpec) -> pl.DataFrame:
-    """Reads the declared columns of a private dataset's source, as `read_source` returns them.
-
-    Raises:
-        SourceError: The source is missing, broken, or lacks a declared column.
-    """
-    return read_source(spec.source, column_names(spec))
-
-
 def canonical_frame(frame: pl.DataFrame, spec: PrivateDatasetSpec) -> PrivateRecords:
     """Takes the records of a private dataset from a frame in memory, as if it were its source.
 
@@ -189,11 +168,21 @@ def frame_rows(frame: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame:
 
 
 def canonical_records(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> PrivateRecords:
-    """Sets records aside, bounds units and splits held-out ones off (see `read_private_records`).
+    """Sets records aside, bounds units and splits held-out ones off.
 
     Args:
         raw: What `read_source` returns.
         spec: The declaration.
+
+    Privacy:
+        One unit that comes or goes changes `records` and `held_out` together by its own at most
+        `max_records` records, all on one side of the split. Where the unit is a record with a
+        declared id, a second record with the same id instead takes the first away: one record
+        either way. A unit that is replaced keeps its declared ids, so the same records are set
+        aside for repeated ids in both datasets. `record_filters.py` says so rule by rule.
+
+    Raises:
+        PrivacyError: Declared ids repeat under replace-one.
     """
     judged = judge(in_window(raw, spec), spec)
     refuse_repeated_ids(judged, spec)
@@ -358,6 +347,7 @@ def pieces_of_source(spec: PrivateDatasetSpec, piece_bytes: int = PIECE_BYTES) -
     Raises:
         SourceError: The source is missing, broken, or lacks a declared column.
     """
+    check_files(spec.source, spec.parts)
     waiting: dict[int, list[pl.DataFrame]] = {}
     held: int | float = 0
     for batch in source_batches(spec.source, column_names(spec)):
@@ -374,8 +364,8 @@ def pieces_of_source(spec: PrivateDatasetSpec, piece_bytes: int = PIECE_BYTES) -
 
 def rows_of_parts(rows: pl.DataFrame, spec: PrivateDatasetSpec) -> Pieces:
     """Sorts rows of a source into parts, by the unit of each row alone."""
-    if rows.is_empty():
-        return {}
+    if rows.is_empty() or spec.parts == 1:
+        return {0: rows} if rows.height else {}
     numbers = [part_of(unit, spec) for unit in rows.select(_unit(spec)).to_series()]
     numbered = rows.with_columns(pl.Series(_PART, numbers, dtype=pl.UInt32))
     found = numbered.partition_by(_PART, include_key=False, as_dict=True)

@@ -116,7 +116,7 @@ def address_space_left() -> int | None:
     return limit - pages * resource.getpagesize()
 
 
-def refuse_little_memory(file: Path) -> None:
+def refuse_little_memory(file: Path, parts: int = 1) -> None:
     """Refuses a file that does not fit the limit on this process's address space.
 
     The libraries that read tables abort the process where an allocation fails, so this is asked
@@ -126,7 +126,7 @@ def refuse_little_memory(file: Path) -> None:
         SourceError: A limit is set (`ulimit -v`) and less is left than reading may take.
     """
     left = address_space_left()
-    if left is not None and COPIES_WHILE_READING * file.stat().st_size > left:
+    if left is not None and COPIES_WHILE_READING * file.stat().st_size / parts > left:
         raise SourceError(
             expected=f"room in memory for {COPIES_WHILE_READING} times the size of {file}",
             got="a lower limit of the process (ulimit -v)",

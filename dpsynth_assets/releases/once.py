@@ -6,6 +6,8 @@ not drawn again; anything else is charged first. One run at a time draws a relea
 drawn a value while the disk is full holds on to it until there is room.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from dpsynth_assets.privacy.errors import (
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import (
+    Admission,
     BudgetTerms,
     Ledger,
     PlannedRelease,
@@ -35,8 +38,8 @@ from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.consent import expect_consent
 from dpsynth_assets.releases.draw_lock import alone
 from dpsynth_assets.releases.published_rows import told_content
-from dpsynth_assets.releases.realised_cost import KeptCosts, keep_realised_cost, realised_cost
 from dpsynth_assets.releases.same_draw import refuse_changed
+from dpsynth_assets.releases.sealed import refuse_altered
 from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
 from dpsynth_assets.releases.waiting import once_there_is_room, say
 
@@ -45,7 +48,7 @@ class PublicInputError(PrivacyError):
     """A public model cannot be opened, or a draw could not end with it; nothing was charged."""
 
 
-class Unfinished(KeptCosts, Protocol):
+class Unfinished(Protocol):
     """State that a run keeps of a release it has paid for and not finished."""
 
     @property
@@ -58,6 +61,12 @@ class Unfinished(KeptCosts, Protocol):
 
     def begin(self, drawn_from: Mapping[str, Any] | None = None) -> None:
         """Marks, on disk, that a run on this store makes the charge; before that is on disk."""
+
+    def keep_cost(self, value: str, epsilon: float) -> None:
+        """Keeps the realised cost of a value, by the value's digest."""
+
+    def cost(self, value: str) -> float | None:
+        """The realised cost of a value; None where none was kept."""
 
     def remove(self) -> None:
         """Forgets what was kept, once the release is committed."""
@@ -95,22 +104,11 @@ class Drawn:
         object.__setattr__(self, "facts", plain_json(dict(self.facts)))
 
 
-def release_once(  # noqa: PLR0913 - one call says all there is to a release
-    *,
-    ledger: Ledger,
-    store: StoredReleases,
-    request: ReleaseRequest,
-    terms: BudgetTerms,
-    plan: Sequence[PlannedRelease],
-    draw: Callable[[Reservation], Drawn],
-    passes: Callable[[Reservation], Unfinished] | None = None,
-    drawn_from: Callable[[], Mapping[str, Any]] = dict,
-    prepare: Callable[[], Room] | None = None,
-    rests_on: Callable[[], Mapping[str, Any]] | None = None,
-) -> StoredRelease:
-    """Runs a mechanism exactly once for its payment.
+@dataclass(kw_only=True)
+class Releasing:
+    """All there is to one release: a mechanism runs exactly once for its payment.
 
-    Args:
+    Attributes:
         ledger: Charged before `draw` is called.
         store: Where the value is kept, addressed by the reservation.
         request: What is asked for; its identity decides reuse.
@@ -128,325 +126,299 @@ def release_once(  # noqa: PLR0913 - one call says all there is to a release
             has to be free before a charge.
         rests_on: States what `prepare` has tested that the label must name; kept with the charge,
             and no part of the release's identity.
-
-    Raises:
-        PrivacyError: If the budget, the plan or the declaration refuses; nothing private was read.
-        UnaccountedReleaseError: If the mechanism's cost differs from what was charged; the value
-            is discarded and the charge stands.
     """
-    with alone(request.key(terms.relation, terms.unit), ledger.url, lambda: _say_waiting(request)):
-        _commit_stored_values(ledger, store, request, passes)
-        reservation = _interrupted(ledger, store, request, passes, drawn_from)
-        if reservation is None:
-            expect_consent(ledger, request, terms, plan)
-            _check_room(ledger, store, request, terms, plan)
-            if _prepare(ledger, store, request, terms, plan, prepare) and rests_on is not None:
-                request = request.resting_on(rests_on())
-            begin = _marked(ledger, request, terms, plan, passes, drawn_from)
-            reservation = ledger.reserve(request, terms, plan, begin)
-            if not reservation.reused:
-                _say_what_was_edited(ledger, request, reservation)
-        elif prepare is not None:
-            _prepare_in_public(request, prepare)
-        if reservation.reused:
-            facts, rows = store.load(reservation.id)
-            _assert_unaltered(store, reservation)
-            return StoredRelease(
-                reservation=reservation,
-                facts=facts,
-                rows=rows,
-                digest=str(reservation.artifact_digest),
-            )
-        return _drawn_and_committed(ledger, store, request, reservation, draw, passes)
 
+    ledger: Ledger
+    store: StoredReleases
+    request: ReleaseRequest
+    terms: BudgetTerms
+    plan: Sequence[PlannedRelease]
+    draw: Callable[[Reservation], Drawn]
+    passes: Callable[[Reservation], Unfinished] | None = None
+    drawn_from: Callable[[], Mapping[str, Any]] = dict
+    prepare: Callable[[], Room] | None = None
+    rests_on: Callable[[], Mapping[str, Any]] = dict
 
-def _drawn_and_committed(
-    ledger: Ledger,
-    store: StoredReleases,
-    request: ReleaseRequest,
-    reservation: Reservation,
-    draw: Callable[[Reservation], Drawn],
-    passes: Callable[[Reservation], Unfinished] | None,
-) -> StoredRelease:
-    kept = passes(reservation) if passes is not None else None
-    drawn = draw(reservation)
-    _assert_cost_was_charged(drawn.cost, request)
-    if store.has(reservation.id):
-        return _first_stored(ledger, store, request, reservation)
-    _keep_cost(kept, request, drawn)
-    digest, path = _stored(store, request, reservation, drawn)
-    realised, content = (
-        drawn.cost.ex_post_epsilon,
-        told_content(drawn.facts, drawn.rows, drawn.files),
-    )
-    _commit(
-        ledger, request, reservation, digest, path, realised, content, cost_is_kept=kept is not None
-    )
-    if kept is not None:
-        kept.remove()
-    return StoredRelease(
-        reservation=reservation, facts=dict(drawn.facts), rows=drawn.rows, digest=digest
-    )
+    def released(self) -> StoredRelease:
+        """Finds the value, or charges and draws it; one run at a time.
 
+        Raises:
+            PrivacyError: If the budget, the plan or the declaration refuses; nothing private was
+                read.
+            UnaccountedReleaseError: If the mechanism's cost differs from what was charged; the
+                value is discarded and the charge stands.
+        """
+        key = self.request.key(self.terms.relation, self.terms.unit)
+        with alone(key, self.ledger.url, self._say_waiting):
+            self._commit_stored_values()
+            reservation = self._interrupted()
+            if reservation is None:
+                reservation = self._reserved()
+            elif self.prepare is not None:
+                self._prepared()
+            if reservation.reused:
+                return self._reused(reservation)
+            return self._drawn_and_committed(reservation)
 
-def _keep_cost(kept: Unfinished | None, request: ReleaseRequest, drawn: Drawn) -> None:
-    epsilon = drawn.cost.ex_post_epsilon
-    if kept is None or epsilon is None:
-        return
-    once_there_is_room(
-        lambda: keep_realised_cost(kept, drawn.facts, drawn.rows, epsilon),
-        f"{request.asset} is drawn and paid for.",
-    )
+    @property
+    def _ex_post(self) -> bool:
+        return self.request.guarantee == GuaranteeType.EX_POST
 
+    @property
+    def _expected(self) -> Admission:
+        """What the ledger would answer."""
+        return self.ledger.preview(self.request, self.terms, self.plan)
 
-def _first_stored(
-    ledger: Ledger, store: StoredReleases, request: ReleaseRequest, reservation: Reservation
-) -> StoredRelease:
-    """Uses what a run that was taken for dead has stored under this very charge.
+    @property
+    def _ledger_folder(self) -> Path | None:
+        file = sqlite_path(self.ledger.url)
+        return None if file is None else file.parent
 
-    That happens where the lock was lost, as when its server was started anew. One charge pays for
-    one value: the first that was stored; what this run drew was seen by nobody.
-    """
-    if request.guarantee == GuaranteeType.EX_POST:
-        raise PrivacyError(
-            f"Another run has stored {request.asset} under the same charge. Run again to use it."
-        )
-    digest, path = store.digest(reservation.id), str(store.folder(reservation.id))
-    facts, rows = store.load(reservation.id)
-    content = told_content(facts, rows, store.files(reservation.id))
-    _commit(ledger, request, reservation, digest, path, None, content, cost_is_kept=False)
-    return StoredRelease(reservation=reservation, facts=facts, rows=rows, digest=digest)
+    def _reserved(self) -> Reservation:
+        """Checks all that can be checked before a charge, and charges; or finds the value."""
+        expect_consent(self.ledger, self.request, self.terms, self.plan)
+        self._check_room()
+        if self.prepare is not None and self._will_be_drawn():
+            self.store.check_room(self._prepared(), ledger=self._ledger_folder)
+            self.request = self.request.resting_on(self.rests_on())
+        reservation = self.ledger.reserve(self.request, self.terms, self.plan, self._marked())
+        if not reservation.reused:
+            self._say_what_was_edited(reservation)
+        return reservation
 
+    def _reused(self, reservation: Reservation) -> StoredRelease:
+        """A stored value must be the one whose digest the ledger has sealed."""
+        facts, rows = self.store.load(reservation.id)
+        digest = str(reservation.artifact_digest)
+        refuse_altered(self.store, reservation.id, self.request.asset, digest)
+        return StoredRelease(reservation=reservation, facts=facts, rows=rows, digest=digest)
 
-def _check_room(
-    ledger: Ledger,
-    store: StoredReleases,
-    request: ReleaseRequest,
-    terms: BudgetTerms,
-    plan: Sequence[PlannedRelease],
-) -> None:
-    """Refuses before the charge where the value could not be kept; a reuse only reads."""
-    try:
-        store.check_room(Room(), ledger=_ledger_folder(ledger))
-    except StoreUnavailableError:
-        if not ledger.preview(request, terms, plan).reused:
-            raise
-
-
-def _ledger_folder(ledger: Ledger) -> Path | None:
-    file = sqlite_path(ledger.url)
-    return None if file is None else file.parent
-
-
-def _prepare(
-    ledger: Ledger,
-    store: StoredReleases,
-    request: ReleaseRequest,
-    terms: BudgetTerms,
-    plan: Sequence[PlannedRelease],
-    prepare: Callable[[], Room] | None,
-) -> bool:
-    """Opens what a draw needs and asks for its room; False where nothing will be drawn."""
-    if prepare is None:
-        return False
-    expected = ledger.preview(request, terms, plan)
-    if expected.reused or expected.refusal is not None:
-        return False
-    room = _prepare_in_public(request, prepare)
-    store.check_room(room, ledger=_ledger_folder(ledger))
-    return True
-
-
-def _prepare_in_public(request: ReleaseRequest, prepare: Callable[[], Room]) -> Room:
-    try:
-        return prepare()
-    except Exception as error:  # Nothing private was read: its message may be shown.
-        raise PublicInputError(f"{request.asset}: {error}") from error
-
-
-def _stored(
-    store: StoredReleases, request: ReleaseRequest, reservation: Reservation, drawn: Drawn
-) -> tuple[str, str]:
-    """Stores what was drawn, waiting for room: the charge is spent, the value is only here.
-
-    Raises:
-        StoreUnavailableError: The patience ended; the charge stands.
-    """
-    try:
-        return once_there_is_room(
-            lambda: store.save(reservation.id, dict(drawn.facts), drawn.rows, drawn.files),
-            f"{request.asset} is drawn and paid for.",
-        )
-    except StoreUnavailableError as problem:
-        raise StoreUnavailableError(
-            f"{problem} The charge of {request.asset} stands and its value is lost."
-        ) from None
-
-
-def _commit(
-    ledger: Ledger,
-    request: ReleaseRequest,
-    reservation: Reservation,
-    digest: str,
-    path: str,
-    ex_post_epsilon: float | None,
-    content: Mapping[str, Any],
-    *,
-    cost_is_kept: bool,
-) -> None:
-    """Commits a stored value; if the ledger is gone, says that nothing is lost."""
-    try:
-        ledger.commit(
-            reservation,
-            artifact_digest=digest,
-            artifact_uri=path,
-            ex_post_epsilon=ex_post_epsilon,
-            content=content,
-        )
-    except LedgerIntegrityError:
-        raise
-    except PrivacyError as problem:
-        if request.guarantee == GuaranteeType.EX_POST and not cost_is_kept:
-            raise  # Its realised cost ends with this run, so the value cannot be used.
-        raise PrivacyError(
-            f"{problem} The value of {request.asset} is stored and paid for: run again, and it is "
-            "committed at no further charge."
-        ) from None
-
-
-def _say_waiting(request: ReleaseRequest) -> None:
-    say(
-        f"Another run is drawing {request.asset}, release {request.release!r}. This one waits and "
-        "then uses that value: nothing is paid twice. Terminate either of them at will."
-    )
-
-
-def _say_what_was_edited(ledger: Ledger, request: ReleaseRequest, reservation: Reservation) -> None:
-    """Names what differs from the last release of the same name, where this one pays again."""
-    if request.event is None or is_post_processing(request.event):
-        return
-    earlier = ledger.last_of_name(request, reservation.id)
-    edited = [] if earlier is None else edited_parts(earlier, request)
-    if edited:
-        say(
-            f"{request.asset} was paid for before as release {request.release!r}, under another "
-            f"declaration: {', '.join(edited)} differed. This is another "
-            "release, and it was charged beside the earlier one."
-        )
-
-
-def _interrupted(
-    ledger: Ledger,
-    store: StoredReleases,
-    request: ReleaseRequest,
-    passes: Callable[[Reservation], Unfinished] | None,
-    drawn_from: Callable[[], Mapping[str, Any]],
-) -> Reservation | None:
-    """Finds the charge of a run of this very request that did not live to store its value.
-
-    The mark of a draw is on disk before its charge is (`_marked`), so wherever the run was killed:
-
-    - before the mark: no charge, no mark; the request is charged once, by the next run;
-    - between mark and charge: a mark of a reservation that the ledger does not know. It is not
-      among the pending ones, so the next run charges, once;
-    - between the charge and the first noise: charge and mark. The next run draws under the charge,
-      from nothing, and nothing was drawn before;
-    - in the draw: charge, mark and kept passes. The kept passes are used, and what was drawn and
-      not kept was seen by nobody;
-    - after the value was stored: `_commit_stored_values` has committed it, at no charge.
-
-    A charge without a mark here was made on another sensitive store, whose progress may have
-    reported draws that it kept: other draws under its charge would be a second release, so it is
-    charged anew. So is an ex-post value that was stored there: its realised cost, without which it
-    cannot be labelled, was kept there.
-
-    What is kept was drawn from the records as they were divided then. The rest of the draw has to
-    be of the same division, or a record is drawn from more often than was paid for. So whatever
-    decides the draw is compared, and a change is refused before a record is read.
-    """
-    if passes is None:
-        return None
-    lost = request.guarantee == GuaranteeType.EX_POST
-    for reservation in ledger.pending(request):
-        kept = passes(reservation)
-        if kept.begun and not (lost and store.has(reservation.id)):
-            refuse_changed(request, kept.drawn_from, plain_json(dict(drawn_from())))
-            return reservation
-    return None
-
-
-def _marked(
-    ledger: Ledger,
-    request: ReleaseRequest,
-    terms: BudgetTerms,
-    plan: Sequence[PlannedRelease],
-    passes: Callable[[Reservation], Unfinished] | None,
-    drawn_from: Callable[[], Mapping[str, Any]],
-) -> Callable[[Reservation], None] | None:
-    """Marks a draw before its charge is on disk; a mark without a charge pays for nothing."""
-    if passes is None:
-        return None
-    # What admits a charge seldom waits for anything else: the ledger is not locked meanwhile.
-    expects = ledger.preview(request, terms, plan).admitted
-    facts = plain_json(dict(drawn_from())) if expects else None
-
-    def mark(reservation: Reservation) -> None:
-        try:
-            passes(reservation).begin(plain_json(dict(drawn_from())) if facts is None else facts)
-        except OSError as problem:
-            raise StoreUnavailableError(
-                f"The sensitive store cannot be written ({problem.strerror}). Nothing was charged: "
-                "free space there, or check the rights of the folder, and run again."
-            ) from None
-        except StoreUnavailableError as problem:
-            raise StoreUnavailableError(f"{problem} Nothing was charged.") from None
-
-    return mark
-
-
-def _commit_stored_values(
-    ledger: Ledger,
-    store: StoredReleases,
-    request: ReleaseRequest,
-    passes: Callable[[Reservation], Unfinished] | None,
-) -> None:
-    """Commits what an earlier run stored and paid for, but did not live to commit."""
-    ex_post = request.guarantee == GuaranteeType.EX_POST
-    for reservation in ledger.pending(request):
-        if not store.has(reservation.id):
-            continue
-        kept = passes(reservation) if ex_post and passes is not None else None
-        cost = realised_cost(kept, store, reservation.id) if kept is not None else None
-        if ex_post and cost is None:
-            continue  # Without its realised cost the value cannot be labelled.
-        ledger.commit(
-            reservation,
-            artifact_digest=store.digest(reservation.id),
-            artifact_uri=str(store.folder(reservation.id)),
-            ex_post_epsilon=cost,
-            content=told_content(*store.load(reservation.id), store.files(reservation.id)),
-        )
+    def _drawn_and_committed(self, reservation: Reservation) -> StoredRelease:
+        kept = None if self.passes is None else self.passes(reservation)
+        drawn = self.draw(reservation)
+        self._assert_cost_was_charged(drawn.cost)
+        if self.store.has(reservation.id):
+            return self._first_stored(reservation)
+        epsilon = drawn.cost.ex_post_epsilon
+        if kept is not None and epsilon is not None:
+            value = _value_digest(drawn.facts, drawn.rows)
+            once_there_is_room(lambda: kept.keep_cost(value, epsilon), self._paid_for)
+        digest = self._stored(reservation, drawn)
+        content = told_content(drawn.facts, drawn.rows, drawn.files)
+        self._commit(reservation, digest, epsilon, content, cost_is_kept=kept is not None)
         if kept is not None:
             kept.remove()
-        return
-
-
-def _assert_unaltered(store: StoredReleases, reservation: Reservation) -> None:
-    """A stored value must be the one whose digest the ledger has sealed."""
-    if store.digest(reservation.id) != reservation.artifact_digest:
-        raise LedgerIntegrityError(
-            f"Expected the stored release {reservation.id} as the ledger recorded it, got altered "
-            "files. Restore its folder from a backup, or ask for a new release by name, which pays."
+        return StoredRelease(
+            reservation=reservation, facts=dict(drawn.facts), rows=drawn.rows, digest=digest
         )
 
+    @property
+    def _paid_for(self) -> str:
+        return f"{self.request.asset} is drawn and paid for."
 
-def _assert_cost_was_charged(cost: Cost, request: ReleaseRequest) -> None:
-    if cost.guarantee != request.guarantee or cost.event != request.event:
-        raise UnaccountedReleaseError(
-            f"Expected {request.asset} to cost what was charged before private data was read, "
-            "got a release with another cost. The value was discarded and the charge stands; "
-            "report the mechanism."
+    def _first_stored(self, reservation: Reservation) -> StoredRelease:
+        """Uses what a run that was taken for dead has stored under this very charge.
+
+        That happens where the lock was lost, as when its server was started anew. One charge pays
+        for one value: the first that was stored; what this run drew was seen by nobody.
+        """
+        if self._ex_post:
+            raise PrivacyError(
+                f"Another run has stored {self.request.asset} under the same charge. Run again to "
+                "use it."
+            )
+        facts, rows = self.store.load(reservation.id)
+        digest = self.store.digest(reservation.id)
+        content = told_content(facts, rows, self.store.files(reservation.id))
+        self._commit(reservation, digest, None, content, cost_is_kept=False)
+        return StoredRelease(reservation=reservation, facts=facts, rows=rows, digest=digest)
+
+    def _check_room(self) -> None:
+        """Refuses before the charge where the value could not be kept; a reuse only reads."""
+        try:
+            self.store.check_room(Room(), ledger=self._ledger_folder)
+        except StoreUnavailableError:
+            if not self._expected.reused:
+                raise
+
+    def _will_be_drawn(self) -> bool:
+        expected = self._expected
+        return not expected.reused and expected.refusal is None
+
+    def _prepared(self) -> Room:
+        """Opens what the draw needs; returns the room it takes."""
+        try:
+            return Room() if self.prepare is None else self.prepare()
+        except Exception as error:  # Nothing private was read: its message may be shown.
+            raise PublicInputError(f"{self.request.asset}: {error}") from error
+
+    def _stored(self, reservation: Reservation, drawn: Drawn) -> str:
+        """Stores what was drawn, waiting for room: the charge is spent, the value is only here.
+
+        Raises:
+            StoreUnavailableError: The patience ended; the charge stands.
+        """
+        value = (dict(drawn.facts), drawn.rows, drawn.files)
+        try:
+            return once_there_is_room(
+                lambda: self.store.save(reservation.id, *value), self._paid_for
+            )[0]
+        except StoreUnavailableError as problem:
+            raise StoreUnavailableError(
+                f"{problem} The charge of {self.request.asset} stands and its value is lost."
+            ) from None
+
+    def _commit(
+        self,
+        reservation: Reservation,
+        digest: str,
+        ex_post_epsilon: float | None,
+        content: Mapping[str, Any],
+        *,
+        cost_is_kept: bool,
+    ) -> None:
+        """Commits a stored value; if the ledger is gone, says that nothing is lost."""
+        try:
+            self.ledger.commit(
+                reservation,
+                artifact_digest=digest,
+                artifact_uri=str(self.store.folder(reservation.id)),
+                ex_post_epsilon=ex_post_epsilon,
+                content=content,
+            )
+        except LedgerIntegrityError:
+            raise
+        except PrivacyError as problem:
+            if self._ex_post and not cost_is_kept:
+                raise  # Its realised cost ends with this run, so the value cannot be used.
+            raise PrivacyError(
+                f"{problem} The value of {self.request.asset} is stored and paid for: run again, "
+                "and it is committed at no further charge."
+            ) from None
+
+    def _say_waiting(self) -> None:
+        asset, release = self.request.asset, self.request.release
+        say(
+            f"Another run is drawing {asset}, release {release!r}. This one waits and then uses "
+            "that value: nothing is paid twice. Terminate either of them at will."
         )
+
+    def _say_what_was_edited(self, reservation: Reservation) -> None:
+        """Names what differs from the last release of the same name, where this one pays again."""
+        request = self.request
+        if request.event is None or is_post_processing(request.event):
+            return
+        earlier = self.ledger.last_of_name(request, reservation.id)
+        edited = [] if earlier is None else edited_parts(earlier, request)
+        if edited:
+            say(
+                f"{request.asset} was paid for before as release {request.release!r}, under "
+                f"another declaration: {', '.join(edited)} differed. This is another release, and "
+                "it was charged beside the earlier one."
+            )
+
+    def _interrupted(self) -> Reservation | None:
+        """Finds the charge of a run of this very request that did not live to store its value.
+
+        The mark of a draw is on disk before its charge is (`_marked`), so wherever the run was
+        killed:
+
+        - before the mark: no charge, no mark; the request is charged once, by the next run;
+        - between mark and charge: a mark of a reservation that the ledger does not know. It is not
+          among the pending ones, so the next run charges, once;
+        - between the charge and the first noise: charge and mark. The next run draws under the
+          charge, from nothing, and nothing was drawn before;
+        - in the draw: charge, mark and kept passes. The kept passes are used, and what was drawn
+          and not kept was seen by nobody;
+        - after the value was stored: `_commit_stored_values` has committed it, at no charge.
+
+        A charge without a mark here was made on another sensitive store, whose progress may have
+        reported draws that it kept: other draws under its charge would be a second release, so it
+        is charged anew. So is an ex-post value that was stored there: its realised cost, without
+        which it cannot be labelled, was kept there.
+
+        What is kept was drawn from the records as they were divided then. The rest of the draw has
+        to be of the same division, or a record is drawn from more often than was paid for. So
+        whatever decides the draw is compared, and a change is refused before a record is read.
+        """
+        if self.passes is None:
+            return None
+        for reservation in self.ledger.pending(self.request):
+            kept = self.passes(reservation)
+            if kept.begun and not (self._ex_post and self.store.has(reservation.id)):
+                refuse_changed(self.request, kept.drawn_from, self._decided_by())
+                return reservation
+        return None
+
+    def _decided_by(self) -> Mapping[str, Any]:
+        decided: Mapping[str, Any] = plain_json(dict(self.drawn_from()))
+        return decided
+
+    def _marked(self) -> Callable[[Reservation], None] | None:
+        """Marks a draw before its charge is on disk; a mark without a charge pays for nothing."""
+        passes = self.passes
+        if passes is None:
+            return None
+        # What admits a charge seldom waits for anything else: the ledger is not locked meanwhile.
+        facts = self._decided_by() if self._expected.admitted else None
+
+        def mark(reservation: Reservation) -> None:
+            try:
+                passes(reservation).begin(self._decided_by() if facts is None else facts)
+            except OSError as problem:
+                raise StoreUnavailableError(
+                    f"The sensitive store cannot be written ({problem.strerror}). Nothing was "
+                    "charged: free space there, or check the rights of the folder, and run again."
+                ) from None
+            except StoreUnavailableError as problem:
+                raise StoreUnavailableError(f"{problem} Nothing was charged.") from None
+
+        return mark
+
+    def _commit_stored_values(self) -> None:
+        """Commits what an earlier run stored and paid for, but did not live to commit."""
+        for reservation in self.ledger.pending(self.request):
+            if not self.store.has(reservation.id):
+                continue
+            facts, rows = self.store.load(reservation.id)
+            kept = self.passes(reservation) if self._ex_post and self.passes is not None else None
+            cost = None if kept is None else kept.cost(_value_digest(facts, rows))
+            if self._ex_post and cost is None:
+                continue  # Without its realised cost the value cannot be labelled.
+            self.ledger.commit(
+                reservation,
+                artifact_digest=self.store.digest(reservation.id),
+                artifact_uri=str(self.store.folder(reservation.id)),
+                ex_post_epsilon=cost,
+                content=told_content(facts, rows, self.store.files(reservation.id)),
+            )
+            if kept is not None:
+                kept.remove()
+            return
+
+    def _assert_cost_was_charged(self, cost: Cost) -> None:
+        if cost.guarantee != self.request.guarantee or cost.event != self.request.event:
+            raise UnaccountedReleaseError(
+                f"Expected {self.request.asset} to cost what was charged before private data was "
+                "read, got a release with another cost. The value was discarded and the charge "
+                "stands; report the mechanism."
+            )
+
+
+def _value_digest(facts: Mapping[str, Any], rows: pl.DataFrame | None) -> str:
+    """The digest of a value, by which the realised cost of an ex-post release is kept.
+
+    Such a cost is known once the value is drawn, and the ledger records it at the commit. A run
+    that is killed between storing the value and the commit would take it along, and the stored
+    value could not be labelled. So the cost is kept beside the passes of the charge, in the
+    sensitive store, before the value is stored, under a digest of that very value: a cost never
+    labels another one.
+
+    **Privacy** A realised cost depends on private data. It goes to the ledger and to nowhere else.
+    """
+    table = None if rows is None else [rows.columns, rows.rows()]
+    content = json.dumps([facts, table], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def plain_json(value: Any) -> Any:

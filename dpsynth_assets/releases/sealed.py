@@ -44,13 +44,22 @@ def sealed_release(
             f"Materialise {asset} again, which is free where it was released before."
         )
     facts, rows = store.load(reservation)
+    refuse_altered(store, reservation, asset, digest)
+    return facts, rows
+
+
+def refuse_altered(store: StoredReleases, reservation: str, asset: str, digest: str) -> None:
+    """Refuses a stored release that is not the one the ledger has sealed.
+
+    Raises:
+        LedgerIntegrityError: Its digest is another one.
+    """
     if store.digest(reservation) != digest:
         raise LedgerIntegrityError(
             f"Expected the stored release {reservation} of {asset} as the ledger recorded it, got "
             "altered files. Restore its folder from a backup, or ask for a new release by name, "
             "which pays."
         )
-    return facts, rows
 
 
 def candidate_problem(

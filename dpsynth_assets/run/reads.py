@@ -90,9 +90,7 @@ class Opened:
         return replace(
             opened,
             released=found,
-            cluster_histogram=None
-            if clusters is None
-            else ClusterHistogram.from_json(dict(clusters.facts)),
+            cluster_histogram=clusters and ClusterHistogram.model_validate(clusters.facts),
             topic_histogram=None if topics is None else topics.facts,
             corpora=corpora,
             generators=generators,

@@ -82,8 +82,8 @@ class StoreRecords:
         spec: The cohort.
         store: Where they lie.
         ledger: Where charges are open.
-        workers: Opens those who go over the parts of the records for a stage; None: the stage reads
-            all records in this process.
+        workers: Opens those who go over the parts of the records for a stage that sums or draws
+            over parts; None: every stage reads all records in this process.
         gpus: GPUs that a worker needs to draw a pass.
     """
 
@@ -145,11 +145,11 @@ class StoreRecords:
             "with_embeddings": stage.needs_embeddings,
             "with_secrets": stage.needs_secrets,
         }
-        if self.workers is None:
+        if self.workers is None or not stage.in_parts:
             yield self.store.read_for_release(self.spec.name, **charged)
             return
         with self.workers().opened() as workers:
-            yield self.store.read_parts_for_release(
+            yield self.store.read_for_release(
                 self.spec.name, workers=workers, gpus=self.gpus, **charged
             )
 

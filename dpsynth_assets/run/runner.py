@@ -33,9 +33,9 @@ from dpsynth_assets.public_base.inputs import model_files
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.releases.once import (
     Drawn,
+    Releasing,
     StoredRelease,
     plain_json,
-    release_once,
 )
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.run.reads import Opened, Reads
@@ -123,7 +123,7 @@ class Runner:
             made = writing.write(opened.inputs(), number, self.progress)
             return Drawn(facts=made.facts, rows=made.rows, cost=_free(planned))
 
-        return release_once(
+        return Releasing(
             ledger=self.ledger,
             store=self.store,
             request=corpus_request(
@@ -137,7 +137,7 @@ class Runner:
             terms=self.plan.budget,
             plan=self.plan.releases,
             draw=draw,
-        )
+        ).released()
 
     def _opened(self, node: Node, reads: Reads) -> Opened:
         return Opened(
@@ -197,7 +197,7 @@ class _StageRun:
         """Releases the stage, or finds it released."""
         paid = not self.stage.public
         with tempfile.TemporaryDirectory(prefix="dpsynth-stage-") as scratch:
-            return release_once(
+            return Releasing(
                 ledger=self.runner.ledger,
                 store=self.runner.store,
                 request=self._request(),
@@ -208,7 +208,7 @@ class _StageRun:
                 drawn_from=self._drawn_from,
                 prepare=self._prepare,
                 rests_on=lambda: self.stage.tested(self.public),
-            )
+            ).released()
 
     def _request(self) -> ReleaseRequest:
         return stage_request(
@@ -327,11 +327,11 @@ def recorded(
         release=release,
     )
     cost = Cost(guarantee=GuaranteeType.DP, event=POST_PROCESSING)
-    return release_once(
+    return Releasing(
         ledger=ledger,
         store=store,
         request=request,
         terms=plan.budget,
         plan=plan.releases,
         draw=lambda _: Drawn(facts=facts, rows=None, cost=cost),
-    )
+    ).released()

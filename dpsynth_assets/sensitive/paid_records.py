@@ -67,7 +67,7 @@ class PaidRecords(StoredRecords):
         known = [*self.read_records.pay(dataset, declared)]
         self.fingerprints.note_paid(dataset)
         if with_embeddings:
-            places = self.parts(dataset).places or (self.folder(dataset),)
+            places = self.parts(dataset).places
             made = [self._files.read(place / "source_embeddings.version") for place in places]
             known += [version.decode() for version in made]
         if with_secrets:
@@ -96,57 +96,40 @@ class PaidRecords(StoredRecords):
         reservation: Reservation,
         with_embeddings: bool,
         with_secrets: bool = False,
+        workers: Workers | None = None,
+        gpus: float = 0,
     ) -> PrivateInputs:
         """Reads the source split for a mechanism whose cost is already reserved.
-
-        Raises:
-            UnaccountedReleaseError: If the reservation is not open in the ledger.
-        """
-        self._require_charge(dataset, ledger, reservation)
-        with self.read_records.alone(dataset):
-            self._require_charged_records(dataset, reservation, with_embeddings, with_secrets)
-            private = self._read(dataset, "source", with_embeddings=with_embeddings)
-            found = self._found_secrets(dataset) if with_secrets else None
-        self.contributions(dataset).note(reservation.id, private.records)
-        return replace(private, secrets=found)
-
-    def read_parts_for_release(
-        self,
-        dataset: str,
-        *,
-        ledger: Ledger,
-        reservation: Reservation,
-        workers: Workers,
-        with_embeddings: bool,
-        gpus: float = 0,
-        with_secrets: bool = False,
-    ) -> PrivateInputs:
-        """Gives a mechanism the parts of the source split, with finished passes (`Stage.in_parts`).
 
         Args:
             dataset: Whose records they are.
             ledger: Where the charge is open.
             reservation: That charge.
-            workers: Who counts, sorts and draws.
-            with_embeddings: Whether what is counted or sorted reads embeddings.
-            gpus: GPUs that a worker needs to draw a pass.
+            with_embeddings: Whether the mechanism reads embeddings.
             with_secrets: Whether it reads how many records hold each secret.
+            workers: Who counts, sorts and draws over the parts, which nobody reads together
+                (`Stage.in_parts`); None: this process reads all records.
+            gpus: GPUs that a worker needs to draw a pass.
 
         Raises:
             UnaccountedReleaseError: If the reservation is not open in the ledger.
             WorkerError: A worker failed.
         """
         self._require_charge(dataset, ledger, reservation)
-        charged = (dataset, reservation, with_embeddings, with_secrets)
-        with self.read_records.alone(dataset):
-            self._require_charged_records(*charged)
-            places = self.parts(dataset).places
-            found = self._found_secrets(dataset) if with_secrets else None
 
         def require_charged() -> None:
             with self.read_records.alone(dataset):
-                self._require_charged_records(*charged)
+                self._require_charged_records(dataset, reservation, with_embeddings, with_secrets)
 
+        with self.read_records.alone(dataset):
+            self._require_charged_records(dataset, reservation, with_embeddings, with_secrets)
+            places = self.parts(dataset).places
+            found = self._found_secrets(dataset) if with_secrets else None
+            if workers is None:
+                private = self._read(dataset, "source", with_embeddings=with_embeddings)
+        if workers is None:
+            self.contributions(dataset).note(reservation.id, private.records)
+            return replace(private, secrets=found)
         for _ in workers.map_parts(NoteRead(reservation.id), places):
             pass
         release = absolute(self.folder(dataset) / _PASSES / reservation.id)

@@ -7,9 +7,9 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,7 @@ from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.files.identity import version_of, version_of_texts
 from dpsynth_assets.files.kept import ARRAY, TABLE
 from dpsynth_assets.files.redaction import keep_out_of_core_dumps
-from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.records.columns import empty_rows
@@ -37,12 +37,12 @@ from dpsynth_assets.sensitive.fingerprints import (
     Prints,
     all_prints,
     id_prints,
-    single_prints,
     store_key,
 )
 from dpsynth_assets.sensitive.read_records import Contributions
 from dpsynth_assets.sensitive.record_parts import (
     SPLITS,
+    dataset_folder,
     files_of,
     files_of_exchange,
     read_part,
@@ -52,7 +52,10 @@ from dpsynth_assets.sensitive.record_parts import (
     write_canonical,
     write_text,
 )
-from dpsynth_assets.workers import Workers, kept
+from dpsynth_assets.workers import Here, Workers, kept
+
+if TYPE_CHECKING:
+    from dpsynth_assets.models.text_embedder import TextEmbedder
 
 PIECE: Final = "piece"
 """Beginning of the names of files with rows of a part as the source has them."""
@@ -86,14 +89,14 @@ class Canonical:
         empty = empty_rows(column_names(self.spec))
         read = (read_table(part, piece.name) for piece in pieces)
         raw = pl.concat([empty, *(rows for rows in read if rows.height)])
-        key = store_key(files, part.parents[2])
+        key = store_key(files, dataset_folder(part).parent)
         write_text(part, ROWS, source_digest(raw, self.spec, key))
         private = canonical_records(raw, self.spec)
         write_text(part, TALLY, json.dumps(asdict(private.tally)))
         del raw
         write_canonical(part, "source", private.records)
         write_canonical(part, "held_out", private.held_out)
-        texts, ids = _prints(private, self.spec, key)
+        texts, ids = prints_of(private, self.spec, key)
         write_array(part, PRINTS, texts)
         if ids is not None:
             write_array(part, IDS, ids)
@@ -102,12 +105,6 @@ class Canonical:
 
 
 def prints_of(private: PrivateRecords, spec: PrivateDatasetSpec, key: bytes) -> Prints:
-    """Fingerprints of a cohort's records, those held out included."""
-    texts, ids = _prints(private, spec, key)
-    return Prints(single_prints([texts]), ids)
-
-
-def _prints(private: PrivateRecords, spec: PrivateDatasetSpec, key: bytes) -> Prints:
     """Fingerprints of texts, as often as they occur, and of ids where these name records."""
     both = [private.records, private.held_out]
     texts = all_prints(chain(*(each["text"] for each in both)), key)
@@ -122,23 +119,36 @@ class Embed:
 
     Attributes:
         manifest: The artifact `text_embedder` of the public base.
+        here: The embedder, where it is open, and who is told the share of texts done.
     """
 
     manifest: Mapping[str, Any]
+    here: "Here[tuple[TextEmbedder | None, ProgressCallback | None]]" = field(
+        default=Here(), repr=False
+    )
 
     def __call__(self, part: Folder) -> dict[str, str]:
         """Writes both splits' embeddings; returns what made them, which is public."""
         keep_out_of_core_dumps()
-        embedder = OpenedModels().text_embedder(self.manifest)
-        for split in SPLITS:
+        opened, told = self.here.value or (None, None)
+        embedder = opened or OpenedModels().text_embedder(self.manifest)
+        for number, split in enumerate(SPLITS):
             texts = read_table(part, f"{split}.parquet")["text"].to_list()
             version = version_of(self.manifest, version_of_texts(texts), embedder.made_by)
             if read_text(part, f"{split}_embeddings.version") == version:
                 continue
             files_of(part).remove(part / f"{split}_embeddings.version")
-            write_array(part, f"{split}_embeddings.npy", embedder.embed(texts))
+            embeddings = embedder.embed(texts, _share_of(told, number))
+            write_array(part, f"{split}_embeddings.npy", embeddings)
             write_text(part, f"{split}_embeddings.version", version)
         return embedder.made_by
+
+
+def _share_of(told: ProgressCallback | None, split: int) -> ProgressCallback:
+    """Tells the share of both splits, without the message, which has the number of records."""
+    if told is None:
+        return lambda _share, _message: None
+    return lambda share, _: told((split + share) / len(SPLITS), "")
 
 
 @dataclass(frozen=True)
@@ -201,7 +211,7 @@ class NoteRead:
     def __call__(self, part: Folder) -> None:
         """Notes the source split."""
         keep_out_of_core_dumps()
-        table = Contributions(files_of(part), part.parents[1] / "contributions")
+        table = Contributions(files_of(part), dataset_folder(part) / "contributions")
         table.note(self.reservation, read_table(part, "source.parquet"))
 
 
@@ -238,15 +248,18 @@ class FindSecrets:
 
     Attributes:
         declared: Kinds of secrets, none of which comes from a column.
+        told: Told the share done, where there is one part.
     """
 
     declared: SecretsSpec
+    told: Here[Callable[[float], None]] = field(default=Here(), repr=False)
 
     def __call__(self, part: Folder) -> None:
         """Writes what was found into the part."""
         keep_out_of_core_dumps()
         records = read_table(part, "source.parquet")
-        found = find_secrets(records, self.declared, rare=_rare_words(part))
+        rare, told = _rare_words(part), self.told.value
+        found = find_secrets(records, self.declared, rare=rare, progress=told)
         _write(part, SECRETS_TABLE, found.table)
         _write(part, _FOUND, found.secrets)
 
@@ -274,7 +287,8 @@ def find_in_parts(
     try:
         if any(kind.detector == "rare_words" for kind in declared.kinds):
             _choose_rare_words(declared, places, workers)
-        for done, _ in enumerate(workers.map_parts(FindSecrets(declared), places), 1):
+        task = FindSecrets(declared, Here(share if len(places) == 1 else None))
+        for done, _ in enumerate(workers.map_parts(task, places), 1):
             share(done / len(places))
         dictionary = merged_dictionary(read_table(place, _FOUND) for place in places)
         for place in places:
@@ -285,7 +299,7 @@ def find_in_parts(
         raise
     finally:
         files = files_of(places[0])
-        for folder in (*places, places[0].parent):
+        for folder in (*places, dataset_folder(places[0])):
             for name in (_FOUND, _WORDS, _RARE):
                 files.remove(folder / name)
     nothing = pl.DataFrame(schema={"record": pl.UInt32, "secret": pl.UInt32})
@@ -313,14 +327,15 @@ def _choose_rare_words(declared: SecretsSpec, places: Sequence[Folder], workers:
     ]
     schema = {"kind": pl.String, "word": pl.String}
     table = pl.DataFrame(chosen, schema=schema, orient="row")
-    files_of(places[0]).write(places[0].parent / _RARE, TABLE.write(table))
+    files_of(places[0]).write(dataset_folder(places[0]) / _RARE, TABLE.write(table))
 
 
 def _rare_words(part: Folder) -> Mapping[str, Sequence[str]]:
     """The words that were chosen, by kind; none where no kind asks for them."""
-    if not files_of(part).exists(part.parent / _RARE):
+    folder = dataset_folder(part)
+    if not files_of(part).exists(folder / _RARE):
         return {}
-    table = read_table(part.parent, _RARE, files_of(part))
+    table = read_table(folder, _RARE, files_of(part))
     return {str(kind): own["word"].to_list() for (kind,), own in table.group_by("kind")}
 
 

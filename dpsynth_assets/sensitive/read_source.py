@@ -1,15 +1,13 @@
 """Fills the sensitive store from a cohort's source: records, then their embeddings."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.files.identity import version_of, version_of_texts
 from dpsynth_assets.files.kept import TABLE
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.paths import Folder
@@ -17,12 +15,10 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.reading import (
     PIECE_BYTES,
     Tally,
-    canonical_records,
     pieces_of_source,
-    read_rows,
     refuse_unfit,
 )
-from dpsynth_assets.records.source_digest import joined_digest, source_digest
+from dpsynth_assets.records.source_digest import joined_digest
 from dpsynth_assets.sensitive.fingerprints import Prints, single_prints
 from dpsynth_assets.sensitive.part_tasks import (
     IDS,
@@ -32,44 +28,28 @@ from dpsynth_assets.sensitive.part_tasks import (
     TALLY,
     Canonical,
     Embed,
-    prints_of,
 )
-from dpsynth_assets.sensitive.record_parts import SPLITS, files_of, read_text
+from dpsynth_assets.sensitive.record_parts import files_of, read_text
 from dpsynth_assets.sensitive.store import StoredRecords
-from dpsynth_assets.workers import Workers
+from dpsynth_assets.workers import Here, Workers
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.text_embedder import TextEmbedder
 
 
-def store_records(spec: PrivateDatasetSpec, store: StoredRecords, workers: Workers | None) -> None:
+def store_records(spec: PrivateDatasetSpec, store: StoredRecords, workers: Workers) -> None:
     """Reads a source and makes its records the dataset's, or refuses and keeps what was there.
 
     Args:
-        spec: The cohort.
+        spec: The cohort; no process reads the records of several parts together.
         store: Where they go.
-        workers: Who makes parts canonical; None where records lie whole.
+        workers: Who makes parts canonical.
 
     Raises:
         PrivacyError: Records are unfit, were replaced under their version, or another account
             pays for them.
         SourceError: The source is missing, broken, or lacks a declared column.
     """
-    if workers is not None:
-        store_in_parts(spec, store, workers)
-        return
-    raw = read_rows(spec)
-    private = canonical_records(raw, spec)
-    refuse_unfit(private.tally, spec)
-    with store.replacing_records(
-        spec, partial(source_digest, raw, spec), partial(prints_of, private, spec)
-    ):
-        store.write_records(spec.name, "source", private.records)
-        store.write_records(spec.name, "held_out", private.held_out)
-
-
-def store_in_parts(spec: PrivateDatasetSpec, store: StoredRecords, workers: Workers) -> None:
-    """Does so in parts, whose records no process reads together."""
     parts = store.parts(spec.name)
     places = parts.begin(spec.parts)
     try:
@@ -80,7 +60,7 @@ def store_in_parts(spec: PrivateDatasetSpec, store: StoredRecords, workers: Work
         # Both were made under the store's key.
         with store.replacing_records(spec, lambda _: rows, lambda _: prints):
             remove_notes(places)
-            store.keep_parts(spec.name, places)
+            parts.keep(places)
     finally:
         parts.drop(places)
 
@@ -89,65 +69,41 @@ def require_parts(spec: PrivateDatasetSpec, store: StoredRecords) -> tuple[Folde
     """The parts of a dataset, as many as it declares.
 
     Raises:
-        PrivacyError: Its records lie whole, or in another number of parts.
+        PrivacyError: Its records lie in another number of parts, or nowhere yet.
     """
     places = store.parts(spec.name).places
     if len(places) != spec.parts:
         raise PrivacyError(
             f"parts: expected the records of {spec.name!r} in {spec.parts} parts, got "
-            f"{len(places) or 'none'}. Materialise {spec.name}/shared/private_records."
+            f"{len(places)}. Materialise {spec.name}/shared/private_records."
         )
     return places
 
 
-def embed_whole(
+def embed_records(
     spec: PrivateDatasetSpec,
     store: StoredRecords,
     manifest: Mapping[str, Any],
     embedder: "TextEmbedder",
-    progress: Callable[[str], ProgressCallback],
+    workers: Workers,
+    report: ProgressCallback,
+    *,
+    gpus: float = 0,
 ) -> None:
-    """Embeds records that lie whole, where they are not embedded yet.
+    """Embeds the records of each part that is not embedded yet.
 
     Args:
         spec: The cohort.
         store: Where they lie.
         manifest: What describes the embedder.
-        embedder: The embedder, opened.
-        progress: Opens a report of a title.
+        embedder: The embedder, opened in this process.
+        workers: Who embeds.
+        report: Told the share done.
+        gpus: GPUs that a worker needs.
     """
-    for split in SPLITS:
-        digest = store.records_digest(spec.name, split)
-        private = store.read_internal(spec.name, split, purpose="embed records")
-        texts = private.records["text"].to_list()
-        version = version_of(manifest, version_of_texts(texts), embedder.made_by)
-        report = progress(f"Embedding private records ({split})")
-        if store.embeddings_version(spec.name, split) == version:
-            report(1.0, "already embedded")
-            continue
-        embeddings = embedder.embed(texts, _without_counts(report))
-        store.write_embeddings(spec.name, split, embeddings, version, embedder.made_by, digest)
-
-
-def embed_in_parts(
-    spec: PrivateDatasetSpec,
-    store: StoredRecords,
-    manifest: Mapping[str, Any],
-    workers: Workers,
-    progress: Callable[[str], ProgressCallback],
-    *,
-    gpus: float,
-) -> None:
-    """Embeds each part that is not embedded yet."""
     places = require_parts(spec, store)
-    report = progress("Embedding private records, part by part")
-    made_by = embed_parts(manifest, places, workers, report, gpus=gpus)
+    made_by = embed_parts(manifest, places, workers, report, gpus=gpus, embedder=embedder)
     store.note_embedded(spec.name, made_by)
-
-
-def _without_counts(report: ProgressCallback) -> ProgressCallback:
-    """Passes the share done and drops the message, which would tell how many records there are."""
-    return lambda share, _message: report(share, "")
 
 
 # Reads a source into parts, embeds them, counts and draws over them: the driver's side of workers.
@@ -194,7 +150,7 @@ def tally_of_parts(places: Iterable[Folder]) -> Tally:
 
 
 def prints_of_parts(places: Sequence[Folder]) -> Prints:
-    """Fingerprints of the records of a cohort, as `part_tasks.prints_of` makes them of a whole."""
+    """Fingerprints of the records of a cohort, those held out included."""
     texts = single_prints(_notes(places, PRINTS))
     ids = [*_notes(places, IDS)]
     return Prints(texts, np.unique(np.concatenate(ids)) if ids else None)
@@ -220,6 +176,7 @@ def embed_parts(
     report: ProgressCallback,
     *,
     gpus: float = 0,
+    embedder: "TextEmbedder | None" = None,
 ) -> dict[str, str]:
     """Embeds every part that is not embedded yet; returns what made the embeddings (public).
 
@@ -230,7 +187,9 @@ def embed_parts(
             in the results.
     """
     made_by: dict[str, str] | None = None
-    for done, made in enumerate(workers.map_parts(Embed(dict(manifest)), places, gpus=gpus), 1):
+    told = report if len(places) == 1 else None  # One part tells its own share.
+    task = Embed(dict(manifest), Here((embedder, told)))  # Open in this process alone.
+    for done, made in enumerate(workers.map_parts(task, places, gpus=gpus), 1):
         if made_by is not None and made != made_by:
             raise PrivacyError(
                 "Expected workers that embed in one way, got "

@@ -1,7 +1,8 @@
 """Where the parts of a dataset lie in the sensitive store, and how one part is read and written.
 
-A part is a folder. Parts are written into folders of a new name, and become the dataset's by one
-small file that names them, so that a reader finds all of the old parts or all of the new ones.
+Records lie in n >= 1 parts, usually one. A part is a folder. Parts are written into folders of a
+new name, and become the dataset's by one small file that names them, so that a reader finds all of
+the old parts or all of the new ones. Where no such file is, the dataset's own folder is the part.
 
     sensitive/tickets/parts.json                         which folder, how many parts
     sensitive/tickets/parts-3f9c…/00003-of-00016/        source.parquet, held_out.parquet,
@@ -38,7 +39,7 @@ _NAMED, _PREFIX = "parts.json", "parts-"
 
 
 class RecordParts:
-    """The parts of one dataset; it has none where the records lie whole."""
+    """The parts of one dataset, one or more."""
 
     def __init__(self, files: PrivateFiles, folder: Folder) -> None:
         """Names the store and the dataset's folder in it."""
@@ -46,10 +47,10 @@ class RecordParts:
 
     @property
     def places(self) -> tuple[Folder, ...]:
-        """The parts, in their order; empty where the records lie whole."""
+        """The parts, in their order."""
         path = self._folder / _NAMED
         if not self._files.exists(path):
-            return ()
+            return (self._folder,)
         named = json.loads(self._files.read(path))
         return _places(self._folder / named["folder"], named["count"])
 
@@ -67,11 +68,9 @@ class RecordParts:
         if not self._same(places):
             content = json.dumps({"folder": places[0].parent.name, "count": len(places)})
             self._files.write(self._folder / _NAMED, content.encode())
-        self._remove_others()
-
-    def forget(self) -> None:
-        """Removes all parts: the records lie whole from here on."""
-        self._files.remove(self._folder / _NAMED)
+            for name in (*SPLITS, *(f"{split}_embeddings" for split in SPLITS)):
+                for path in self._files.matching(self._folder, f"{name}.*"):
+                    self._files.remove(path)
         self._remove_others()
 
     def drop(self, places: Sequence[Folder]) -> None:
@@ -92,9 +91,14 @@ class RecordParts:
                 self._files.discard(folder)
 
 
+def dataset_folder(part: Folder) -> Folder:
+    """The folder of the dataset of a part, by its path: store / dataset / parts-… / part."""
+    return part.parents[1] if part.parent.name.startswith(_PREFIX) else part
+
+
 def files_of(part: Folder) -> PrivateFiles:
-    """The store that a part lies in, by its path: store / dataset / parts-… / part."""
-    return files_below(part.parents[2])
+    """The store that a part lies in."""
+    return files_below(dataset_folder(part).parent)
 
 
 def files_of_exchange(exchange: Folder) -> PrivateFiles:
@@ -102,22 +106,19 @@ def files_of_exchange(exchange: Folder) -> PrivateFiles:
     return files_below(exchange.parents[3])
 
 
-def write_canonical(
-    part: Folder, split: Split, records: pl.DataFrame, files: PrivateFiles | None = None
-) -> None:
+def write_canonical(part: Folder, split: Split, records: pl.DataFrame) -> None:
     """Writes the canonical records of a part, and a digest of their content beside them.
 
     Embeddings of other records go first: row by row they would be taken for those of these.
 
     Args:
-        part: Folder of a part, or of records that lie whole in the store `files`.
-        split: Which of them.
+        part: Folder of a part.
+        split: Which of its records.
         records: The records.
-        files: The store; None: that of a part, by its path.
     """
     content = TABLE.write(records)
     digest = hashlib.sha256(content).hexdigest()
-    files, noted = files or files_of(part), part / f"{split}.digest"
+    files, noted = files_of(part), part / f"{split}.digest"
     if not files.exists(noted) or files.read(noted) != digest.encode():
         for path in (noted, *files.matching(part, f"{split}_embeddings.*")):
             files.remove(path)
@@ -167,7 +168,7 @@ def read_part(part: Folder, split: Split, *, with_embeddings: bool) -> PrivateIn
 
     Raises:
         FileNotFoundError: It has no such records, or they are not embedded.
-        ValueError: The embeddings are of other records.
+        PrivacyError: The embeddings are of other records.
     """
     records = read_table(part, f"{split}.parquet")
     if not with_embeddings:
@@ -177,17 +178,22 @@ def read_part(part: Folder, split: Split, *, with_embeddings: bool) -> PrivateIn
         raise FileNotFoundError("Expected embeddings of every part. Materialise them first.")
     embeddings = files.read_array(path)
     if len(embeddings) != records.height:
-        raise ValueError("Expected one embedding per record of a part, got another number.")
+        raise PrivacyError(
+            f"Expected one embedding per record of {part.name!r} in the sensitive store, got "
+            "another number. Materialise private_embeddings after private_records."
+        )
     return PrivateInputs(records=records, embeddings=embeddings)
 
 
 def read_whole(parts: Sequence[Folder], split: Split, *, with_embeddings: bool) -> PrivateInputs:
-    """Reads all parts into memory, in the order of records that lie whole.
+    """Reads all parts into memory, in the order that one part has.
 
-    For stages that are not split. Rows that are equal in every column are interchangeable, and so
-    are their embeddings.
+    For stages that go over no parts. Rows that are equal in every column are interchangeable, and
+    so are their embeddings.
     """
     each = [read_part(part, split, with_embeddings=with_embeddings) for part in parts]
+    if len(each) == 1:
+        return each[0]
     joined = pl.concat([part.records for part in each]).with_row_index(_PLACE)
     ordered = joined.sort(CANONICAL)
     records = ordered.drop(_PLACE)

@@ -10,7 +10,7 @@ DPSYNTH_SENSITIVE_URL the files lie in an object store (`sealed_objects.py`), ne
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.standing import source_places
-from dpsynth_assets.files.kept import ARRAY, TABLE
+from dpsynth_assets.files.kept import TABLE
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -42,7 +42,6 @@ from dpsynth_assets.sensitive.record_parts import (
     read_part,
     read_table,
     read_whole,
-    write_canonical,
 )
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers
@@ -71,25 +70,9 @@ class StoredRecords:
         files_below(base).make_folder(base, folder)
         return folder
 
-    def write_records(self, dataset: str, split: Split, records: pl.DataFrame) -> None:
-        """Stores canonical records (`record_id`, `unit_id`, `text`, `label`), whole."""
-        write_canonical(self.folder(dataset), split, records, self._files)
-        self.parts(dataset).forget()
-
     def parts(self, dataset: str) -> RecordParts:
-        """The parts that a dataset's records lie in, if they do not lie whole."""
+        """The parts that a dataset's records lie in."""
         return RecordParts(self._files, self.folder(dataset))
-
-    def keep_parts(self, dataset: str, places: Sequence[Folder]) -> None:
-        """Makes finished parts the records of a dataset, in the place of those it had."""
-        before = self.parts(dataset).places
-        self.parts(dataset).keep(places)
-        if before != self.parts(dataset).places:
-            for path in self._files.matching(self.folder(dataset), "*_embeddings.*"):
-                self._files.remove(path)
-        for split in SPLITS:
-            self.remove_internal(dataset, f"{split}.parquet")
-            self.remove_internal(dataset, f"{split}.digest")
 
     def note_embedded(self, dataset: str, made_by: Mapping[str, str]) -> None:
         """Notes what made the embeddings of all parts of a dataset."""
@@ -145,14 +128,6 @@ class StoredRecords:
         """Digests of the records that each cohort was read with."""
         return ReadRecords(self._files, self.base)
 
-    def records_digest(self, dataset: str, split: Split) -> str | None:
-        """Digest of the records of a split that lie whole; private."""
-        return self.read_internal_text(dataset, f"{split}.digest")
-
-    def embeddings_version(self, dataset: str, split: Split) -> str | None:
-        """Version of the texts and the model behind the stored embeddings; None without any."""
-        return self.read_internal_text(dataset, f"{split}_embeddings.version")
-
     def embeddings_made_by(self, dataset: str, split: Split) -> dict[str, str] | None:
         """Facts about the stored embeddings (`TextEmbedder.made_by`), public; or None."""
         stored = self.read_internal_text(dataset, f"{split}_embeddings.made_by")
@@ -178,43 +153,6 @@ class StoredRecords:
                 f"Materialise {dataset}/shared/private_embeddings; nothing was charged."
             )
 
-    def write_embeddings(
-        self,
-        dataset: str,
-        split: Split,
-        embeddings: np.ndarray,
-        version: str = "",
-        made_by: Mapping[str, str] | None = None,
-        of: str | None = None,
-    ) -> None:
-        """Stores embeddings, float32 (N, d), rows aligned with the records of the split.
-
-        Args:
-            dataset: The cohort.
-            split: Of its records.
-            embeddings: One for each record, in their order.
-            version: Version of the texts and the model.
-            made_by: Facts about them (`TextEmbedder.made_by`), public.
-            of: `records_digest` of the records that were embedded; None: not compared.
-
-        Raises:
-            PrivacyError: The records were replaced meanwhile; what is stored stays.
-        """
-        name = f"{split}_embeddings"
-        with self.read_records.alone(dataset):
-            if of not in (None, self.records_digest(dataset, split)):
-                raise PrivacyError(
-                    f"Expected the records of {dataset!r} as they were when they were read, got "
-                    "others, which were stored while those were embedded. Materialise "
-                    f"{dataset}/shared/private_embeddings again."
-                )
-            for kept in ("version", "made_by"):
-                self.remove_internal(dataset, f"{name}.{kept}")
-            self._files.write(self.folder(dataset) / f"{name}.npy", ARRAY.write(embeddings))
-            if made_by is not None:
-                self.write_internal(dataset, f"{name}.made_by", json.dumps(dict(made_by)))
-            self.write_internal(dataset, f"{name}.version", version)
-
     def write_internal(self, dataset: str, name: str, content: str) -> Folder:
         """Stores text that depends on private data without noise; returns its path."""
         path = self.folder(dataset) / name
@@ -237,10 +175,6 @@ class StoredRecords:
             self._files.write(path, TABLE.write(table))
         return path
 
-    def forget_internal_table(self, dataset: str, name: str) -> None:
-        """Removes what `write_internal_table` stored, if anything."""
-        self.remove_internal(dataset, f"{name}.parquet")
-
     def read_internal_table(
         self, dataset: str, name: str, *, purpose: InternalPurpose
     ) -> pl.DataFrame:
@@ -260,9 +194,9 @@ class StoredRecords:
     ) -> PrivateInputs:
         """Gives an internal stage the source split to count, by `PrivateInputs.counted` alone.
 
-        Where records lie in parts, this process reads one after the other.
+        Where there are several parts, this process reads one after the other.
         """
-        if places := self.parts(dataset).places:
+        if len(places := self.parts(dataset).places) > 1:
             return in_parts(StoredParts(places, LocalWorkers(), with_embeddings))
         return self.read_internal(
             dataset, "source", purpose=purpose, with_embeddings=with_embeddings
@@ -270,12 +204,8 @@ class StoredRecords:
 
     def each_for_scoring(self, dataset: str, split: Split) -> Iterator[PrivateInputs]:
         """Records and embeddings of a split, part by part, for internal evaluation."""
-        places = self.parts(dataset).places
-        if not places:
-            yield self.read_internal(
-                dataset, split, purpose="internal evaluation", with_embeddings=True
-            )
-        for place in places:
+        self._require(dataset, split, with_embeddings=True)
+        for place in self.parts(dataset).places:
             yield read_part(place, split, with_embeddings=True)
 
     def read_for_scoring(self, dataset: str, split: Split) -> tuple[pl.DataFrame, np.ndarray]:
@@ -296,7 +226,7 @@ class StoredRecords:
             for kind in ("version", "npy"):
                 made_by[f"{split}_embeddings.{kind}"] = "private_embeddings"
         folder = self.folder(dataset)
-        places = self.parts(dataset).places or (folder,)
+        places = self.parts(dataset).places
         needed = [(place / name, made) for place in places for name, made in made_by.items()]
         if secrets:
             needed.append((folder / f"{DICTIONARY}.parquet", "secrets"))
@@ -310,22 +240,14 @@ class StoredRecords:
             "does)."
         )
 
-    def _read(self, dataset: str, split: Split, *, with_embeddings: bool) -> PrivateInputs:
+    def _require(self, dataset: str, split: Split, *, with_embeddings: bool) -> None:
         if lost := self._lost(dataset, split, embeddings=with_embeddings):
             raise PrivacyError(lost)
-        if places := self.parts(dataset).places:
-            return read_whole(places, split, with_embeddings=with_embeddings)
-        folder = self.folder(dataset)
-        records = read_table(folder, f"{split}.parquet", self._files)
-        if not with_embeddings:
-            return PrivateInputs(records=records)
-        embeddings = self._files.read_array(folder / f"{split}_embeddings.npy")
-        if len(embeddings) != records.height:
-            raise PrivacyError(
-                f"Expected one embedding per record of dataset {dataset!r}, got another number. "
-                f"Materialise {dataset}/shared/private_embeddings after private_records."
-            )
-        return PrivateInputs(records=records, embeddings=embeddings)
+
+    def _read(self, dataset: str, split: Split, *, with_embeddings: bool) -> PrivateInputs:
+        self._require(dataset, split, with_embeddings=with_embeddings)
+        places = self.parts(dataset).places
+        return read_whole(places, split, with_embeddings=with_embeddings)
 
     @property
     def _files(self) -> PrivateFiles:

@@ -158,12 +158,12 @@ def _files(place: Folder) -> PrivateFiles:
 
 def _number(part: Folder) -> int:
     """The number in the name of a part or a place: `00003-of-00016`, `step0-00003`."""
-    return int(re.findall(r"\d{5,}", part.name)[0])
+    return int(next(iter(re.findall(r"\d{5,}", part.name)), 0))
 
 
 @dataclass(frozen=True)
 class StoredParts:
-    """The records of a release in parts, counted by workers; see `methods.inputs.PartedRecords`.
+    """The records of a release in parts, counted by workers; see `methods.inputs.Shards`.
 
     Attributes:
         places: The parts.

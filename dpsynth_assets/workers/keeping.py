@@ -5,7 +5,8 @@ where the calling process works on the parts itself, `forget` gives the memory b
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -30,3 +31,14 @@ def kept(name: str, version: str, make: Callable[[], T]) -> T:
 def forget() -> None:
     """Drops everything that was kept in this process."""
     _kept.clear()
+
+
+@dataclass(frozen=True)
+class Here(Generic[T]):
+    """What a task uses where the process that made it does it; where it is sent, there is none."""
+
+    value: T | None = None
+
+    def __reduce__(self) -> tuple[type["Here[T]"], tuple[()]]:
+        """Is sent without its value."""
+        return type(self), ()

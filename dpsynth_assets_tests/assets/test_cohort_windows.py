@@ -34,10 +34,11 @@ from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.orchestration.schedules.new_cohorts import FIRST_RUNS_A_TICK
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.records import check_dataset_file, read_private_records
+from dpsynth_assets.records import check_dataset_file
 from dpsynth_assets.report.pages import asset_address
 from dpsynth_assets.tags import COHORT, RELEASE
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
+from dpsynth_assets_tests.stored import read_private_records
 
 BY_MONTH = {"by": "window", "column": "created", "period": "month", "first": "2026-01-01"}
 BY_FILE = {"by": "file", "pattern": "mail-{year}-{month}.jsonl", "settle_minutes": 0}

@@ -20,10 +20,11 @@ from dpsynth_assets.privacy.guarantees import EMBEDDINGS, RESTS_ON, SELF_TEST, G
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.consent import UnagreedChargeError, paying_only
-from dpsynth_assets.releases.once import Drawn, PublicInputError, release_once
+from dpsynth_assets.releases.once import Drawn, PublicInputError
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.report.label_assumptions import pass_assumptions
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
+from dpsynth_assets_tests.stored import release_once
 
 EVENT = BoundedRangeEvent(eta=0.1, count=100)
 TERMS = make_terms(accepts_ex_post=True)

@@ -24,6 +24,7 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.gate_conditions import PAID_FOR
 from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.privacy.ledger_cases import sqlite_url
+from dpsynth_assets_tests.stored import write_records
 
 SECRET = "my claim number was lost by the clinic and nobody ever called me back about it"
 OTHERS = [f"an ordinary letter number {i} about trains and delays in the city" for i in range(40)]
@@ -37,7 +38,7 @@ def home(tmp_path, monkeypatch):
     texts = [*OTHERS, f"hello, {SECRET}, regards"]
     ids = [str(number) for number in range(len(texts))]
     table = {"record_id": ids, "unit_id": ids, "text": texts, "label": ["a"] * len(texts)}
-    SensitiveStore().write_records("letters", "source", pl.DataFrame(table))
+    write_records(SensitiveStore(), "letters", "source", pl.DataFrame(table))
     return tmp_path / "home"
 
 

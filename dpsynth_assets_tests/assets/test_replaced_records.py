@@ -11,11 +11,10 @@ import pytest
 
 from dpsynth_assets.datasets import CohortSpec
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.records.reading import read_rows
 from dpsynth_assets.records.source_digest import reading_digest, source_digest
 from dpsynth_assets.sensitive.fingerprints import FOLDER, Prints
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
-from dpsynth_assets.sensitive.read_source import store_in_parts
+from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.assets.declared_cases import failure
 from dpsynth_assets_tests.assets.test_shared_records import (
@@ -25,6 +24,7 @@ from dpsynth_assets_tests.assets.test_shared_records import (
     read,
     store as store,
 )
+from dpsynth_assets_tests.stored import read_rows
 
 KEY = bytes(range(32))
 
@@ -41,7 +41,8 @@ def pay(store, name):
 def test_replaced_records_are_refused_once_a_release_was_paid_for(tmp_path, store):
     assert read(declare(tmp_path, "one", letters(range(50))), store).success
     pay(store, "one")
-    kept = (store.base / "one" / "source.parquet").read_bytes()
+    (part,) = store.parts("one").places
+    kept = (part / "source.parquet").read_bytes()
     result = read(declare(tmp_path, "one", letters(range(1, 51))), store)
     assert not result.success
     message = failure(result)
@@ -51,7 +52,8 @@ def test_replaced_records_are_refused_once_a_release_was_paid_for(tmp_path, stor
     assert "\n" not in message
     assert SECRET not in message
     assert "50" not in message
-    assert (store.base / "one" / "source.parquet").read_bytes() == kept
+    assert (part / "source.parquet").read_bytes() == kept
+    assert store.parts("one").places == (part,)
 
 
 @pytest.mark.parametrize(
@@ -69,18 +71,13 @@ def test_records_that_a_check_refuses_are_refused_in_one_constant_sentence(
     tmp_path, store, rows, changes, parts
 ):
     spec = declare(tmp_path, "one", rows, columns={"text": "text"}, parts=parts, **changes)
-    if parts == 1:
-        told = failure(read(spec, store))
-    else:
-        with pytest.raises(PrivacyError) as refused:
-            store_in_parts(spec, store, LocalWorkers(1))
-        told = str(refused.value)
-    assert told == (
+    with pytest.raises(PrivacyError) as refused:
+        store_records(spec, store, LocalWorkers(1))
+    assert str(refused.value) == (
         "The records of 'one' are not as its dataset file says: nothing was charged. `dpsynth "
         "datasets check` on the steward's terminal says why."
     )
-    assert not (store.base / "one" / "source.parquet").exists()
-    assert not store.parts("one").places
+    assert not [*store.folder("one").rglob("*.parquet")]
 
 
 def test_what_the_message_offers_is_true(tmp_path, store):

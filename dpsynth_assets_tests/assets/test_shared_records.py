@@ -58,7 +58,7 @@ def read(spec, store):
 
 
 def stored(store, name):
-    return (store.base / name / "source.parquet").exists()
+    return bool([*store.folder(name).rglob("source.parquet")])
 
 
 @pytest.mark.parametrize("shared", [range(100), range(40, 140), range(95, 195)])

@@ -13,8 +13,9 @@ from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.releases.once import Drawn, StoredRelease, release_once
+from dpsynth_assets.releases.once import Drawn, StoredRelease
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
+from dpsynth_assets_tests.stored import release_once
 
 PHASES = (
     "before the reserve",

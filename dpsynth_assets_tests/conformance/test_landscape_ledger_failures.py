@@ -27,8 +27,9 @@ from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum
 from dpsynth_assets.privacy.ledger.entries import reserve_entry
 from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon, zcdp_rho
-from dpsynth_assets.releases.once import Drawn, release_once
+from dpsynth_assets.releases.once import Drawn
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
+from dpsynth_assets_tests.stored import release_once
 
 DELTA = 1e-6
 SPENDTHRIFT = GaussianEvent(noise_multiplier=0.5)

@@ -17,6 +17,7 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.gate_conditions import PAID_FOR
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
+from dpsynth_assets_tests.stored import write_records
 
 OTHERS = [f"an ordinary letter number {i} about trains and delays in the city" for i in range(60)]
 RECORD = (
@@ -105,7 +106,7 @@ def homes(request, tmp_path):
         ids = [str(number) for number in range(len(texts))]
         table = {"record_id": ids, "unit_id": ids, "text": texts, "label": [""] * len(texts)}
         store = SensitiveStore.at(str(tmp_path / name / "sensitive"))
-        store.write_records("tickets", "source", pl.DataFrame(table))
+        write_records(store, "tickets", "source", pl.DataFrame(table))
         found.append(tmp_path / name)
     return found
 

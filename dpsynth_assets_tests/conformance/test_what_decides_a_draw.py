@@ -22,7 +22,6 @@ from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.inputs import model_files
-from dpsynth_assets.releases.once import release_once
 from dpsynth_assets.releases.same_draw import first_difference
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.sensitive.private_files import files_below
@@ -33,6 +32,7 @@ from dpsynth_assets_tests.security.leak_planting import (
     public_base,
     secret_cohort,
 )
+from dpsynth_assets_tests.stored import release_once
 
 DOCS = Path(__file__).parents[2] / "docs" / "privacy.md"
 

@@ -70,7 +70,8 @@ def test_the_whole_graph_materialises(house):
 
 
 def test_the_planted_secret_is_among_the_records_that_mechanisms_read(house):
-    source = pl.read_parquet(house.home / "sensitive" / "letters" / "source.parquet")
+    (file,) = (house.home / "sensitive" / "letters").glob("parts-*/*/source.parquet")
+    source = pl.read_parquet(file)
     assert source["text"].str.contains(CANARY).sum() == 2
 
 

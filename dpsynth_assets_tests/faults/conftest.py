@@ -25,6 +25,7 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE
 from dpsynth_assets_tests.faults.cohort import COHORT, EVENT, RECORDS, TERMS
 from dpsynth_assets_tests.object_stores import bucket, s3_address
+from dpsynth_assets_tests.stored import write_records
 
 __all__ = ["bucket", "s3_address"]
 
@@ -118,7 +119,7 @@ class House:
         (self.home / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
         begin(self.home, lambda: False)
         store = SensitiveStore.at(str(self.home / "sensitive"))
-        store.write_records(COHORT, "source", RECORDS)
+        write_records(store, COHORT, "source", RECORDS)
         store.read_records.note_read(COHORT, "version 1", "declared", lambda _: "rows")
 
     @property

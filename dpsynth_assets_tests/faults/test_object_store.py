@@ -21,6 +21,7 @@ from dpsynth_assets_tests.faults.cohort import (
     ex_post_epsilon,
 )
 from dpsynth_assets_tests.security.conftest import key
+from dpsynth_assets_tests.stored import write_records
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,7 @@ def remote(house, bucket, monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, key(1))
     shutil.rmtree(house.home / "sensitive")
     store = SensitiveStore()
-    store.write_records(COHORT, "source", RECORDS)
+    write_records(store, COHORT, "source", RECORDS)
     store.read_records.note_read(COHORT, "version 1", "declared", lambda _: "rows")
     return store
 

@@ -181,8 +181,8 @@ def histogram(dp_counts, labels=LABELS):
 
 def test_json_keeps_everything():
     value = histogram([[5, -3], [0, 12]])
-    stored = json.loads(json.dumps(value.to_json())) | {"reservation": "r1"}
-    assert TopicHistogram.from_json(stored) == value
+    stored = json.loads(json.dumps(value.model_dump(mode="json"))) | {"reservation": "r1"}
+    assert TopicHistogram.model_validate(stored) == value
 
 
 def test_rows_that_do_not_match_are_refused():

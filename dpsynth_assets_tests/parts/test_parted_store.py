@@ -3,7 +3,6 @@
 import base64
 import json
 import stat
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,15 +11,14 @@ import pytest
 
 from dpsynth_assets.methods.inputs import SortStep
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.records import SourceError, read_private_records
 from dpsynth_assets.sensitive import read_source
 from dpsynth_assets.sensitive.fingerprints import FOLDER
-from dpsynth_assets.sensitive.part_tasks import prints_of
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
-from dpsynth_assets.sensitive.read_source import store_in_parts
+from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table, write_array, write_text
 from dpsynth_assets.workers import LocalWorkers, WorkerError
-from dpsynth_assets_tests.parts.conftest import SECRET, declared, texts
+from dpsynth_assets_tests.parts.conftest import SECRET, declared
+from dpsynth_assets_tests.stored import read_private_records, write_embeddings, write_records
 
 ONE, TWO = LocalWorkers(1), LocalWorkers(2)
 
@@ -41,7 +39,7 @@ def files(store, name="letters"):
 @pytest.mark.parametrize("workers", [ONE, TWO], ids=["one worker", "two workers"])
 def test_what_is_read_whole_is_what_lies_whole(tmp_path, store, parts, workers):
     spec = declared(tmp_path, parts=parts)
-    store_in_parts(spec, store, workers)
+    store_records(spec, store, workers)
     whole = read_private_records(spec)
     assert read(store, spec).equals(whole.records)
     assert read(store, spec, "held_out").equals(whole.held_out)
@@ -49,7 +47,7 @@ def test_what_is_read_whole_is_what_lies_whole(tmp_path, store, parts, workers):
 
 
 def test_nobody_else_may_read_parts(tmp_path, store):
-    store_in_parts(declared(tmp_path, parts=3), store, ONE)
+    store_records(declared(tmp_path, parts=3), store, ONE)
     for path in (store.base / "letters").rglob("*"):
         assert stat.S_IMODE(path.lstat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
@@ -57,7 +55,7 @@ def test_nobody_else_may_read_parts(tmp_path, store):
 def test_an_encrypted_store_holds_no_word_of_a_record(tmp_path, store, monkeypatch):
     monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", base64.b64encode(b"k" * 32).decode())
     spec = declared(tmp_path, parts=3)
-    store_in_parts(spec, store, TWO)
+    store_records(spec, store, TWO)
     kept = [path.read_bytes() for path in (store.base / "letters").rglob("*") if path.is_file()]
     assert not [1 for content in kept if SECRET.encode() in content]
     assert read(store, spec).equals(read_private_records(spec).records)
@@ -72,72 +70,46 @@ def test_what_workers_are_given_holds_no_record(tmp_path, store):
             yield from ONE.map_parts(function, parts, gpus=gpus, memory=memory)
 
     seen = []
-    store_in_parts(declared(tmp_path, parts=3), store, Watching())
+    store_records(declared(tmp_path, parts=3), store, Watching())
     assert seen
     assert SECRET not in "".join(seen)
 
 
 def test_the_same_records_again_keep_their_parts_and_embeddings(tmp_path, store):
     spec = declared(tmp_path, parts=3)
-    store_in_parts(spec, store, ONE)
+    store_records(spec, store, ONE)
     before = store.parts("letters").places
     (before[0] / "source_embeddings.npy").write_bytes(b"made before")
-    store_in_parts(spec, store, ONE)
+    store_records(spec, store, ONE)
     assert store.parts("letters").places == before
     assert (before[0] / "source_embeddings.npy").exists()
 
 
 def test_other_records_take_the_place_of_all_parts(tmp_path, store):
-    store_in_parts(declared(tmp_path, parts=3), store, ONE)
+    store_records(declared(tmp_path, parts=3), store, ONE)
     before = store.parts("letters").places
     store.note_embedded("letters", {"arithmetic": "int8"})
     (tmp_path / "letters.csv").unlink()
     spec = declared(tmp_path, rows=90, parts=3)
-    store_in_parts(spec, store, ONE)
+    store_records(spec, store, ONE)
     assert not any(place.exists() for place in before)
     assert store.embeddings_made_by("letters", "source") is None
     assert read(store, spec).equals(read_private_records(spec).records)
 
 
-def test_parts_and_whole_records_take_turns(tmp_path, store):
-    spec, whole = declared(tmp_path, parts=3), read_private_records(declared(tmp_path))
+def test_one_part_takes_the_place_of_records_in_the_folder_itself(tmp_path, store):
+    """As versions before 0.3.0 left them; equal records stay where they are, with embeddings."""
+    spec, whole = declared(tmp_path), read_private_records(declared(tmp_path))
     for split, frame in (("source", whole.records), ("held_out", whole.held_out)):
-        store.write_records("letters", split, frame)
-    store.write_embeddings("letters", "source", np.eye(2, 3, dtype=np.float32), "v", {"a": "b"})
-    store_in_parts(spec, store, ONE)
-    assert not [name for name in files(store) if "/" not in name and name != "parts.json"]
-    for split, frame in (("source", whole.records), ("held_out", whole.held_out)):
-        store.write_records("letters", split, frame)
-    kept = [f"{split}.{kind}" for split in ("held_out", "source") for kind in ("digest", "parquet")]
-    assert files(store) == kept
-
-
-def test_replaced_records_are_refused_and_the_old_parts_stay(tmp_path, store):
-    spec = declared(tmp_path, parts=3)
-    store_in_parts(spec, store, ONE)
-    store.pay_for_records("letters")
+        write_records(store, "letters", split, frame)
+    write_embeddings(store, "letters", "source", np.eye(2, 3, dtype=np.float32), "v", {"a": "b"})
     kept = files(store)
-    store_in_parts(spec, store, ONE)  # The same records: nothing to refuse.
-    (tmp_path / "letters.csv").unlink()
-    other = declared(tmp_path, rows=63, parts=3)
-    with pytest.raises(PrivacyError, match="expected the records of version '1'"):
-        store_in_parts(other, store, ONE)
+    store_records(spec, store, ONE)
     assert files(store) == kept
-    # Another number of parts reads the same records.
     (tmp_path / "letters.csv").unlink()
-    store_in_parts(declared(tmp_path, parts=5), store, ONE)
-
-
-def test_records_of_another_account_are_refused_whole_or_in_parts(tmp_path, store):
-    store_in_parts(declared(tmp_path, parts=3), store, ONE)
-    pl.DataFrame(
-        {"text": texts()[20:], "label": ["good"] * 40, "who": [str(n) for n in range(40)]}
-    ).write_csv(tmp_path / "copy.csv")
-    for parts in (2, 5):
-        spec = declared(tmp_path, name="copy", parts=parts)
-        with pytest.raises(PrivacyError, match="cohort 'letters' has read"):
-            store_in_parts(spec, store, ONE)
-        assert files(store, "copy") == []
+    store_records(declared(tmp_path, rows=90), store, ONE)
+    assert not [name for name in files(store) if "/" not in name and name != "parts.json"]
+    assert len(store.parts("letters").places) == 1
 
 
 def test_the_stored_fingerprints_do_not_depend_on_parts(tmp_path, store):
@@ -145,20 +117,16 @@ def test_the_stored_fingerprints_do_not_depend_on_parts(tmp_path, store):
     pl.read_csv(source).with_row_index("number").write_csv(source)
     columns = {"text": "text", "labels": ["label"], "id": "number"}
     changes = {"columns": columns, "privacy_unit": {}}
-    spec = declared(tmp_path, **changes)
-    prints = partial(prints_of, read_private_records(spec), spec)
-    with store.replacing_records(spec, lambda _: "", prints):
-        pass
+    store_records(declared(tmp_path, **changes), store, ONE)
     places = [store.base / FOLDER / f"letters.{kind}" for kind in ("npy", "ids.npy")]
     whole = [place.read_bytes() for place in places]
-    parts = declared(tmp_path, **changes, parts=4)
-    store_in_parts(parts, store, TWO)
+    store_records(declared(tmp_path, **changes, parts=4), store, TWO)
     assert [place.read_bytes() for place in places] == whole
 
 
 def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, store, monkeypatch):
     spec = declared(tmp_path, parts=3)
-    store_in_parts(spec, store, ONE)
+    store_records(spec, store, ONE)
     kept = files(store)
 
     def fails(self, part):
@@ -166,28 +134,20 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, store, monke
 
     monkeypatch.setattr(read_source.Canonical, "__call__", fails)
     with pytest.raises(WorkerError) as refused:
-        store_in_parts(spec, store, ONE)
+        store_records(spec, store, ONE)
     assert SECRET not in str(refused.value)
     assert files(store) == kept
 
 
-def test_a_missing_source_is_refused_in_one_line(tmp_path, store):
-    spec = declared(tmp_path, parts=3)
-    (tmp_path / "letters.csv").unlink()
-    with pytest.raises(SourceError, match=r"source\.path: expected a file"):
-        store_in_parts(spec, store, ONE)
-    assert files(store) == []
-
-
 def test_purge_removes_parts(tmp_path, store):
-    store_in_parts(declared(tmp_path, parts=3), store, ONE)
+    store_records(declared(tmp_path, parts=3), store, ONE)
     purge(store, PurgeRule(dataset="letters"), lambda _: False)
     assert files(store) == []
-    assert store.parts("letters").places == ()
+    assert store.parts("letters").places == (store.base / "letters",)
 
 
 def test_one_lost_file_of_a_part_is_found_before_a_charge(tmp_path, store):
-    store_in_parts(declared(tmp_path, parts=3), store, ONE)
+    store_records(declared(tmp_path, parts=3), store, ONE)
     store.require_records("letters")
     with pytest.raises(PrivacyError, match=r"shared/private_embeddings .*Nothing was charged"):
         store.require_records("letters", with_embeddings=True)
@@ -197,7 +157,7 @@ def test_one_lost_file_of_a_part_is_found_before_a_charge(tmp_path, store):
 
 
 def test_a_charge_is_known_by_the_embeddings_of_every_part(tmp_path, store):
-    store_in_parts(declared(tmp_path, parts=2), store, ONE)
+    store_records(declared(tmp_path, parts=2), store, ONE)
     known = []
     for made in ("int8", "float32"):
         for place in store.parts("letters").places:
@@ -217,7 +177,7 @@ def test_a_charge_is_known_by_the_embeddings_of_every_part(tmp_path, store):
     paid = SimpleNamespace(id="r", request=SimpleNamespace(event=object()))
     store.passes("letters", paid).begin({"records": known[1]})
     open_ledger = SimpleNamespace(is_open=bool)
-    parts = store.read_parts_for_release(
+    parts = store.read_for_release(
         "letters", ledger=open_ledger, reservation=paid, workers=ONE, with_embeddings=True
     ).parts
     assert parts.summed(lambda private: np.array([len(private.embeddings)])) > 0
@@ -234,7 +194,7 @@ def test_a_charge_is_known_by_the_embeddings_of_every_part(tmp_path, store):
 
 
 def test_the_manifest_says_nothing_of_the_records(tmp_path, store):
-    store_in_parts(declared(tmp_path, parts=3), store, ONE)
+    store_records(declared(tmp_path, parts=3), store, ONE)
     said = json.loads((store.base / "letters" / "parts.json").read_text())
     assert said.keys() == {"folder", "count"}
     assert said["count"] == 3

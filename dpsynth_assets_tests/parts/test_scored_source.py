@@ -11,9 +11,8 @@ from dpsynth_assets.orchestration.assets import evaluation
 from dpsynth_assets.orchestration.assets.scoring import CorpusToScore, score_corpora
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.public_base.opening import OpenedModels
-from dpsynth_assets.records import read_private_records
 from dpsynth_assets.sensitive import store as sensitive_store
-from dpsynth_assets.sensitive.read_source import store_in_parts
+from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import (
     SPLITS,
     read_part,
@@ -24,6 +23,7 @@ from dpsynth_assets.sensitive.record_parts import (
 from dpsynth_assets.sensitive.scored_source import ScoredSource, sampled_source
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, WORDS, declared
+from dpsynth_assets_tests.stored import read_private_records, write_embeddings, write_records
 
 ROWS, WIDTH, PARTS = 240, 8, 5
 LONG = "on the morning of the fair nobody had seen the ferry leave its berth at all"
@@ -43,9 +43,9 @@ def stores(tmp_path, monkeypatch):
     whole, parted = (SensitiveStore.at(str(tmp_path / name)) for name in ("whole", "parted"))
     private = read_private_records(declared(tmp_path, rows=ROWS))
     for split, records in (("source", private.records), ("held_out", private.held_out)):
-        whole.write_records("letters", split, records)
-        whole.write_embeddings("letters", split, embedded(records["text"]), "v", {"a": "b"})
-    store_in_parts(declared(tmp_path, rows=ROWS, parts=PARTS), parted, LocalWorkers(1))
+        write_records(whole, "letters", split, records)
+        write_embeddings(whole, "letters", split, embedded(records["text"]), "v", {"a": "b"})
+    store_records(declared(tmp_path, rows=ROWS, parts=PARTS), parted, LocalWorkers(1))
     for place in parted.parts("letters").places:
         for split in SPLITS:
             texts = read_table(place, f"{split}.parquet")["text"].to_list()
@@ -156,7 +156,7 @@ def with_span(folder, units):
 def test_a_span_is_held_by_the_units_of_all_parts(tmp_path, store, monkeypatch, units, copied):
     """Thirty units lie in several parts, two at most in each of some: together it is no leak."""
     spec = with_span(tmp_path, units)
-    store_in_parts(spec, store, LocalWorkers(1))
+    store_records(spec, store, LocalWorkers(1))
     monkeypatch.setattr(sensitive_store, "read_whole", lambda *_, **__: pytest.fail("joined"))
     candidate = pl.DataFrame({"text": [f"so {LONG} indeed", "harmless"]})
     public = pl.DataFrame({"text": ["another text"]})

@@ -8,15 +8,15 @@ import pytest
 
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.orchestration.assets import dataset as asset
-from dpsynth_assets.records import read_private_records
 from dpsynth_assets.records.record_filters import CANONICAL
 from dpsynth_assets.secret_detection.incidence import find_secrets
 from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.part_tasks import SECRETS_TABLE, find_in_parts
-from dpsynth_assets.sensitive.read_source import store_in_parts
+from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.parts.conftest import SECRET, declared
+from dpsynth_assets_tests.stored import read_private_records
 
 KINDS = [
     {"name": "number", "detector": "regex", "pattern": r"\b\d+\b", "max_records": 1},
@@ -36,7 +36,7 @@ def silent(_):
 
 @pytest.fixture
 def places(tmp_path, store):
-    store_in_parts(declared(tmp_path, parts=PARTS), store, LocalWorkers(1))
+    store_records(declared(tmp_path, parts=PARTS), store, LocalWorkers(1))
     return store.parts("letters").places
 
 
@@ -83,7 +83,7 @@ def test_notes_are_removed_and_what_stays_is_the_owners(store, places):
 def test_an_encrypted_store_holds_no_secret(tmp_path, store, monkeypatch):
     monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", base64.b64encode(b"k" * 32).decode())
     spec = declared(tmp_path, parts=PARTS)
-    store_in_parts(spec, store, LocalWorkers(1))
+    store_records(spec, store, LocalWorkers(1))
     written = []
     writes = part_tasks._write
 
@@ -130,15 +130,15 @@ def test_what_workers_are_given_and_send_holds_no_record(places):
     assert not [given for given, _ in seen if SECRET.split()[0] in given]
 
 
-def test_the_asset_keeps_one_dictionary_whichever_way_it_searched(tmp_path, store):
-    spec = declared(tmp_path, parts=PARTS)
-    store_in_parts(spec, store, LocalWorkers(1))
+def test_the_asset_keeps_one_dictionary_for_any_number_of_parts(tmp_path, store):
     folder, kept = store.folder("letters"), []
-    for workers in (None, LocalWorkers(1)):
-        asset._find(spec, DECLARED, store, workers, silent)
+    for parts in (1, PARTS):
+        spec = declared(tmp_path, parts=parts)
+        store_records(spec, store, LocalWorkers(1))
+        asset._find(spec, DECLARED, store, LocalWorkers(1), silent)
         names = ("secrets_dictionary.parquet", "secrets_summary.json")
         kept.append([(folder / name).read_bytes() for name in names])
-        assert (folder / "secrets.parquet").exists() is (workers is None)
+        assert len([*folder.glob(f"parts-*/*/{SECRETS_TABLE}")]) == parts
     assert kept[0] == kept[1]
 
 
@@ -146,7 +146,7 @@ def test_values_of_columns_are_found_beside_all_records(tmp_path, store):
     kind = {"name": "person", "detector": "column", "column": "who", "max_records": 3}
     named = SecretsSpec.model_validate({"kinds": [kind]})
     spec = declared(tmp_path, parts=PARTS, secrets={"kinds": [kind]}, budget=TIGHT)
-    store_in_parts(spec, store, LocalWorkers(1))
+    store_records(spec, store, LocalWorkers(1))
     asset._find(spec, DECLARED, store, LocalWorkers(1), silent)  # Leaves tables in the parts.
     asset._find(spec, named, store, LocalWorkers(1), silent)
     dictionary = pl.read_parquet(store.folder("letters") / "secrets_dictionary.parquet")

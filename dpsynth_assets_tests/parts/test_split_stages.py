@@ -19,20 +19,21 @@ from dpsynth_assets.methods.topic_histogram import TopicCounts
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
-from dpsynth_assets.orchestration.resources.model_pool import model_step, step_of_tasks
+from dpsynth_assets.orchestration.resources.model_pool import model_step, stage_step, step_of_tasks
 from dpsynth_assets.orchestration.resources.stores import (
     PrivacyLedger,
 )
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.sensitive import part_tasks, read_source
-from dpsynth_assets.sensitive.read_source import embed_parts, store_in_parts
+from dpsynth_assets.sensitive import read_source
+from dpsynth_assets.sensitive.read_source import embed_parts, store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
 from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared
+from dpsynth_assets_tests.stored import read_private_records
 
 ROWS = 120
 DRAW_IN_PASSES = (
@@ -76,7 +77,7 @@ def countings(public):
 
 def stored(folder, store, parts, workers):
     spec = declared(folder, rows=ROWS, parts=parts)
-    store_in_parts(spec, store, workers)
+    store_records(spec, store, workers)
     places = store.parts("letters").places
     embed_parts(MANIFEST, places, workers, silent)
     return places
@@ -85,8 +86,6 @@ def stored(folder, store, parts, workers):
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory, public):
     """Records that lie whole, their embeddings and counts, as one process makes them."""
-    from dpsynth_assets.records import read_private_records
-
     folder = tmp_path_factory.mktemp("whole")
     private = read_private_records(declared(folder, rows=ROWS))
     embeddings = TextEmbedder(max_tokens=32).embed(private.records["text"].to_list())
@@ -115,7 +114,7 @@ def test_results_are_bit_equal_for_any_parts_and_workers(
 
 def test_embedding_goes_on_from_the_parts_that_are_finished(tmp_path, store, monkeypatch):
     spec = declared(tmp_path, rows=ROWS, parts=4)
-    store_in_parts(spec, store, LocalWorkers(1))
+    store_records(spec, store, LocalWorkers(1))
     places = store.parts("letters").places
     whole_task = read_source.Embed.__call__
 
@@ -159,7 +158,7 @@ def without_noise(monkeypatch):
 def test_mechanisms_release_over_parts_what_they_release_over_the_whole(
     tmp_path, store, without_noise
 ):
-    store_in_parts(declared(tmp_path, rows=ROWS, parts=9), store, LocalWorkers(1))
+    store_records(declared(tmp_path, rows=ROWS, parts=9), store, LocalWorkers(1))
     places = store.parts("letters").places
     draw = np.random.default_rng(0)
     for place in places:
@@ -200,7 +199,7 @@ def test_a_mechanism_that_knows_no_parts_refuses_them():
 
 
 def test_a_part_without_embeddings_is_not_counted(tmp_path, store, public):
-    store_in_parts(declared(tmp_path, rows=ROWS, parts=2), store, LocalWorkers(1))
+    store_records(declared(tmp_path, rows=ROWS, parts=2), store, LocalWorkers(1))
     parts = StoredParts(store.parts("letters").places, LocalWorkers(1))
     with pytest.raises(WorkerError, match="FileNotFoundError"):
         parts.summed(countings(public)["centres"])
@@ -217,75 +216,21 @@ def materialised(spec, public, *, select):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", ["1", "2"])
-def test_a_histogram_over_parts_is_charged_and_drawn_once(
-    tmp_path, store, public, monkeypatch, count
-):
-    from dpsynth_assets.privacy import histogram
-
-    drawn = []
-    sampler = histogram.discrete_laplace
-
-    def counted(counts, scale):
-        drawn.append(len(counts))
-        return sampler(counts, scale)
-
-    monkeypatch.setattr(histogram, "discrete_laplace", counted)
-    monkeypatch.setenv("DPSYNTH_WORKER_COUNT", count)
-    spec = declared(tmp_path, rows=ROWS, parts=5)
-    every = {"private_records", "private_embeddings", "cluster_histogram"}
-    result = materialised(spec, public, select=every)
-    assert result.success
-    ledger = PrivacyLedger().open()
-    kinds = [entry.kind for entry in ledger.entries("letters")]
-    assert kinds.count("reserve") == kinds.count("commit") == 1
-    assert drawn == [2 * len(public), 4]  # Of all parts together, once before and once after.
-    reads = store.contributions("letters").reads()
-    assert len(reads) == 5
-    assert len({read.reservation for read in reads}) == 1
-    somebody = read_whole(store.parts("letters").places, "source", with_embeddings=False)
-    assert len(store.contributions("letters").reads_of("unit", somebody.records["unit_id"][0])) == 1
-    again = materialised(spec, public, select=every)
-    assert again.success
-    assert len(drawn) == 2, "the stored release is used again"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["Count", "NoteRead"])
-def test_a_worker_that_fails_under_the_charge_costs_nothing_more(
-    tmp_path, store, public, monkeypatch, task
-):
-    spec = declared(tmp_path, rows=ROWS, parts=3)
-    assert materialised(spec, public, select={"private_records", "private_embeddings"}).success
-    kind = getattr(part_tasks, task)
-    works = kind.__call__
-
-    def fails_at_the_last(self, part):
-        if part.name == "00002-of-00003":
-            raise ValueError(SECRET)
-        return works(self, part)
-
-    monkeypatch.setattr(kind, "__call__", fails_at_the_last)
-    result = materialised(spec, public, select={"cluster_histogram"})
-    told = failure(result)
-    assert "00002-of-00003 in a worker failed with ValueError" in told
-    assert SECRET not in told
-    monkeypatch.setattr(kind, "__call__", works)
-    assert materialised(spec, public, select={"cluster_histogram"}).success
-    kinds = [entry.kind for entry in PrivacyLedger().open().entries("letters")]
-    assert kinds.count("reserve") == kinds.count("commit") == 1
-
-
-def test_on_ray_the_tasks_ask_for_gpus_and_not_the_step_that_waits(monkeypatch):
+def test_on_ray_the_tasks_ask_for_gpus_and_not_the_step_that_waits(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_GPU", "nvidia.com/gpu")
     step, gpus = step_of_tasks(model_step("no base of a file", TEXT_EMBEDDER))
     assert step["op_tags"]["dagster-ray/config"] == {"num_gpus": 1}
     assert gpus == 0
+    whole, parted = (declared(tmp_path, parts=parts) for parts in (1, 3))
+    (stage,) = plan_dataset(parted).methods[0].plan.stages
+    assert stage_step(parted, stage)[1] == 0
     monkeypatch.setenv("DPSYNTH_WORKERS", "ray")
     step, gpus = step_of_tasks(model_step("no base of a file", TEXT_EMBEDDER))
-    assert step["op_tags"] == {}
-    assert gpus == 1
+    assert (step["op_tags"], gpus) == ({}, 1)
+    step, gpus = stage_step(parted, stage)
+    assert (step["op_tags"], gpus) == ({}, 1)
+    step, gpus = stage_step(whole, stage)
+    assert (step["op_tags"]["dagster-ray/config"], gpus) == ({"num_gpus": 1}, 0)
 
 
 def test_one_part_needs_no_workers(tmp_path):
@@ -295,7 +240,7 @@ def test_one_part_needs_no_workers(tmp_path):
 
 
 def test_parts_are_read_under_an_open_charge_only(tmp_path, store, monkeypatch):
-    store_in_parts(declared(tmp_path, rows=ROWS, parts=2), store, LocalWorkers(1))
+    store_records(declared(tmp_path, rows=ROWS, parts=2), store, LocalWorkers(1))
 
     class Closed:
         def is_open(self, _):
@@ -305,7 +250,7 @@ def test_parts_are_read_under_an_open_charge_only(tmp_path, store, monkeypatch):
         id = "r-1"
 
     with pytest.raises(UnaccountedReleaseError, match="Expected an open reservation"):
-        store.read_parts_for_release(
+        store.read_for_release(
             "letters",
             ledger=Closed(),
             reservation=Reservation(),
@@ -315,7 +260,7 @@ def test_parts_are_read_under_an_open_charge_only(tmp_path, store, monkeypatch):
 
 
 def test_embeddings_over_other_parts_than_declared_are_refused(tmp_path, store, public):
-    store_in_parts(declared(tmp_path, rows=ROWS, parts=2), store, LocalWorkers(1))
+    store_records(declared(tmp_path, rows=ROWS, parts=2), store, LocalWorkers(1))
     result = materialised(
         declared(tmp_path, rows=ROWS, parts=4), public, select={"private_embeddings"}
     )

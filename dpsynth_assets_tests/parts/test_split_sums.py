@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
-import polars as pl
 import pytest
 
 from dpsynth_assets.datasets.engine import EngineSpec
@@ -13,7 +12,7 @@ from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives
 from dpsynth_assets.methods.epsvec.plan import VectorNoise
-from dpsynth_assets.methods.epsvec.shots import ShotVotes, release_shots
+from dpsynth_assets.methods.epsvec.shots import ShotVotes
 from dpsynth_assets.methods.epsvec.stages import OpensReader
 from dpsynth_assets.methods.epsvec.vectors import DifferenceSums, VectorTask, release_vectors
 from dpsynth_assets.methods.evolution.secret_clusters import (
@@ -24,14 +23,13 @@ from dpsynth_assets.methods.evolution.secret_clusters import (
 from dpsynth_assets.methods.evolution.secret_incidence import PublicIncidence
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.orchestration.resources.model_pool import given_parts
-from dpsynth_assets.privacy import histogram, secret_clustering, vector_mean
-from dpsynth_assets.privacy.histogram import NoisyHistogram
+from dpsynth_assets.privacy import secret_clustering
 from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.public_base.opening import OpensEngine
-from dpsynth_assets.sensitive.read_source import store_in_parts
+from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers
@@ -49,7 +47,7 @@ def silent(*_):
 @pytest.fixture
 def places(tmp_path, store):
     """Parts with random embeddings; one part is empty where the hash leaves it so."""
-    store_in_parts(declared(tmp_path, rows=ROWS, parts=PARTS), store, LocalWorkers(1))
+    store_records(declared(tmp_path, rows=ROWS, parts=PARTS), store, LocalWorkers(1))
     made, draw = store.parts("letters").places, np.random.default_rng(0)
     for place in made:
         rows = read_table(place, "source.parquet").height
@@ -210,21 +208,6 @@ def difference_sums(task):
     )
 
 
-def test_vectors_released_over_parts_are_those_of_the_whole(places, opens_reader, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        vector_mean, "discrete_gaussian", lambda values, scale: drawn.append(scale) or values
-    )
-    task = task_of(opens_reader)
-    apart, together = (
-        release_vectors(task, private, silent).value
-        for private in (parted(places), whole_of(places))
-    )
-    assert apart.directions.tobytes() == together.directions.tobytes()
-    assert np.array_equal(apart.signal_over_noise, together.signal_over_noise)
-    assert len(drawn) == 2
-
-
 def test_records_are_drawn_part_by_part_where_the_charge_is_for_a_sample(places, opens_reader):
     counting = difference_sums(task_of(opens_reader, sampling_probability=0.5))
     rows = whole_of(places).records.height
@@ -241,20 +224,6 @@ def shot_votes():
         candidate_embeddings=draw.standard_normal((10, WIDTH), dtype=np.float32),
         labels=LABELS,
     )
-
-
-def test_shots_released_over_parts_are_those_of_the_whole(places, monkeypatch):
-    monkeypatch.setattr(histogram, "discrete_gaussian", lambda counts, scale: counts)
-    noise = NoisyHistogram(noise="gaussian", scale=2.0, relation=NeighboringRelation.ADD_REMOVE)
-    candidates = pl.DataFrame(
-        {"label": [n % 2 for n in range(10)], "text": [f"text {n}" for n in range(10)]}
-    )
-    embeddings = np.random.default_rng(1).standard_normal((10, WIDTH), dtype=np.float32)
-    apart, together = (
-        release_shots(noise, private, candidates, embeddings, LABELS).value
-        for private in (parted(places), whole_of(places))
-    )
-    assert apart == together
 
 
 # ------------------------------------------------------------------------------- the contract

@@ -5,7 +5,6 @@ import os
 import traceback
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,22 +18,15 @@ from dpsynth_assets.methods.fine_tuning.config import (
 )
 from dpsynth_assets.methods.fine_tuning.private_training import StepOfPart, training_examples
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.models.fine_tuning import FineTuningSettings
-from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
-from dpsynth_assets.orchestration.assets.release_asset import release_asset
-from dpsynth_assets.orchestration.resources.stores import (
-    PrivacyLedger,
-)
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.split_batches import SampledSum
-from dpsynth_assets.sensitive.read_source import store_in_parts
+from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.sealing import HEADER
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError, keeping
-from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.fine_tuning import conftest as toys
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, declared
@@ -75,7 +67,7 @@ def terms(**changes):
 
 def stored(folder, store, parts):
     """Places of a small cohort, each record embedded by the first word that is a toy topic."""
-    store_in_parts(declared(folder, parts=parts), store, LocalWorkers(1))
+    store_records(declared(folder, parts=parts), store, LocalWorkers(1))
     places = store.parts("letters").places
     for place in places:
         said = read_table(place, "source.parquet")["text"].to_list()
@@ -337,7 +329,7 @@ def test_what_a_killed_run_left_for_workers_is_removed_before_anything_is_drawn(
     stored(tmp_path, store, 2)
     left = exchange_of(store) / "state-of-a-step"
     left.write_bytes(b"weights of a step that no checkpoint holds")
-    private = store.read_parts_for_release(
+    private = store.read_for_release(
         "letters",
         ledger=Open(),
         reservation=Reservation(),
@@ -374,53 +366,3 @@ def test_records_that_lie_whole_are_examples_of_the_driver(tmp_path, store):
     whole = read_whole(places, "source", with_embeddings=False)
     with training_examples(whole, Marks(), Marks().open()) as examples:
         assert len(examples) == whole.records.height
-
-
-COHORT = {
-    "methods": [
-        {
-            "method": "downstream_fine_tuning",
-            "settings": {
-                "steps": 3,
-                "expected_batch_size": 20,
-                "exact_sums": True,
-                "checkpoint_minutes": 1e-6,
-                **SMALL,
-            },
-        }
-    ],
-    "cluster_histogram": None,
-    "public_facts": {"labels": {"label": list(LABELS)}, "records": 60},
-}
-
-
-def materialised(spec, select):
-    corpus = pl.DataFrame({"text": ["a public note on the river", "another one"] * 4})
-    plan = plan_dataset(spec)
-    [planned] = [part for part in plan.parts if part.folder == "downstream_fine_tuning"]
-    own = [release_asset(spec, plan, planned, stage) for stage in planned.plan.stages]
-    every = [*dataset_definitions(spec, plan).assets, *own]
-    chosen = [each for each in every if each.key.path[-1] in select]
-    return run_assets([*public_values("tiny", public_corpus=corpus), *chosen])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", ["1", "2"])
-def test_a_training_over_parts_is_charged_once_and_goes_on_under_its_charge(
-    tmp_path, store, watched, monkeypatch, count
-):
-    monkeypatch.setenv("DPSYNTH_WORKER_COUNT", count)
-    spec = declared(tmp_path, parts=3, **COHORT)
-    assert materialised(spec, {"private_records"}).success
-    (watched / "quote").write_text("5")
-    result = materialised(spec, {"downstream_model"})
-    told = failure(result)
-    assert "in a worker failed with ValueError" in told
-    assert SECRET not in told
-    result = materialised(spec, {"downstream_model"})
-    assert result.success
-    assert not multiprocessing.active_children()
-    kinds = [entry.kind for entry in PrivacyLedger().open().entries("letters")]
-    assert kinds.count("reserve") == kinds.count("commit") == 1
-    assert len({read.reservation for read in store.contributions("letters").reads()}) == 1
-    assert not list(store.folder("letters").rglob("*exchange*"))

@@ -23,7 +23,7 @@ from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.split_batches import SampledSum
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.sensitive.part_tasks import SECRETS_TABLE, find_in_parts
-from dpsynth_assets.sensitive.read_source import embed_parts, store_in_parts
+from dpsynth_assets.sensitive.read_source import embed_parts, store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
@@ -117,7 +117,7 @@ def test_a_cohort_in_parts_is_what_one_process_makes_of_it(sessions, tmp_path):
     made = {}
     for name, workers in (("here", LocalWorkers(1)), ("there", RayWorkers(2))):
         house = SensitiveStore.at(str(tmp_path / name))
-        store_in_parts(declared(tmp_path, parts=3), house, workers)
+        store_records(declared(tmp_path, parts=3), house, workers)
         places = house.parts("letters").places
         made_by = embed_parts(MANIFEST, places, workers, lambda *_: None)
         centers = np.eye(4, 384, dtype=np.float32)
@@ -134,7 +134,7 @@ def test_a_cohort_in_parts_is_what_one_process_makes_of_it(sessions, tmp_path):
 def test_a_step_of_a_training_over_parts_is_the_sum_of_one_process(sessions, tmp_path):
     """Weights go by the store, and the model is opened once an actor."""
     house = SensitiveStore.at(str(tmp_path / "house"))
-    store_in_parts(declared(tmp_path, parts=3), house, LocalWorkers(1))
+    store_records(declared(tmp_path, parts=3), house, LocalWorkers(1))
     places = house.parts("letters").places
     exchange = house.folder("letters") / "passes" / "r-1" / "exchange"
     exchange.mkdir(parents=True, mode=0o700)
@@ -164,7 +164,7 @@ def test_passes_that_tasks_draw_have_the_inputs_that_one_process_gives_them(sess
     made = {}
     for name, workers in (("here", LocalWorkers(1)), ("there", RayWorkers(2))):
         house = SensitiveStore.at(str(tmp_path / name))
-        store_in_parts(declared(tmp_path, parts=3), house, workers)
+        store_records(declared(tmp_path, parts=3), house, workers)
         passes = house.passes("letters", SimpleNamespace(id="r-1"))
         passes.begin()
         release = house.folder("letters") / "passes" / "r-1"
@@ -194,7 +194,7 @@ def test_a_part_whose_worker_was_killed_is_counted_when_the_step_is_repeated(
     """As under a charge: the step fails in one line, and the next attempt sums the same bits."""
     marks = tmp_path / "marks"
     marks.mkdir()
-    store_in_parts(declared(tmp_path, parts=3), store, LocalWorkers(1))
+    store_records(declared(tmp_path, parts=3), store, LocalWorkers(1))
     places = store.parts("letters").places
     whole = read_whole(places, "source", with_embeddings=False)
     inputs = PrivateInputs(
@@ -225,7 +225,7 @@ def test_sums_of_secpe_and_epsvec_are_those_of_one_process(
 
 
 def test_secrets_are_found_by_tasks_as_by_one_process(sessions, tmp_path, store):
-    store_in_parts(declared(tmp_path, parts=3), store, LocalWorkers(1))
+    store_records(declared(tmp_path, parts=3), store, LocalWorkers(1))
     places, found = store.parts("letters").places, []
     for workers in (LocalWorkers(1), RayWorkers(2)):
         made = find_in_parts(DECLARED, places, workers, lambda _: None)

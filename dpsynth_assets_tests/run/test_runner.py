@@ -23,9 +23,11 @@ from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Runner
 from dpsynth_assets.secret_detection.incidence import find_secrets
+from dpsynth_assets.sensitive import part_tasks, stored_parts
 from dpsynth_assets.sensitive.paid_records import PaidRecords
-from dpsynth_assets.sensitive.read_source import embed_whole, store_records
+from dpsynth_assets.sensitive.read_source import embed_records, store_records
 from dpsynth_assets.sensitive.store import DICTIONARY
+from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.security.leak_planting import (
     BASE,
     plant,
@@ -69,13 +71,14 @@ class House:
         return InOrder(replace(self.runner, **changes), self.run.values, before).release(part)
 
 
-def house_of(spec: Any, public: PublicBase) -> House:
+def house_of(spec: Any, public: PublicBase, parts: int) -> House:
     """Reads, embeds and searches the records of a cohort, and plans it."""
+    spec = spec.model_copy(update={"parts": parts})
     ledger, store = Ledger(home().ledger_url), PaidRecords(home().sensitive)
-    store_records(spec, store, None)
+    store_records(spec, store, LocalWorkers())
     manifest = public.values(["text_embedder"])["text_embedder"]
     embedder = public.models.text_embedder(manifest)
-    embed_whole(spec, store, manifest, embedder, lambda _title: QUIET)
+    embed_records(spec, store, manifest, embedder, LocalWorkers(), QUIET)
     if spec.secrets is not None:
         private = store.read_internal(spec.name, "source", purpose="find secrets")
         found = find_secrets(private.records, spec.secrets)
@@ -86,13 +89,20 @@ def house_of(spec: Any, public: PublicBase) -> House:
         store=StoredReleases(home().releases),
         models=public.models,
         release_name="1",
-        records=StoreRecords(spec=spec, store=store, ledger=ledger),
+        records=StoreRecords(
+            spec=spec, store=store, ledger=ledger, workers=None if parts == 1 else LocalWorkers
+        ),
     )
     return House(InOrder(runner, public.values))
 
 
+@pytest.fixture(scope="module", params=[1, 3])
+def parts(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def houses(tmp_path_factory):
+def houses(tmp_path_factory, parts):
     """A cohort of all methods that protect records, and one of secrets."""
     folder = tmp_path_factory.mktemp("runner")
     planted = plant(folder)
@@ -104,7 +114,8 @@ def houses(tmp_path_factory):
         fields = spec.model_dump(include={"language_model", "conditional_generator", "clusters"})
         documents = pl.read_ndjson(folder / "public.jsonl")
         public = PublicBase(documents, name=BASE, **fields)
-        made = [house_of(each(planted), public) for each in (private_cohort, secret_cohort)]
+        cohorts = (private_cohort, secret_cohort)
+        made = [house_of(each(planted), public, parts) for each in cohorts]
         yield {each.method.name: house for house in made for each in house.runner.plan.methods}
 
 
@@ -148,13 +159,50 @@ def test_a_name_that_looks_like_a_paid_one_is_refused(houses, name):
         replace(houses["ctcl"].runner, release_name=name)
 
 
+@pytest.mark.parametrize("task", ["Count", "NoteRead", "DrawKept"])
+def test_a_worker_that_fails_is_withheld_and_its_charge_is_resumed(
+    houses, parts, task, monkeypatch
+):
+    name = "mean_uniform" if task == "DrawKept" else "aug_pe"
+    house = houses[name]
+    part, runner = house.part(name), house.runner
+    if parts == 1:
+        pytest.skip("one shard has no workers")
+    kind = getattr(stored_parts if task == "DrawKept" else part_tasks, task)
+    works, began, store = kind.__call__, [], runner.records.store
+
+    def fails_at_the_third(self, place):
+        began.append(place.name)
+        if len(began) == 3:
+            raise ValueError("a private text")
+        return works(self, place)
+
+    monkeypatch.setattr(kind, "__call__", fails_at_the_third)
+    with pytest.raises(PrivacyError, match="in a worker failed with ValueError") as caught:
+        house.again(part, release_name=task)
+    assert "private text" not in str(caught.value)
+    charged = len(runner.ledger.entries())
+    folder = store.folder(runner.plan.spec.name) / "passes"
+    kept = {path: path.read_bytes() for path in folder.glob("*/[0-9]*.json")}
+    assert len(kept) == (2 if task == "DrawKept" else 0)
+    began.clear()
+    monkeypatch.setattr(kind, "__call__", works)
+    made = house.again(part, release_name=task)
+    assert not any(each.reservation.reused for each in made[-1:])
+    reserved = [e for e in runner.ledger.entries()[charged:] if e.kind == "reserve"]
+    assert len(reserved) == len(made) - 1, "the charge of the stage that failed is used"
+    assert not [*folder.glob("*/[0-9]*.json")]
+    reads = [read.reservation for read in store.contributions(runner.plan.spec.name).reads()]
+    assert reads.count(made[-1].reservation.id) in (0, parts)
+
+
 def test_a_failure_is_withheld_and_its_charge_is_resumed(houses):
     house = houses["mean_uniform"]
     part = house.part("mean_uniform")
     (node,) = [each for each in house.runner.plan.graph.nodes.values() if each.part is part]
 
     def fails(stage, private, public, checkpoint, progress):
-        raise RuntimeError(private.records["text"][0])
+        raise RuntimeError("a private text")
 
     failing = replace(node, stage=replace(node.stage, draws=fails))
     with pytest.raises(PrivacyError) as caught:

@@ -6,6 +6,7 @@ import pytest
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.secret_detection.incidence import find_secrets, values_of_columns
+from dpsynth_assets_tests.stored import read_private_records
 
 RECORDS = pl.DataFrame(
     {
@@ -85,7 +86,6 @@ def test_a_column_of_the_source_names_secrets(tmp_path, with_id):
             },
         }
     )
-    from dpsynth_assets.records import read_private_records
 
     records = read_private_records(spec).records
     found = find_secrets(records, spec.secrets, of_columns=values_of_columns(spec))

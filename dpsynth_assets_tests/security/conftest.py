@@ -9,6 +9,7 @@ import pytest
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.paths import begin
 from dpsynth_assets.sensitive.sealing import KEY_VARIABLE
+from dpsynth_assets_tests.stored import write_embeddings, write_records
 
 TEXTS = ["Ottoline Brackenbury called", "Zaphod has gout"]
 RECORDS = pl.DataFrame(
@@ -27,9 +28,9 @@ def key(byte):
 
 
 def fill(store):
-    store.write_records("letters", "source", RECORDS)
+    write_records(store, "letters", "source", RECORDS)
     store.read_records.note_read("letters", "version 1", "declared", lambda _: "rows")
-    store.write_embeddings("letters", "source", EMBEDDINGS, "v1")
+    write_embeddings(store, "letters", "source", EMBEDDINGS, "v1")
     store.write_internal("letters", "mean_internal.json", f'"{TEXTS[0]}"')
     store.write_internal_table("letters", "non_private_corpus", RECORDS)
     return store

@@ -9,6 +9,7 @@ import pytest
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 from dpsynth_assets_tests.security.conftest import RECORDS
+from dpsynth_assets_tests.stored import write_records
 
 REQUEST = SimpleNamespace(event=GaussianEvent(noise_multiplier=1.0))
 
@@ -30,7 +31,7 @@ def read(store, reservation):
 @pytest.fixture
 def table(store):
     read(store, "first")
-    store.write_records("letters", "source", RECORDS.head(1))
+    write_records(store, "letters", "source", RECORDS.head(1))
     read(store, "second")
     return store.contributions("letters")
 

@@ -41,7 +41,7 @@ def test_everything_comes_back_as_it_was_stored(sealed):
     private = read(sealed)
     assert private.records.equals(RECORDS)
     np.testing.assert_array_equal(private.embeddings, EMBEDDINGS)
-    assert sealed.embeddings_version("letters", "source") == "v1"
+    assert sealed.read_internal_text("letters", "source_embeddings.version") == "v1"
     assert json.loads(sealed.read_internal_text("letters", "mean_internal.json")) == TEXTS[0]
     table = sealed.read_internal_table(
         "letters", "non_private_corpus", purpose="internal evaluation"

@@ -16,15 +16,10 @@ from packaging.version import Version
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, SourceSpec, parse_dataset_file
 from dpsynth_assets.datasets.files import SecretVariableError, render_environment
-from dpsynth_assets.records import (
-    SourceError,
-    canonical_record_id,
-    check_dataset_file,
-    read_private_records,
-    refusals,
-)
+from dpsynth_assets.records import SourceError, canonical_record_id, check_dataset_file, refusals
 from dpsynth_assets.records.refusals import LONGEST_TEXT_CHARACTERS
 from dpsynth_assets.records.sources import source_files
+from dpsynth_assets_tests.stored import read_private_records
 
 SECRET = "Zaphod has gout"
 COMPONENT = "dpsynth_assets.components.PrivateDataset"

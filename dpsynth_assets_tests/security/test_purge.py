@@ -16,6 +16,7 @@ from dpsynth_assets.orchestration.assets.partitions import finished_datasets
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.sensitive.purging import PurgeRule, purge, purges_after_success
 from dpsynth_assets_tests.security.conftest import RECORDS
+from dpsynth_assets_tests.stored import write_records
 
 OPEN, DONE = SimpleNamespace(id="open"), SimpleNamespace(id="done")
 
@@ -27,7 +28,7 @@ def used(store):
         kept = store.checkpoint("letters", reservation)
         kept.save(kept.filled(lambda folder: (folder / "state.json").write_text("{}")))
     store.contributions("letters").note("done", RECORDS)
-    store.write_records("memos", "source", RECORDS)
+    write_records(store, "memos", "source", RECORDS)
     return store
 
 

@@ -30,6 +30,7 @@ from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE, SensitiveKeyE
 from dpsynth_assets.sensitive.stored_parts import SortRecords, numbered_places, pass_inputs
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.security.conftest import EMBEDDINGS, RECORDS, TEXTS, fill, key
+from dpsynth_assets_tests.stored import write_records
 
 __all__ = ["bucket", "s3_address"]
 
@@ -239,7 +240,7 @@ def test_everything_comes_back_as_it_was_stored_and_nothing_lies_on_the_disk(rem
     private = read(remote)
     assert private.records.equals(RECORDS)
     np.testing.assert_array_equal(private.embeddings, EMBEDDINGS)
-    assert remote.embeddings_version("letters", "source") == "v1"
+    assert remote.read_internal_text("letters", "source_embeddings.version") == "v1"
     assert not home().local_sensitive.exists()
 
 
@@ -291,7 +292,7 @@ def test_a_sealed_file_of_a_folder_is_no_object(place, tmp_path):
 
 def test_a_store_without_a_key_is_refused_in_one_line(remote, monkeypatch):
     monkeypatch.delenv(KEY_VARIABLE)
-    for refused in (lambda: read(remote), lambda: remote.write_records("x", "source", RECORDS)):
+    for refused in (lambda: read(remote), lambda: write_records(remote, "x", "source", RECORDS)):
         with pytest.raises(SensitiveKeyError, match="nothing private leaves this machine") as told:
             refused()
         assert "\n" not in str(told.value)
@@ -304,7 +305,7 @@ def test_a_store_begun_with_another_key_is_neither_written_nor_paid_for(remote, 
     for refused, words in (
         (lambda: remote.passes("letters", OPEN).begin(), begun),
         # The digest of the records that are there is read first.
-        (lambda: remote.write_records("letters", "source", RECORDS), "got another key"),
+        (lambda: write_records(remote, "letters", "source", RECORDS), "got another key"),
         (lambda: files_below(place).write(place / "key", b"", only_if_absent=True), begun),
     ):
         with pytest.raises(SensitiveKeyError, match=words) as told:
@@ -318,7 +319,7 @@ def test_a_store_begun_with_another_key_is_neither_written_nor_paid_for(remote, 
 def test_plain_altered_and_moved_objects_are_refused(remote, place):
     place.fs.pipe_file((place / "letters" / "source_embeddings.version").path, b"v1")
     with pytest.raises(SensitiveKeyError, match="a file that is not"):
-        remote.embeddings_version("letters", "source")
+        remote.read_internal_text("letters", "source_embeddings.version")
     rows = (place / "letters" / "source.parquet").path
     kept = place.fs.cat_file(rows)
     place.fs.pipe_file(rows, kept[:-1] + bytes([kept[-1] ^ 1]))

@@ -112,12 +112,7 @@ def steered_corpus(engine, documents, strength):
         labels=LABELS,
         seed=9,
     )
-    public = PublicInputs(
-        language_model=engine.language_model, public_records=documents, engine=engine
-    )
-    return write_corpus(
-        writer, RowFilter.opened(RejectionSettings(rules=()), public, ""), ROWS, silent
-    )
+    return write_corpus(writer, RowFilter(settings=RejectionSettings(rules=())), ROWS, silent)
 
 
 def test_a_steered_corpus_equals_transformers(vllm_engine, transformers_engine, documents):

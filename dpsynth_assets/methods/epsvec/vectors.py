@@ -22,6 +22,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.vector_mean import BlockSums, unit_directions
+from dpsynth_assets.workers import Here
 
 if TYPE_CHECKING:
     import polars as pl
@@ -30,6 +31,7 @@ VECTORS_FILE = "dataset_vectors.safetensors"
 
 _ENTRIES_AT_A_TIME = 1 << 23
 """Entries of the stacked blocks (N Y L d) added at a time: 64 MiB."""
+_NO_ENGINE = "Expected an engine that workers can open, got none. Set parts: 1."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +218,8 @@ class DifferenceSums:
     """Reads some records inside the model and sums their differences, for `PrivateInputs.counted`.
 
     Attributes:
-        opens_reader: Opens the reader of states.
+        opens_reader: Opens the reader of states in another process, where it can be.
+        reader: It, in the process that has it open.
         sums: Clips, rounds to the lattice and adds.
         negatives: What records are compared with, and the clip bounds.
         config: How records are paired.
@@ -228,33 +231,37 @@ class DifferenceSums:
     numbers; so the sum does not depend on how records were divided, or on who read them.
     """
 
-    opens_reader: Callable[[], StateReader]
+    opens_reader: Callable[[], StateReader] | None
     sums: BlockSums
     negatives: Negatives
     config: EpsVecConfig
     labels: tuple[str, ...]
     sampling_probability: float
     salt: str
+    reader: Here[StateReader] = field(default=Here(), repr=False)
 
     def __call__(self, private: PrivateInputs) -> np.ndarray:
-        """Sums the differences of a part, and counts its records: int64; private."""
-        return self.of(private, lambda _: None)
-
-    def of(self, private: PrivateInputs, progress: Callable[[float], None]) -> np.ndarray:
-        """Does as `__call__` and tells the share of records done."""
+        """Sums the differences of a shard, and counts its records: int64; private."""
         total = self.sums.empty()
         drawn, done = _drawn(private.records, self.sampling_probability), 0
         if drawn.is_empty():
             return total
-        reader = self.opens_reader()
+        reader = self._opened()
         for label, name in enumerate(self.labels):
             mine = drawn.filter(drawn["label"] == name)
             for some in mine.iter_slices(RECORDS_PER_PASS):
                 done += some.height
-                progress(done / drawn.height)
+                private.told(done / drawn.height)
                 for differences in _cut(self._differences(reader, label, some), len(self.labels)):
                     self.sums.add(total, _stacked(differences, label, len(self.labels)))
         return total
+
+    def _opened(self) -> StateReader:
+        if self.reader.value is not None:
+            return self.reader.value
+        if self.opens_reader is None:
+            raise ValueError(_NO_ENGINE)
+        return self.opens_reader()
 
     def _differences(self, reader: StateReader, label: int, records: "pl.DataFrame") -> np.ndarray:
         """(N, L, d) differences, in clip bounds, of records of one label; [epsvec A1:L3]."""
@@ -270,17 +277,17 @@ def _total(
     """Sums the differences of all records; private.
 
     Raises:
-        ValueError: Records lie in parts, and the engine cannot be opened in a worker.
+        ValueError: There are several shards, and the engine cannot be opened in a worker.
     """
+    if private.parts is not None and task.opens_reader is None:
+        raise ValueError(_NO_ENGINE)
 
     def told(share: float) -> None:
         progress(share, "reading records inside the model")
 
-    opens_reader = (lambda: task.reader) if private.parts is None else task.opens_reader
-    if opens_reader is None:
-        raise ValueError("Expected an engine that workers can open, got none. Set parts: 1.")
     differences = DifferenceSums(
-        opens_reader=opens_reader,
+        reader=Here(task.reader),
+        opens_reader=task.opens_reader,
         sums=sums,
         negatives=task.negatives,
         config=task.config,
@@ -288,8 +295,6 @@ def _total(
         sampling_probability=task.noise.sampling_probability,
         salt=task.salt,
     )
-    if private.parts is None:
-        return differences.of(private, told)
     return private.counted(differences, told)
 
 

@@ -173,10 +173,7 @@ class VoteCounts:
 
     def __call__(self, private: PrivateInputs) -> np.ndarray:
         """Counts (C,) int64 votes; private."""
-        return self.of(_voting_records(private, self.labels))
-
-    def of(self, records: VotingRecords) -> np.ndarray:
-        """Counts (C,) int64 votes of records that were prepared for several rounds; private."""
+        records = private.once("voting records", lambda: _voting_records(private, self.labels))
         choices = nearest_candidates(
             records.vectors,
             records.labels,
@@ -212,8 +209,6 @@ class PrivateVotes:
         self, rounds: VotingRounds, labels: tuple[str, ...], private: PrivateInputs
     ) -> None:
         self._rounds, self._labels, self._private = rounds, labels, private
-        # Records in memory are sorted once for all rounds; parts are read anew in each.
-        self._records = None if private.parts is not None else _voting_records(private, labels)
         self._voting: GaussianVoting | None = None
 
     def __call__(self, rounds: int, population: Population, embeddings: np.ndarray) -> np.ndarray:
@@ -240,8 +235,4 @@ class PrivateVotes:
         count = VoteCounts(
             labels=self._labels, candidates=embeddings, candidate_labels=population.labels
         )
-        if self._records is None:
-            private_votes = self._private.counted(count)
-        else:
-            private_votes = count.of(self._records)
-        return self._voting.release(private_votes).value
+        return self._voting.release(self._private.counted(count)).value

@@ -32,7 +32,7 @@ from dpsynth_assets.methods.fine_tuning.config import (
     PrivateTrainingConfig,
 )
 from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining, PlannedTraining
-from dpsynth_assets.methods.inputs import Checkpoint, PartedRecords, PrivateInputs, ProgressCallback
+from dpsynth_assets.methods.inputs import Checkpoint, PrivateInputs, ProgressCallback, Shards
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.stages import MethodPlan, Stage
 from dpsynth_assets.methods.text_form import SCHEMA, TextForm
@@ -315,7 +315,7 @@ class TrainingInputs(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StepOfPart:
-    """One step's clipped sum over a sample of some records, for `PartedRecords.summed`.
+    """One step's clipped sum over a sample of some records, for `Shards.summed`.
 
     Attributes:
         run: Name of the training's run, for which a process keeps the model open.
@@ -364,7 +364,7 @@ def training_examples(
         forget()
 
 
-def _split(parts: PartedRecords, inputs: TrainingInputs, run: str, *, gpus: float) -> SplitExamples:
+def _split(parts: Shards, inputs: TrainingInputs, run: str, *, gpus: float) -> SplitExamples:
     def summed(
         settings: FineTuningSettings, sampled: SampledSum, weights: Sequence[np.ndarray]
     ) -> np.ndarray:

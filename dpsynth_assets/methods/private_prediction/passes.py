@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from dpsynth_assets.methods.inputs import (
-    PartedRecords,
     PassStore,
     PrivateInputs,
     ProgressCallback,
     PublicInputs,
+    Shards,
 )
 from dpsynth_assets.methods.private_prediction.batching import BatchT, Part, PrivateBatch, parts_of
 from dpsynth_assets.methods.private_prediction.corpus import Drawing, draw_pass, written_corpus
@@ -134,7 +134,7 @@ class _Run:
         return values
 
     def drawn_by_workers(
-        self, records: PartedRecords, draw: DrawPass, parts: Sequence[Part[Any]]
+        self, records: Shards, draw: DrawPass, parts: Sequence[Part[Any]]
     ) -> list[Mapping[str, Any]]:
         """Has workers draw the passes that are not kept; told of kept passes alone."""
         found = {part.number: self.kept(part) for part in parts}

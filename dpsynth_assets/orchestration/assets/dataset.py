@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -23,7 +22,7 @@ from dpsynth_assets.privacy.directed_rounding import rounded_down
 from dpsynth_assets.sensitive.read_source import require_parts
 from dpsynth_assets.sensitive.store import DICTIONARY
 from dpsynth_assets.tags import SENSITIVE
-from dpsynth_assets.workers import Workers
+from dpsynth_assets.workers import LocalWorkers, Workers
 
 SECRETS_KEY = "secrets"
 SUMMARY = "secrets_summary.json"
@@ -114,24 +113,23 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     def private_embeddings(
         context: dg.AssetExecutionContext, text_embedder: dict
     ) -> dg.MaterializeResult:
-        from dpsynth_assets.sensitive.read_source import embed_in_parts, embed_whole
+        from dpsynth_assets.sensitive.read_source import embed_records
 
         given = context.resources
         with public_section("Opening the text embedder"):
             embedder = given.models.text_embedder(text_embedder)
-        progress, store = partial(given.progress.start, context), given.sensitive_store
-        if (workers := _workers(spec, given)) is None:
-            embed_whole(spec, store, text_embedder, embedder, progress)
-        else:
-            embed_in_parts(spec, store, text_embedder, workers, progress, gpus=gpus)
+        report = given.progress.start(context, "Embedding private records")
+        store, workers = given.sensitive_store, _workers(spec, given)
+        embed_records(spec, store, text_embedder, embedder, workers, report, gpus=gpus)
         return dg.MaterializeResult(metadata={"embedder": text_embedder["name"]})
 
     return private_embeddings
 
 
-def _workers(spec: PrivateDatasetSpec, given: Any) -> Any:
-    """Who goes over parts; None where records lie whole."""
-    return given.workers.open() if spec.parts > 1 else None
+def _workers(spec: PrivateDatasetSpec, given: Any) -> Workers:
+    """Who goes over the parts of the records: one part is done by the step itself."""
+    workers: Workers = given.workers.open() if spec.parts > 1 else LocalWorkers()
+    return workers
 
 
 def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefinition:
@@ -170,21 +168,20 @@ def _find(
     spec: PrivateDatasetSpec,
     declared: SecretsSpec,
     store: SensitiveStore,
-    workers: Workers | None,
+    workers: Workers,
     share: Callable[[float], None],
 ) -> None:
     """Detects, and stores everything for the owner alone.
 
-    Values of columns are read from the source anew, beside all records; else parts are searched by
-    workers, and each keeps its own incidence.
+    Values of columns are read from the source anew, beside all records; else workers search the
+    parts, and each keeps its own incidence.
     """
     from dpsynth_assets.secret_detection.incidence import find_secrets, values_of_columns
     from dpsynth_assets.sensitive.part_tasks import find_in_parts, forget_tables
 
-    of_columns = any(kind.detector == "column" for kind in declared.kinds)
-    if workers is not None and not of_columns:
+    store.remove_internal(spec.name, f"{SECRETS_KEY}.parquet")
+    if not any(kind.detector == "column" for kind in declared.kinds):
         found = find_in_parts(declared, require_parts(spec, store), workers, share)
-        store.forget_internal_table(spec.name, SECRETS_KEY)
     else:
         private = store.read_internal(spec.name, "source", purpose="find secrets")
         values = values_of_columns(spec)

@@ -113,7 +113,7 @@ def public(generator, language_model, documents):
         conditional_generator=generator,
         topic_model=topic_model(),
         text_embedder=Embedder(),
-        topic_histogram=histogram.to_json(),
+        topic_histogram=histogram.model_dump(mode="json"),
         public_records=documents,
         seed=3,
     )
