@@ -179,7 +179,7 @@ def test_a_method_without_its_inputs_is_refused_and_keeps_no_other_cohort_from_o
     for place in (
         "no_topics/ctcl/finetuned_generator",
         "no_topics/ctcl/candidate_corpus",
-        "no_shares/dp_fine_tuning/candidate_corpus",
+        "no_keywords/dp_fine_tuning/candidate_corpus",
         "no_corpus/resampled/candidate_corpus",
         "a_circle/resampled/candidate_corpus",
         "no_text/resampled/candidate_corpus",
