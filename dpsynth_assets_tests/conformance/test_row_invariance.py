@@ -51,7 +51,6 @@ EXACT = {
     "secret clusters",
     "lattice",
     "projections",
-    "embeddings, float32",
     "embeddings, int8",
     "embeddings, named model",
     "states, float32",

@@ -127,10 +127,6 @@ def main(arguments: list[str] | None = None) -> None:
     dagster_cli.cli(arguments, auto_envvar_prefix="DAGSTER_WEBSERVER")
 
 
-if __name__ == "__main__":
-    main()
-
-
 # Written pages through the web server: cards, labels and statements, audit trails, reports.
 #
 # Files of `released/` and of `reports/` are named one by one; nothing else of DPSYNTH_HOME has an
@@ -190,3 +186,7 @@ def written_page(place: str, path: str) -> Path | None:
     # A link would lead out of the folder, whoever made it.
     is_there = file.is_file() and file.resolve() == folder.resolve().joinpath(*names)
     return file if is_there else None
+
+
+if __name__ == "__main__":
+    main()
