@@ -174,7 +174,7 @@ class RejectionSettings(BaseModel):
         return sizes.writing(candidates, rubric, ANSWER_TOKENS, rows=64)
 
 
-_WRITTEN_AGAIN = 0.25
+WRITTEN_AGAIN = 0.25
 """Candidates written again for each that is asked for: 5 % after epsvec and aug_pe with SmolLM2,
 28 % after ctcl of three steps, 102 % after secpe on letters of few alike."""
 
@@ -195,7 +195,7 @@ def accepted_work(
     """
     settings = settings or RejectionSettings()
     candidates = rows * settings.best_of
-    again = candidates * _WRITTEN_AGAIN
+    again = candidates * WRITTEN_AGAIN
     return write(candidates) + write(again) + settings.work(candidates + again, sizes)
 
 

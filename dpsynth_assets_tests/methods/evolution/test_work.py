@@ -41,6 +41,9 @@ class Counting(WordApi):
 def test_counted_work_is_what_writer_and_embedder_do(changes, tmp_path, monkeypatch):
     api, embedded = Counting(), []
     monkeypatch.setattr("dpsynth_assets.methods.evolution.method.open_api", lambda *_: api)
+    monkeypatch.setattr(
+        "dpsynth_assets.methods.rejection_sampling.WRITTEN_AGAIN", 0.0
+    )  # All are kept here.
     embed = WordEmbedder.embed
 
     def counted(self, texts, *rest, **options):
