@@ -59,7 +59,9 @@ def test_it_writes_where_a_dataset_file_names_it(toy_model):
 
 
 @pytest.mark.parametrize("stated", [{}, {"provenance": Provenance.PRIVATE}])
-def test_no_record_is_given_to_a_decoder_that_does_not_say_where_prompts_go(toy_model, stated):
+def test_no_record_is_given_to_a_decoder_that_does_not_say_where_prompts_go(
+    toy_model, stated, monkeypatch
+):
     engine = open_engine(EngineSpec(kind="counting"), language_model=toy_model)
     for reads in (
         lambda: engine.generate([[20]], Sampling(max_new_tokens=1), **stated),
@@ -67,8 +69,10 @@ def test_no_record_is_given_to_a_decoder_that_does_not_say_where_prompts_go(toy_
     ):
         with pytest.raises(EngineError, match="private ones: whoever runs it would read them"):
             reads()
+    decoder = open_decoder("counting", toy_model)
+    monkeypatch.setattr(preconditions, "decoder_of", lambda *_: decoder)
     with pytest.raises(ValueError, match=r"states Capability.PRIVATE_TEXT.*got CountingDecoder"):
-        preconditions._require_private_reading(open_decoder("counting", toy_model))
+        preconditions.charged_decoder(None, None, toy_model)
 
 
 def test_private_draws_over_it_are_charged_for_rounding(toy_model):
