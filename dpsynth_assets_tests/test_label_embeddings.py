@@ -83,7 +83,7 @@ def test_embeddings_of_unknown_make_are_refused_before_a_charge(tmp_path):
     write_embeddings(store, "tickets", "source", rows, "v1", {"arithmetic": "int8"})
     store.require_stated_embeddings("tickets")
     assert store.embeddings_rest_on("tickets") == {"embeddings": {"arithmetic": "int8"}}
-    write_embeddings(store, "tickets", "source", rows, "v2")
+    (store.folder("tickets") / "source_embeddings.made_by").unlink()
     assert store.embeddings_rest_on("tickets") == {}
     with pytest.raises(PrivacyError, match=r"Materialise tickets/shared/private_embeddings"):
         store.require_stated_embeddings("tickets")

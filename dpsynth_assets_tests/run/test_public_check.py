@@ -73,7 +73,7 @@ def sealed(histogram, runner):
     part = runner.plan.histogram
     request = stage_request(runner.plan.spec, part, part.plan.stages[0], release="1", inputs={})
     reservation = runner.ledger.reserve(request, runner.plan.budget, runner.plan.releases)
-    digest, place = runner.store.save(reservation.id, histogram.to_json(), None)
+    digest, place = runner.store.save(reservation.id, histogram.model_dump(mode="json"), None)
     runner.ledger.commit(reservation, artifact_digest=digest, artifact_uri=place)
     return reservation.id
 
