@@ -235,8 +235,8 @@ def test_what_would_not_compose_in_parallel_is_refused(changes, words):
     ("cohorts", "words"),
     [
         ({**BY_MONTH, "first": "2026-01-15"}, "the first day of a month, e.g. 2026-01-01"),
-        ({**BY_MONTH, "pattern": "x"}, "Drop pattern"),
-        ({"by": "window", "column": "created", "period": "month"}, "Add first"),
+        ({**BY_MONTH, "pattern": "x"}, "no pattern for by: window, got one. Drop it"),
+        ({"by": "window", "column": "created", "period": "month"}, "got none. Write first"),
         ({"by": "file", "pattern": "mail.jsonl"}, "Without one every file"),
         ({"by": "file", "pattern": "{who}.jsonl"}, "placeholders among"),
         ({"by": "file", "pattern": "{year}/{month}.jsonl"}, "folders belong to source.path"),

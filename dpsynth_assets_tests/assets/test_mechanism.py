@@ -59,7 +59,7 @@ class Mechanism:
         return Drawn(facts={"draw": self.draws}, rows=rows, cost=self.cost)
 
 
-def run(ledger, store, draw, asked=None, prepare=None, rests_on=None):
+def run(ledger, store, draw, asked=None, prepare=None, rests_on=dict):
     return release_once(
         ledger=ledger,
         store=store,

@@ -251,7 +251,7 @@ def test_a_value_that_cannot_be_stored_says_why(tmp_path, monkeypatch):
         (run,) = instance.get_runs()
         page = "\n".join(dg.serialize_value(event) for event in instance.all_logs(run.run_id))
     assert not result.success
-    assert "Not a directory" in page
+    assert "Expected a home that can be read and written to" in page
 
 
 def computed_functions():

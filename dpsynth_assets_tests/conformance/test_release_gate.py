@@ -99,14 +99,14 @@ def comparing_gate(spec, rows, ledger):
 
 
 @pytest.fixture(params=NEIGHBOURS)
-def homes(request, tmp_path):
+def homes(request, tmp_path, monkeypatch):
     """Two installations whose records are neighbours."""
     found = []
     for name, texts in zip(("one", "other"), NEIGHBOURS[request.param], strict=True):
         ids = [str(number) for number in range(len(texts))]
         table = {"record_id": ids, "unit_id": ids, "text": texts, "label": [""] * len(texts)}
-        store = SensitiveStore.at(str(tmp_path / name / "sensitive"))
-        write_records(store, "tickets", "source", pl.DataFrame(table))
+        monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / name))
+        write_records(SensitiveStore(), "tickets", "source", pl.DataFrame(table))
         found.append(tmp_path / name)
     return found
 
