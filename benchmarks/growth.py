@@ -161,6 +161,9 @@ def one_stage(options: argparse.Namespace) -> dict:
 
 def prepared(stage: str, folder: Path, parts: int, workers):
     """Opens what a stage needs; returns the call that is timed."""
+    import polars as pl
+
+    from dpsynth_assets.files.kept import TABLE
     from dpsynth_assets.sensitive import part_tasks, read_source
     from dpsynth_assets.sensitive.read_source import embed_parts
     from dpsynth_assets.sensitive.record_parts import files_of
@@ -170,10 +173,11 @@ def prepared(stage: str, folder: Path, parts: int, workers):
     places = store.begin(parts) if stage == "sort" else store.places
 
     def sort() -> None:
+        nothing = pl.DataFrame()
         for number, pieces in enumerate(read_source.pieces_of_source(spec)):
-            for part, rows in pieces.items():
-                path = places[part] / f"{part_tasks.PIECE}-{number:05d}.parquet"
-                files_of(places[part]).write(path, rows.write_parquet)
+            for part, place in enumerate(places):
+                path = place / f"{part_tasks.PIECE}-{number:05d}.parquet"
+                files_of(place).write(path, TABLE.write(pieces.get(part, nothing)))
         store.keep(places)
 
     def each(task) -> None:

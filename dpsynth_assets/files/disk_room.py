@@ -66,5 +66,5 @@ def missing_room(needs: Sequence[tuple[str, Path, int]]) -> str | None:
 
 
 def _existing(place: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
-    return next(path for path in (place, *place.absolute().parents) if path.exists())
+    """The folder itself, or the nearest one above it that exists and may be found."""
+    return next(path for path in (place, *place.absolute().parents) if os.access(path, os.F_OK))

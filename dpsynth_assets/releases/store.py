@@ -84,6 +84,11 @@ class StoredReleases:
                 the installation has too little room for what the release keeps on its way.
         """
         base = self.base
+        found = missing_room(self._needs(room, ledger))
+        if found is not None:  # Before the mark of a new store, which a full disk cannot take.
+            raise StoreUnavailableError(
+                f"{found} Nothing was charged: free space there and run again."
+            )
         with self._reachable("written"):
             if isinstance(base, Path):
                 base.mkdir(parents=True, exist_ok=True)
@@ -95,11 +100,6 @@ class StoredReleases:
             raise StoreUnavailableError(
                 f"The release store at {base} is read-only. Nothing was charged: make it writable, "
                 "or name another place in DPSYNTH_HOME or DPSYNTH_STORE_URL, and run again."
-            )
-        found = missing_room(self._needs(room, ledger))
-        if found is not None:
-            raise StoreUnavailableError(
-                f"{found} Nothing was charged: free space there and run again."
             )
 
     def _needs(self, room: Room, ledger: Path | None) -> list[tuple[str, Path, int]]:

@@ -79,10 +79,8 @@ class RecordParts:
             self._files.discard(places[0].parent)
 
     def _same(self, places: Sequence[Folder]) -> bool:
-        present = self.places
-        return len(present) == len(places) and all(
-            content_of(old) == content_of(new) for old, new in zip(present, places, strict=True)
-        )
+        present, made = [content_of(place) for place in self.places], [*map(content_of, places)]
+        return present == made and not any(None in digests for digests in made)
 
     def _remove_others(self) -> None:
         kept = {place.parent for place in self.places}

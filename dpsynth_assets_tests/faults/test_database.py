@@ -88,7 +88,7 @@ def test_a_server_that_stops_during_a_run_loses_and_repeats_nothing(on_server, s
     assert not outcome["success"]
     assert "run again, and it is committed at no further charge" in outcome["failures"][0]
     assert on_server.charges() == 1
-    (stored,) = on_server.store.base.iterdir()
+    (stored,) = (path for path in on_server.store.base.iterdir() if path.name[0] != ".")
     digest = on_server.store.digest(stored.name)
     assert on_server.run()["success"]
     on_server.assert_whole(charges=1, released=1)

@@ -156,7 +156,7 @@ def test_an_exact_decoder_that_moves_would_be_refused_too(cases, mixing):
 
 
 def test_a_record_that_cannot_be_read_refuses_the_plan_in_one_line(cases):
-    slack_file().parent.mkdir(parents=True)
+    slack_file().parent.mkdir(parents=True, exist_ok=True)
     slack_file().write_text("{")
     told = measured_refusal(terms_of(cases), FLOAT32_SLACK)
     assert told.startswith("Expected audit results in ")
