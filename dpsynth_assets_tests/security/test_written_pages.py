@@ -5,6 +5,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from dpsynth_assets.orchestration.web.server import page_routes
+from dpsynth_assets.paths import home as begun_home
 from dpsynth_assets.report.pages import page_address
 
 AUDIT = ("reports/letters/audit_trail.html", "reports/budgets.html")
@@ -27,6 +28,7 @@ KEPT = (
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    begun_home()
     for name in (*AUDIT, *RELEASED, REPORT, *KEPT):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
