@@ -18,6 +18,7 @@ import dpsynth_assets
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
 from dpsynth_assets.orchestration.resources.interrupting import was_interrupted
 from dpsynth_assets.orchestration.resources.private_section import private_section, public_section
+from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError
 from dpsynth_assets.records.columns import SourceError
 
@@ -236,14 +237,16 @@ def test_what_is_public_in_a_private_step_is_shown(capfd, caplog):
 
 
 def test_a_value_that_cannot_be_stored_says_why(tmp_path, monkeypatch):
-    (tmp_path / "in the way").write_text("a file")
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    values = home().values
+    values.parent.mkdir(parents=True, exist_ok=True)
+    values.write_text("a file in the way")
 
     @dg.asset
     def value() -> dict:
         return {"a": 1}
 
     with dg.DagsterInstance.ephemeral() as instance:
-        monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "in the way"))
         store = ArtifactIOManager()
         result = dg.materialize(
             [value], instance=instance, resources={"io_manager": store}, raise_on_error=False
@@ -251,7 +254,7 @@ def test_a_value_that_cannot_be_stored_says_why(tmp_path, monkeypatch):
         (run,) = instance.get_runs()
         page = "\n".join(dg.serialize_value(event) for event in instance.all_logs(run.run_id))
     assert not result.success
-    assert "Expected a home that can be read and written to" in page
+    assert "Not a directory" in page
 
 
 def computed_functions():

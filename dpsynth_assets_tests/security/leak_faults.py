@@ -1,9 +1,11 @@
 """Resources that fail as software fails in practice: with errors that quote private text."""
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from unittest import mock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import polars as pl
 
@@ -62,7 +64,25 @@ def faulty_store() -> dict[str, Any]:
             records, _ = super().read_for_scoring(*arguments, **options)
             quoting(records)
 
+        def each_for_scoring(self, *arguments: Any, **options: Any) -> NoReturn:
+            """Raises an error that quotes the first part that scores are computed from."""
+            quoting(next(super().each_for_scoring(*arguments, **options)).records)
+
     return {"sensitive_store": FaultySensitiveStore()}
+
+
+@contextmanager
+def faulty_parts() -> "Iterator[None]":
+    """Workers fail with the records of the part that they were sent to: they read it themselves."""
+    from dpsynth_assets.sensitive import part_tasks
+
+    read = part_tasks.read_table
+
+    def quoting_table(*arguments: Any, **options: Any) -> NoReturn:
+        quoting(read(*arguments, **options))
+
+    with mock.patch.object(part_tasks, "read_table", quoting_table):
+        yield
 
 
 def faulty_models() -> dict[str, Any]:

@@ -16,7 +16,7 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ import polars as pl
 from dpsynth_assets.attacks.leak_scan import LeakReport, scan_folders
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.sensitive.sealing import KEY_VARIABLE
-from dpsynth_assets_tests.security.leak_faults import faulty_models, faulty_store
+from dpsynth_assets_tests.security.leak_faults import faulty_models, faulty_parts, faulty_store
 from dpsynth_assets_tests.security.leak_planting import (
     BUDGET,
     COHORT,
@@ -170,7 +170,9 @@ def _runs(planted: Planted, home: Path, *, everything: bool) -> Iterator[tuple[s
     planned.append(("budget refuses", _graph(planted, less), paying, "third"))
     with dg.DagsterInstance.local_temp(str(home / "dagster")) as instance:
         for name, definitions, selection, release in planned:
-            yield name, _run(definitions, instance, selection, release)
+            with faulty_parts() if name.startswith(BREAKING) else nullcontext():
+                ended = _run(definitions, instance, selection, release)
+            yield name, ended
             if name == WHOLE:
                 close_gate(planted, home)
 
