@@ -234,7 +234,8 @@ def begin(place: Folder, holds_any: Callable[[], bool]) -> None:
     mark = place / MARK
     if not mark.exists() and not holds_any():
         _write(mark)
-    require_format(place, mark.read_text().strip() if mark.exists() else None)
+    found = mark.read_bytes()[:16].decode(errors="replace").strip() if mark.exists() else None
+    require_format(place, "an empty mark" if found == "" else found)
 
 
 def _write(mark: Folder) -> None:

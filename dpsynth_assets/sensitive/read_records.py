@@ -122,7 +122,7 @@ class ReadRecords:
         again = f"Nothing was charged. Materialise {cohort}/shared/private_records again."
         try:
             last = self.last(cohort)
-        except ValueError:
+        except (ValueError, TypeError):  # Cut off, or of another version.
             last = None
         if last is None:
             raise PrivacyError(

@@ -59,6 +59,17 @@ def test_a_ledger_of_another_format_is_refused_and_not_written_to(
     assert (ledger.entries(), (kept or sqlite_file(tmp_path).read_bytes())) == held
 
 
+@pytest.mark.parametrize("held", ["PRAGMA user_version = 7", "CREATE TABLE ours (a)"])
+def test_a_file_without_our_table_that_is_not_new_is_no_unspent_ledger(tmp_path, held):
+    file = tmp_path / "other.sqlite"
+    with sqlite3.connect(file) as other:
+        other.execute(held)
+    before = file.read_bytes()
+    with pytest.raises(FormatError, match="without a table privacy_ledger: it is left as it is"):
+        Ledger(f"sqlite:///{file}")
+    assert file.read_bytes() == before
+
+
 def entry(**changes):
     fields = {
         "seq": 1,

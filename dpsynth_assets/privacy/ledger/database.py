@@ -159,17 +159,27 @@ class Database:
             with self._engine.connect() as connection, connection.begin():
                 self._lock(connection)
                 if not sa.inspect(connection).has_table(TABLE.name):
+                    self._require_new(connection)
                     TABLE.create(connection)
                     for statement in SQLITE_SETUP if self._is_sqlite else POSTGRES_SETUP:
                         connection.exec_driver_sql(statement)
         query = (
             "PRAGMA user_version"
             if self._is_sqlite
-            else "SELECT obj_description('privacy_ledger'::regclass)"
+            else "SELECT obj_description('privacy_ledger'::regclass, 'pg_class')"
         )
         with self._engine.connect() as connection:
             found = connection.exec_driver_sql(query).scalar()
         require_format(f"the ledger at {self._place}", found or None)
+
+    def _require_new(self, connection: Connection) -> None:
+        """Refuses a file of another format, or one that lost its table: it would seem unspent."""
+        if not self._is_sqlite:
+            return  # The table carries the mark, and other tables are other services' own.
+        version = connection.exec_driver_sql("PRAGMA user_version").scalar()
+        if version or sa.inspect(connection).get_table_names():
+            found = f"{version or 'none'}, without a table {TABLE.name}"
+            require_format(f"the ledger at {self._place}", found)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
