@@ -219,7 +219,7 @@ class NoteRead:
 #
 # A worker writes what it found into its part: a table `record`, `secret` with numbers of its own,
 # and a dictionary of them. The driver adds the dictionaries up, one part after the other, and
-# gives the secrets the numbers that they have where records lie whole. Nothing of a record is
+# gives the secrets the numbers that they have where there is one part. Nothing of a record is
 # sent: a task is given a path, and returns nothing.
 
 
