@@ -92,6 +92,9 @@ def embed_records(
 ) -> None:
     """Embeds the records of each part that is not embedded yet.
 
+    One process at a time embeds a cohort: another waits, then finds what is made. Charges and new
+    records do not wait for it.
+
     Args:
         spec: The cohort.
         store: Where they lie.
@@ -101,9 +104,9 @@ def embed_records(
         report: Told the share done.
         gpus: GPUs that a worker needs.
     """
-    places = require_parts(spec, store)
-    made_by = embed_parts(manifest, places, workers, report, gpus=gpus, embedder=embedder)
-    store.note_embedded(spec.name, made_by)
+    with store.read_records.alone(f"{spec.name}.embeddings"):
+        places = require_parts(spec, store)
+        embed_parts(manifest, places, workers, report, gpus=gpus, embedder=embedder)
 
 
 # Reads a source into parts, embeds them, counts and draws over them: the driver's side of workers.

@@ -161,6 +161,12 @@ def content_of(part: Folder) -> tuple[str | None, ...]:
     return tuple(read_text(part, f"{split}.digest") for split in SPLITS)
 
 
+def embeddings_made_by(part: Folder, split: Split) -> dict[str, str] | None:
+    """What made the embeddings of a part (`TextEmbedder.made_by`), public; None: unknown."""
+    stored = read_text(part, f"{split}_embeddings.made_by")
+    return None if stored is None else dict(json.loads(stored))
+
+
 def read_part(part: Folder, split: Split, *, with_embeddings: bool) -> PrivateInputs:
     """Reads one part; embeddings are mapped from the file where the store is not encrypted.
 

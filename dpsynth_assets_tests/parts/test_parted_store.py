@@ -88,7 +88,9 @@ def test_the_same_records_again_keep_their_parts_and_embeddings(tmp_path, store)
 def test_other_records_take_the_place_of_all_parts(tmp_path, store):
     store_records(declared(tmp_path, parts=3), store, ONE)
     before = store.parts("letters").places
-    store.note_embedded("letters", {"arithmetic": "int8"})
+    for place in before:
+        write_text(place, "source_embeddings.made_by", '{"arithmetic": "int8"}')
+    assert store.embeddings_made_by("letters", "source") == {"arithmetic": "int8"}
     (tmp_path / "letters.csv").unlink()
     spec = declared(tmp_path, rows=90, parts=3)
     store_records(spec, store, ONE)
