@@ -42,6 +42,7 @@ from dpsynth_assets.sensitive.fingerprints import (
 )
 from dpsynth_assets.sensitive.read_records import Contributions
 from dpsynth_assets.sensitive.record_parts import (
+    PIECE,
     SPLITS,
     RecordParts,
     content_of,
@@ -60,9 +61,6 @@ from dpsynth_assets.workers import Here, Workers, kept
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.text_embedder import TextEmbedder
-
-PIECE: Final = "piece"
-"""Beginning of the names of files with rows of a part as the source has them."""
 
 PRINTS: Final = "prints.npy"
 IDS: Final = "ids.npy"

@@ -22,14 +22,13 @@ from dpsynth_assets.records.source_digest import joined_digest
 from dpsynth_assets.sensitive.fingerprints import Prints, single_prints
 from dpsynth_assets.sensitive.part_tasks import (
     IDS,
-    PIECE,
     PRINTS,
     ROWS,
     TALLY,
     Canonical,
     Embed,
 )
-from dpsynth_assets.sensitive.record_parts import files_of, read_text
+from dpsynth_assets.sensitive.record_parts import PIECE, files_of, read_text
 from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.workers import Here, Workers
 
