@@ -218,8 +218,13 @@ class _StageRun:
             release=self.runner.release_name,
             run_id=self.runner.run_id,
             inputs=self.opened.identities,
-            rests_on=None if self.stage.public else self.records.rests_on(self.stage),
+            rests_on=self._rests_on,
         )
+
+    @cached_property
+    def _rests_on(self) -> Mapping[str, Any] | None:
+        """What the charge says that it rests on."""
+        return None if self.stage.public else self.records.rests_on(self.stage)
 
     def _prepare(self) -> Room:
         """Refuses, before a charge, what the stage could not end with; returns what it takes."""
@@ -230,11 +235,21 @@ class _StageRun:
         return self.records.room(room_of(method, self.stage, public))
 
     def _drawn_from(self) -> Mapping[str, Any]:
-        """All that decides the draw beside its request; binds the charge to the records."""
+        """All that decides the draw beside its request; binds the charge to the records.
+
+        Raises:
+            PrivacyError: They were embedded in another way since the request was made.
+        """
+        bound = self.records.drawn_from(self.stage)
+        if self.records.rests_on(self.stage) != self._rests_on:
+            raise PrivacyError(
+                f"Expected the embeddings of {self.name} as its charge describes them, got others, "
+                "which another run made meanwhile. Nothing was charged: run again."
+            )
         return {
             **self.node.drawn_from,
             "files": model_files(self.opened.public, self.stage.engine),
-            **self.records.drawn_from(self.stage),
+            **bound,
         }
 
     def _unfinished(self, reservation: Reservation) -> StoredCheckpoint | StoredPasses:

@@ -127,6 +127,10 @@ class PaidRecords(StoredRecords):
             found = self._found_secrets(dataset) if with_secrets else None
             if workers is None:
                 private = self._read(dataset, "source", with_embeddings=with_embeddings)
+                if (
+                    with_embeddings
+                ):  # One that embeds has no such lock, but takes the version first.
+                    self._require_charged_records(dataset, reservation, True, with_secrets)
         if workers is None:
             self.contributions(dataset).note(reservation.id, private.records)
             return replace(private, secrets=found)

@@ -21,6 +21,7 @@ from dpsynth_assets.files.kept import ARRAY, TABLE
 from dpsynth_assets.files.redaction import keep_out_of_core_dumps
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
 from dpsynth_assets.paths import Folder
+from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.records.columns import empty_rows
 from dpsynth_assets.records.reading import PrivateRecords, canonical_records
@@ -41,8 +42,12 @@ from dpsynth_assets.sensitive.fingerprints import (
 )
 from dpsynth_assets.sensitive.read_records import Contributions
 from dpsynth_assets.sensitive.record_parts import (
+    PIECE,
     SPLITS,
+    RecordParts,
+    content_of,
     dataset_folder,
+    embeddings_made_by,
     files_of,
     files_of_exchange,
     read_part,
@@ -56,9 +61,6 @@ from dpsynth_assets.workers import Here, Workers, kept
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.text_embedder import TextEmbedder
-
-PIECE: Final = "piece"
-"""Beginning of the names of files with rows of a part as the source has them."""
 
 PRINTS: Final = "prints.npy"
 IDS: Final = "ids.npy"
@@ -128,20 +130,50 @@ class Embed:
     )
 
     def __call__(self, part: Folder) -> dict[str, str]:
-        """Writes both splits' embeddings; returns what made them, which is public."""
+        """Writes both splits' embeddings; returns what made them, which is public.
+
+        The version is written last and removed first: where it is, it, the array and what made the
+        array belong together.
+
+        Raises:
+            PrivacyError: The records were replaced or removed meanwhile; nothing of them stays.
+        """
         keep_out_of_core_dumps()
         opened, told = self.here.value or (None, None)
         embedder = opened or OpenedModels().text_embedder(self.manifest)
+        files, content = files_of(part), content_of(part)
+        made_by = json.dumps(embedder.made_by)
         for number, split in enumerate(SPLITS):
             texts = read_table(part, f"{split}.parquet")["text"].to_list()
             version = version_of(self.manifest, version_of_texts(texts), embedder.made_by)
-            if read_text(part, f"{split}_embeddings.version") == version:
+            name = f"{split}_embeddings"
+            if embeddings_made_by(part, split) and read_text(part, f"{name}.version") == version:
                 continue
-            files_of(part).remove(part / f"{split}_embeddings.version")
             embeddings = embedder.embed(texts, _share_of(told, number))
-            write_array(part, f"{split}_embeddings.npy", embeddings)
-            write_text(part, f"{split}_embeddings.version", version)
+            _require_current(part, content)
+            for kept_before in ("version", "made_by"):
+                files.remove(part / f"{name}.{kept_before}")
+            write_array(part, f"{name}.npy", embeddings)
+            write_text(part, f"{name}.made_by", made_by)
+            write_text(part, f"{name}.version", version)
+            try:  # Again: a worker cannot lock the records, and an object needs no folder.
+                _require_current(part, content)
+            except PrivacyError:
+                for written in files.matching(part, f"{name}.*"):
+                    files.remove(written)
+                raise
         return embedder.made_by
+
+
+def _require_current(part: Folder, content: tuple[str | None, ...]) -> None:
+    """Refuses a part that is no more the dataset's, or has other records (`content_of`)."""
+    folder = dataset_folder(part)
+    if part not in RecordParts(files_of(part), folder).places or content_of(part) != content:
+        raise PrivacyError(
+            f"Expected the records of {folder.name!r} as they were when they were read, got "
+            "others, or none, which took their place while those were embedded. Materialise "
+            f"{folder.name}/shared/private_embeddings again."
+        )
 
 
 def _share_of(told: ProgressCallback | None, split: int) -> ProgressCallback:

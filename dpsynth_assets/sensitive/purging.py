@@ -26,7 +26,7 @@ from dpsynth_assets.sensitive.private_files import (
     abandoned_plain_folders,
     files_below,
 )
-from dpsynth_assets.sensitive.record_parts import EXCHANGE
+from dpsynth_assets.sensitive.record_parts import EXCHANGE, NAMED, texts_of
 from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.sensitive.stored_parts import INPUTS, left_for_workers
 
@@ -109,7 +109,8 @@ def _candidates(
 ) -> Iterator[Folder]:
     named = [] if rule.dataset is None else [base / rule.dataset]
     for folder in filter(files.is_folder, named or files.matching(base, "[!.]*")):
-        for place in files.matching(folder, "*"):
+        # First what names the parts: whoever writes into them looks for it afterwards.
+        for place in sorted(files.matching(folder, "*"), key=lambda each: each.name != NAMED):
             if place.name == _UNFINISHED:
                 for kept in files.matching(place, "*"):
                     whole = rule.unfinished or not is_open(kept.name)
@@ -129,7 +130,11 @@ def _remove(files: PrivateFiles, place: Folder) -> None:
 
 
 def _is_due(files: PrivateFiles, place: Folder, rule: PurgeRule) -> bool:
-    """Says whether the newest file in it is old enough; no clock is asked where any age is."""
+    """Says whether its texts, or else its newest file, are old enough; of any age without a clock.
+
+    Parts go whole, and what names them goes with them.
+    """
     if rule.older_than_seconds <= 0:
         return True
-    return time.time() - files.last_written(place) >= rule.older_than_seconds
+    written = max(map(files.last_written, texts_of(files, place)), default=0.0)
+    return time.time() - written >= rule.older_than_seconds

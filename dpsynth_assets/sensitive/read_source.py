@@ -22,14 +22,13 @@ from dpsynth_assets.records.source_digest import joined_digest
 from dpsynth_assets.sensitive.fingerprints import Prints, single_prints
 from dpsynth_assets.sensitive.part_tasks import (
     IDS,
-    PIECE,
     PRINTS,
     ROWS,
     TALLY,
     Canonical,
     Embed,
 )
-from dpsynth_assets.sensitive.record_parts import files_of, read_text
+from dpsynth_assets.sensitive.record_parts import PIECE, files_of, read_text
 from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.workers import Here, Workers
 
@@ -92,6 +91,9 @@ def embed_records(
 ) -> None:
     """Embeds the records of each part that is not embedded yet.
 
+    One process at a time embeds a cohort: another waits, then finds what is made. Charges and new
+    records do not wait for it.
+
     Args:
         spec: The cohort.
         store: Where they lie.
@@ -101,9 +103,9 @@ def embed_records(
         report: Told the share done.
         gpus: GPUs that a worker needs.
     """
-    places = require_parts(spec, store)
-    made_by = embed_parts(manifest, places, workers, report, gpus=gpus, embedder=embedder)
-    store.note_embedded(spec.name, made_by)
+    with store.read_records.alone(f"{spec.name}.embeddings"):
+        places = require_parts(spec, store)
+        embed_parts(manifest, places, workers, report, gpus=gpus, embedder=embedder)
 
 
 # Reads a source into parts, embeds them, counts and draws over them: the driver's side of workers.

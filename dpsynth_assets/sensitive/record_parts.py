@@ -34,8 +34,13 @@ SPLITS: Final[tuple[Split, ...]] = ("source", "held_out")
 EXCHANGE: Final = "exchange"
 """Folders, in that of an unfinished release, of what driver and workers hand one another."""
 
-_PLACE = "__place"
-_NAMED, _PREFIX = "parts.json", "parts-"
+PIECE: Final = "piece"
+"""Beginning of the names of files with rows of a part as the source has them."""
+
+NAMED: Final = "parts.json"
+"""File that names the parts of a dataset."""
+
+_PLACE, _PREFIX = "__place", "parts-"
 
 
 class RecordParts:
@@ -48,7 +53,7 @@ class RecordParts:
     @property
     def places(self) -> tuple[Folder, ...]:
         """The parts, in their order."""
-        path = self._folder / _NAMED
+        path = self._folder / NAMED
         if not self._files.exists(path):
             return (self._folder,)
         named = json.loads(self._files.read(path))
@@ -67,7 +72,7 @@ class RecordParts:
         """
         if not self._same(places):
             content = json.dumps({"folder": places[0].parent.name, "count": len(places)})
-            self._files.write(self._folder / _NAMED, content.encode())
+            self._files.write(self._folder / NAMED, content.encode())
             for name in (*SPLITS, *(f"{split}_embeddings" for split in SPLITS)):
                 for path in self._files.matching(self._folder, f"{name}.*"):
                     self._files.remove(path)
@@ -87,6 +92,23 @@ class RecordParts:
         for folder in self._files.matching(self._folder, f"{_PREFIX}*"):
             if folder not in kept:
                 self._files.discard(folder)
+
+
+def texts_of(files: PrivateFiles, place: Folder) -> list[Folder]:
+    """The texts of the parts that a folder of a dataset holds or a file of it names; else itself.
+
+    Embeddings are no texts: made anew, they do not make the records younger.
+    """
+    if place.name == NAMED:
+        place = RecordParts(files, place.parent).places[0].parent
+        if not files.is_folder(place):
+            return []
+    if not place.name.startswith(_PREFIX):
+        return [place]
+    tables = [f"{name}*.parquet" for name in (*SPLITS, PIECE)]
+    parts = files.matching(place, "*")
+    texts = [each for part in parts for table in tables for each in files.matching(part, table)]
+    return texts or [place]
 
 
 def dataset_folder(part: Folder) -> Folder:
@@ -159,6 +181,12 @@ def write_array(part: Folder, name: str, values: np.ndarray) -> None:
 def content_of(part: Folder) -> tuple[str | None, ...]:
     """Digests of the records of a part, those held out included."""
     return tuple(read_text(part, f"{split}.digest") for split in SPLITS)
+
+
+def embeddings_made_by(part: Folder, split: Split) -> dict[str, str] | None:
+    """What made the embeddings of a part (`TextEmbedder.made_by`), public; None: unknown."""
+    stored = read_text(part, f"{split}_embeddings.made_by")
+    return None if stored is None else dict(json.loads(stored))
 
 
 def read_part(part: Folder, split: Split, *, with_embeddings: bool) -> PrivateInputs:

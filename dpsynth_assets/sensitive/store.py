@@ -9,8 +9,7 @@ in memory; nothing is memory-mapped, so records and embeddings have to fit there
 DPSYNTH_SENSITIVE_URL the files lie in an object store (`sealed_objects.py`), never without a key.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -36,9 +35,9 @@ from dpsynth_assets.sensitive.fingerprints import (
 from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below
 from dpsynth_assets.sensitive.read_records import ReadRecords, replaced_records
 from dpsynth_assets.sensitive.record_parts import (
-    SPLITS,
     RecordParts,
     Split,
+    embeddings_made_by,
     read_part,
     read_table,
     read_whole,
@@ -73,11 +72,6 @@ class StoredRecords:
     def parts(self, dataset: str) -> RecordParts:
         """The parts that a dataset's records lie in."""
         return RecordParts(self._files, self.folder(dataset))
-
-    def note_embedded(self, dataset: str, made_by: Mapping[str, str]) -> None:
-        """Notes what made the embeddings of all parts of a dataset."""
-        for split in SPLITS:
-            self.write_internal(dataset, f"{split}_embeddings.made_by", json.dumps(dict(made_by)))
 
     @contextmanager
     def replacing_records(
@@ -129,9 +123,12 @@ class StoredRecords:
         return ReadRecords(self._files, self.base)
 
     def embeddings_made_by(self, dataset: str, split: Split) -> dict[str, str] | None:
-        """Facts about the stored embeddings (`TextEmbedder.made_by`), public; or None."""
-        stored = self.read_internal_text(dataset, f"{split}_embeddings.made_by")
-        return None if stored is None else dict(json.loads(stored))
+        """Facts about the stored embeddings (`TextEmbedder.made_by`), public.
+
+        None: They are unknown, or not the same in all parts.
+        """
+        first, *rest = (embeddings_made_by(place, split) for place in self.parts(dataset).places)
+        return first if all(made == first for made in rest) else None
 
     def embeddings_rest_on(self, dataset: str) -> dict[str, Any]:
         """Says how the records were embedded, for a charge; empty where that is unknown.

@@ -2,7 +2,9 @@
 
 import base64
 import json
+import os
 import stat
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -88,7 +90,9 @@ def test_the_same_records_again_keep_their_parts_and_embeddings(tmp_path, store)
 def test_other_records_take_the_place_of_all_parts(tmp_path, store):
     store_records(declared(tmp_path, parts=3), store, ONE)
     before = store.parts("letters").places
-    store.note_embedded("letters", {"arithmetic": "int8"})
+    for place in before:
+        write_text(place, "source_embeddings.made_by", '{"arithmetic": "int8"}')
+    assert store.embeddings_made_by("letters", "source") == {"arithmetic": "int8"}
     (tmp_path / "letters.csv").unlink()
     spec = declared(tmp_path, rows=90, parts=3)
     store_records(spec, store, ONE)
@@ -144,6 +148,22 @@ def test_purge_removes_parts(tmp_path, store):
     purge(store, PurgeRule(dataset="letters"), lambda _: False)
     assert files(store) == []
     assert store.parts("letters").places == (store.base / "letters",)
+
+
+def test_purge_by_age_takes_texts_by_their_own_age_and_with_them_what_names_them(tmp_path, store):
+    rule, old = PurgeRule(older_than_seconds=30 * 86400), time.time() - 40 * 86400
+    store_records(declared(tmp_path, parts=2), store, ONE)
+    manifest = store.base / "letters" / "parts.json"
+    os.utime(manifest, (old, old))
+    kept = files(store)
+    assert purge(store, rule, lambda _: False) == []
+    assert files(store) == kept
+    for path in (store.base / "letters").rglob("*"):
+        os.utime(path, (old, old))
+    write_array(store.parts("letters").places[0], "source_embeddings.npy", np.eye(2))
+    folder = store.parts("letters").places[0].parent
+    assert purge(store, rule, lambda _: False) == [manifest, folder]
+    assert files(store) == []
 
 
 def test_one_lost_file_of_a_part_is_found_before_a_charge(tmp_path, store):

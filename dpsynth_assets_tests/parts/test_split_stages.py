@@ -269,7 +269,6 @@ def test_embeddings_over_other_parts_than_declared_are_refused(tmp_path, store, 
 
 
 def test_records_that_lie_whole_are_refused_before_a_charge(tmp_path, store, public):
-    store.note_embedded("letters", {"arithmetic": "int8"})
     spec = declared(tmp_path, rows=ROWS, parts=4)
     result = materialised(spec, public, select={"cluster_histogram"})
     told = failure(result)

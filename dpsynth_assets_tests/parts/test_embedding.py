@@ -1,0 +1,156 @@
+"""Embeddings, what made them, and the records that they are of: whatever is killed or replaced."""
+
+import base64
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+from upath import UPath
+
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.sensitive import part_tasks
+from dpsynth_assets.sensitive.paid_records import PaidRecords
+from dpsynth_assets.sensitive.part_tasks import Embed
+from dpsynth_assets.sensitive.private_files import files_below
+from dpsynth_assets.sensitive.purging import PurgeRule, purge
+from dpsynth_assets.sensitive.read_source import embed_records
+from dpsynth_assets.sensitive.record_parts import SPLITS, write_canonical
+from dpsynth_assets.workers import Here, LocalWorkers
+
+
+class Toy:
+    """An embedder whose vectors say which it is."""
+
+    def __init__(self, value, during=lambda: None):
+        self.made_by, self._value, self._during = {"arithmetic": str(value)}, value, during
+
+    def embed(self, texts, progress=None):
+        self._during()
+        return np.full((len(texts), 2), self._value, np.float32)
+
+
+def put(store, text, parts=1):
+    """Makes records of such texts those of the dataset."""
+    kept = store.parts("letters")
+    places = kept.begin(parts)
+    for number, place in enumerate(places):
+        names = [f"{number}", f"{number}b"]
+        said = {"record_id": names, "unit_id": names, "text": [text, text], "label": ["", ""]}
+        for split in SPLITS:
+            write_canonical(place, split, pl.DataFrame(said))
+    kept.keep(places)
+    return store.parts("letters").places
+
+
+def embedded(store, embedder, parts=1):
+    spec = SimpleNamespace(name="letters", parts=parts)
+    embed_records(spec, store, {}, embedder, LocalWorkers(), lambda *_: None)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_charge_states_the_make_of_the_array_wherever_embedding_is_killed(
+    store, monkeypatch, parts
+):
+    left = [0]
+
+    def step(*_):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+
+    for name in ("write_array", "write_text"):
+        write = getattr(part_tasks, name)
+        monkeypatch.setattr(part_tasks, name, lambda *given, w=write: (step(), w(*given), step()))
+    seen = set()
+    for limit in range(1, 14 * parts + 2):
+        put(store, str(limit), parts)
+        left[0] = 0
+        embedded(store, Toy(0.0), parts)
+        left[0] = limit
+        try:
+            embedded(store, Toy(1.0, step), parts)
+            assert limit == 14 * parts + 1
+        except KeyboardInterrupt:
+            pass
+        try:
+            store.require_records("letters", with_embeddings=True)
+            store.require_stated_embeddings("letters")
+        except PrivacyError:
+            seen.add("refused")
+            continue
+        (made,) = np.unique(store.read_for_scoring("letters", "source")[1]).tolist()
+        assert store.embeddings_rest_on("letters") == {"embeddings": {"arithmetic": str(made)}}
+        seen.add(made)
+    assert seen == {0.0, 1.0, "refused"}
+
+
+def test_a_slow_run_that_is_killed_leaves_no_version_of_another_beside_its_array(
+    store, monkeypatch
+):
+    (place,) = put(store, "one")
+    task = Embed({}, Here((Toy(1.0), None)))
+    write = part_tasks.write_array
+
+    def killed(*given):
+        write(*given)
+        raise KeyboardInterrupt
+
+    slow = Toy(0.0, lambda: (task(place), monkeypatch.setattr(part_tasks, "write_array", killed)))
+    with pytest.raises(KeyboardInterrupt):
+        Embed({}, Here((slow, None)))(place)
+    with pytest.raises(PrivacyError, match=r"source_embeddings\.version"):
+        store.require_records("letters", with_embeddings=True)
+    monkeypatch.setattr(part_tasks, "write_array", write)
+    task(place)
+    assert np.unique(store.read_for_scoring("letters", "source")[1]).tolist() == [1.0]
+
+
+def test_one_process_at_a_time_embeds_a_cohort(store):
+    put(store, "one")
+    order = []
+    other = threading.Thread(target=embedded, args=(store, Toy(1.0, lambda: order.append(2))))
+
+    def first():
+        if not order:
+            other.start()
+        other.join(0.3)
+        order.append(1)
+
+    embedded(store, Toy(0.0, first))
+    other.join(60)
+    assert order == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+@pytest.mark.parametrize("taken", ["replaced", "purged"])
+@pytest.mark.parametrize("when", ["while texts are embedded", "while the array is written"])
+def test_records_that_go_while_they_are_embedded_do_not_come_back(
+    tmp_path, store, monkeypatch, place, taken, when
+):
+    if place == "bucket":
+        monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", base64.b64encode(b"k" * 32).decode())
+        store = PaidRecords(UPath(f"memory://{tmp_path.name}"))
+    (part,) = put(store, "one")
+    write, done = part_tasks.write_array, []
+
+    def take():
+        if not done:
+            done.append(taken)
+            if taken == "purged":
+                purge(store, PurgeRule(dataset="letters"), lambda _: False)
+            else:
+                put(store, "two")
+
+    monkeypatch.setattr(
+        part_tasks,
+        "write_array",
+        lambda *given: (write(*given), "array" in when and take()),
+    )
+    during = take if "texts" in when else lambda: None
+    with pytest.raises((PrivacyError, FileNotFoundError)):
+        Embed({}, Here((Toy(0.0, during), None)))(part)
+    files = files_below(store.base)
+    assert not files.is_folder(part)
+    assert not files.exists(part / "source_embeddings.npy")
