@@ -10,7 +10,7 @@ import pytest
 from upath import UPath
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.sensitive import part_tasks
+from dpsynth_assets.sensitive import part_tasks, store as store_module
 from dpsynth_assets.sensitive.paid_records import PaidRecords
 from dpsynth_assets.sensitive.part_tasks import Embed
 from dpsynth_assets.sensitive.private_files import files_below
@@ -154,3 +154,29 @@ def test_records_that_go_while_they_are_embedded_do_not_come_back(
     files = files_below(store.base)
     assert not files.is_folder(part)
     assert not files.exists(part / "source_embeddings.npy")
+
+
+def test_a_release_refuses_embeddings_that_are_made_anew_while_it_reads_them(store, monkeypatch):
+    put(store, "one")
+    store.read_records.note_read("letters", "version 1", "declared", lambda _: "rows")
+    embedded(store, Toy(0.0))
+    paid = SimpleNamespace(id="r", request=SimpleNamespace(event=object()))
+    charged = store.pay_for_records("letters", with_embeddings=True)
+    store.passes("letters", paid).begin({"records": charged})
+
+    def read():
+        open_ledger = SimpleNamespace(is_open=bool)
+        return store.read_for_release(
+            "letters", ledger=open_ledger, reservation=paid, with_embeddings=True
+        )
+
+    assert read().embeddings.max() == 0.0
+    whole = store_module.read_whole
+
+    def read_late(*given, **named):
+        embedded(store, Toy(1.0))
+        return whole(*given, **named)
+
+    monkeypatch.setattr(store_module, "read_whole", read_late)
+    with pytest.raises(PrivacyError, match=r"as they were charged for, got others"):
+        read()

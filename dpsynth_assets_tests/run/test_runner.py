@@ -4,6 +4,7 @@ Records lie in the sensitive store, as assets leave them; nothing here starts Da
 """
 
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import polars as pl
@@ -235,3 +236,14 @@ def test_a_failure_is_withheld_and_its_charge_is_resumed(houses):
     (made,) = house.again(part, release_name="failed")
     assert not made.reservation.reused
     assert len(house.runner.ledger.entries()) == paid + 1  # The commit alone.
+
+
+def test_embeddings_made_anew_since_the_request_are_refused_before_the_charge(houses, monkeypatch):
+    house, made = houses["aug_pe"], count()
+    part, entries = house.part("aug_pe"), house.runner.ledger.entries()
+    monkeypatch.setattr(
+        StoreRecords, "rests_on", lambda *_: {"embeddings": {"arithmetic": str(next(made))}}
+    )
+    with pytest.raises(PrivacyError, match=r"embeddings of .* as its charge describes them"):
+        house.again(part, release_name="embedded anew")
+    assert house.runner.ledger.entries() == entries
