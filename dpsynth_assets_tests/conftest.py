@@ -7,6 +7,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,19 @@ LONGEST_FIRST = (
     *("end_to_end", "faults", "security", "conformance", "assets", "methods"),
 )
 """Files and folders that take longest: begun last, one would run on while other workers idle."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Forgets the state storage of a Dagster instance that is gone.
+
+    Instances that close in another order than they opened leave it behind as the current one, and
+    every definition that this process loads later would ask it.
+    """
+    states = sys.modules.get("dagster._core.storage.defs_state.base")
+    kept = None if states is None else states._current_storage.get()
+    if kept is not None and kept.has_instance and kept._instance_weakref() is None:
+        states._current_storage.set(None)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -141,7 +141,7 @@ def test_a_step_of_a_training_over_parts_is_the_sum_of_one_process(sessions, tmp
     step = StepOfPart(
         run="marks",
         inputs=Marks(),
-        settings=FineTuningSettings(learning_rate=1.0, products=Products.FLOAT64, threads=1),
+        settings=FineTuningSettings(learning_rate=1.0, products=Products.FLOAT64),
         sampled=SampledSum(sampling_probability=1.0, l2_bound=2.0),
     )
     weights = [np.linspace(0, 1, RECORDS, dtype=np.float32)[None]]
