@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from dpsynth_assets.benchmark.leaderboard import leaderboard
-from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
-from dpsynth_assets.benchmark.results import write_leaderboard
+from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage, write_leaderboard
 from dpsynth_assets.benchmark.running import Place
-from dpsynth_assets.metrics.resampling import RESAMPLES
+from dpsynth_assets.metrics.metric import RESAMPLES
 
 DATASETS, BUDGETS, SEEDS = 5, (10.0, 6.0, 3.0, 2.0, 1.0), 4
 

@@ -71,7 +71,7 @@ def measure(options: argparse.Namespace) -> None:
 
 def vectors(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     """Records and public rows of unit length; with ties, each record twice near its own two."""
-    from dpsynth_assets.attacks.row_invariance import near_ties
+    from dpsynth_assets.attacks.audits.records import near_ties
 
     if options.ties:
         tied, public = near_ties(options.dimension, ties=options.rows // 2)

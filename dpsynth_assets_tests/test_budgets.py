@@ -15,6 +15,7 @@ from dpsynth_assets.defs import sensors
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.keys import AGREES
+from dpsynth_assets.orchestration.assets.launch import refusal_of
 from dpsynth_assets.orchestration.assets.privacy_budgets import (
     BUDGETS,
     BUDGETS_HOLD,
@@ -27,11 +28,10 @@ from dpsynth_assets.orchestration.assets.privacy_budgets import (
 )
 from dpsynth_assets.orchestration.instance import dagster_instance
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
-from dpsynth_assets.orchestration.schedules.refusals import refusal_of
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PlanChangedError
 from dpsynth_assets.privacy.ledger import GENESIS, Ledger, sqlite_path
-from dpsynth_assets.report.budget_page import budget_page, budget_table, until
+from dpsynth_assets.report.audit_page import budget_page, budget_table, until
 from dpsynth_assets.report.budgets import NOTHING_CHARGED, CohortBudget, read_budgets
 from dpsynth_assets.report.pages import Bar
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY

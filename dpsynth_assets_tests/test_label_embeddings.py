@@ -14,8 +14,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.label import corpus_label
-from dpsynth_assets.report.label_assumptions import embedded
-from dpsynth_assets.report.label_texts import texts
+from dpsynth_assets.report.label_texts import embedded, texts
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
 from dpsynth_assets_tests.stored import write_embeddings
 

@@ -18,9 +18,9 @@ from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_trail import AuditTrail, entries_of, spends_of
 from dpsynth_assets.report.card_check import corpus_problems, releases, statement_problems
 from dpsynth_assets.report.cards import dataset_card, privacy_statement
-from dpsynth_assets.report.cells import format_cell
 from dpsynth_assets.report.label import SCHEMA, cohort_label, corpus_label
 from dpsynth_assets.report.label_texts import texts
+from dpsynth_assets.report.pages import format_cell
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
 TOKENS = BoundedRangeEvent(eta=0.0944, count=200)  # ε = 3.32327997… at δ = 1e-6 under zcdp

@@ -15,7 +15,7 @@ from dpsynth_assets.cli.evaluate import (
     split_by_content,
 )
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.metrics.resampling import stratified_rows
+from dpsynth_assets.metrics.metric import stratified_rows
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import TableBlock
 from dpsynth_assets.report.render import BANNER, render_report, sample_blocks

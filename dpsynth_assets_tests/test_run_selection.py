@@ -16,8 +16,8 @@ from dpsynth_assets.cli.run import PendingRelease, pending_releases
 from dpsynth_assets.datasets import CohortSpec, DatasetFileError, PublicDataSpec
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
-from dpsynth_assets.orchestration.asset_selection import name_in_ledger, selected_assets
 from dpsynth_assets.orchestration.assets.launch import ReleaseConfig, release_name
+from dpsynth_assets.orchestration.instance import name_in_ledger, selected_assets
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger

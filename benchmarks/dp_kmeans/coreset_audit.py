@@ -8,8 +8,14 @@ import numpy as np
 from dp_kmeans.noisy_coreset import CoresetMechanism
 from dp_kmeans.noisy_tree import NoisyCoreset
 
-from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
-from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve
+from dpsynth_assets.attacks.audits.audit import (
+    Audit,
+    AuditKind,
+    Bug,
+    Finding,
+    audit_scores,
+    event_curve,
+)
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 LEVELS = 9

@@ -8,8 +8,14 @@ without it, then lie as far apart as the mechanism's range allows.
 import numpy as np
 from dp_kmeans.separation import SeparationMechanism
 
-from dpsynth_assets.attacks.audits.audit import Audit, AuditKind, Bug, Finding
-from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve
+from dpsynth_assets.attacks.audits.audit import (
+    Audit,
+    AuditKind,
+    Bug,
+    Finding,
+    audit_scores,
+    event_curve,
+)
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 NODES = 40_000

@@ -44,10 +44,10 @@ from dpsynth_assets.benchmark.cells import (
     score_cell,
     stands,
 )
+from dpsynth_assets.benchmark.cohorts import REFERENCES
 from dpsynth_assets.benchmark.leaderboard import CEILING, FLOOR, Line, line_of, sentences, shares
-from dpsynth_assets.benchmark.references import REFERENCES
+from dpsynth_assets.metrics.metric import Estimate
 from dpsynth_assets.metrics.registry import compared
-from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.public_base import PublicBase
 

@@ -30,8 +30,7 @@ from dpsynth_assets.metrics.embedding_distances import (
     energy_distance,
     resampled_energy_distances,
 )
-from dpsynth_assets.metrics.metric import ScoredSide
-from dpsynth_assets.metrics.resampling import Estimate
+from dpsynth_assets.metrics.metric import Estimate, ScoredSide
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base import PublicBase

@@ -21,14 +21,13 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.attacks.circumstances import code_digest
-from dpsynth_assets.benchmark.cohorts import Cohort
-from dpsynth_assets.benchmark.references import REFERENCES
+from dpsynth_assets.benchmark.cohorts import REFERENCES, Cohort
 from dpsynth_assets.benchmark.scores import Scorer
 from dpsynth_assets.files.kept import JSON, TABLE, found
 from dpsynth_assets.files.whole_files import owner_folder, write_whole
 from dpsynth_assets.method_run import MethodRun, run_method
 from dpsynth_assets.methods.inputs import ProgressCallback
-from dpsynth_assets.metrics.next_word import NextWordSettings
+from dpsynth_assets.metrics.downstream import NextWordSettings
 from dpsynth_assets.models.decoding.protocol import COUNTS
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.privacy.directed_rounding import declared

@@ -15,8 +15,8 @@ import numpy as np
 from dpsynth_assets.benchmark.running import Place
 from dpsynth_assets.datasets.benchmark_spec import REFERENCES
 from dpsynth_assets.metrics.comparison import GapShare, gap_closed, interval_rule, verdicts
+from dpsynth_assets.metrics.metric import RESAMPLES, Estimate
 from dpsynth_assets.metrics.registry import benchmarked, compared, leading
-from dpsynth_assets.metrics.resampling import RESAMPLES, Estimate
 
 FLOOR, CEILING = "public_only", "one_real_example"
 Line = Mapping[str, Estimate]

@@ -35,7 +35,7 @@ def run(
     """
     from transformers.utils.logging import disable_progress_bar
 
-    from dpsynth_assets.benchmark.results import benchmark_folder
+    from dpsynth_assets.benchmark.leaderboard_page import benchmark_folder
     from dpsynth_assets.benchmark.running import DatasetBench, places
 
     disable_progress_bar()
@@ -72,8 +72,8 @@ def report(name: str, output: Path | None = None, as_json: AsJson = False) -> No
         output: Folder of leaderboard.md, .html and .json.
         as_json: Print JSON.
     """
-    from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
-    from dpsynth_assets.benchmark.results import (
+    from dpsynth_assets.benchmark.leaderboard_page import (
+        LeaderboardPage,
         benchmark_folder,
         standing_leaderboard,
         write_leaderboard,
@@ -97,7 +97,7 @@ def export(name: str, file: Path) -> None:
         name: Name of a declared benchmark, or its YAML file.
         file: File of all finished cells, a line each.
     """
-    from dpsynth_assets.benchmark.results import benchmark_folder, export_cells
+    from dpsynth_assets.benchmark.leaderboard_page import benchmark_folder, export_cells
 
     count = export_cells(benchmark_folder(_spec(name).name), file)
     typer.echo(f"{count} cells in {file}.")
@@ -111,7 +111,7 @@ def import_(name: str, file: Path) -> None:
         name: Name of a declared benchmark, or its YAML file.
         file: What `export` has written.
     """
-    from dpsynth_assets.benchmark.results import benchmark_folder, import_cells
+    from dpsynth_assets.benchmark.leaderboard_page import benchmark_folder, import_cells
 
     if not file.is_file():
         raise typer.BadParameter(f"expected a file that `export` wrote, found none at {file}")

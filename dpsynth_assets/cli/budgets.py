@@ -43,7 +43,7 @@ def budgets(as_json: AsJson = False) -> None:
 
 def _print(told: "Budgets") -> None:
     from dpsynth_assets.orchestration.assets.privacy_budgets import PAGE
-    from dpsynth_assets.report.budget_page import bar_of, disagreements, rounds_in_words, until
+    from dpsynth_assets.report.audit_page import bar_of, disagreements, rounds_in_words, until
 
     show_table(
         told.cohorts,

@@ -21,7 +21,6 @@ from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
 from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.metrics.comparison import interval_rule, verdicts
-from dpsynth_assets.metrics.copying import VERBATIM_SHARE
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,
     EvaluationSettings,
@@ -31,9 +30,9 @@ from dpsynth_assets.metrics.evaluation import (
     score_corpus,
 )
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
-from dpsynth_assets.metrics.metric import LEAST_ROWS
+from dpsynth_assets.metrics.metric import LEAST_ROWS, stratified_rows
 from dpsynth_assets.metrics.registry import pictured
-from dpsynth_assets.metrics.resampling import stratified_rows
+from dpsynth_assets.metrics.text import VERBATIM_SHARE
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.csv_files import is_utf_8
@@ -253,7 +252,7 @@ def _write_report(
 
 
 def _print_table(table: list[CorpusScores], told: list[str], output: Path | None) -> None:
-    from dpsynth_assets.report.cells import format_cell
+    from dpsynth_assets.report.pages import format_cell
 
     real, corpus = (score.to_json() for score in table)
     columns = {

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from dpsynth_assets.cli.terminal import say
 from dpsynth_assets.methods.inputs import ProgressCallback
-from dpsynth_assets.orchestration.run_progress import RunProgress
+from dpsynth_assets.orchestration.instance import RunProgress
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_RUN_LINES = 60.0

@@ -134,7 +134,7 @@ def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
 def print_summary(summary: dict[str, Any]) -> None:
     """Prints the table of methods and references, the cohort's spend, and the paths."""
     from dpsynth_assets.metrics.registry import pictured
-    from dpsynth_assets.report.cells import format_cell
+    from dpsynth_assets.report.pages import format_cell
 
     if summary["rows"]:
         columns: dict[str, Callable[[Any], str]] = {
@@ -159,7 +159,7 @@ def print_summary(summary: dict[str, Any]) -> None:
 
 
 def _score(name: str, row: dict[str, Any]) -> str:
-    from dpsynth_assets.report.cells import format_cell
+    from dpsynth_assets.report.pages import format_cell
 
     return format_cell(name, row.get(name), row)
 
@@ -190,7 +190,7 @@ def export(
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.orchestration.assets.audit import audit_results
     from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
-    from dpsynth_assets.report.hub import HubFacts
+    from dpsynth_assets.report.cards import HubFacts
 
     spec = find_cohort(cohort)
     plan = plan_dataset(spec)

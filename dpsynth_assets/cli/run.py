@@ -25,15 +25,20 @@ from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
-from dpsynth_assets.orchestration.asset_selection import name_in_ledger, selected_assets
-from dpsynth_assets.orchestration.assets.launch import run_tags
+from dpsynth_assets.orchestration.assets.launch import pending_refusal, run_tags
 from dpsynth_assets.orchestration.assets.partitions import purge_finished, shown_partition
-from dpsynth_assets.orchestration.instance import dagster_instance, in_timeline
+from dpsynth_assets.orchestration.instance import (
+    OTHERS,
+    RunProgress,
+    dagster_instance,
+    follow_run,
+    in_timeline,
+    name_in_ledger,
+    selected_assets,
+)
 from dpsynth_assets.orchestration.resources.interrupting import ended_by_signals, was_interrupted
 from dpsynth_assets.orchestration.resources.live_runs import alive, watched
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
-from dpsynth_assets.orchestration.run_progress import OTHERS, RunProgress, follow_run
-from dpsynth_assets.orchestration.schedules.refusals import pending_refusal
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError

@@ -136,7 +136,7 @@ def _canaries(spec: PrivateDatasetSpec) -> list[str]:
     Raises:
         PrivacyError: They cannot be read, or one is too short to be looked for.
     """
-    from dpsynth_assets.attacks.canaries import contains_canary
+    from dpsynth_assets.attacks.leak_scan import contains_canary
     from dpsynth_assets.orchestration.checks import read_canaries
 
     try:

@@ -10,7 +10,7 @@ import polars as pl
 
 from dpsynth_assets.exports.strangers_files import text_of
 from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
-from dpsynth_assets.report.hub import HubFacts, hub_dataset_card, hub_model_card
+from dpsynth_assets.report.cards import HubFacts, hub_dataset_card, hub_model_card
 from dpsynth_assets.report.label import CORPUS
 
 ROWS_PER_FILE = 100_000

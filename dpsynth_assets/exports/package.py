@@ -15,7 +15,7 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.proof import TreeHead
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.releases.store import StoredReleases
-from dpsynth_assets.report.hub import HubFacts
+from dpsynth_assets.report.cards import HubFacts
 from dpsynth_assets.run.runner import recorded
 
 MECHANISM = "export"

@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dpsynth_assets.metrics.metric import Metric
+from dpsynth_assets.metrics.metric import COVERAGE, Estimate, Metric, interval
 from dpsynth_assets.metrics.registry import compared, registered
-from dpsynth_assets.metrics.resampling import COVERAGE, Estimate, interval
 
 _MOST_NAMED = 4
 """Undecided pairs that a sentence names; of more it says that they are all others."""

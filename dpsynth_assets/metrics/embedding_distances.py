@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpsynth_assets.metrics.metric import LEAST_ROWS, Metric, Sides, Tables
-from dpsynth_assets.metrics.resampling import Estimate
+from dpsynth_assets.metrics.metric import LEAST_ROWS, Estimate, Metric, Sides, Tables
 
 
 @dataclass(frozen=True)

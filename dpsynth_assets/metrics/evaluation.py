@@ -17,9 +17,15 @@ import numpy as np
 
 from dpsynth_assets.attacks.overlap import MOST_UNITS, NEAR_DUPLICATE_COSINE, SPAN_WORDS
 from dpsynth_assets.metrics.mauve import NOT_COMPUTED, MauveSettings, mauve_is_installed
-from dpsynth_assets.metrics.metric import Metric, ScoredSide, Sides
+from dpsynth_assets.metrics.metric import (
+    RESAMPLES,
+    Estimate,
+    Metric,
+    ScoredSide,
+    Sides,
+    stratified_rows,
+)
 from dpsynth_assets.metrics.registry import reported
-from dpsynth_assets.metrics.resampling import RESAMPLES, Estimate, stratified_rows
 
 REAL_DATA = "real data"
 

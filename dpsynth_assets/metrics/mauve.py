@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpsynth_assets.metrics.metric import Metric, Sides, Tables
-from dpsynth_assets.metrics.resampling import Estimate
+from dpsynth_assets.metrics.metric import Estimate, Metric, Sides, Tables
 
 MINIMUM_ROWS = 100
 """With fewer rows a side the score orders nothing: its ± is as large as what it should tell."""

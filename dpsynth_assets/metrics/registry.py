@@ -10,15 +10,28 @@ from importlib.metadata import entry_points
 from typing import Literal
 
 from dpsynth_assets.files.from_outside import with_those_of_others
-from dpsynth_assets.metrics.copying import CANARIES_FOUND, NEAR_DUPLICATE_SHARE, VERBATIM_SHARE
-from dpsynth_assets.metrics.downstream import ACCURACY, BALANCED_ACCURACY
+from dpsynth_assets.metrics.downstream import (
+    ACCURACY,
+    BALANCED_ACCURACY,
+    NEXT_WORD_ACCURACY,
+    NEXT_WORD_PERPLEXITY,
+)
 from dpsynth_assets.metrics.embedding_distances import ENERGY_DISTANCE, FRECHET_DISTANCE
-from dpsynth_assets.metrics.fluency import NEAR_DUPLICATES, PERPLEXITY
 from dpsynth_assets.metrics.mauve import MAUVE, MAUVE_ROWS
 from dpsynth_assets.metrics.metric import Metric
-from dpsynth_assets.metrics.next_word import NEXT_WORD_ACCURACY, NEXT_WORD_PERPLEXITY
-from dpsynth_assets.metrics.structured import PARSE_RATE, VALIDATION_RATE
-from dpsynth_assets.metrics.text import DISTINCT, LABEL_DISTANCE, LENGTH_DISTANCE, MEAN_WORDS
+from dpsynth_assets.metrics.text import (
+    CANARIES_FOUND,
+    DISTINCT,
+    LABEL_DISTANCE,
+    LENGTH_DISTANCE,
+    MEAN_WORDS,
+    NEAR_DUPLICATE_SHARE,
+    NEAR_DUPLICATES,
+    PARSE_RATE,
+    PERPLEXITY,
+    VALIDATION_RATE,
+    VERBATIM_SHARE,
+)
 
 GROUP = "dpsynth.metrics"
 """Group of the entry points by which other packages add metrics."""

@@ -1,12 +1,16 @@
 """Surface statistics of a corpus: lengths and their distance, diversity, label mixture."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.metrics.metric import OF_TEXT, Metric, Need, Sides, Tables
+from dpsynth_assets.attacks.leak_scan import find_canaries
+from dpsynth_assets.attacks.overlap import near_duplicate_share, verbatim_share
+from dpsynth_assets.json_records import parsed, validator
+from dpsynth_assets.metrics.metric import OF_BENCHMARK, OF_TEXT, Metric, Need, Sides, Tables
 
 MOST_NGRAMS = 10_000
 
@@ -112,4 +116,208 @@ LABEL_DISTANCE = Metric(
     needs=frozenset({Need.LABELS}),
     least_rows=1,
     tables=OF_TEXT,
+)
+
+
+# What a corpus repeats of the source records, as metrics; `attacks/overlap.py` says how.
+#
+# **Privacy** Source records are read without noise: scores are internal, for the steward.
+
+
+def _verbatim(sides: Sides) -> float | None:
+    private, settings = sides.reference, sides.settings
+    if private is None:
+        return None
+    return verbatim_share(
+        sides.corpus.texts,
+        private.source_texts if private.source is None else private.source.span_holders,
+        sides.public_texts,
+        words=settings.span_words,
+        most_units=settings.span_most_units,
+    )
+
+
+def _near_duplicates(sides: Sides) -> float | None:
+    private = sides.reference
+    if private is None:
+        return None
+    return near_duplicate_share(
+        sides.corpus.features,
+        private.source_features if private.source is None else private.source.close_records,
+        cosine=sides.settings.near_duplicate_cosine,
+    )
+
+
+def _canaries(sides: Sides) -> int | None:
+    private = sides.reference
+    return None if private is None else find_canaries(sides.corpus.texts, private.canaries)
+
+
+VERBATIM_SHARE = Metric(
+    "verbatim_share",
+    "verbatim rows",
+    _verbatim,
+    less_is_better=True,
+    percent=True,
+    needs=frozenset({Need.SOURCE}),
+    of_real="held-out",
+    tables=OF_TEXT,
+)
+"""Share of rows with a span particular to few source records."""
+
+NEAR_DUPLICATE_SHARE = Metric(
+    "near_duplicate_share",
+    "near duplicates",
+    _near_duplicates,
+    less_is_better=True,
+    percent=True,
+    needs=frozenset({Need.SOURCE}),
+    of_real="held-out",
+    tables=OF_TEXT,
+)
+"""Share of rows nearly the same as a source record."""
+
+CANARIES_FOUND = Metric(
+    "canaries_found",
+    "canaries found",
+    _canaries,
+    less_is_better=True,
+    needs=frozenset({Need.CANARIES}),
+    of_real=None,
+    tables=OF_TEXT,
+)
+"""Distinct planted canaries in the corpus."""
+
+
+# Share of a corpus's texts that are JSON records of the declared structure.
+#
+# Reads the corpus and a public schema alone, so that for a released corpus these numbers are
+# post-processing.
+#
+# **Source** Amin et al. 2024, section 5.3, table 4: samples, share that parses, share that
+# validates. Both shares are of all samples, as there: what validates also parses.
+
+
+def structure_scores(texts: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Parses and validates every text.
+
+    Args:
+        texts: The corpus.
+        schema: A JSON schema that `StructuredSpec` accepted: its references stay within it.
+
+    Returns:
+        `samples`, those `parsed` as one JSON value, those `valid` by the schema, and the shares of
+        both, in [0, 1]; None without texts.
+    """
+    is_valid = validator(schema)
+    values = [value for text in texts for value in parsed(text)]
+    counts = {
+        "samples": len(texts),
+        "parsed": len(values),
+        "valid": sum(is_valid(value) for value in values),
+    }
+    samples = len(texts)
+    return {
+        **counts,
+        "parse_rate": counts["parsed"] / samples if samples else None,
+        "validation_rate": counts["valid"] / samples if samples else None,
+    }
+
+
+def _scores(sides: Sides) -> dict[str, Any]:
+    return structure_scores(sides.corpus.texts, sides.settings.record_schema or {})
+
+
+def _share(name: str, title: str) -> Metric:
+    return Metric(
+        name,
+        title,
+        lambda sides: sides.once(_scores)[name],
+        decimals=None,
+        needs=frozenset({Need.SCHEMA}),
+        of_real="held-out",
+        tables=OF_TEXT,
+    )
+
+
+PARSE_RATE = _share("parse_rate", "parse as JSON")
+VALIDATION_RATE = _share("validation_rate", "valid by schema")
+
+
+# What rows are like without any record beside them: repetition among them, and perplexity.
+
+FLUENCY_ROWS = 100
+"""Rows whose perplexity is computed."""
+
+NEAR = 0.95
+"""Cosine of two rows' embeddings from which on they say the same."""
+
+_TOKENS, _ROWS = 96, 16
+
+
+def near_duplicates(features: np.ndarray) -> float:
+    """Share of rows that have another row at a cosine of `NEAR` or more.
+
+    Args:
+        features: (N, d) embeddings of unit length.
+    """
+    if len(features) < 2:
+        return 0.0
+    cosines = features @ features.T
+    np.fill_diagonal(cosines, -1.0)
+    return float((cosines.max(axis=1) >= NEAR).mean())
+
+
+def perplexity(language_model: Any, texts: Sequence[str]) -> float:
+    """Perplexity of texts under the public language model, by token; low where they are fluent.
+
+    Args:
+        language_model: An opened `LanguageModel`; its float weights are read.
+        texts: Cut to 96 tokens each; a text of one token is left out.
+
+    Returns:
+        exp of the mean loss in nats over all tokens but each text's first; NaN without any.
+    """
+    import torch
+
+    read = [list(language_model.encode(text))[:_TOKENS] for text in texts]
+    rows = [tokens for tokens in read if len(tokens) > 1]
+    loss, count = 0.0, 0
+    with torch.inference_mode():
+        for start in range(0, len(rows), _ROWS):
+            part = [torch.tensor(own) for own in rows[start : start + _ROWS]]
+            pad = torch.nn.utils.rnn.pad_sequence
+            ids = pad(part, batch_first=True)
+            mask = pad([torch.ones_like(own) for own in part], batch_first=True)
+            device = language_model.device
+            logits = language_model.model(
+                input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False
+            ).logits[:, :-1]
+            targets = ids[:, 1:].masked_fill(mask[:, 1:] == 0, -100).to(device)
+            loss += float(
+                torch.nn.functional.cross_entropy(
+                    logits.flatten(0, 1).float(), targets.flatten(), reduction="sum"
+                )
+            )
+            count += int(mask[:, 1:].sum())
+    return float(np.exp(loss / count)) if count else float("nan")
+
+
+NEAR_DUPLICATES = Metric(
+    "near_duplicates",
+    "near-duplicates",
+    lambda sides: near_duplicates(sides.corpus.features),
+    less_is_better=True,
+    decimals=2,
+    tables=OF_BENCHMARK,
+)
+
+PERPLEXITY = Metric(
+    "perplexity",
+    "perplexity",
+    lambda sides: perplexity(sides.language_model, sides.corpus.texts[:FLUENCY_ROWS]),
+    less_is_better=True,
+    decimals=0,
+    needs=frozenset({Need.LANGUAGE_MODEL}),
+    tables=OF_BENCHMARK,
 )

@@ -12,6 +12,7 @@ same decision again, so a later run cannot go around it.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import dagster as dg
 import polars as pl
@@ -22,11 +23,12 @@ from dpsynth_assets.orchestration.metadata import check_result, check_specs
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.paths import project_root
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
 from dpsynth_assets.releases.sealed import candidate_problem, sealed_release
 from dpsynth_assets.releases.store import StoredReleases
-from dpsynth_assets.report.gate_conditions import PAID_FOR, Condition, gate_conditions
 
+PAID_FOR: Final = "rows_are_what_was_paid_for"
 GATE: dict[str, str] = {
     "budget_kept": "The cohort's cumulative ε in the ledger is within its declared budget.",
     "ledger_chain_valid": "Every ledger entry hashes to what the next entry recorded.",
@@ -66,6 +68,27 @@ class Candidate:
         return candidate_problem(self.rows, self.asset, account, ledger, self.store)
 
 
+SPENT: Final = "What the releases behind these rows cost stays spent; nothing of it is published."
+_ANOTHER: Final = (
+    "a release of another name is another draw, which is paid for, if the budget holds it"
+)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition: whether it holds, and the texts that a check shows of it."""
+
+    holds: bool
+    expected: str
+    observed: str
+    remedy: str
+
+    def shown(self) -> dict[str, str]:
+        """Metadata of its check; where it does not hold, what to do and what was spent."""
+        told = {"expected": self.expected, "observed": self.observed}
+        return told if self.holds else told | {"remedy": self.remedy, "spent": SPENT}
+
+
 def evaluate_conditions(
     spec: PrivateDatasetSpec, budget: BudgetTerms, candidate: Candidate, ledger: Ledger
 ) -> dict[str, Condition]:
@@ -73,18 +96,49 @@ def evaluate_conditions(
 
     **Privacy** A function of the candidate, the declaration and the ledger: post-processing.
     """
-    return gate_conditions(
-        spent=ledger.spend(spec.account, budget).epsilon,
-        budget=budget.epsilon,
-        chain_problems=ledger.verify().problems,
-        not_paid_for=candidate.problem(spec.account, ledger),
-        texts=candidate.texts,
-        has_canary=_has_canary(spec, candidate.texts),
-    )
+    spent, chain = ledger.spend(spec.account, budget).epsilon, ledger.verify().problems
+    not_paid_for = candidate.problem(spec.account, ledger)
+    texts = candidate.texts
+    with_text, has_canary = sum(bool(text.strip()) for text in texts), _has_canary(spec, texts)
+    return {
+        "budget_kept": Condition(
+            spent <= budget.epsilon,
+            f"cumulative ε of at most {declared(budget.epsilon)}",
+            f"ε = {epsilon_up(spent)}",
+            "Raise the budget in the dataset file, if that is allowed, and materialise the corpus "
+            "again, which is free.",
+        ),
+        "ledger_chain_valid": Condition(
+            not chain,
+            "no problem of the ledger's chain",
+            f"{len(chain)} problems" if chain else "none",
+            "`dpsynth ledger verify` names them; restore the ledger from its last copy.",
+        ),
+        PAID_FOR: Condition(
+            not_paid_for is None,
+            "the rows of the release that the ledger sealed",
+            not_paid_for or "these rows",
+            "Materialise the candidate again: the stored release is used, free of charge.",
+        ),
+        "corpus_not_empty": Condition(
+            with_text > 0,
+            "at least one row with text",
+            f"{with_text} of {len(texts)} rows",
+            f"Look at the method's settings for lengths and filters; {_ANOTHER}.",
+        ),
+        "no_canary": Condition(
+            not has_canary,
+            "no declared canary",
+            "at least one" if has_canary else "none",
+            "If the list names words that public text has, too, correct evaluation.canaries and "
+            "materialise the candidate again, which is free. Else the rows may copy records: leave "
+            f"them unpublished; {_ANOTHER}.",
+        ),
+    }
 
 
 def _has_canary(spec: PrivateDatasetSpec, texts: list[str]) -> bool:
-    from dpsynth_assets.attacks.canaries import contains_canary
+    from dpsynth_assets.attacks.leak_scan import contains_canary
 
     return contains_canary(texts, read_canaries(spec))
 
@@ -120,9 +174,7 @@ def corpus_check(
             conditions = evaluate_conditions(spec, budget, paid, ledger.open())
         for name, condition in conditions.items():
             yield dg.AssetCheckResult(
-                check_name=name,
-                passed=condition.holds,
-                metadata=condition.shown(),
+                check_name=name, passed=condition.holds, metadata=condition.shown()
             )
 
     return gate

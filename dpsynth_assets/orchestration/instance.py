@@ -1,18 +1,28 @@
 """The Dagster instance behind CLI runs: the same DAGSTER_HOME as the web UI."""
 
+import difflib
 import os
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import polars as pl
+import typer
+from rich.console import Console
+
+from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
 from dpsynth_assets.orchestration.resources.live_runs import free_dead_runs
 from dpsynth_assets.paths import home, project_root
 
 if TYPE_CHECKING:
     import dagster as dg
+    from dagster import AssetKey
     from rich.console import Console
 
 LOCATION = "dpsynth_assets"
@@ -65,3 +75,279 @@ def in_timeline(instance: "dg.DagsterInstance", job: str) -> "dg.DagsterInstance
     create = partial(instance.create_run_for_job, remote_job_origin=origin)
     vars(instance)["create_run_for_job"] = create  # What `execute_in_process` calls.
     return instance
+
+
+# Selects the assets that `dpsynth run` materialises: never more than its selection names.
+#
+# Dagster takes an empty list of assets for all assets of all cohorts. A selection with a misspelt
+# key resolves to such a list, so it is refused here, before anything runs.
+
+_NAMED_KEY = re.compile(r"""\bkey:\s*(?:"([^"]*)"|'([^']*)'|([^\s()"']+))""")
+
+
+def selected_assets(selection: str, spec: PrivateDatasetSpec, graph: Any) -> list[Any]:
+    """Resolves a selection within one cohort and what that cohort is built on.
+
+    The assets of a cohort that is a partition are its dataset's; a selection may name them so, or
+    by the cohort's own name.
+
+    Args:
+        selection: Dagster's selection syntax; empty for the whole cohort.
+        spec: The cohort that the command was given.
+        graph: Asset graph of the code location.
+
+    Returns:
+        Asset keys, at least one.
+
+    Raises:
+        typer.BadParameter: The selection cannot be parsed, names an asset that does not exist,
+            selects nothing, or selects an asset that the cohort does not need.
+    """
+    import dagster as dg
+
+    cohort, dataset = spec.name, _in_graph(spec)
+    whole = f'+key:"{dataset}/*"'
+    asked = _own_key(cohort).sub(dataset, selection.strip()) or whole
+    names = sorted(key.to_user_string() for key in graph.get_all_asset_keys())
+    _refuse_unknown_keys(asked, names)
+    try:
+        keys = list(dg.AssetSelection.from_string(asked).resolve(graph))
+    except dg.DagsterError:
+        raise typer.BadParameter(
+            f"""Expected an asset selection such as 'key:"{cohort}/*"', got {asked!r}, which """
+            "cannot be parsed. Quote the key, and close every quote and bracket."
+        ) from None
+    if not keys:
+        raise typer.BadParameter(
+            f"Expected a selection of at least one asset, got {asked!r}, which selects none. "
+            f"""Leave --select out, or name assets: 'key:"{cohort}/*"'."""
+        )
+    allowed = set(dg.AssetSelection.from_string(whole).resolve(graph))
+    outside = sorted(key.to_user_string() for key in keys if key not in allowed)
+    if outside:
+        raise typer.BadParameter(
+            f"Expected assets of cohort {cohort!r} and of what it is built on, got "
+            f"{_a_few(outside)}. Run the other cohort by its own name."
+        )
+    return keys
+
+
+def name_in_ledger(key: "AssetKey", spec: PrivateDatasetSpec) -> list[str]:
+    """Parts of the name that the ledger has for an asset of a run of one cohort."""
+    own = key.path[0] == _in_graph(spec)
+    return [spec.name if own else key.path[0], *key.path[1:]]
+
+
+def _in_graph(spec: PrivateDatasetSpec) -> str:
+    """First part of the keys of a cohort's assets."""
+    return spec.part.dataset if isinstance(spec, CohortSpec) else spec.name
+
+
+def _own_key(cohort: str) -> re.Pattern[str]:
+    """The name of a cohort where a key begins with it."""
+    return re.compile(rf"(?<![\w/]){re.escape(cohort)}(?=/)")
+
+
+def _refuse_unknown_keys(selection: str, names: list[str]) -> None:
+    """Refuses a selection that names a key which no asset has, though others may match."""
+    for found in _NAMED_KEY.finditer(selection):
+        pattern = next(group for group in found.groups() if group is not None)
+        if not any(fnmatchcase(name, pattern) for name in names):
+            close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
+            hint = f"Did you mean {_a_few(close)}?" if close else "See `dpsynth plan` for names."
+            raise typer.BadParameter(
+                f"Expected the key of an asset, got {pattern!r}, which no asset has. {hint}"
+            )
+
+
+def _a_few(names: Iterable[str], most: int = 3) -> str:
+    listed = list(names)
+    shown = ", ".join(repr(name) for name in listed[:most])
+    return shown if len(listed) <= most else f"{shown} and {len(listed) - most} more"
+
+
+# How far a whole run is, from Dagster's events: step k of n, and the minutes that are left.
+
+
+OTHERS = ""
+"""Stands for all steps that are no method's: audits, embeddings, references, scores."""
+
+TOLD_FROM = 0.1
+"""Share of a step from which on it says how long the rest takes."""
+
+
+class RunProgress:
+    """Counts the steps of one run and estimates what is left.
+
+    **Privacy** Knows the names of steps, the clock and the shares that steps report, rounded down
+    as in a log. Nothing that a step drew reaches it.
+    """
+
+    def __init__(
+        self,
+        expected: Mapping[str, float] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begins with no steps.
+
+        Args:
+            expected: Seconds that all steps of a method are expected to take, by its folder; those
+                of all other steps by `OTHERS`. Any may be missing.
+            clock: Says the seconds that have passed.
+        """
+        self._expected, self._clock = dict(expected or {}), clock
+        self._steps: tuple[str, ...] = ()
+        self._took: dict[str, float] = {}
+        self._current: str | None = None
+        self._since, self._share = clock(), 0.0
+        self._started: Callable[[], None] = lambda: None
+
+    def on_start(self, told: Callable[[], None]) -> None:
+        """Has `told` called whenever a step starts."""
+        self._started = told
+
+    def plan(self, steps: Sequence[str]) -> None:
+        """Takes the keys of all steps that the run is to execute."""
+        self._steps = tuple(steps)
+
+    def start(self, step: str) -> None:
+        """A step starts; in one process they run one after another."""
+        self._current, self._since, self._share = step, self._clock(), 0.0
+        self._started()
+
+    def report(self, share: float) -> None:
+        """The step that runs has done this share of its work, in [0, 1]."""
+        self._share = share
+
+    def end(self, step: str) -> None:
+        """A step succeeded, failed or was skipped."""
+        self._took[step] = self._clock() - self._since if step == self._current else 0.0
+        self._current = None if step == self._current else self._current
+
+    def line(self) -> str:
+        """How far the run is: `Step 8 of 31, about 4 min left: enquiries/aug_pe/population`."""
+        from dpsynth_assets.orchestration.resources.progress import in_time
+
+        number = min(len(self._took) + (self._current is not None), len(self._steps))
+        left = self.seconds_left()
+        told = "" if left is None else f", about {in_time(max(60.0, left))} left"
+        name = "" if self._current is None else f": {self._current.replace('__', '/')}"
+        return f"Step {number} of {len(self._steps)}{told}{name}"
+
+    def seconds_left(self) -> float | None:
+        """Seconds until the run ends; None where nothing is expected of any step that is left.
+
+        What is expected of a method, less what its steps took, is left as long as one of them is;
+        of the step that runs at least what its share says, once a tenth of it is done.
+        """
+        ahead = {self._group(step) for step in self._steps if step not in self._took}
+        known = [group for group in ahead if group in self._expected]
+        return sum(map(self._left_of, known)) if known else None
+
+    def _group(self, step: str) -> str:
+        return next((each for each in self._expected if each and f"__{each}__" in step), OTHERS)
+
+    def _left_of(self, group: str) -> float:
+        took = sum(seconds for step, seconds in self._took.items() if self._group(step) == group)
+        if self._current is None or self._group(self._current) != group:
+            return max(0.0, self._expected[group] - took)
+        elapsed = self._clock() - self._since
+        told = elapsed * (1 - self._share) / self._share if self._share >= TOLD_FROM else 0.0
+        return max(told, self._expected[group] - took - elapsed)
+
+
+# Follows a run of this process by Dagster's events: its steps, and its first corpus.
+
+
+ROWS = 3
+CHARACTERS = 400
+"""Rows that are shown of the first corpus, and characters of each at most."""
+
+
+def follow_run(
+    instance: "dg.DagsterInstance",
+    run_id: str,
+    spec: PrivateDatasetSpec,
+    run: RunProgress,
+    console: Console,
+) -> None:
+    """Counts the steps of a run as they start and end, and shows rows of its first corpus.
+
+    Args:
+        instance: Records the run's events.
+        run_id: The run, which this process executes.
+        spec: The cohort.
+        run: Learns of steps.
+        console: Takes the rows.
+    """
+    shown: list[str] = []
+
+    def take(entry: Any) -> None:
+        event = entry.dagster_event
+        if event is None:
+            return
+        with suppress(Exception):  # What is shown must not end what is paid for.
+            _count(event, instance, run_id, run)
+            if not shown and (folder := _published(event)) is not None:
+                shown.append(folder)
+                show_rows(spec, folder, console)
+
+    instance.add_event_listener(run_id, take)
+
+
+def _count(event: Any, instance: "dg.DagsterInstance", run_id: str, run: RunProgress) -> None:
+    import dagster as dg
+
+    kind = event.event_type
+    if kind is dg.DagsterEventType.RUN_START:
+        record = instance.get_run_by_id(run_id)
+        if record is not None and record.execution_plan_snapshot_id is not None:
+            plan = instance.get_execution_plan_snapshot(record.execution_plan_snapshot_id)
+            run.plan(plan.step_keys_to_execute)
+    elif kind is dg.DagsterEventType.STEP_START:
+        run.start(event.step_key)
+    elif kind in (
+        dg.DagsterEventType.STEP_SUCCESS,
+        dg.DagsterEventType.STEP_FAILURE,
+        dg.DagsterEventType.STEP_SKIPPED,
+    ):
+        run.end(event.step_key)
+
+
+def _published(event: Any) -> str | None:
+    """Folder of the corpus that an event says was published; None for every other event."""
+    import dagster as dg
+
+    if event.event_type is not dg.DagsterEventType.ASSET_MATERIALIZATION:
+        return None
+    path = event.asset_key.path
+    return path[1] if len(path) == 3 and path[-1] == "corpus" else None
+
+
+def show_rows(spec: PrivateDatasetSpec, folder: str, console: Console) -> None:
+    """Prints the first rows of a published corpus.
+
+    **Privacy** Reads the published file alone, which the corpus's guarantee covers.
+    """
+    from dpsynth_assets.orchestration.assets.published import read_released, released_folder
+
+    rows = read_released(spec.name, folder).head(ROWS)
+    console.print(
+        f"First rows of {spec.name}/{folder}, published in {released_folder(spec.name, folder)}:",
+        style="bold",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for line in _lines(rows, spec.columns.labels):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _lines(rows: pl.DataFrame, labels: list[str]) -> list[str]:
+    """One line a row, its labels first; without characters that would steer a terminal."""
+    lines = []
+    for row in rows.iter_rows(named=True):
+        text = "".join(each if each.isprintable() else " " for each in row["text"])
+        text = text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]} ..."
+        named = ", ".join(str(row[label]) for label in labels if label in row)
+        lines.append(f"  {named}: {text}" if named else f"  {text}")
+    return lines

@@ -16,7 +16,7 @@ from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import RESTS_ON, SELF_TEST, GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
 from dpsynth_assets.privacy.ledger.schema import RESERVE
-from dpsynth_assets.report.cells import left_in_words
+from dpsynth_assets.report.pages import left_in_words
 
 PAPERS: Final = {
     "Yue et al. 2023": "2210.14348",

@@ -25,7 +25,7 @@ from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry, PlannedRe
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
 from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, canonical_json
 from dpsynth_assets.privacy.monotone_search import largest_count
-from dpsynth_assets.report.cells import left_in_words
+from dpsynth_assets.report.pages import left_in_words
 
 NOTHING_CHARGED = "nothing charged"
 

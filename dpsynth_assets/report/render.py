@@ -14,7 +14,6 @@ from dpsynth_assets.metrics.evaluation import REAL_DATA
 from dpsynth_assets.metrics.registry import pictured, reported
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 from dpsynth_assets.report import prediction_plots
-from dpsynth_assets.report.cells import format_cell
 from dpsynth_assets.report.pages import (
     Block,
     Facts,
@@ -27,6 +26,7 @@ from dpsynth_assets.report.pages import (
     TableBlock,
     Tile,
     Tiles,
+    format_cell,
     to_html,
     to_markdown,
 )

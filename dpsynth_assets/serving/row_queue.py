@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from dpsynth_assets.attacks.canaries import contains_canary
+from dpsynth_assets.attacks.leak_scan import contains_canary
 from dpsynth_assets.methods.row_source import RowSampling, RowSource
 from dpsynth_assets.serving.requests import RefusedError
 

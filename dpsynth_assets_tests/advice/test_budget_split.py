@@ -23,7 +23,7 @@ from dpsynth_assets.cli.advise import _changed, _stand_ins
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.methods.evolution import AugPe
 from dpsynth_assets.metrics.comparison import compare
-from dpsynth_assets.metrics.resampling import Estimate
+from dpsynth_assets.metrics.metric import Estimate
 
 ROOT = Path(__file__).parents[2]
 AUG_PE = {"population": 12, "variations": 2, "iterations": 2, "max_new_tokens": 16}

@@ -15,11 +15,11 @@ import pytest
 from dpsynth_assets.attacks import circumstances
 from dpsynth_assets.attacks.audits import latest_results
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
-from dpsynth_assets.attacks.reconstruction import PREFIX
-from dpsynth_assets.attacks.worst_case_models import (
+from dpsynth_assets.attacks.reconstruction import (
     BEGIN,
     END,
     PAD,
+    PREFIX,
     CopyingModel,
     PrefilledModel,
     prefilled,

@@ -32,7 +32,7 @@ from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.partitions import partitions_of
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
-from dpsynth_assets.orchestration.schedules.new_cohorts import FIRST_RUNS_A_TICK
+from dpsynth_assets.orchestration.schedules import FIRST_RUNS_A_TICK
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import check_dataset_file
 from dpsynth_assets.report.pages import asset_address

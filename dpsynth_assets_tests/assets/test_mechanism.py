@@ -22,7 +22,7 @@ from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.consent import UnagreedChargeError, paying_only
 from dpsynth_assets.releases.once import Drawn, PublicInputError
 from dpsynth_assets.releases.store import StoreUnavailableError
-from dpsynth_assets.report.label_assumptions import pass_assumptions
+from dpsynth_assets.report.label_texts import pass_assumptions
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 from dpsynth_assets_tests.stored import release_once
 

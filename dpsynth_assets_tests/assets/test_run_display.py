@@ -10,8 +10,7 @@ from rich.text import Text
 
 from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.orchestration.assets.published import released_rows_path
-from dpsynth_assets.orchestration.resources import progress as module
-from dpsynth_assets.orchestration.run_progress import (
+from dpsynth_assets.orchestration.instance import (
     CHARACTERS,
     OTHERS,
     ROWS,
@@ -19,6 +18,7 @@ from dpsynth_assets.orchestration.run_progress import (
     follow_run,
     show_rows,
 )
+from dpsynth_assets.orchestration.resources import progress as module
 from dpsynth_assets_tests.assets.declared_cases import letters
 
 STEPS = ("letters__a__stage", "letters__a__corpus", "letters__report")

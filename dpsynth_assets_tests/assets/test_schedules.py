@@ -20,8 +20,8 @@ from dpsynth_assets.datasets.dataset_sections import cron_problem
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.audit import audit_definitions
+from dpsynth_assets.orchestration.assets.launch import refusal_of
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
-from dpsynth_assets.orchestration.schedules.refusals import refusal_of
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.ledger import Reservation
 from dpsynth_assets.privacy.renyi import zcdp_rho

@@ -40,9 +40,10 @@ from dpsynth_assets.attacks.audits.accountants import (
     shuffled_epsilon,
     tail_epsilon,
 )
-from dpsynth_assets.attacks.audits.audit import EX_POST, Finding
-from dpsynth_assets.attacks.audits.statistics import (
+from dpsynth_assets.attacks.audits.audit import (
     EPSILONS,
+    EX_POST,
+    Finding,
     audit_event_counts,
     audit_scores,
     event_curve,

@@ -1,6 +1,6 @@
 import pytest
 
-from dpsynth_assets.attacks.canaries import contains_canary, find_canaries
+from dpsynth_assets.attacks.leak_scan import contains_canary, find_canaries
 
 CODE = "X7QK-4Z9W-K2V8"
 

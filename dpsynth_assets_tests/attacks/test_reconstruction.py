@@ -16,6 +16,8 @@ from dpsynth_assets.attacks.reconstruction import (
     KEYS,
     NULL_CHANCE,
     PREFIX,
+    CopyingModel,
+    PrefilledModel,
     Rate,
     audit_delta,
     count_overlap,
@@ -26,7 +28,6 @@ from dpsynth_assets.attacks.reconstruction import (
     prove,
     read_keys,
 )
-from dpsynth_assets.attacks.worst_case_models import CopyingModel, PrefilledModel
 from dpsynth_assets.models.decoding import sample_documents
 from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.models.engines import Sampling

@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_assets.benchmark.results import (
+from dpsynth_assets.benchmark.leaderboard_page import (
     benchmark_folder,
     export_cells,
     import_cells,

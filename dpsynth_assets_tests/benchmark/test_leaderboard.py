@@ -8,7 +8,7 @@ import pytest
 from dpsynth_assets.benchmark.leaderboard import leaderboard, promise_of
 from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage, pictures
 from dpsynth_assets.benchmark.running import Place
-from dpsynth_assets.metrics.resampling import RESAMPLES
+from dpsynth_assets.metrics.metric import RESAMPLES
 
 
 def scored(mauve, seed=0, spread=0.01, **facts):

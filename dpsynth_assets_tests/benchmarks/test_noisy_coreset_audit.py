@@ -8,8 +8,8 @@ import pytest
 from dp_kmeans import coreset_audit
 from dp_kmeans.noisy_coreset import CoresetMechanism
 
-from dpsynth_assets.attacks.audits.entropy import seeded_everywhere
-from dpsynth_assets.attacks.audits.statistics import audit_scores, event_curve
+from dpsynth_assets.attacks.audits.audit import audit_scores, event_curve
+from dpsynth_assets.attacks.audits.ledger_rules import seeded_everywhere
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.units import NeighboringRelation
 

@@ -2,7 +2,7 @@
 
     python -m dpsynth_assets_tests.conformance.row_functions
 
-runs the law of `attacks.row_invariance` on each, on the kernels that the environment names, and on
+runs the law of `attacks.audits.records` on each, on the kernels that the environment names, and on
 two planted mistakes. It prints JSON: what moved, and which kernels were at work.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.attacks.row_invariance import Moved, RowFunction, moved, near_ties
+from dpsynth_assets.attacks.audits.records import Moved, RowFunction, moved, near_ties
 
 BLOCK = 256
 DIMENSION = 384

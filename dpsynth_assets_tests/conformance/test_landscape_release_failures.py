@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from dpsynth_assets import privacy
-from dpsynth_assets.attacks.audits.entropy import REAL, seeded_everywhere
 from dpsynth_assets.attacks.audits.gradients import private_gradient
+from dpsynth_assets.attacks.audits.ledger_rules import REAL, seeded_everywhere
 from dpsynth_assets.attacks.audits.sums import release_vector_mean
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from dpsynth_assets.attacks.worst_case_models import CopyingModel
+from dpsynth_assets.attacks.reconstruction import CopyingModel
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig

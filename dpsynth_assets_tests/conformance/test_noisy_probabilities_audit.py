@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.attacks.audits.statistics import audit_event_counts, event_curve
+from dpsynth_assets.attacks.audits.audit import audit_event_counts, event_curve
 from dpsynth_assets.privacy import noisy_probabilities
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
 from dpsynth_assets.privacy.units import NeighboringRelation

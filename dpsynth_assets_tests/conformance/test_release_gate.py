@@ -10,12 +10,11 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.attacks.overlap import verbatim_share
-from dpsynth_assets.orchestration.checks import GATE, Candidate, evaluate_conditions
+from dpsynth_assets.orchestration.checks import GATE, PAID_FOR, Candidate, evaluate_conditions
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.store import StoredReleases
-from dpsynth_assets.report.gate_conditions import PAID_FOR
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 from dpsynth_assets_tests.stored import write_records
 

@@ -28,7 +28,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.card_check import corpus_problems
-from dpsynth_assets.report.hub import HubFacts
+from dpsynth_assets.report.cards import HubFacts
 from dpsynth_assets_tests.end_to_end.conftest import (
     House,
     installation_in,

@@ -14,10 +14,10 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
 from dpsynth_assets.orchestration.assets.corpora import UP_TO_DATE, WITHSTOOD
 from dpsynth_assets.orchestration.assets.evaluation import NO_COPIED_SPAN
+from dpsynth_assets.orchestration.assets.launch import refusal_of
 from dpsynth_assets.orchestration.checks import GATE
 from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
-from dpsynth_assets.orchestration.schedules.refusals import refusal_of
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.ledger import Ledger

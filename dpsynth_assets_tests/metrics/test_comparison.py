@@ -10,7 +10,7 @@ from dpsynth_assets.metrics.comparison import (
     told_of_private,
     verdicts,
 )
-from dpsynth_assets.metrics.resampling import Estimate, interval, resampled_counts
+from dpsynth_assets.metrics.metric import Estimate, interval, resampled_counts
 
 REFERENCES = {"floor": "public only", "ceiling": "non-private"}
 NOISE = np.random.default_rng(0).normal(size=(7, 400))

@@ -6,7 +6,7 @@ from dpsynth_assets.metrics.downstream import (
     accuracy_estimate,
     correct_predictions,
 )
-from dpsynth_assets.metrics.resampling import resampled_counts
+from dpsynth_assets.metrics.metric import resampled_counts
 
 
 def accuracy(*sides):

@@ -7,7 +7,7 @@ from dpsynth_assets.metrics.embedding_distances import (
     energy_distance,
     resampled_energy_distances,
 )
-from dpsynth_assets.metrics.resampling import resampled_counts
+from dpsynth_assets.metrics.metric import resampled_counts
 
 DRAW = np.random.default_rng(0)
 

@@ -13,7 +13,7 @@ from dpsynth_assets.metrics.evaluation import (
     score_corpus,
 )
 from dpsynth_assets.metrics.mauve import MauveSettings
-from dpsynth_assets.metrics.resampling import stratified_rows
+from dpsynth_assets.metrics.metric import stratified_rows
 from dpsynth_assets.report import plots
 
 SETTINGS = EvaluationSettings(

@@ -6,7 +6,7 @@ import pytest
 
 from dpsynth_assets.metrics import mauve
 from dpsynth_assets.metrics.mauve import MauveSettings, histogram_scores, mauve_score
-from dpsynth_assets.metrics.resampling import resampled_counts
+from dpsynth_assets.metrics.metric import resampled_counts
 
 QUICK = MauveSettings(repeats=2, kmeans_iterations=20, kmeans_initializations=1)
 

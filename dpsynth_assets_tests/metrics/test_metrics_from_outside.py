@@ -24,8 +24,7 @@ from dpsynth_assets.metrics.evaluation import (
     ScoredCorpus,
     score_corpus,
 )
-from dpsynth_assets.metrics.metric import Metric, Sides
-from dpsynth_assets.metrics.resampling import Estimate
+from dpsynth_assets.metrics.metric import Estimate, Metric, Sides
 from dpsynth_assets.report.render import render_report
 
 SETTINGS = EvaluationSettings(max_rows=40, resamples=50)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.metrics.next_word import PAPER_CLASS, NextWordSettings, next_word_accuracy
+from dpsynth_assets.metrics.downstream import PAPER_CLASS, NextWordSettings, next_word_accuracy
 from dpsynth_assets.models import next_word_model
 from dpsynth_assets.models.next_word_model import (
     PublicWordPieces,

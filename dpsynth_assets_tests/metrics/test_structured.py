@@ -12,7 +12,7 @@ from dpsynth_assets.metrics.evaluation import (
     real_scores,
     score_corpus,
 )
-from dpsynth_assets.metrics.structured import structure_scores
+from dpsynth_assets.metrics.text import structure_scores
 
 SCHEMA = {
     "type": "object",

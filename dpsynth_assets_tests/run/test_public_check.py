@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpsynth_assets.attacks.worst_case_models import CopyingModel
+from dpsynth_assets.attacks.reconstruction import CopyingModel
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs

@@ -1,10 +1,10 @@
 """Audits that a privacy officer runs on his own installation: claims, tests and planted bugs.
 
-Read in this order: `statistics` (what refutes a claim), `audit` (claim, measurement, bugs), one
-module a family of mechanisms, and here: every audit there is, found by name and by the event type
-that a release rests on, and what this installation was last found to do, on disk for labels and
-cards. An audit that passes has found no evidence against its claim; it proves nothing. An audit
-without a bug that it notices is worth nothing, so each has one.
+Read in this order: `audit` (claim, measurement, bugs, and what refutes a claim), one module a
+family of mechanisms, `claims.yaml` (the words of each audit), and here: every audit there is, found
+by name and by the event type that a release rests on, and what this installation was last found to
+do, on disk for labels and cards. An audit that passes has found no evidence against its claim; it
+proves nothing. An audit without a bug that it notices is worth nothing, so each has one.
 """
 
 import importlib.metadata
@@ -17,12 +17,9 @@ from typing import Any
 
 from dpsynth_assets.attacks.audits import (
     accountants,
-    entropy,
     gradients,
     ledger_rules,
-    logit_slack,
     records,
-    secrets,
     shared_passes,
     sums,
     token_choices,
@@ -34,6 +31,7 @@ from dpsynth_assets.attacks.audits.audit import (
     AuditKind,
     AuditResult,
     Bug,
+    claims,
     event_types,
 )
 from dpsynth_assets.attacks.circumstances import circumstances
@@ -60,19 +58,19 @@ __all__ = [
 FORMAT = 1
 PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "opendp", "scipy", "torch")
 
-AUDITS: tuple[Audit, ...] = (
-    *sums.AUDITS,
-    *token_draws.AUDITS,
-    *token_choices.AUDITS,
-    *shared_passes.AUDITS,
-    *logit_slack.AUDITS,
-    *gradients.AUDITS,
-    *secrets.AUDITS,
-    *records.AUDITS,
-    *ledger_rules.AUDITS,
-    *accountants.AUDITS,
-    *entropy.AUDITS,
+_MODULES = (
+    sums,
+    token_draws,
+    token_choices,
+    shared_passes,
+    gradients,
+    records,
+    ledger_rules,
+    accountants,
 )
+_MADE = {audit.name: audit for module in _MODULES for audit in module.AUDITS}
+AUDITS: tuple[Audit, ...] = tuple(_MADE[name] for name in claims())
+"""Every audit, in the order in which labels print them."""
 
 
 def find_audit(name: str) -> Audit:

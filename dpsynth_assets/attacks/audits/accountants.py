@@ -8,7 +8,7 @@ Shape letters: K components of a mixture, M thresholds.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import Audit, Bug, Finding
 from dpsynth_assets.privacy.accounting import ACCOUNTANTS, epsilon_of, privacy_profile
-from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     Event,
@@ -287,31 +286,13 @@ def _repeated(event: Event, eta: float) -> Finding:
     return Finding(claimed=reported_epsilon(event), observed=binomial_epsilon(eta, 60, DELTA))
 
 
-def _audit(
-    mechanism: str,
-    event: str,
-    observe: Callable[[], Finding],
-    planted: Mapping[Bug, Callable[[], Finding]],
-) -> Audit:
-    return Audit(
-        name=f"accountant-{mechanism.replace(' ', '-')}",
-        mechanism=f"accountant of {mechanism}",
-        events=(event,),
-        claim="No accountant of ours reports an ε below what an explicit attack attains.",
-        measure=f"ε at δ = {declared(DELTA)}",
-        observe=observe,
-        planted=planted,
-    )
-
-
 UNCUT = PoissonGaussianEvent(sampling_probability=0.9, noise_multiplier=3.0, steps=1)
 TOKENS = BoundedRangeEvent(eta=0.5, count=60)
 PURE = PureEvent(epsilon=0.25, count=60)
 
 AUDITS = (
-    _audit(
-        "gaussian releases",
-        "gaussian",
+    Audit.named(
+        "accountant-gaussian-releases",
         lambda: _replaced_gaussian(
             reported_epsilon(GaussianEvent(noise_multiplier=1.0 / math.sqrt(2.0)))
         ),
@@ -320,42 +301,33 @@ AUDITS = (
             Bug.CLASSICAL_GAUSSIAN: _classical_gaussian,
         },
     ),
-    Audit(
-        name="accountant-noisy-counts",
-        mechanism="accountant of counts with discrete Gaussian noise",
-        events=("discrete_gaussian",),
-        claim="δ that is charged is no less than δ summed over all integers, at every ε.",
-        measure="largest ratio of exact to charged δ",
-        observe=_counted,
-        planted={Bug.CONTINUOUS_NOISE: lambda: _counted(continuous=True)},
+    Audit.named(
+        "accountant-noisy-counts",
+        _counted,
+        {Bug.CONTINUOUS_NOISE: lambda: _counted(continuous=True)},
     ),
-    _audit(
-        "sampled gradients",
-        "poisson_gaussian",
+    Audit.named(
+        "accountant-sampled-gradients",
         _sampled,
         {Bug.INTEGER_NOISE: _library_integer_noise, Bug.SHUFFLED: _shuffled_as_poisson},
     ),
-    _audit(
-        "replaced gradients",
-        "poisson_gaussian",
+    Audit.named(
+        "accountant-replaced-gradients",
         lambda: _sampled_replaced(claimed_replaced=True),
         {Bug.WRONG_RELATION: lambda: _sampled_replaced(claimed_replaced=False)},
     ),
-    _audit(
-        "cut samples",
-        "truncated_poisson_gaussian",
+    Audit.named(
+        "accountant-cut-samples",
         lambda: _cut(TruncatedPoissonGaussianEvent(**CUT, steps=1)),
         {Bug.UNCUT: lambda: _cut(UNCUT)},
     ),
-    _audit(
-        "token draws",
-        "bounded_range",
+    Audit.named(
+        "accountant-token-draws",
         lambda: _repeated(TOKENS, TOKENS.eta),
         {Bug.WRONG_RELATION: lambda: _repeated(TOKENS, 2 * TOKENS.eta)},
     ),
-    _audit(
-        "pure releases",
-        "pure",
+    Audit.named(
+        "accountant-pure-releases",
         lambda: _repeated(PURE, 2 * PURE.epsilon),
         {Bug.HALVED_NOISE: lambda: _repeated(PURE, 4 * PURE.epsilon)},
     ),

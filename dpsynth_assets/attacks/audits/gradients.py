@@ -11,15 +11,20 @@ two uses of one parameter, whose gradients must be added before the norm is take
 Shape letters: T steps, M canaries.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits.audit import ADD_REMOVE, Audit, AuditKind, Bug, Finding
-from dpsynth_assets.attacks.audits.statistics import told_apart
+from dpsynth_assets.attacks.audits.audit import (
+    ADD_REMOVE,
+    Audit,
+    Bug,
+    Finding,
+    told_apart,
+)
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
 
@@ -163,19 +168,6 @@ def _by_hand(setting: _Setting, *, shuffled: bool = False, length: float = 1.0) 
     return setting.measure([run() for _ in range(setting.runs)], setting.noise_multiplier)
 
 
-def _audit(name: str, setting: _Setting, planted: Mapping[Bug, Callable[[], Finding]]) -> Audit:
-    return Audit(
-        name=name,
-        mechanism="DP-SGD gradients",
-        events=("poisson_gaussian",),
-        claim="A whole run tells neighbours apart no better than its event says.",
-        kind=AuditKind.STATISTICAL,
-        observe=lambda: _measure(setting),
-        planted={Bug.HALVED_NOISE: lambda: _measure(setting, 0.5), **planted},
-    )
-
-
-EVENTS = ("poisson_gaussian", "truncated_poisson_gaussian")
 RECORDS, TOKENS, VOCABULARY, WIDTH = 7, 6, 11, 8
 MICRO_BATCH = 3
 TIED_BOUND = 0.25
@@ -313,41 +305,37 @@ def _sizes(*, realised: bool) -> Finding:
 
 
 AUDITS = (
-    _audit(
+    Audit.named(
         "dp-sgd-full-batch",
-        FULL,
+        lambda: _measure(FULL),
         {
+            Bug.HALVED_NOISE: lambda: _measure(FULL, 0.5),
             Bug.WRONG_RELATION: lambda: _measure(FULL, replaced=True),
             Bug.UNCLIPPED: lambda: _by_hand(FULL, length=3.0),
         },
     ),
-    _audit(
+    Audit.named(
         "dp-sgd-poisson",
-        POISSON,
-        {Bug.SHUFFLED: lambda: _by_hand(POISSON, shuffled=True)},
+        lambda: _measure(POISSON),
+        {
+            Bug.HALVED_NOISE: lambda: _measure(POISSON, 0.5),
+            Bug.SHUFFLED: lambda: _by_hand(POISSON, shuffled=True),
+        },
     ),
     *(
-        Audit(
-            name=f"clipped-sum-{products}",
-            mechanism=f"book-keeping of clipped gradients, {products} products",
-            events=EVENTS,
-            claim="One record moves the clipped sum over all parameters by at most the bound.",
-            measure="Euclidean distance",
-            observe=lambda products=products: _largest_move(_kernel_sums(products)),  # type: ignore[misc]
-            planted={
+        Audit.named(
+            f"clipped-sum-{products}",
+            lambda products=products: _largest_move(_kernel_sums(products)),  # type: ignore[misc]
+            {
                 Bug.TIED_USE_FORGOTTEN: lambda: _largest_move(_one_use_forgotten),
                 Bug.CLIPPED_BY_PART: lambda: _largest_move(_clipped_by_part),
             },
         )
         for products in Products
     ),
-    Audit(
-        name="dp-sgd-fixed-divisor",
-        mechanism="DP-SGD gradients",
-        events=EVENTS,
-        claim="The scale of a noisy gradient does not tell the size of its batch.",
-        kind=AuditKind.STATISTICAL,
-        observe=lambda: _sizes(realised=False),
-        planted={Bug.PRIVATE_DENOMINATOR: lambda: _sizes(realised=True)},
+    Audit.named(
+        "dp-sgd-fixed-divisor",
+        lambda: _sizes(realised=False),
+        {Bug.PRIVATE_DENOMINATOR: lambda: _sizes(realised=True)},
     ),
 )

@@ -10,16 +10,19 @@ do so everywhere.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cache
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import ADD_REMOVE, Audit, Bug, Finding
 from dpsynth_assets.attacks.audits.gradients import one_step
-from dpsynth_assets.attacks.audits.logit_slack import random_llama
+from dpsynth_assets.attacks.audits.records import moved
 from dpsynth_assets.attacks.audits.token_draws import extreme_row, mean_scores
-from dpsynth_assets.attacks.row_invariance import moved
+from dpsynth_assets.attacks.logit_moves import NAME
 from dpsynth_assets.models.decoding.protocol import StateReading
 from dpsynth_assets.models.engines.protocol import Provenance
 from dpsynth_assets.models.transformers_decoder.residual_stream import pooled_states
@@ -32,6 +35,87 @@ from dpsynth_assets.privacy.per_example import (
 )
 from dpsynth_assets.privacy.per_example.uses import Factors
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpsynth_assets.attacks.logit_moves import LogitMoves, OpenRows
+
+
+# Audit of the slack of logits: how far the other rows of a pass move a row, and what is declared.
+#
+# Without a cohort it runs on a small model with random weights, on this machine's kernels. `dpsynth
+# audit run COHORT` measures the cohort's own model, in what decodes it, in passes of its methods.
+
+FLOAT32_SLACK = 3e-5
+"""What private prediction charges by default."""
+PLANTED = 1e-3
+"""Move of a planted logit for each row of its pass."""
+
+Measure = Callable[..., "LogitMoves"]
+"""`measured_moves` of one decoder, which takes `disturbed` as well."""
+
+
+def slack_audit(measure: Measure, declared: float, *, name: str = NAME) -> Audit:
+    """Makes the audit of one decoder.
+
+    Args:
+        measure: Measures it.
+        declared: The slack that plans charge (natural-log units).
+        name: Of the result.
+    """
+
+    def finding(found: "LogitMoves") -> Finding:
+        return Finding(claimed=declared, observed=found.by, note=found.over)
+
+    made = Audit.named(
+        NAME,
+        lambda: finding(measure()),
+        {Bug.FOLLOWS_COMPANY: lambda: finding(measure(disturbed=_following))},
+    )
+    return replace(made, name=name)
+
+
+@dataclass(frozen=True)
+class _Following:
+    """Planted: contexts whose first logit grows with the rows of the pass."""
+
+    contexts: Any
+
+    def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
+        logits = self.contexts.next_logits(tokens, generated).clone()
+        logits[:, 0] += PLANTED * len(logits)
+        return logits
+
+
+def _following(opened: "OpenRows") -> "OpenRows":
+    return lambda prompts: _Following(opened(prompts))  # type: ignore[return-value]
+
+
+def _small_model(**arguments: Any) -> "LogitMoves":
+    from dpsynth_assets.attacks.logit_moves import PassShape, measured_moves
+    from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
+
+    language_model = SimpleNamespace(encode=lambda text: list(text.encode()))
+    small = PassShape(rows=24, columns=48)
+    return measured_moves(TransformersDecoder(random_llama()), language_model, small, **arguments)
+
+
+@cache
+def random_llama() -> Any:
+    """A model of two layers with random weights."""
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    config = LlamaConfig(
+        vocab_size=256, hidden_size=64, intermediate_size=176, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+        initializer_range=0.1,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config).eval()
+
 
 ROWS, FEW_TOKENS, LOGIT_SLACK = 600, 8, 0.05
 BATCH = BatchTerms(
@@ -198,43 +282,21 @@ def _moved_sum(bound: float) -> Finding:
 
 
 AUDITS = (
-    Audit(
-        name="rows-of-a-pass",
-        mechanism="forward passes of private contexts",
-        events=("bounded_range",),
-        claim="Rounding lets a record move no more rows than η counts, whatever a batch holds.",
-        measure="range of the log-likelihood ratio",
-        observe=lambda: _range_in_passes(pass_rows),
-        planted={Bug.UNBOUNDED_PASS: lambda: _range_in_passes(_in_one_pass)},
+    Audit.named(
+        "rows-of-a-pass",
+        lambda: _range_in_passes(pass_rows),
+        {Bug.UNBOUNDED_PASS: lambda: _range_in_passes(_in_one_pass)},
     ),
-    Audit(
-        name="record-states",
-        mechanism="hidden states of private records",
-        events=VECTOR_EVENTS,
-        claim="A record's hidden states depend on no other record, also where kernels round a row "
-        "by its place.",
-        measure="records that moved",
-        observe=lambda: _moved_states(Provenance.PRIVATE),
-        planted={Bug.SHARED_STATES: lambda: _moved_states(Provenance.PUBLIC)},
+    Audit.named(
+        "record-states",
+        lambda: _moved_states(Provenance.PRIVATE),
+        {Bug.SHARED_STATES: lambda: _moved_states(Provenance.PUBLIC)},
     ),
-    Audit(
-        name="gradients-in-company",
-        mechanism="book-keeping of clipped gradients",
-        events=TRAINING_EVENTS,
-        claim="Batch mates of any length move a record's clipped gradient by at most the slack of "
-        "float32.",
-        measure="Euclidean distance in clip bounds",
-        observe=_moved_gradient,
-        planted={Bug.TERMS_OF_THE_LONGEST: _padded_terms},
+    Audit.named("gradients-in-company", _moved_gradient, {Bug.TERMS_OF_THE_LONGEST: _padded_terms}),
+    Audit.named(
+        "sum-of-gradients-in-company",
+        lambda: _moved_sum(COMPANY.record_bound),
+        {Bug.SHARED_PASSES_NOT_CHARGED: lambda: _moved_sum(L2_BOUND)},
     ),
-    Audit(
-        name="sum-of-gradients-in-company",
-        mechanism="clipped sums of records that share a pass",
-        events=TRAINING_EVENTS,
-        claim="A record that moves all its batch mates by the slack moves the sum by at most the "
-        "bound.",
-        measure="Euclidean distance",
-        observe=lambda: _moved_sum(COMPANY.record_bound),
-        planted={Bug.SHARED_PASSES_NOT_CHARGED: lambda: _moved_sum(L2_BOUND)},
-    ),
+    slack_audit(_small_model, FLOAT32_SLACK),
 )

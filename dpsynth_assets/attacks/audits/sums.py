@@ -6,22 +6,29 @@ coordinates belong to canaries that took part. Bugs are planted by running the r
 other settings, noise or neighbours against the claim.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from dpsynth_assets.attacks.audits.accountants import THRESHOLDS, Mixture, point
 from dpsynth_assets.attacks.audits.audit import (
     ADD_REMOVE,
     REPLACE_ONE,
     Audit,
-    AuditKind,
     Bug,
     Finding,
+    audit_event_counts,
+    told_apart,
 )
-from dpsynth_assets.attacks.audits.statistics import told_apart
-from dpsynth_assets.privacy.events import Event, GaussianEvent
+from dpsynth_assets.privacy.directed_rounding import declared
+from dpsynth_assets.privacy.events import Event, GaussianEvent, MixtureGaussianEvent
 from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
 from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.privacy.secret_clustering import NoisyClusters, SecretClustering
+from dpsynth_assets.privacy.secret_noise import secret_noise_std
+from dpsynth_assets.privacy.secret_protection import gaussian_posterior, posterior_of_events
+from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import (
     VectorMean,
@@ -63,21 +70,6 @@ def _log_ratio(dp_counts: np.ndarray, noise: NoiseKind) -> np.ndarray:
     if noise == "laplace":
         return np.abs(dp_counts) - np.abs(dp_counts - 1)
     return dp_counts
-
-
-def _histogram_audit(noise: NoiseKind, relation: NeighboringRelation, event: str) -> Audit:
-    return Audit(
-        name=f"histogram-{noise}-{relation}",
-        mechanism=f"histogram with discrete {noise.capitalize()} noise",
-        events=(event,),
-        claim=f"Under {relation} no test tells neighbours apart better than the event says.",
-        kind=AuditKind.STATISTICAL,
-        observe=lambda: _histogram(noise, relation),
-        planted={
-            Bug.HALVED_NOISE: lambda: _histogram(noise, ADD_REMOVE, claimed_scale=2 * SCALE),
-            Bug.WRONG_RELATION: lambda: _histogram(noise, REPLACE_ONE, claimed_relation=ADD_REMOVE),
-        },
-    )
 
 
 CANARIES = 500
@@ -169,32 +161,148 @@ def _spread_votes() -> Finding:
     return _votes(claimed=each)
 
 
+# Audits of (p, r)-secret protection: success of explicit attacks against the claimed bound r.
+#
+# The accountant is tested exactly; the clustering by as many trials as it has clusters, each with
+# a secret of its own in one record, or with nobody.
+
+PRIOR = 1e-2
+SECRET_ROUNDS = MixtureGaussianEvent(
+    noise_std=1.5, shifts=(0.0, 1.0, 2.0, 4.0), probabilities=(0.5, 0.3, 0.1, 0.1), steps=3
+)
+"""A secret in three records of which a round samples none, some or all."""
+
+POSTERIOR = 0.1
+CLUSTERS = 16_000
+PUBLIC_COUNT = 4
+SAMPLING = SecretSampling.capped(probability=0.5, max_occurrences=1)
+
+
+def _attained_posterior(present: Mixture, absent: Mixture) -> float:
+    """Finds how often the best threshold is right about the secret, wrong with at most PRIOR."""
+    reach = 10 * absent.std
+    thresholds = np.linspace(-reach, present.shifts.max() + reach, THRESHOLDS)
+    return float(present.tail(thresholds)[absent.tail(thresholds) <= PRIOR].max())
+
+
+def _noisy_sum() -> float:
+    """The attacker adds up the rounds; shifts of the sum are whole numbers here."""
+    one = np.zeros(int(SECRET_ROUNDS.shifts[-1]) + 1)
+    one[np.array(SECRET_ROUNDS.shifts, dtype=int)] = SECRET_ROUNDS.probabilities
+    total = np.ones(1)
+    for _ in range(SECRET_ROUNDS.steps):
+        total = np.convolve(total, one)
+    std = SECRET_ROUNDS.noise_std * np.sqrt(SECRET_ROUNDS.steps)
+    present = Mixture(np.arange(len(total)), total, std)
+    return _attained_posterior(present, point(0.0, std))
+
+
+def _rounds(claimed: float) -> Finding:
+    return Finding(claimed=claimed, observed=_noisy_sum(), note=f"at a prior of {declared(PRIOR)}")
+
+
+def _mean_shift() -> Finding:
+    """Planted: the mixture of shifts replaced by one Gaussian at its mean (errata B-004.6)."""
+    mean = float(np.dot(SECRET_ROUNDS.shifts, SECRET_ROUNDS.probabilities))
+    mu = mean / SECRET_ROUNDS.noise_std * np.sqrt(SECRET_ROUNDS.steps)
+    return _rounds(gaussian_posterior(float(mu), PRIOR))
+
+
+def _clustering(noise_std: float) -> SecretClustering:
+    """Centres on the unit circle, so that a record at its centre moves count and sum by one."""
+    return SecretClustering(
+        public_centres=_directions(),
+        public_counts=np.full(CLUSTERS, PUBLIC_COUNT),
+        l2_bound=1.0,
+        sampling=SAMPLING,
+        noise_std=noise_std,
+        iterations=1,
+    )
+
+
+def _directions() -> np.ndarray:
+    angles = np.linspace(0.0, 2.0 * np.pi, CLUSTERS, endpoint=False)
+    return np.column_stack([np.cos(angles), np.sin(angles)])
+
+
+def _scores(clusters: NoisyClusters) -> np.ndarray:
+    """Undoes the public merge; adds each noisy count to the noisy sum along its centre."""
+    dp_counts = clusters.counts - PUBLIC_COUNT
+    weight = PUBLIC_COUNT + np.maximum(dp_counts, 0.0)
+    dp_sums = (clusters.centres * weight[:, None] * _directions()).sum(axis=1) - PUBLIC_COUNT
+    return dp_counts + dp_sums
+
+
+@lru_cache(maxsize=1)
+def _calibrated_noise() -> float:
+    return secret_noise_std(
+        count_probabilities=SAMPLING.count_probabilities,
+        prior=PRIOR,
+        posterior=POSTERIOR,
+        steps=1,
+        noise_floor=0.1,
+    )
+
+
+def _clusters(noise_share: float = 1.0) -> Finding:
+    """Records sit in every other cluster; the threshold has false-positive rate PRIOR."""
+    from scipy.special import ndtri
+
+    noise_std = _calibrated_noise() * noise_share
+    released = _clustering(noise_std).release(_directions()[::2]).value
+    exceeded = _scores(released) >= -ndtri(PRIOR) * noise_std * np.sqrt(2.0)
+    claimed = _clustering(_calibrated_noise()).event
+
+    def curve(rates: np.ndarray) -> np.ndarray:
+        return np.array([posterior_of_events([claimed], rate) for rate in rates])
+
+    hits, alarms = int(exceeded[::2].sum()), int(exceeded[1::2].sum())
+    return audit_event_counts(hits, alarms, CLUSTERS // 2, curve)
+
+
+def _histogram_audit(noise: NoiseKind, relation: NeighboringRelation) -> Audit:
+    return Audit.named(
+        f"histogram-{noise}-{relation}",
+        lambda: _histogram(noise, relation),
+        {
+            Bug.HALVED_NOISE: lambda: _histogram(noise, ADD_REMOVE, claimed_scale=2 * SCALE),
+            Bug.WRONG_RELATION: lambda: _histogram(noise, REPLACE_ONE, claimed_relation=ADD_REMOVE),
+        },
+    )
+
+
 AUDITS = (
-    _histogram_audit("laplace", ADD_REMOVE, "discrete_laplace"),
-    _histogram_audit("gaussian", REPLACE_ONE, "discrete_gaussian"),
-    Audit(
-        name="vector-mean",
-        mechanism="means of bounded vectors with joint discrete Gaussian noise",
-        events=("gaussian",),
-        claim="All blocks together tell neighbours apart no better than one Gaussian event.",
-        kind=AuditKind.STATISTICAL,
-        observe=_vector_mean,
-        planted={
+    _histogram_audit("laplace", ADD_REMOVE),
+    _histogram_audit("gaussian", REPLACE_ONE),
+    Audit.named(
+        "vector-mean",
+        _vector_mean,
+        {
             Bug.HALVED_NOISE: lambda: _vector_mean(NOISE_MULTIPLIER / 2),
             Bug.WRONG_RELATION: lambda: _vector_mean(replaced=True),
             Bug.SEPARATE_CALIBRATION: _calibrated_for_one_block,
         },
     ),
-    Audit(
-        name="voting",
-        mechanism="nearest-neighbour votes with discrete Gaussian noise",
-        events=("discrete_gaussian",),
-        claim="All rounds together tell neighbours apart no better than their events.",
-        kind=AuditKind.STATISTICAL,
-        observe=_votes,
-        planted={
+    Audit.named(
+        "voting",
+        _votes,
+        {
             Bug.HALVED_NOISE: lambda: _votes(NOISE_STD / 2),
             Bug.SPREAD_VOTES: _spread_votes,
         },
+    ),
+    Audit.named(
+        "secret-clustering",
+        _clusters,
+        {
+            # Each of count and sum moves by 1, and σ for a move of 1 was put on both.
+            Bug.SEPARATE_CALIBRATION: lambda: _clusters(1.0 / np.sqrt(2.0)),
+            Bug.HALVED_NOISE: lambda: _clusters(0.5),
+        },
+    ),
+    Audit.named(
+        "secret-posterior",
+        lambda: _rounds(posterior_of_events([SECRET_ROUNDS], PRIOR)),
+        {Bug.MEAN_SHIFT: _mean_shift},
     ),
 )

@@ -20,14 +20,14 @@ import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import (
     ADD_REMOVE,
-    EX_POST,
     REPLACE_ONE,
     Audit,
-    AuditKind,
     Bug,
     Finding,
+    audit_event_counts,
+    event_curve,
+    pure_curve,
 )
-from dpsynth_assets.attacks.audits.statistics import audit_event_counts, event_curve, pure_curve
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.median import MedianTokenMechanism
@@ -239,37 +239,25 @@ def _largest_probability(noise_multiplier: float = NOISE_MULTIPLIER) -> Finding:
 
 
 AUDITS = (
-    Audit(
-        name="median-bound",
-        mechanism="token drawn from the softmax of component-wise medians",
-        events=(EX_POST,),
-        claim="γ bounds the log-likelihood ratio of the drawn token for every neighbour.",
-        measure="excess of the log-likelihood ratio over γ",
-        observe=lambda: max(
+    Audit.named(
+        "median-bound",
+        lambda: max(
             (_excess(_kernel_gamma(relation), relation) for relation in (ADD_REMOVE, REPLACE_ONE)),
             key=lambda finding: finding.observed,
         ),
-        planted={
+        {
             Bug.EVEN_GAMMA: lambda: _excess(_printed_gamma, REPLACE_ONE),
             Bug.WRONG_RELATION: lambda: _excess(_kernel_gamma(ADD_REMOVE), REPLACE_ONE),
         },
     ),
-    Audit(
-        name="public-token-test",
-        mechanism="AboveThreshold over the distance to public tokens",
-        events=("pure",),
-        claim="However often it answers near, one instance tells no more than its pure ε.",
-        kind=AuditKind.STATISTICAL,
-        observe=lambda: _transcript(NOISE_SCALE),
-        planted={Bug.HALVED_NOISE: lambda: _transcript(NOISE_SCALE / 2)},
+    Audit.named(
+        "public-token-test",
+        lambda: _transcript(NOISE_SCALE),
+        {Bug.HALVED_NOISE: lambda: _transcript(NOISE_SCALE / 2)},
     ),
-    Audit(
-        name="noisy-probabilities",
-        mechanism="token with the largest noisy mean probability",
-        events=("poisson_gaussian",),
-        claim="A step's token tells neighbours apart no better than one sampled Gaussian.",
-        kind=AuditKind.STATISTICAL,
-        observe=_largest_probability,
-        planted={Bug.HALVED_NOISE: lambda: _largest_probability(NOISE_MULTIPLIER / 2)},
+    Audit.named(
+        "noisy-probabilities",
+        _largest_probability,
+        {Bug.HALVED_NOISE: lambda: _largest_probability(NOISE_MULTIPLIER / 2)},
     ),
 )

@@ -15,14 +15,13 @@ import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import (
     ADD_REMOVE,
-    EX_POST,
     REPLACE_ONE,
     Audit,
-    AuditKind,
     Bug,
     Finding,
+    audit_event_counts,
+    event_curve,
 )
-from dpsynth_assets.attacks.audits.statistics import audit_event_counts, event_curve
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
@@ -218,51 +217,31 @@ def _wrong_differences(
     return (public + differences.sum(axis=0) / denominator) / TEMPERATURE
 
 
-def _range_audit(
-    name: str, mechanism: str, eta: float, scores: Scores, planted: Mapping[Bug, Scores]
-) -> Audit:
+def _range_audit(name: str, eta: float, scores: Scores, planted: Mapping[Bug, Scores]) -> Audit:
     def finding(tried: Scores, relation: NeighboringRelation = ADD_REMOVE) -> Finding:
         return Finding(claimed=eta, observed=largest_range(tried, relation))
 
-    return Audit(
-        name=name,
-        mechanism=f"token drawn from {mechanism}",
-        events=("bounded_range",),
-        claim="Under add-remove the log-likelihood ratio of a token ranges over at most η.",
-        measure="range of the log-likelihood ratio",
-        observe=lambda: finding(scores),
-        planted={
-            Bug.WRONG_RELATION: lambda: finding(scores, REPLACE_ONE),
-            **{bug: partial(finding, wrong) for bug, wrong in planted.items()},
-        },
-    )
+    wrong = {bug: partial(finding, tried) for bug, tried in planted.items()}
+    relation = {Bug.WRONG_RELATION: lambda: finding(scores, REPLACE_ONE)}
+    return Audit.named(name, lambda: finding(scores), relation | wrong)
 
 
 AUDITS = (
-    Audit(
-        name="rare-tokens",
-        mechanism="token drawn from a softmax",
-        events=("bounded_range", EX_POST),
-        claim="A token has the probability of the softmax exactly, however rare it is.",
-        measure="largest relative error of a token's probability",
-        observe=lambda: _probabilities(tokens_from_words),
-        planted={Bug.ONE_UNIFORM: lambda: _probabilities(_by_one_uniform)},
+    Audit.named(
+        "rare-tokens",
+        lambda: _probabilities(tokens_from_words),
+        {Bug.ONE_UNIFORM: lambda: _probabilities(_by_one_uniform)},
     ),
     _range_audit(
         "mean-token-range",
-        "the softmax of mean clipped logits",
         MEAN.eta,
         partial(mean_scores, MEAN),
         {Bug.PRIVATE_DENOMINATOR: _over_private_rows, Bug.UNCLIPPED: _unclipped},
     ),
-    Audit(
-        name="token-draws",
-        mechanism="token drawn from the softmax of mean clipped logits",
-        events=("bounded_range",),
-        claim="A drawn token tells neighbours apart no better than one η-bounded-range event.",
-        kind=AuditKind.STATISTICAL,
-        observe=_draws,
-        planted={
+    Audit.named(
+        "token-draws",
+        _draws,
+        {
             # A softmax has its noise in the temperature.
             Bug.HALVED_NOISE: lambda: _draws(temperature=0.5),
             Bug.GREEDY: lambda: _draws(greedy=True),
@@ -270,7 +249,6 @@ AUDITS = (
     ),
     _range_audit(
         "difference-token-range",
-        "public logits moved by clipped differences",
         DIFFERENCE.eta,
         _difference_scores,
         {

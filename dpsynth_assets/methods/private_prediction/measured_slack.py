@@ -106,7 +106,7 @@ def cohort_audit(
         language_model: Its model.
         passes: The largest passes of its methods.
     """
-    from dpsynth_assets.attacks.audits.logit_slack import slack_audit
+    from dpsynth_assets.attacks.audits.shared_passes import slack_audit
 
     measure = partial(measured_moves, decoder, language_model, passes)
     return slack_audit(measure, declared, name=f"{terms.cohort}/{NAME}")

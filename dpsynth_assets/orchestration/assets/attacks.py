@@ -183,7 +183,7 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
 
 def _subjects(opened: "LanguageModel", plan: DatasetPlan) -> dict[str, Any]:
     """The models that keys are looked for in: the dataset's, and one that only copies."""
-    from dpsynth_assets.attacks.worst_case_models import CopyingModel, prefilled
+    from dpsynth_assets.attacks.reconstruction import CopyingModel, prefilled
 
     return {OWN_MODEL: prefilled(opened, plan.terms.prompts), COPYING_MODEL: CopyingModel()}
 

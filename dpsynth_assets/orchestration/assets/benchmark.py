@@ -77,7 +77,7 @@ def _line(spec: BenchmarkSpec, dataset: str, line: str) -> dg.AssetsDefinition:
     @public_section(f"{spec.name}/{dataset}/{line}")
     def cell(context: dg.AssetExecutionContext, progress: Progress) -> dg.MaterializeResult:
         # Imported here: opening the UI needs neither methods nor scores.
-        from dpsynth_assets.benchmark.results import benchmark_folder
+        from dpsynth_assets.benchmark.leaderboard_page import benchmark_folder
         from dpsynth_assets.benchmark.running import DatasetBench
 
         place = _place(spec, dataset, line, context.partition_key)
@@ -134,8 +134,8 @@ def _leaderboard(spec: BenchmarkSpec, lines: list[dg.AssetKey]) -> dg.AssetsDefi
     )
     @public_section(f"{spec.name}/{LEADERBOARD}")
     def leaderboard(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
-        from dpsynth_assets.benchmark.results import (
+        from dpsynth_assets.benchmark.leaderboard_page import (
+            LeaderboardPage,
             benchmark_folder,
             standing_leaderboard,
             write_leaderboard,

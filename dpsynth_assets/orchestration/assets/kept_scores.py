@@ -21,8 +21,8 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
 from dpsynth_assets.files.kept import TABLE, found, kept_file
 from dpsynth_assets.metrics.evaluation import CorpusScores, EvaluationSettings, PrivateReference
+from dpsynth_assets.metrics.metric import Estimate
 from dpsynth_assets.metrics.registry import modules_outside
-from dpsynth_assets.metrics.resampling import Estimate
 from dpsynth_assets.orchestration.resources.stores import Models, SensitiveStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base.opening import OpenedModels

@@ -353,8 +353,8 @@ def _pictures(
     facts: Mapping[str, Any],
     noise_std: float | None,
 ) -> dict[str, dg.MetadataValue]:
-    from dpsynth_assets.report.evolution_plots import TITLES, evolution_pictures
     from dpsynth_assets.report.plots import to_markdown
+    from dpsynth_assets.report.prediction_plots import TITLES, evolution_pictures
 
     distances = facts["frechet_distance"]
     pictures = evolution_pictures(

@@ -36,8 +36,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.report import plots
-from dpsynth_assets.report.cells import format_cell
-from dpsynth_assets.report.pages import page_address
+from dpsynth_assets.report.pages import format_cell, page_address
 from dpsynth_assets.report.render import render_report
 from dpsynth_assets.sensitive.scored_source import ScoredSource, sampled_source
 

@@ -28,8 +28,7 @@ from dpsynth_assets.orchestration.dagster_internals import (
     with_attributes,
 )
 from dpsynth_assets.orchestration.resources.private_section import public_section
-from dpsynth_assets.orchestration.schedules.new_cohorts import new_cohort_definitions
-from dpsynth_assets.orchestration.schedules.regeneration import schedule_definitions
+from dpsynth_assets.orchestration.schedules import new_cohort_definitions, schedule_definitions
 
 
 def declared_definitions(spec: PrivateDatasetSpec) -> dg.Definitions:

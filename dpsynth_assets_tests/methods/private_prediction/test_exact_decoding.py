@@ -17,8 +17,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import open_decoder
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
-from dpsynth_assets.report.label_assumptions import assumptions
-from dpsynth_assets.report.label_texts import texts
+from dpsynth_assets.report.label_texts import assumptions, texts
 
 NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")
 BATCHES = {

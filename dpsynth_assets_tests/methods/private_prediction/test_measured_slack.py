@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from dpsynth_assets.attacks.audits import latest_results, run_audits, save_results
-from dpsynth_assets.attacks.audits.logit_slack import FLOAT32_SLACK
+from dpsynth_assets.attacks.audits.shared_passes import FLOAT32_SLACK
 from dpsynth_assets.attacks.logit_moves import (
     MOST_ROWS,
     WATCHED,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpsynth_assets.attacks.worst_case_models import CopyingModel
+from dpsynth_assets.attacks.reconstruction import CopyingModel
 from dpsynth_assets.datasets import LanguageModelSpec
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.few_shot_writer import FewShotTask
