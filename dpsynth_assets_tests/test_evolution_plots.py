@@ -6,7 +6,7 @@ import pytest
 
 from dpsynth_assets.methods.evolution.population import Population, generation_facts, voted_frame
 from dpsynth_assets.orchestration.assets.method_plots import round_distances, rounds_table
-from dpsynth_assets.report.prediction_plots import TITLES, evolution_pictures
+from dpsynth_assets.report.method_plots import TITLES, evolution_pictures
 
 LABELS = ("", "five $ stars")
 PNG = b"\x89PNG"

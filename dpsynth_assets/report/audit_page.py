@@ -1,11 +1,12 @@
 """The audit trail as one self-contained page, and its spends as Markdown with links."""
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
-from dpsynth_assets.report.audit_trail import RELEASED_STATE, AuditTrail, Spend
+from dpsynth_assets.report.audit_trail import RELEASED_STATE, AuditTrail, FileLineage, Spend
 from dpsynth_assets.report.budgets import Budgets, CohortBudget, fewest_left_first
 from dpsynth_assets.report.pages import (
     Bar,
@@ -22,6 +23,7 @@ from dpsynth_assets.report.pages import (
     Tiles,
     asset_address,
     left_in_words,
+    table_of,
     to_html,
     to_markdown,
 )
@@ -50,10 +52,13 @@ def audit_page(trail: AuditTrail) -> str:
 def _verdict(trail: AuditTrail) -> list[Block]:
     if trail.agrees:
         return [Paragraph("Ledger, event log, stored releases and released files agree.")]
-    table = TableBlock(
-        header=("comparison", "subject", "finding"),
-        rows=tuple((f.kind, f.subject, f.message) for f in trail.findings),
-        numeric=(False, False, False),
+    table = table_of(
+        trail.findings,
+        {
+            "comparison": lambda finding: finding.kind,
+            "subject": lambda finding: finding.subject,
+            "finding": lambda finding: finding.message,
+        },
         caption="Disagreements between the records",
     )
     return [Notice(f"{len(trail.findings)} disagreements were found."), table]
@@ -79,23 +84,18 @@ def _summary(trail: AuditTrail) -> Tiles:
 
 
 def _requests(trail: AuditTrail) -> TableBlock:
-    header = ("entry", "mechanism", "parameters", "event", "code", "data", "stored release",
-              "entry hash")  # fmt: skip
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (
-            str(s.seq),
-            s.mechanism,
-            _folded("parameters", s.parameters),
-            _folded(_event_name(s), s.event),
-            s.code_version,
-            s.data_version,
-            s.artifact_digest[:_SHORT],
-            s.entry_hash[:_SHORT],
-        )
-        for s in trail.spends
-    )
-    numeric = (True, *([False] * (len(header) - 1)))
-    return TableBlock(header, rows, numeric, caption="Parameters, events and versions by charge")
+    columns: dict[str, Callable[[Spend], Cell]] = {
+        "entry": lambda spend: str(spend.seq),
+        "mechanism": lambda spend: spend.mechanism,
+        "parameters": lambda spend: _folded("parameters", spend.parameters),
+        "event": lambda spend: _folded(_event_name(spend), spend.event),
+        "code": lambda spend: spend.code_version,
+        "data": lambda spend: spend.data_version,
+        "stored release": lambda spend: spend.artifact_digest[:_SHORT],
+        "entry hash": lambda spend: spend.entry_hash[:_SHORT],
+    }
+    caption = "Parameters, events and versions by charge"
+    return table_of(trail.spends, columns, caption=caption, numeric={"entry"})
 
 
 def _event_name(spend: Spend) -> str:
@@ -123,25 +123,21 @@ def _lines(values: dict[str, Any], before: str = "") -> list[tuple[str, str]]:
 
 
 def _files(trail: AuditTrail) -> list[Block]:
-    header = ("file", "charges behind it", "finding", "materialised by", "run", "SHA-256")
-    rows = tuple(
-        (
-            f.path,
-            ", ".join(map(str, f.entries)),
-            f.problem or "known",
-            f.asset,
-            f.run_id[:8],
-            f.sha256,
-        )
-        for f in trail.files
-    )
+    columns: dict[str, Callable[[FileLineage], Cell]] = {
+        "file": lambda file: file.path,
+        "charges behind it": lambda file: ", ".join(map(str, file.entries)),
+        "finding": lambda file: file.problem or "known",
+        "materialised by": lambda file: file.asset,
+        "run": lambda file: file.run_id[:8],
+        "SHA-256": lambda file: file.sha256,
+    }
     found = sum(bool(f.problem) for f in trail.files)
     told = (
         f"{found} of {len(trail.files)} files have a finding."
         if found
         else f"The charges behind all {len(trail.files)} files are known."
     )
-    table = TableBlock(header, rows, (False,) * 6, caption="Released files with their charges")
+    table = table_of(trail.files, columns, caption="Released files with their charges")
     return [*([Paragraph(told)] if trail.files else []), table]
 
 
@@ -166,10 +162,30 @@ EXPLAINED = (
 """Below the spend table: long enough, too, that the web UI folds the table away at any length and
 opens it in a window of its own, where its columns have room."""
 
-_HEADER = (
-    "entry", "release", "mechanism", "ε alone", "ε added to the total", "total so far",
-    "ε guaranteed", "ε left", "run", "launched by", "who may read", "builds on", "when (UTC)",
-)  # fmt: skip
+_SPENDS: Mapping[str, Callable[[Spend], Cell]] = {
+    "entry": lambda spend: str(spend.seq),
+    "release": lambda spend: Link(f"{spend.asset} ({spend.release})", asset_address(spend.asset)),
+    "mechanism": lambda spend: spend.mechanism,
+    "ε alone": lambda spend: epsilon_up(spend.epsilon_alone),
+    "ε added to the total": lambda spend: epsilon_up(spend.epsilon_added),
+    "total so far": lambda spend: epsilon_up(spend.epsilon_cumulative),
+    "ε guaranteed": lambda spend: epsilon_up(spend.epsilon_guaranteed),
+    "ε left": lambda spend: epsilon_down(spend.epsilon_remaining),
+    "run": lambda spend: _run_link(spend.run_id),
+    "launched by": lambda spend: spend.launched_by,
+    "who may read": lambda spend: (
+        f"released ({spend.guarantee})"
+        if spend.state == RELEASED_STATE
+        else "nobody: charged, nothing stored"
+    ),
+    "builds on": lambda spend: (
+        ", ".join(f"entry {seq}" for seq in spend.builds_on) or "no other charge"
+    ),
+    "when (UTC)": lambda spend: spend.recorded_at[:16].replace("T", " "),
+}
+_NUMBERS = {
+    "entry", "ε alone", "ε added to the total", "total so far", "ε guaranteed", "ε left",
+}  # fmt: skip
 
 
 def spend_table(trail: AuditTrail) -> str:
@@ -181,28 +197,11 @@ def spend_table(trail: AuditTrail) -> str:
 
 def spend_block(trail: AuditTrail) -> TableBlock:
     """Every charge with its ε, its run, who launched it, who may read it and its inputs."""
-    numeric = tuple(name == "entry" or name.startswith(("ε", "total")) for name in _HEADER)
-    rows = tuple(map(_row, trail.spends))
-    return TableBlock(_HEADER, rows, numeric, caption="Charges, oldest first")
+    return table_of(trail.spends, _SPENDS, caption="Charges, oldest first", numeric=_NUMBERS)
 
 
-def _row(spend: Spend) -> tuple[Cell, ...]:
-    released = spend.state == RELEASED_STATE
-    return (
-        str(spend.seq),
-        Link(f"{spend.asset} ({spend.release})", asset_address(spend.asset)),
-        spend.mechanism,
-        epsilon_up(spend.epsilon_alone),
-        epsilon_up(spend.epsilon_added),
-        epsilon_up(spend.epsilon_cumulative),
-        epsilon_up(spend.epsilon_guaranteed),
-        epsilon_down(spend.epsilon_remaining),
-        Link(spend.run_id[:8], f"/runs/{spend.run_id}") if spend.run_id else "—",
-        spend.launched_by,
-        f"released ({spend.guarantee})" if released else "nobody: charged, nothing stored",
-        ", ".join(f"entry {seq}" for seq in spend.builds_on) or "no other charge",
-        spend.recorded_at[:16].replace("T", " "),
-    )
+def _run_link(run: str) -> Cell:
+    return Link(run[:8], f"/runs/{run}") if run else "—"
 
 
 def spent_in_words(trail: AuditTrail) -> str:
@@ -228,11 +227,6 @@ def corpora_links(trail: AuditTrail) -> str:
 
 # All budgets of an installation as one table: a page, Markdown for the web UI, lines of text.
 
-_BUDGET_HEADER = (
-    "cohort", "used", "ε spent", "of", "ε left", "ε guaranteed", "δ", "rounds left", "until",
-    "guarantee", "privacy unit", "disagreements", "last run", "last charge (UTC)",
-)  # fmt: skip
-_NUMERIC = frozenset({"ε spent", "of", "ε left", "ε guaranteed", "δ"})
 _NOTE = (
     "What is spent is rounded up and what is left rounded down; what is spent is the reading of an "
     "odometer, and what is guaranteed stands beside it. Rounds left are whole rounds that the "
@@ -325,28 +319,25 @@ def _tiles(budgets: Budgets) -> Tiles:
 
 
 def _budget_table(budgets: Budgets) -> TableBlock:
-    return TableBlock(
-        header=_BUDGET_HEADER,
-        rows=tuple(_budget_row(each) for each in budgets.cohorts),
-        numeric=tuple(name in _NUMERIC for name in _BUDGET_HEADER),
-        caption="Budgets by cohort",
-    )
-
-
-def _budget_row(each: CohortBudget) -> tuple[Cell, ...]:
-    return (
-        Link(each.cohort, asset_address(each.cohort)),
-        bar_of(each),
-        epsilon_up(each.spent),
-        declared(each.total),
-        epsilon_down(each.left),
-        epsilon_up(each.guaranteed),
-        rounded_up(each.delta),
-        rounds_in_words(each),
-        until(each),
-        f"{each.guarantee}; nothing published" if each.paid_for_nothing else each.guarantee,
-        each.unit or "—",
-        Link(disagreements(each), asset_address(f"{each.cohort}/audit/audit_trail")),
-        Link(each.last_run[:8], f"/runs/{each.last_run}") if each.last_run else "—",
-        each.last_charge or "never",
-    )
+    columns: dict[str, Callable[[CohortBudget], Cell]] = {
+        "cohort": lambda each: Link(each.cohort, asset_address(each.cohort)),
+        "used": bar_of,
+        "ε spent": lambda each: epsilon_up(each.spent),
+        "of": lambda each: declared(each.total),
+        "ε left": lambda each: epsilon_down(each.left),
+        "ε guaranteed": lambda each: epsilon_up(each.guaranteed),
+        "δ": lambda each: rounded_up(each.delta),
+        "rounds left": rounds_in_words,
+        "until": until,
+        "guarantee": lambda each: (
+            f"{each.guarantee}; nothing published" if each.paid_for_nothing else each.guarantee
+        ),
+        "privacy unit": lambda each: each.unit or "—",
+        "disagreements": lambda each: Link(
+            disagreements(each), asset_address(f"{each.cohort}/audit/audit_trail")
+        ),
+        "last run": lambda each: _run_link(each.last_run),
+        "last charge (UTC)": lambda each: each.last_charge or "never",
+    }
+    numbers = {"ε spent", "of", "ε left", "ε guaranteed", "δ"}
+    return table_of(budgets.cohorts, columns, caption="Budgets by cohort", numeric=numbers)

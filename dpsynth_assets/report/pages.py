@@ -9,7 +9,7 @@ import base64
 import hashlib
 import importlib.metadata
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -161,6 +161,29 @@ class TableBlock:
     numeric: tuple[bool, ...]
     of_texts: bool = False
     caption: str = ""
+
+
+def table_of(
+    items: Iterable[Any],
+    columns: Mapping[str, Callable[[Any], Cell]],
+    *,
+    caption: str,
+    numeric: Collection[str] = (),
+) -> TableBlock:
+    """A table with a line an item.
+
+    Args:
+        items: What is told.
+        columns: What each column shows of an item, by its title.
+        caption: As in `TableBlock`.
+        numeric: Titles of the columns of numbers.
+    """
+    return TableBlock(
+        header=tuple(columns),
+        rows=tuple(tuple(shown(item) for shown in columns.values()) for item in items),
+        numeric=tuple(title in numeric for title in columns),
+        caption=caption,
+    )
 
 
 @dataclass(frozen=True)

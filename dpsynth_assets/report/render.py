@@ -13,7 +13,7 @@ from typing import Any
 from dpsynth_assets.metrics.evaluation import REAL_DATA
 from dpsynth_assets.metrics.registry import pictured, reported
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
-from dpsynth_assets.report import prediction_plots
+from dpsynth_assets.report import method_plots
 from dpsynth_assets.report.pages import (
     Block,
     Facts,
@@ -37,7 +37,7 @@ BANNER = (
 )
 PICTURE_TITLES = {
     "lengths": "Words a text",
-    **prediction_plots.TITLES,
+    **method_plots.TITLES,
 }
 READING = (
     "± is the standard deviation over resampled rows, of the corpus and of the held-out records, "

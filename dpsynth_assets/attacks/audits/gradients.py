@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits.audit import (
-    ADD_REMOVE,
-    Audit,
-    Bug,
-    Finding,
-    told_apart,
-)
+from dpsynth_assets.attacks.audits.audit import ADD_REMOVE, Audit, Bug, Finding, told_apart
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
 

@@ -23,12 +23,7 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.attacks.audits import token_choices
-from dpsynth_assets.attacks.audits.audit import (
-    ADD_REMOVE,
-    Audit,
-    Bug,
-    Finding,
-)
+from dpsynth_assets.attacks.audits.audit import ADD_REMOVE, Audit, Bug, Finding
 from dpsynth_assets.attacks.audits.gradients import one_step, private_gradient
 from dpsynth_assets.attacks.audits.sums import release_vector_mean
 from dpsynth_assets.attacks.audits.token_draws import MEAN

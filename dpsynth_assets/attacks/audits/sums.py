@@ -30,11 +30,7 @@ from dpsynth_assets.privacy.secret_noise import secret_noise_std
 from dpsynth_assets.privacy.secret_protection import gaussian_posterior, posterior_of_events
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.privacy.vector_mean import (
-    VectorMean,
-    stacked_l2_sensitivity,
-    vector_mean_event,
-)
+from dpsynth_assets.privacy.vector_mean import VectorMean, stacked_l2_sensitivity, vector_mean_event
 from dpsynth_assets.privacy.voting import GaussianVoting, count_votes
 
 BINS = 16_000

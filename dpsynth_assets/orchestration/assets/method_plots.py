@@ -72,7 +72,7 @@ def prediction_folder(dataset: str) -> Path:
 
 def prediction_pictures(dataset: str) -> dict[str, bytes]:
     """PNG pictures by name in the order of their titles; none before the asset was made."""
-    from dpsynth_assets.report.prediction_plots import TITLES
+    from dpsynth_assets.report.method_plots import TITLES
 
     paths = {name: prediction_folder(dataset) / f"{name}.png" for name in TITLES}
     return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
@@ -90,7 +90,7 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
             PREDICTION_COSTS,
             INTERNAL,
             "dpsynth_assets.metrics.clusterings.score_clusterings",
-            "dpsynth_assets.report.prediction_plots.internal_pictures",
+            "dpsynth_assets.report.method_plots.internal_pictures",
         ),
         ins=ins,
         deps=[
@@ -117,7 +117,7 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         progress: Progress,
         **upstream: dict,
     ) -> dg.MaterializeResult:
-        from dpsynth_assets.report.prediction_plots import internal_pictures
+        from dpsynth_assets.report.method_plots import internal_pictures
 
         report = progress.start(context, f"{spec.name}: costs and clusterings")
         histogram = upstream.get("cluster_histogram", {}).get("facts")
@@ -193,7 +193,7 @@ def _released_pictures(
     store: ReleaseStore,
 ) -> dict[str, bytes]:
     """Pictures of released numbers, all published corpora side by side."""
-    from dpsynth_assets.report.prediction_plots import (
+    from dpsynth_assets.report.method_plots import (
         rebalanced_counts,
         rebalancing_plot,
         released_pictures,
@@ -353,8 +353,7 @@ def _pictures(
     facts: Mapping[str, Any],
     noise_std: float | None,
 ) -> dict[str, dg.MetadataValue]:
-    from dpsynth_assets.report.plots import to_markdown
-    from dpsynth_assets.report.prediction_plots import TITLES, evolution_pictures
+    from dpsynth_assets.report.method_plots import evolution_pictures
 
     distances = facts["frechet_distance"]
     pictures = evolution_pictures(
@@ -364,7 +363,4 @@ def _pictures(
         noise_std=noise_std,
         distances=None if None in distances else distances,
     )
-    return {
-        f"dpsynth/plot_{name}": dg.MetadataValue.md(to_markdown(png, TITLES[name]))
-        for name, png in pictures.items()
-    }
+    return pictures_metadata(pictures)

@@ -62,15 +62,15 @@ def corpus_pictures(
     folder: str, facts: Mapping[str, Any], rows: pl.DataFrame
 ) -> dict[str, dg.MetadataValue]:
     """Draws one corpus: released facts and rows of a method's folder."""
-    from dpsynth_assets.report.prediction_plots import released_pictures
+    from dpsynth_assets.report.method_plots import released_pictures
 
     return pictures_metadata(released_pictures({folder: (facts, rows)}))
 
 
 def pictures_metadata(pictures: Mapping[str, bytes]) -> dict[str, dg.MetadataValue]:
     """Embeds PNG pictures by name into metadata."""
+    from dpsynth_assets.report.method_plots import TITLES
     from dpsynth_assets.report.plots import to_markdown
-    from dpsynth_assets.report.prediction_plots import TITLES
 
     return {
         f"dpsynth/plot_{name}": dg.MetadataValue.md(to_markdown(png, TITLES[name]))

@@ -1,8 +1,9 @@
-"""Pictures of private prediction: what the median cost, how records cluster, what was written.
+"""Pictures of methods: what private prediction cost and wrote, and how an evolution went.
 
-Two kinds, kept apart by their names. `internal_pictures` is computed from private data without
-noise: for the steward's report and for assets tagged internal. `released_pictures` and
-`released_cluster_sizes` read released facts and rows alone, and may go wherever those go.
+Those of the first are of two kinds, kept apart by their names. `internal_pictures` is computed from
+private data without noise: for the steward's report and for assets tagged internal.
+`released_pictures` and `evolution_pictures` read released facts and rows alone, and may go wherever
+those go.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,11 @@ TITLES = {
     "private_tokens": "Tokens that were drawn from private predictions",
     "tokens_per_batch": "Tokens in each batch",
     "documents_per_batch": "Documents in each batch",
+    "votes_by_rank": "Released votes of the candidates, by rank, a line a round",
+    "votes_by_label": "Released votes of the last round, by label",
+    "votes_entropy": "Entropy of the released votes, round by round",
+    "survivors_by_birth": "Survivors of each round, by the round that wrote them",
+    "frechet_distance": "Fréchet distance of the survivors to public text, round by round",
 }
 """Captions by name of a picture, for a report."""
 
@@ -294,16 +300,6 @@ def private_share_plot(tokens: Mapping[str, tuple[int, int]]) -> bytes:
 #
 # Everything is read off the released file of generations (`methods.evolution.population`) and, for
 # the Fréchet distance, off public text.
-
-EVOLUTION_TITLES = {
-    "votes_by_rank": "Released votes of the candidates, by rank, a line a round",
-    "votes_by_label": "Released votes of the last round, by label",
-    "votes_entropy": "Entropy of the released votes, round by round",
-    "survivors_by_birth": "Survivors of each round, by the round that wrote them",
-    "frechet_distance": "Fréchet distance of the survivors to public text, round by round",
-}
-"""Captions by name of a picture."""
-
 
 _MOST_PER_LABEL = 60
 _MOST_LABELS = 12
