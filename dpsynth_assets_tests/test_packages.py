@@ -18,7 +18,7 @@ from dpsynth_assets.exports.strangers_files import LONGEST_FILE, text_of
 from dpsynth_assets.exports.verification import _refuse_bombs, verify_package
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
-from dpsynth_assets.orchestration.assets.published import publish_corpus
+from dpsynth_assets.orchestration.assets.corpora import publish_corpus
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost

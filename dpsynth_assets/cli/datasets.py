@@ -102,7 +102,7 @@ def cohorts(as_json: AsJson = False) -> None:
     Each becomes a partition in the web UI, at once: what the sensor `register_cohorts` does. Reads
     no record, launches nothing and spends nothing.
     """
-    from dpsynth_assets.orchestration.assets.partitions import register_partitions
+    from dpsynth_assets.orchestration.assets.keys import register_partitions
     from dpsynth_assets.orchestration.instance import dagster_instance
 
     declared = standing(dataset_folders())

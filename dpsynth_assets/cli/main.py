@@ -189,7 +189,7 @@ def root(
 
 def main() -> None:
     """Runs the command; SIGTERM interrupts it as Ctrl-C does."""
-    from dpsynth_assets.orchestration.resources.interrupting import never_dropped
+    from dpsynth_assets.orchestration.resources.live_runs import never_dropped
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     never_dropped()

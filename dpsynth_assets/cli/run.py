@@ -25,8 +25,8 @@ from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.orchestration.assets.keys import purge_finished, shown_partition
 from dpsynth_assets.orchestration.assets.launch import pending_refusal, run_tags
-from dpsynth_assets.orchestration.assets.partitions import purge_finished, shown_partition
 from dpsynth_assets.orchestration.instance import (
     OTHERS,
     RunProgress,
@@ -36,8 +36,12 @@ from dpsynth_assets.orchestration.instance import (
     name_in_ledger,
     selected_assets,
 )
-from dpsynth_assets.orchestration.resources.interrupting import ended_by_signals, was_interrupted
-from dpsynth_assets.orchestration.resources.live_runs import alive, watched
+from dpsynth_assets.orchestration.resources.live_runs import (
+    alive,
+    ended_by_signals,
+    was_interrupted,
+    watched,
+)
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up

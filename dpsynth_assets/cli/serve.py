@@ -95,8 +95,11 @@ def _cohort(spec: PrivateDatasetSpec, engine: Engine) -> "Cohort":
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.orchestration.assets.audit import audit_results
     from dpsynth_assets.orchestration.assets.keys import public_key
-    from dpsynth_assets.orchestration.io_managers import stored_value
-    from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
+    from dpsynth_assets.orchestration.resources.stores import (
+        PrivacyLedger,
+        ReleaseStore,
+        stored_value,
+    )
     from dpsynth_assets.serving.artifacts import Cohort
 
     return Cohort(

@@ -6,10 +6,10 @@ import dagster as dg
 @dg.definitions
 def resources() -> dg.Definitions:
     """Binds resources, whose places are those of the installation."""
-    from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
     from dpsynth_assets.orchestration.resources.executors import declared_executor
     from dpsynth_assets.orchestration.resources.progress import Progress
     from dpsynth_assets.orchestration.resources.stores import (
+        ArtifactIOManager,
         Models,
         PartWorkers,
         PrivacyLedger,

@@ -64,7 +64,7 @@ def cohorts_sensor() -> dg.SensorDefinition:
     """Adds partitions; reads no record."""
 
     def register_cohorts(context: dg.SensorEvaluationContext) -> str:
-        from dpsynth_assets.orchestration.assets.partitions import register_declared
+        from dpsynth_assets.orchestration.assets.keys import register_declared
 
         added = register_declared(context.instance)
         return f"Added {', '.join(added)}." if added else "No file or window has become complete."
@@ -163,7 +163,7 @@ def _purge_finished() -> dg.SensorDefinition:
     def purge_sensitive_store_after_success(
         context: dg.RunStatusSensorContext,
     ) -> dg.SkipReason | None:
-        from dpsynth_assets.orchestration.assets.partitions import purge_finished
+        from dpsynth_assets.orchestration.assets.keys import purge_finished
 
         purged = purge_finished(context.instance, context.dagster_run.run_id)
         return None if purged else dg.SkipReason("The run finished no cohort.")

@@ -17,9 +17,14 @@ import dagster as dg
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec, ScheduleSpec, usable_cohorts
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.orchestration.assets.keys import AUDIT, EVALUATION, dataset_key, public_group
+from dpsynth_assets.orchestration.assets.keys import (
+    AUDIT,
+    EVALUATION,
+    dataset_key,
+    public_group,
+    register_partitions,
+)
 from dpsynth_assets.orchestration.assets.launch import first_run_refusal, refusal_of, run_tags
-from dpsynth_assets.orchestration.assets.partitions import register_partitions
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry

@@ -1,4 +1,7 @@
-"""Compares what was published with the ledger: an edited card, or a number of it, is named."""
+"""What was published, read back and compared with the ledger.
+
+An edited card, or a number of it, is named.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -7,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.report.cards import dataset_card, privacy_statement
@@ -15,6 +19,26 @@ from dpsynth_assets.report.label import CODE, SCHEMA, Label, cohort_label, corpu
 LABEL_FILE = "privacy_label.json"
 CARD_FILE = "README.md"
 STATEMENT_FILE = "privacy_statement.md"
+
+
+def released_folder(dataset: str, folder: str) -> Path:
+    """Folder of one published corpus."""
+    return home().released / dataset / folder
+
+
+def released_rows_path(dataset: str, folder: str) -> Path:
+    """The Parquet file of one published corpus."""
+    return released_folder(dataset, folder) / "data" / "train-00000-of-00001.parquet"
+
+
+def read_released(dataset: str, folder: str) -> pl.DataFrame:
+    """Rows of a published corpus."""
+    return pl.read_parquet(released_rows_path(dataset, folder))
+
+
+def released_label(dataset: str, folder: str) -> dict[str, Any]:
+    """The privacy label of a published corpus."""
+    return dict(json.loads((released_folder(dataset, folder) / LABEL_FILE).read_text()))
 
 
 def corpus_problems(folder: Path, entries: Sequence[LedgerEntry]) -> list[str]:

@@ -16,7 +16,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets import corpora
-from dpsynth_assets.orchestration.assets.published import publish_corpus, released_folder
+from dpsynth_assets.orchestration.assets.corpora import publish_corpus
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report import attack_record
@@ -29,7 +29,7 @@ from dpsynth_assets.report.attack_record import (
     settings_of_charge,
     settings_of_method,
 )
-from dpsynth_assets.report.card_check import corpus_problems
+from dpsynth_assets.report.card_check import corpus_problems, released_folder
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, sqlite_url
 

@@ -29,7 +29,7 @@ from dpsynth_assets.datasets.files import repeated_names
 from dpsynth_assets.defs.sensors import cohorts_sensor
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
-from dpsynth_assets.orchestration.assets.partitions import partitions_of
+from dpsynth_assets.orchestration.assets.keys import partitions_of
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.orchestration.schedules import FIRST_RUNS_A_TICK

@@ -12,9 +12,8 @@ import torch
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.models.label_classifier import new_label_classifier, save_label_classifier
-from dpsynth_assets.orchestration.assets.downstream_scoring import model_keys, score_models
 from dpsynth_assets.orchestration.assets.evaluation import evaluation_definitions
-from dpsynth_assets.orchestration.assets.scoring import report_table
+from dpsynth_assets.orchestration.assets.scoring import model_keys, report_table, score_models
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.render import render_report

@@ -13,7 +13,6 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.corpora import corpus_asset, corpus_asset_checks
 from dpsynth_assets.orchestration.assets.evaluation import copied_spans_asset, spans_table
-from dpsynth_assets.orchestration.assets.published import released_rows_path
 from dpsynth_assets.orchestration.checks import GATE, PAID_FOR
 from dpsynth_assets.orchestration.resources.stores import (
     PrivacyLedger,
@@ -21,6 +20,7 @@ from dpsynth_assets.orchestration.resources.stores import (
     SensitiveStore,
 )
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.report.card_check import released_rows_path
 from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.privacy.ledger_cases import sqlite_url
 from dpsynth_assets_tests.stored import write_records

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.text import Text
 
 from dpsynth_assets.cli.progress_display import progress_display
-from dpsynth_assets.orchestration.assets.published import released_rows_path
 from dpsynth_assets.orchestration.instance import (
     CHARACTERS,
     OTHERS,
@@ -19,6 +18,7 @@ from dpsynth_assets.orchestration.instance import (
     show_rows,
 )
 from dpsynth_assets.orchestration.resources import progress as module
+from dpsynth_assets.report.card_check import released_rows_path
 from dpsynth_assets_tests.assets.declared_cases import letters
 
 STEPS = ("letters__a__stage", "letters__a__corpus", "letters__report")

@@ -15,9 +15,9 @@ from dagster._core.errors import DagsterExecutionInterruptedError
 from pydantic import BaseModel
 
 import dpsynth_assets
-from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources.interrupting import was_interrupted
+from dpsynth_assets.orchestration.resources.live_runs import was_interrupted
 from dpsynth_assets.orchestration.resources.private_section import private_section, public_section
+from dpsynth_assets.orchestration.resources.stores import ArtifactIOManager
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError
 from dpsynth_assets.records.columns import SourceError

@@ -19,8 +19,11 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.files.disk_room import Room
-from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
+from dpsynth_assets.orchestration.resources.stores import (
+    ArtifactIOManager,
+    ReleaseStore,
+    SensitiveStore,
+)
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent
 from dpsynth_assets.releases import waiting
@@ -452,7 +455,7 @@ def test_public_values_come_back_from_an_object_store(bucket, value, monkeypatch
 
 
 def test_a_published_folder_is_copied_whole_with_its_label_last(bucket, tmp_path, monkeypatch):
-    from dpsynth_assets.orchestration.assets.published import publish_copy
+    from dpsynth_assets.orchestration.assets.corpora import publish_copy
     from dpsynth_assets.paths import home
     from dpsynth_assets.report.card_check import LABEL_FILE
 

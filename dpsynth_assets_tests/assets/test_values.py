@@ -4,8 +4,8 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from dpsynth_assets.orchestration import io_managers
-from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
+from dpsynth_assets.orchestration.resources import stores
+from dpsynth_assets.orchestration.resources.stores import ArtifactIOManager
 from dpsynth_assets_tests.assets.declared_cases import failure
 
 FIRST, OTHER = pl.DataFrame({"text": ["first"]}), pl.DataFrame({"text": ["forged"]})
@@ -14,7 +14,7 @@ FIRST, OTHER = pl.DataFrame({"text": ["first"]}), pl.DataFrame({"text": ["forged
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(io_managers, "_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(stores, "_SECONDS_BETWEEN", 0.0)
     return tmp_path / "home"
 
 
@@ -92,7 +92,7 @@ def test_a_value_that_is_replaced_meanwhile_is_waited_for(home, instance, monkey
         if len(waits) == 2:
             FIRST.write_parquet(path_of(home))
 
-    monkeypatch.setattr(io_managers.time, "sleep", arrives)
+    monkeypatch.setattr(stores.time, "sleep", arrives)
     (seen,), _ = read(instance)
     assert seen.equals(FIRST)
 

@@ -16,8 +16,7 @@ from dpsynth_assets.orchestration.assets.corpora import UP_TO_DATE, WITHSTOOD
 from dpsynth_assets.orchestration.assets.evaluation import NO_COPIED_SPAN
 from dpsynth_assets.orchestration.assets.launch import refusal_of
 from dpsynth_assets.orchestration.checks import GATE
-from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
-from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
+from dpsynth_assets.orchestration.resources.stores import ArtifactIOManager, PrivacyLedger
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.ledger import Ledger

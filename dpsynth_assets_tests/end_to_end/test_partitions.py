@@ -17,7 +17,7 @@ from dpsynth_assets.orchestration.assets.audit_trail import (
     audited_cohorts,
     report_agreement,
 )
-from dpsynth_assets.orchestration.assets.partitions import (
+from dpsynth_assets.orchestration.assets.keys import (
     finished_datasets,
     partitions_of,
     register_partitions,

@@ -1,4 +1,7 @@
-"""SecPE through the graph: secrets found, clusters paid for, rows for nothing, no ε anywhere."""
+"""SecPE in parts through the graph: secrets found, clusters paid for, rows for nothing, no ε.
+
+Nothing but held-out records is ever read together.
+"""
 
 import json
 import shutil
@@ -11,6 +14,7 @@ from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.statement import SECRET_TOTAL
 from dpsynth_assets.report.card_check import corpus_problems, statement_problems
+from dpsynth_assets.sensitive import store
 from dpsynth_assets.sensitive.part_tasks import SECRETS_TABLE
 from dpsynth_assets_tests.end_to_end.conftest import (
     CANARY,
@@ -48,6 +52,7 @@ SETTINGS = {
     "rows": 20,
     "max_new_tokens": 24,
 }
+PARTS = 3
 SKIPPED = 'key:"notes/audit/mechanism_audits" or key:"notes/audit/key_reconstruction"'
 
 
@@ -55,9 +60,16 @@ SKIPPED = 'key:"notes/audit/mechanism_audits" or key:"notes/audit/key_reconstruc
 def house(tmp_path_factory, tiny_base):
     folder = tmp_path_factory.mktemp("secpe") / "copy"
     shutil.copytree(tiny_base, folder)
+    joins = store.read_whole
+
+    def joins_held_out_alone(places, split, *, with_embeddings):
+        assert split == "held_out", "source records of all parts were read together"
+        return joins(places, split, with_embeddings=with_embeddings)
+
     spec = private_spec(
         folder,
         name="notes",
+        parts=PARTS,
         budget={"epsilon": 20.0, "delta": 1e-5, "accountant": "tight"},
         public_facts={"labels": {"label": ["billing", "delivery"]}, "records": 402},
         cluster_histogram=None,
@@ -66,7 +78,8 @@ def house(tmp_path_factory, tiny_base):
         evaluation={"canaries": str(folder / "canaries.txt"), "rows": 20, "references": False},
         schedule=None,
     )
-    with installation_in(folder) as instance:
+    with installation_in(folder) as instance, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "read_whole", joins_held_out_alone)
         definitions = definitions_of(public_spec(folder), spec)
         unfinished = House(folder, spec, definitions, instance)
         result = unfinished.run(f"* and not ({SKIPPED} or {PUBLIC})")
@@ -76,19 +89,29 @@ def house(tmp_path_factory, tiny_base):
 def test_everything_ran_and_the_graph_is_sound(house):
     assert house.result.success
     verify_privacy_lineage(house.definitions)
+    assert len(list(house.home.glob("sensitive/notes/parts-*/*/source_embeddings.npy"))) == PARTS
+    assert not (house.home / "sensitive" / "notes" / "source.parquet").exists()
+    scores = json.loads((house.home / "reports/notes/metrics.json").read_text())["table"]
+    assert [(row["name"], row["scored_rows"]) for row in scores] == [
+        ("real data", 20), ("secpe", 20)
+    ]  # fmt: skip
 
 
 def test_secrets_are_found_and_kept_for_the_owner_alone(house):
     folder = house.home / "sensitive" / "notes"
-    (found,) = folder.glob(f"parts-*/*/{SECRETS_TABLE}")
-    table = pl.read_parquet(found)
-    assert table.columns == ["record", "secret"]
-    assert table.height == 4  # Two planted records hold both.
-    for path in (found, folder / "secrets_dictionary.parquet", folder / "secrets_summary.json"):
+    found = list(folder.glob(f"parts-*/*/{SECRETS_TABLE}"))
+    tables = [pl.read_parquet(path) for path in found]
+    assert {*map(tuple, (table.columns for table in tables))} == {("record", "secret")}
+    assert (len(tables), sum(table.height for table in tables)) == (PARTS, 4)  # Two hold both.
+    for path in (*found, folder / "secrets_dictionary.parquet", folder / "secrets_summary.json"):
         assert path.stat().st_mode & 0o777 == 0o600
     summary = json.loads((folder / "secrets_summary.json").read_text())
     assert summary["account"]["over_cap"] == 0
     assert summary["code"] == {"secrets": 1, "most_records": 2, "over_cap": 1}
+    internal = json.loads((folder / "secpe_secret_clusters_internal.json").read_text())
+    assert internal["most_records_of_a_detected_secret"] == max(
+        kind["most_records"] for kind in summary.values()
+    )
 
 
 def test_metadata_tells_declared_numbers_and_recall_and_no_count(house):

@@ -228,7 +228,7 @@ def _counted(records: pl.DataFrame) -> dict[str, list[int]]:
 
 
 def resources() -> dict[str, Any]:
-    from dpsynth_assets.orchestration.io_managers import ArtifactIOManager
+    from dpsynth_assets.orchestration.resources.stores import ArtifactIOManager
 
     return {
         "io_manager": ArtifactIOManager(),

@@ -14,16 +14,16 @@ from dagster._core.errors import (
 )
 from dagster._utils.interrupts import capture_interrupts
 
-from dpsynth_assets.orchestration.resources.interrupting import ended_by_signals, never_dropped
+from dpsynth_assets.orchestration.resources.live_runs import ended_by_signals, never_dropped
 
 WAITING = textwrap.dedent(
     """
     import sys
     import dagster as dg
     from dpsynth_assets.cli.one_line import described
-    from dpsynth_assets.orchestration.resources import interrupting
+    from dpsynth_assets.orchestration.resources import live_runs
 
-    ended_by_signals, was_interrupted = interrupting.ended_by_signals, interrupting.was_interrupted
+    ended_by_signals, was_interrupted = live_runs.ended_by_signals, live_runs.was_interrupted
 
     @dg.asset(pool="narrow")
     def waits():

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli import purge as command
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.orchestration.assets.partitions import finished_datasets
+from dpsynth_assets.orchestration.assets.keys import finished_datasets
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.sensitive.purging import PurgeRule, purge, purges_after_success
 from dpsynth_assets_tests.security.conftest import RECORDS

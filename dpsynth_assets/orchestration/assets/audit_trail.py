@@ -16,10 +16,11 @@ from dpsynth_assets.orchestration.assets.keys import (
     AGREES,
     AUDIT,
     AUDIT_TRAIL,
+    asset_of_cohort,
     cohort_asset,
+    cohort_of_event,
     dataset_key,
 )
-from dpsynth_assets.orchestration.assets.partitions import asset_of_cohort, cohort_of_event
 from dpsynth_assets.orchestration.assets.privacy_budgets import report_budgets_or_problem
 from dpsynth_assets.orchestration.metadata import check_specs, compared, short_digest
 from dpsynth_assets.orchestration.resources.check_results import report_check

@@ -20,7 +20,6 @@ from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_set
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.orchestration.assets.downstream_scoring import model_keys, score_models
 from dpsynth_assets.orchestration.assets.kept_scores import (
     CEILING,
     ceiling_is_kept,
@@ -38,15 +37,12 @@ from dpsynth_assets.orchestration.assets.keys import (
     public_ins,
     shared_key,
 )
-from dpsynth_assets.orchestration.assets.published import (
-    read_released,
-    released_label,
-    released_rows_path,
-)
 from dpsynth_assets.orchestration.assets.scoring import (
     CorpusToScore,
     internal_facts,
+    model_keys,
     score_corpora,
+    score_models,
     write_report,
 )
 from dpsynth_assets.orchestration.metadata import check_specs
@@ -59,6 +55,7 @@ from dpsynth_assets.orchestration.resources.stores import (
     ReleaseStore,
     SensitiveStore,
 )
+from dpsynth_assets.report.card_check import read_released, released_label, released_rows_path
 from dpsynth_assets.sensitive.scored_source import ScoredSource
 from dpsynth_assets.tags import INTERNAL, PUBLIC
 

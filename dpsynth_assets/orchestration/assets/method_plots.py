@@ -35,11 +35,6 @@ from dpsynth_assets.orchestration.assets.keys import (
     public_ins,
     shared_key,
 )
-from dpsynth_assets.orchestration.assets.published import (
-    read_released,
-    released_label,
-    released_rows_path,
-)
 from dpsynth_assets.orchestration.assets.scoring import internal_facts
 from dpsynth_assets.orchestration.assets.stage_metadata import pictures_metadata
 from dpsynth_assets.orchestration.resources.private_section import private_section, public_section
@@ -47,6 +42,7 @@ from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import Models, ReleaseStore, SensitiveStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base.making import embedded_documents
+from dpsynth_assets.report.card_check import read_released, released_label, released_rows_path
 from dpsynth_assets.tags import INTERNAL
 
 if TYPE_CHECKING:

@@ -34,7 +34,6 @@ from dpsynth_assets.orchestration.assets.launch import (
     release_name,
     tag_run,
 )
-from dpsynth_assets.orchestration.assets.published import released_folder
 from dpsynth_assets.orchestration.assets.stage_metadata import (
     column_schema,
     shown_facts,
@@ -51,7 +50,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.releases.once import StoredRelease
-from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets.report.card_check import LABEL_FILE, released_folder
 from dpsynth_assets.run.reads import Reads
 from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Runner

@@ -16,11 +16,11 @@ from dpsynth_assets.orchestration.assets.automation import with_followed_checks
 from dpsynth_assets.orchestration.assets.corpora import method_definitions
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.assets.evaluation import evaluation_definitions
+from dpsynth_assets.orchestration.assets.keys import partitions_of, show_partitions
 from dpsynth_assets.orchestration.assets.method_plots import (
     evolution_plot_definitions,
     prediction_plot_definitions,
 )
-from dpsynth_assets.orchestration.assets.partitions import partitions_of, show_partitions
 from dpsynth_assets.orchestration.dagster_internals import (
     decorated_function,
     replaced_op,

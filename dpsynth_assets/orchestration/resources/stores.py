@@ -4,13 +4,23 @@ None has a field, hence none has run config: who may launch a run does not choos
 charged, where records go, or what is published. Their places are the installation's.
 """
 
+import hashlib
+import io
+import json
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import dagster as dg
+import numpy as np
+import polars as pl
 from pydantic import PrivateAttr
 
+from dpsynth_assets.datasets import cohort_name
+from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.models.kept import begin_use, end_use
+from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.paths import Folder, home, located
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.opening import OpenedModels
@@ -116,3 +126,161 @@ class PartWorkers(dg.ConfigurableResource):
             PrivacyError: The environment names none that there are.
         """
         return declared_workers()
+
+
+# One IO manager for public and released values: the value's type picks the format.
+#
+# Parquet for tables, NumPy files for arrays, JSON for the rest; never pickle. Private values do not
+# pass through here: they live in the sensitive store. The place is a folder or a prefix of an
+# object store.
+#
+# A materialisation in the event log names the SHA-256 of the value that it stored. That value is
+# read and no other: a file that was edited, or that the asset left before in another
+# format, is refused.
+
+VALUE_SHA256 = "dpsynth/value_sha256"
+"""Metadata of a materialisation: SHA-256 of the file that holds its value."""
+
+_READS, _SECONDS_BETWEEN = 10, 0.2
+"""A value that another run replaces is in the file a moment before it is in the event log."""
+
+
+class ArtifactIOManager(dg.ConfigurableIOManager, Placed):
+    """Stores an asset's value at `<base>/<asset key>.<format>`, atomically.
+
+    The value of a partition lies where that of an asset would whose key begins with the cohort's
+    name: `<base>/<dataset>_<partition>/...`, so that no two partitions share a file.
+
+    The base is DPSYNTH_STORE_URL/values, or `artifacts` under DPSYNTH_HOME. There is no field and
+    hence no run config: a run cannot publish from values of another place.
+    """
+
+    @public_section("Storing a value of the artifacts")
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Replaces the old value in one step: by a rename, or by one object put whole.
+
+        The old value in another format goes. The event log learns the digest of the new one.
+        """
+        suffix, write = _format_of(obj)
+        # Not the run's partition: a run of one also makes assets that have none.
+        partition = context.asset_partition_key if context.has_asset_partitions else None
+        path = self._path(context.asset_key, suffix, partition)
+        content = io.BytesIO()
+        write(obj, content)
+        if isinstance(path, Path):
+            write_whole(path, content.getbuffer())
+        else:
+            path.fs.pipe_file(path.path, content.getvalue())
+        for other in _READERS.keys() - {suffix}:
+            _remove(self._path(context.asset_key, other, partition))
+        context.add_output_metadata(
+            {
+                "dpsynth/path": dg.MetadataValue.path(str(path)),
+                VALUE_SHA256: hashlib.sha256(content.getbuffer()).hexdigest(),
+            }
+        )
+
+    @public_section("Reading a value of the artifacts")
+    def load_input(self, context: dg.InputContext) -> Any:
+        """Reads the value that the event log names as the latest of the upstream asset.
+
+        Where the event log names none, as after it was wiped, what is stored is read.
+
+        Raises:
+            dg.Failure: Nothing is stored, or not what the event log names.
+        """
+        partition = context.asset_partition_key if context.has_asset_partitions else None
+        parts, found = _stored_under(context.asset_key, partition), False
+        name = "/".join(parts)
+        for attempt in range(_READS):
+            if attempt:
+                time.sleep(_SECONDS_BETWEEN)
+            named = _digest_in_event_log(context, partition)
+            for suffix, read in _READERS.items():
+                path = self._path(context.asset_key, suffix, partition)
+                if not path.exists():
+                    continue
+                found, content = True, path.read_bytes()
+                if named in (None, hashlib.sha256(content).hexdigest()):
+                    return read(io.BytesIO(content))
+            if not found:
+                break
+        raise dg.Failure(
+            f"Expected the stored value of {name} that the event log names, got another one: it "
+            f"was edited, or the run that stored it was killed. Materialise {name} again; a "
+            "release that was paid for is not paid again."
+            if found
+            else f"Expected a stored value of {name}, got nothing. Materialise {name} first.",
+            allow_retries=False,
+        )
+
+    def _path(self, key: dg.AssetKey, suffix: str, partition: str | None = None) -> Folder:
+        base = located(self._place) if self._place else home().values
+        *folders, name = _stored_under(key, partition)
+        return base.joinpath(*folders) / f"{name}{suffix}"
+
+
+def stored_value(key: dg.AssetKey) -> Any:
+    """What is stored of an asset, outside a run; whoever reads it compares it with the ledger.
+
+    Raises:
+        FileNotFoundError: Nothing is stored.
+    """
+    manager = ArtifactIOManager()
+    for suffix, read in _READERS.items():
+        path = manager._path(key, suffix)
+        if path.exists():
+            return read(io.BytesIO(path.read_bytes()))
+    raise FileNotFoundError(
+        f"Expected a stored value of {key.to_user_string()}, got nothing. Materialise it first."
+    )
+
+
+def _stored_under(key: dg.AssetKey, partition: str | None) -> list[str]:
+    """Parts of the place of a value: those of the key, with the name of its cohort first.
+
+    Raises:
+        ValueError: The partition, which anybody may type, would lead to another folder.
+    """
+    if partition is not None and "/" in partition:
+        raise ValueError(f"expected a partition whose key has no '/', got {partition!a}.")
+    return [cohort_name(key.path[0], partition), *key.path[1:]]
+
+
+def _digest_in_event_log(context: dg.InputContext, partition: str | None) -> str | None:
+    """Digest of the latest value as its materialisation names it; None where it names none."""
+    asked = dg.AssetRecordsFilter(
+        asset_key=context.asset_key,
+        asset_partitions=None if partition is None else [partition],
+    )
+    records = context.instance.fetch_materializations(asked, limit=1).records
+    materialisation = records[0].asset_materialization if records else None
+    named = None if materialisation is None else materialisation.metadata.get(VALUE_SHA256)
+    return None if named is None else str(named.value)
+
+
+def _remove(path: Folder) -> None:
+    if isinstance(path, Path):
+        path.unlink(missing_ok=True)
+    elif path.exists():
+        path.fs.rm_file(path.path)
+
+
+def _format_of(obj: Any) -> tuple[str, Any]:
+    if isinstance(obj, pl.DataFrame):
+        return ".parquet", lambda value, file: value.write_parquet(file)
+    if isinstance(obj, np.ndarray):
+        return ".npy", lambda value, file: np.save(file, value, allow_pickle=False)
+    if isinstance(obj, dict | list):
+        return ".json", lambda value, file: file.write(json.dumps(value, sort_keys=True).encode())
+    raise TypeError(
+        f"Expected a polars DataFrame, a NumPy array, a dict or a list, got {type(obj).__name__}. "
+        "Convert the value; pickles are not stored."
+    )
+
+
+_READERS: dict[str, Callable[[io.BytesIO], Any]] = {
+    ".parquet": pl.read_parquet,
+    ".npy": lambda content: np.load(content, allow_pickle=False),
+    ".json": lambda content: json.loads(content.read()),
+}
