@@ -27,7 +27,7 @@ from dpsynth_assets.orchestration.assets.keys import dataset_key, prediction_cos
 from dpsynth_assets.orchestration.lineage import PrivacyLineageError, verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
-from dpsynth_assets.report import plots, prediction_plots as pictures
+from dpsynth_assets.report import method_plots as pictures, plots
 from dpsynth_assets.report.card_check import released_folder
 from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, RELEASED, SENSITIVE
 from dpsynth_assets_tests.stored import write_embeddings, write_records

@@ -17,7 +17,7 @@ ours: the bound is for them, and the printed γ of even batches fails under repl
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -113,20 +113,29 @@ def _gaps_of_sets(
     Each column is partitioned once around its middle; which of its middle values become a
     neighbour's median follows from comparing the removed values with them.
     """
+    from scipy.special import logsumexp
+
     most = mechanism.max_records_per_unit
     replaced = mechanism.changes == 2 * most
-    totals: list[_LogSum] = []
+    sums: list[list[np.ndarray]] = [[], [], [], []]  # log Σ exp of each block's columns.
+    scores: list[np.ndarray] = []
     width = max(1, BLOCK_ENTRIES // sets.size)
     for start in range(0, clipped.shape[1], width):
         block = clipped[:, start : start + width]
-        own = token - start if start <= token < start + block.shape[1] else None
         middle = _Middle(block, mechanism.clip_bound, most)
         gone = np.sort(block[sets.T], axis=0)
         medians = _neighbours(middle, gone, None if replaced else most)
-        scores = [median / mechanism.temperature for median in medians]
-        totals = totals or [_LogSum(len(part)) for part in scores]
-        _add(totals, scores, own)
-    log_p, log_removed, *log_crafted = (total.log_probability for total in totals)
+        median, removed, low, high = (each / mechanism.temperature for each in medians)
+        # Own, removed, token up and others down, token down and others up.
+        pairs = ((median, median), (removed, removed), (low, high), (high, low))
+        own = np.arange(start, start + block.shape[1]) == token
+        for total, (others, drawn) in zip(sums, pairs, strict=True):
+            total.append(logsumexp(np.where(own, drawn, others), axis=1))
+        if own.any():
+            scores = [drawn[:, own][:, 0] for _, drawn in pairs]
+    log_p, log_removed, *log_crafted = (
+        score - np.logaddexp.reduce(total) for score, total in zip(scores, sums, strict=True)
+    )
     return log_p - log_removed, log_p - np.concatenate(log_crafted)
 
 
@@ -185,36 +194,6 @@ class _Middle:
         return (value((total - 1) // 2) + value(total // 2)) / 2
 
 
-class _LogSum:
-    """log Σ exp over columns that arrive in blocks, and the score of the drawn token."""
-
-    def __init__(self, rows: int) -> None:
-        self._sum = np.full(rows, -np.inf)
-        self._score = np.zeros(rows)
-
-    def add(self, scores: np.ndarray, drawn: np.ndarray | None, own: int | None) -> None:
-        """Adds (m, C) scores; `drawn` replaces column `own`, which holds the drawn token."""
-        if own is not None and drawn is not None:
-            scores = scores.copy()
-            scores[:, own] = self._score = drawn[:, own]
-        highest = scores.max(axis=1)
-        block = highest + np.log(np.exp(scores - highest[:, None]).sum(axis=1))
-        self._sum = np.logaddexp(self._sum, block)
-
-    @property
-    def log_probability(self) -> np.ndarray:
-        """(m,) log-probabilities of the drawn token."""
-        return self._score - self._sum
-
-
-def _add(totals: list[_LogSum], scores: list[np.ndarray], own: int | None) -> None:
-    """Adds a block: own, removed, token up and others down, token down and others up."""
-    median, removed, low, high = scores
-    pairs = ((median, median), (removed, removed), (low, high), (high, low))
-    for total, (others, drawn) in zip(totals, pairs, strict=True):
-        total.add(others, drawn, own)
-
-
 @dataclass(frozen=True, kw_only=True)
 class BatchGap:
     """One batch's bound and what neighbours attain of it, in natural-log units.
@@ -254,23 +233,21 @@ class MedianAudit:
 
     mechanism: MedianTokenMechanism
     contexts: int | None = None
-    _sums: dict[int, "_Sums"] = field(default_factory=dict, repr=False)
+    _drawn: dict[int, list["_Drawn"]] = field(default_factory=dict, repr=False)
 
     def observe(self, batch: int, logits: np.ndarray, token: int, gamma: float) -> None:
         """Audits one token that the mechanism drew from (n, V) logits and priced at γ.
 
         A batch without contexts has none to remove and is passed over.
         """
-        if not len(logits):
-            return
-        gaps = token_gaps(logits, token, self.mechanism, self.contexts)
-        sums = self._sums.setdefault(batch, _Sums(len(logits), np.zeros(len(gaps.removed))))
-        sums.add(gaps, gamma)
+        if len(logits):
+            gaps = token_gaps(logits, token, self.mechanism, self.contexts)
+            self._drawn.setdefault(batch, []).append(_Drawn(len(logits), gaps, gamma))
 
     @property
     def batches(self) -> tuple[BatchGap, ...]:
         """Findings by batch."""
-        return tuple(sums.of(batch) for batch, sums in sorted(self._sums.items()))
+        return tuple(_batch_gap(batch, drawn) for batch, drawn in sorted(self._drawn.items()))
 
     def finding(self) -> Finding:
         """Says whether any gap exceeds its γ: an excess above 0 is a proof against γ."""
@@ -284,34 +261,29 @@ class MedianAudit:
         return Finding(claimed=0.0, observed=max(0.0, worst), note=note)
 
 
-@dataclass
-class _Sums:
+class _Drawn(NamedTuple):
+    """One audited token: contexts of its batch, its gaps and its γ."""
+
     contexts: int
-    removed: np.ndarray
-    tokens: int = 0
-    claimed: float = 0.0
-    crafted: float = 0.0
-    excess: float = -np.inf
+    gaps: TokenGaps
+    gamma: float
 
-    def add(self, gaps: TokenGaps, gamma: float) -> None:
-        crafted = float(np.abs(gaps.crafted).max())
-        self.removed += gaps.removed
-        self.tokens += 1
-        self.claimed += gamma
-        self.crafted += crafted
-        largest = max(crafted, float(np.abs(gaps.removed).max()))
-        self.excess = max(self.excess, largest - gamma)
 
-    def of(self, batch: int) -> BatchGap:
-        return BatchGap(
-            batch=batch,
-            contexts=self.contexts,
-            tokens=self.tokens,
-            claimed=self.claimed,
-            removed=float(np.abs(self.removed).max()),
-            crafted=self.crafted,
-            excess=self.excess,
-        )
+def _batch_gap(batch: int, drawn: Sequence[_Drawn]) -> BatchGap:
+    """Adds up the gaps of every draw of a batch."""
+    removed = np.array([each.gaps.removed for each in drawn])
+    crafted = np.array([np.abs(each.gaps.crafted).max() for each in drawn])
+    gammas = np.array([each.gamma for each in drawn])
+    largest = np.maximum(crafted, np.abs(removed).max(axis=1))
+    return BatchGap(
+        batch=batch,
+        contexts=drawn[0].contexts,
+        tokens=len(drawn),
+        claimed=float(gammas.sum()),
+        removed=float(np.abs(removed.sum(axis=0)).max()),
+        crafted=float(crafted.sum()),
+        excess=float((largest - gammas).max()),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

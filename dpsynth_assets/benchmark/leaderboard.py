@@ -22,6 +22,9 @@ FLOOR, CEILING = "public_only", "one_real_example"
 Line = Mapping[str, Estimate]
 """Scores of a line by name, each its mean over seeds."""
 
+Key = tuple[str, str, float | None, int]
+"""A line's dataset, name, budget ε and number of records."""
+
 COSTS = (
     "rows",
     "seconds",
@@ -147,7 +150,7 @@ def leaderboard(
         facts: What holds for all cells.
         domains: What the texts of each dataset are.
     """
-    grouped: dict[tuple[str, str, float | None, int], list[Mapping[str, Any]]] = {}
+    grouped: dict[Key, list[Mapping[str, Any]]] = {}
     for place, found in cells:
         key = (place.dataset, place.line, place.epsilon, place.records)
         grouped.setdefault(key, []).append(found)
@@ -172,7 +175,7 @@ def leaderboard(
 
 
 def _standing(
-    key: tuple[str, str, float | None, int],
+    key: Key,
     results: Sequence[Mapping[str, Any]],
     line: Line,
     ends: tuple[Line | None, Line | None],
@@ -211,9 +214,7 @@ def _numbers(results: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     return [float(r[name]) for r in results if r.get(name) is not None]
 
 
-def _ends(
-    lines: Mapping[tuple[str, str, float | None, int], Line], dataset: str
-) -> tuple[Line | None, Line | None]:
+def _ends(lines: Mapping[Key, Line], dataset: str) -> tuple[Line | None, Line | None]:
     """Floor and ceiling of a dataset."""
     found = {name: line for (own, name, _, _), line in lines.items() if own == dataset}
     return found.get(FLOOR), found.get(CEILING)
@@ -221,8 +222,8 @@ def _ends(
 
 def _verdicts(
     dataset: str,
-    lines: Mapping[tuple[str, str, float | None, int], Line],
-    grouped: Mapping[tuple[str, str, float | None, int], Sequence[Any]],
+    lines: Mapping[Key, Line],
+    grouped: Mapping[Key, Sequence[Any]],
 ) -> list[str]:
     """What is decided at each ε with the most records."""
     own = {key: line for key, line in lines.items() if key[0] == dataset and line}

@@ -32,6 +32,7 @@ from dpsynth_assets.report.pages import (
     Paragraph,
     Picture,
     TableBlock,
+    table_of,
     to_html,
     to_markdown,
 )
@@ -154,14 +155,8 @@ def _dataset(board: Leaderboard, dataset: str, drawn: Mapping[str, bytes]) -> It
 
 def _table(lines: Sequence[Standing], caption: str) -> TableBlock:
     floor_last = sorted(lines, key=lambda each: each.line == FLOOR)
-    columns = {title: list(map(shown, floor_last)) for title, shown in _columns().items()}
-    told = {title: cells for title, cells in columns.items() if any(cells)}
-    return TableBlock(
-        header=tuple(told),
-        rows=tuple(zip(*told.values(), strict=True)),
-        numeric=(False, *([True] * (len(told) - 1))),
-        caption=caption,
-    )
+    columns = {title: shown for title, shown in _columns().items() if any(map(shown, floor_last))}
+    return table_of(floor_last, columns, caption=caption, numeric={*columns} - {"corpus"})
 
 
 def _columns() -> dict[str, Callable[[Standing], str]]:
@@ -224,42 +219,37 @@ def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
         return {}
     largest = max(each.records for each in methods)
     colours = {line: index for index, line in enumerate(dict.fromkeys(e.line for e in methods))}
-    epsilons = [each.asked or 0.0 for each in methods]
+    whole = [each for each in methods if each.records == largest]
+    budgets: dict[str, Any] = {"label": "ε", "ticks": [each.asked or 0.0 for each in methods]}
+    draw = partial(_lines, colours=colours)
+
+    def spent(each: Standing) -> float:
+        return each.epsilon or each.asked or 0.0
+
     drawn = {
-        f"{dataset}: {best.title} against ε": _lines(
-            [each for each in methods if each.records == largest],
-            lambda each: each.epsilon or each.asked or 0.0,
-            "ε",
-            ends,
-            colours,
-            ticks=epsilons,
-        ),
-        f"{dataset}: {best.title} against processor minutes": _lines(
-            [e for e in methods if e.records == largest and e.costs.get("processor_seconds")],
+        f"{dataset}: {best.title} against ε": draw(whole, spent, ends=ends, **budgets),
+        f"{dataset}: {best.title} against processor minutes": draw(
+            [each for each in whole if each.costs.get("processor_seconds")],
             lambda each: each.costs["processor_seconds"] / 60,
-            "processor minutes",
-            ends,
-            colours,
+            label="processor minutes",
+            ends=ends,
         ),
-        f"{dataset}: rows obtainable": _lines(
-            [each for each in methods if each.records == largest],
-            lambda each: each.epsilon or each.asked or 0.0,
-            "ε",
-            {},
-            colours,
-            ticks=epsilons,
+        f"{dataset}: rows obtainable": draw(
+            whole,
+            spent,
+            ends={},
             value=lambda each: (each.costs.get("rows", 0.0), 0.0),
             name="rows",
+            **budgets,
         ),
     }
     if len({each.records for each in methods}) > 1:
         sizes = {(each.line, each.asked) for each in methods if each.records != largest}
-        drawn[f"{dataset}: {best.title} against records"] = _lines(
+        drawn[f"{dataset}: {best.title} against records"] = draw(
             [each for each in methods if (each.line, each.asked) in sizes],
             lambda each: float(each.records),
-            "records",
-            ends,
-            colours,
+            label="records",
+            ends=ends,
             ticks=[each.records for each in methods],
         )
     return drawn
@@ -273,10 +263,10 @@ def _leading_score(each: Standing) -> tuple[float, float]:
 def _lines(
     standings: Sequence[Standing],
     place: Callable[[Standing], float],
+    *,
     label: str,
     ends: Mapping[str, Standing],
     colours: Mapping[str, int],
-    *,
     ticks: Sequence[float] | None = None,
     value: Callable[[Standing], tuple[float, float]] = _leading_score,
     name: str = "",

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -153,28 +154,18 @@ def _canaries(sides: Sides) -> int | None:
     return None if private is None else find_canaries(sides.corpus.texts, private.canaries)
 
 
-VERBATIM_SHARE = Metric(
-    "verbatim_share",
-    "verbatim rows",
-    _verbatim,
+_copies = partial(
+    Metric,
     less_is_better=True,
     percent=True,
     needs=frozenset({Need.SOURCE}),
     of_real="held-out",
     tables=OF_TEXT,
 )
+VERBATIM_SHARE = _copies("verbatim_share", "verbatim rows", _verbatim)
 """Share of rows with a span particular to few source records."""
 
-NEAR_DUPLICATE_SHARE = Metric(
-    "near_duplicate_share",
-    "near duplicates",
-    _near_duplicates,
-    less_is_better=True,
-    percent=True,
-    needs=frozenset({Need.SOURCE}),
-    of_real="held-out",
-    tables=OF_TEXT,
-)
+NEAR_DUPLICATE_SHARE = _copies("near_duplicate_share", "near duplicates", _near_duplicates)
 """Share of rows nearly the same as a source record."""
 
 CANARIES_FOUND = Metric(

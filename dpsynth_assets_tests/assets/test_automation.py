@@ -13,7 +13,6 @@ from dagster._core.events import DagsterEvent, DagsterEventType
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.files import dataset_folders
 from dpsynth_assets.datasets.standing import standing
-from dpsynth_assets.definitions import defs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.tags import MECHANISM, PRIVACY, SENSITIVE
@@ -23,16 +22,6 @@ PAID = (
     ("savings", "ctcl", "finetuned_generator"),
     ("tickets", "mean_clustered", "candidate_corpus"),
 )
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    return defs()
-
-
-@pytest.fixture(scope="module")
-def graph(loaded):
-    return loaded.resolve_asset_graph()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from dpsynth_assets.orchestration.assets import stage_metadata
 from dpsynth_assets.orchestration.assets.stage_metadata import column_schema, sample_table
 from dpsynth_assets.orchestration.metadata import with_paper_links
 from dpsynth_assets.releases.published_rows import PROVENANCE, published_rows
-from dpsynth_assets.report import evolution_plots, prediction_plots
+from dpsynth_assets.report import method_plots
 
 ROWS = pl.DataFrame({
     "text": [f"text {i}" for i in range(12)],
@@ -101,12 +101,12 @@ def test_a_label_called_like_a_column_of_published_rows_is_refused(name):
 
 def test_nothing_is_drawn_of_a_single_point():
     rows = pl.DataFrame({"text": ["a", "b"], "dpsynth_batch": [0, 0], "dpsynth_n_tokens": [3, 4]})
-    assert prediction_plots.released_pictures({"mean": ({}, rows)}) == {}
+    assert method_plots.released_pictures({"mean": ({}, rows)}) == {}
     generations = pl.DataFrame({
         "iteration": [0, 0], "label": [0, 0], "votes": [4.0, 1.0], "survived": [1, 0],
         "born": [0, 0],
     })  # fmt: skip
-    made = evolution_plots.evolution_pictures(
+    made = method_plots.evolution_pictures(
         generations, ["a"], np.array([1.0]), distances=np.array([2.0])
     )
     assert set(made) == {"votes_by_rank", "votes_by_label"}

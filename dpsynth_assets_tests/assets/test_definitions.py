@@ -40,11 +40,6 @@ NAME_A_MODEL = ("text_embedder", "conditional_generator")
 """Public assets that say which model is used; they run none and need no place."""
 
 
-@pytest.fixture(scope="module")
-def loaded():
-    return defs()
-
-
 def test_opening_the_code_location_again_imports_no_heavy_library(tmp_path, tmp_path_factory):
     keep_demo_plans(tmp_path_factory, tmp_path)  # The first opening may calibrate noise.
     code = (
@@ -92,23 +87,20 @@ def test_a_fixed_plan_dataset_opens_without_the_accounting_library_once_it_was_p
     assert opened() == "True []"
 
 
-def test_every_asset_states_its_privacy_level_and_belongs_to_a_group(loaded):
-    graph = loaded.resolve_asset_graph()
+def test_every_asset_states_its_privacy_level_and_belongs_to_a_group(graph):
     for key in graph.get_all_asset_keys():
         assert PRIVACY in graph.get(key).tags, key
         assert len(key.path) == 3 or key == BUDGETS, key
 
 
-def test_stages_that_run_models_wait_in_the_pool_of_processors(loaded):
-    graph = loaded.resolve_asset_graph()
+def test_stages_that_run_models_wait_in_the_pool_of_processors(graph):
     for key in graph.get_all_asset_keys():
         if "pytorch" in graph.get(key).kinds and key.path[-1] not in NAME_A_MODEL:
             pools = {op.pool for op in graph.get(key).assets_def.node_def.iterate_op_defs()}
             assert pools == {PROCESSOR_POOL}, key
 
 
-def test_every_mechanism_of_the_demo_is_marked(loaded):
-    graph = loaded.resolve_asset_graph()
+def test_every_mechanism_of_the_demo_is_marked(graph):
     marked = {
         k.to_user_string() for k in graph.get_all_asset_keys() if MECHANISM in graph.get(k).tags
     }

@@ -15,11 +15,6 @@ from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, PRIVACY_LEVELS, PU
 COHORTS = ("tickets", "enquiries", "savings", "cases", "feedback")
 
 
-@pytest.fixture(scope="module")
-def graph():
-    return defs().resolve_asset_graph()
-
-
 def parents(graph, *path):
     return {key.to_user_string() for key in graph.get(dg.AssetKey(path)).parent_keys}
 

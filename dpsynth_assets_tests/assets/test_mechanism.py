@@ -45,6 +45,30 @@ def store(tmp_path):
     return ReleaseStore.at(str(tmp_path / "releases"))
 
 
+@pytest.fixture
+def sensitive(tmp_path):
+    return SensitiveStore.at(str(tmp_path / "sensitive"))
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+@contextlib.contextmanager
+def killed_at(monkeypatch, owner, name, instead=None):
+    """What runs inside is killed in a method of a class, after what stands in its place."""
+
+    def die(*arguments, **options):
+        if instead is not None:
+            instead(*arguments, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, die)
+        with pytest.raises(Killed):
+            yield
+
+
 class Mechanism:
     """Counts its draws; each draws another value."""
 
@@ -212,14 +236,8 @@ def test_value_stored_by_a_run_that_died_before_its_commit_is_committed_not_redr
     ledger, store, monkeypatch
 ):
     draw = Mechanism(ledger)
-
-    def die(*arguments, **options):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "commit", die)
-        with pytest.raises(KeyboardInterrupt):
-            run(ledger, store, draw)
+    with killed_at(monkeypatch, Ledger, "commit"):
+        run(ledger, store, draw)
     paid = spent(ledger)
     stored = run(ledger, store, draw)
     assert draw.draws == 1
@@ -231,14 +249,8 @@ def test_ex_post_value_without_its_realised_bound_is_drawn_again(ledger, store, 
     cost = Cost(guarantee=GuaranteeType.EX_POST, ex_post_epsilon=1.5)
     draw = Mechanism(ledger, cost=cost)
     asked = request(guarantee=GuaranteeType.EX_POST, event=None)
-
-    def die(*arguments, **options):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "commit", die)
-        with pytest.raises(KeyboardInterrupt):
-            run(ledger, store, draw, asked)
+    with killed_at(monkeypatch, Ledger, "commit"):
+        run(ledger, store, draw, asked)
     run(ledger, store, draw, asked)
     assert draw.draws == 2
     assert ledger.spend("tickets", TERMS).ex_post_epsilon_max == pytest.approx(1.5)
@@ -250,10 +262,6 @@ def test_a_stored_value_that_was_altered_is_not_reused(ledger, store):
     facts.write_text(facts.read_text().replace("1", "7"))
     with pytest.raises(LedgerIntegrityError, match="altered"):
         run(ledger, store, Mechanism(ledger))
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL."""
 
 
 SELF_TESTED = {
@@ -308,15 +316,23 @@ def resumed(ledger, store, sensitive, draw, prepare=None, **changes):
     )
 
 
-def test_a_killed_run_is_continued_under_its_own_charge(ledger, store, tmp_path):
-    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
+def killed(ledger, store, sensitive, draws=lambda _: None, **changes):
+    """A draw that is killed after what it draws; returns what it was charged for."""
+    charged = []
 
-    def killed(reservation):
-        sensitive.passes("tickets", reservation).save(0, {"documents": [1]})
+    def draw(reservation):
+        charged.append(reservation)
+        draws(reservation)
         raise Killed
 
     with pytest.raises(Killed):
-        resumed(ledger, store, sensitive, killed)
+        resumed(ledger, store, sensitive, draw, **changes)
+    return charged[0]
+
+
+def test_a_killed_run_is_continued_under_its_own_charge(ledger, store, sensitive):
+    kept = {"documents": [1]}
+    killed(ledger, store, sensitive, lambda r: sensitive.passes("tickets", r).save(0, kept))
     paid, begun = spent(ledger), []
 
     def goes_on(reservation):
@@ -324,25 +340,19 @@ def test_a_killed_run_is_continued_under_its_own_charge(ledger, store, tmp_path)
         return Mechanism(ledger)(reservation)
 
     release = resumed(ledger, store, sensitive, goes_on)
-    assert begun == [{"documents": [1]}]
+    assert begun == [kept]
     assert spent(ledger) == paid > 0
     assert len(ledger.entries()) == 2
     assert not sensitive.passes("tickets", release.reservation).begun
 
 
 def test_what_a_continued_run_lacks_is_said_in_public_and_its_charge_is_kept(
-    ledger, store, tmp_path
+    ledger, store, sensitive
 ):
-    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
-
-    def killed(reservation):
-        raise Killed
-
     def missing():
         raise FileNotFoundError("no such model")
 
-    with pytest.raises(Killed):
-        resumed(ledger, store, sensitive, killed)
+    killed(ledger, store, sensitive)
     paid, draw = spent(ledger), Mechanism(ledger)
     with pytest.raises(PublicInputError, match="no such model"):
         resumed(ledger, store, sensitive, draw, prepare=missing)
@@ -351,103 +361,66 @@ def test_what_a_continued_run_lacks_is_said_in_public_and_its_charge_is_kept(
     assert (draw.draws, spent(ledger)) == (1, paid)
 
 
-def test_another_request_does_not_continue_a_killed_run(ledger, store, tmp_path):
-    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
-
-    def killed(reservation):
-        raise Killed
-
-    with pytest.raises(Killed):
-        resumed(ledger, store, sensitive, killed)
+def test_another_request_does_not_continue_a_killed_run(ledger, store, sensitive):
+    killed(ledger, store, sensitive)
     paid = spent(ledger)
     resumed(ledger, store, sensitive, Mechanism(ledger), parameters={"temperature": 2.0})
     assert spent(ledger) > paid
 
 
-def test_kept_passes_are_for_their_owner_only(ledger, store, tmp_path):
-    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
-
-    def killed(reservation):
-        sensitive.passes("tickets", reservation).save(3, {"documents": ["private"]})
-        raise Killed
-
-    with pytest.raises(Killed):
-        resumed(ledger, store, sensitive, killed)
-    paths = list((tmp_path / "sensitive").rglob("*"))
+def test_kept_passes_are_for_their_owner_only(ledger, store, sensitive):
+    private = {"documents": ["private"]}
+    killed(ledger, store, sensitive, lambda r: sensitive.passes("tickets", r).save(3, private))
+    paths = list(sensitive.base.rglob("*"))
     assert any(path.name == "3.json" for path in paths)
     assert all(path.stat().st_mode & 0o077 == 0 for path in paths)
 
 
-def test_what_a_killed_run_kept_is_gone_so_another_draw_is_another_release(ledger, store, tmp_path):
+def test_what_a_killed_run_kept_is_gone_so_another_draw_is_another_release(
+    ledger, store, sensitive
+):
     """Kept draws were reported: other draws under their charge would be paid for by nobody."""
-    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
-
-    def killed(reservation):
-        sensitive.passes("tickets", reservation).save(0, {"documents": [1]})
-        killed.reservation = reservation
-        raise Killed
-
-    with pytest.raises(Killed):
-        resumed(ledger, store, sensitive, killed)
-    sensitive.passes("tickets", killed.reservation).remove()  # As `dpsynth purge --unfinished`.
+    charged = killed(ledger, store, sensitive, lambda r: sensitive.passes("tickets", r).save(0, {}))
+    sensitive.passes("tickets", charged).remove()  # As `dpsynth purge --unfinished`.
     resumed(ledger, store, sensitive, Mechanism(ledger))
     assert ledger.count_charges() == 2
 
 
-def test_an_ex_post_value_is_committed_with_its_own_cost(ledger, store, tmp_path, monkeypatch):
-    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
-    ex_post = {"guarantee": GuaranteeType.EX_POST, "event": None}
+EX_POST = {"guarantee": GuaranteeType.EX_POST, "event": None}
+
+
+def test_an_ex_post_value_is_committed_with_its_own_cost(ledger, store, sensitive, monkeypatch):
     draw = Mechanism(ledger, Cost(guarantee=GuaranteeType.EX_POST, ex_post_epsilon=1.25))
-
-    def die(*arguments, **options):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "commit", die)
-        with pytest.raises(Killed):
-            resumed(ledger, store, sensitive, draw, **ex_post)
-    released = resumed(ledger, store, sensitive, draw, **ex_post)
+    with killed_at(monkeypatch, Ledger, "commit"):
+        resumed(ledger, store, sensitive, draw, **EX_POST)
+    released = resumed(ledger, store, sensitive, draw, **EX_POST)
     assert (draw.draws, released.facts) == (1, {"draw": 1})
     assert [entry.ex_post_epsilon for entry in ledger.entries()] == [None, 1.25]
-    assert not list((tmp_path / "sensitive" / "tickets" / "passes").iterdir())
+    assert not list((sensitive.base / "tickets" / "passes").iterdir())
 
 
-def test_a_cost_never_labels_another_value(ledger, store, tmp_path, monkeypatch):
+def test_a_cost_never_labels_another_value(ledger, store, sensitive, monkeypatch):
     """Two runs drew under one charge: the cost of the one is not that of the other's value."""
-    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
-    ex_post = {"guarantee": GuaranteeType.EX_POST, "event": None}
     draw = Mechanism(ledger, Cost(guarantee=GuaranteeType.EX_POST, ex_post_epsilon=1.25))
     save = ReleaseStore.save
 
     def another_run_stores(self, reservation, facts, rows, files):
         save(self, reservation, {"draw": "of another run"}, rows, files)
-        raise Killed
 
-    with monkeypatch.context() as patch:
-        patch.setattr(ReleaseStore, "save", another_run_stores)
-        with pytest.raises(Killed):
-            resumed(ledger, store, sensitive, draw, **ex_post)
-    assert resumed(ledger, store, sensitive, draw, **ex_post).facts == {"draw": 2}
+    with killed_at(monkeypatch, ReleaseStore, "save", another_run_stores):
+        resumed(ledger, store, sensitive, draw, **EX_POST)
+    assert resumed(ledger, store, sensitive, draw, **EX_POST).facts == {"draw": 2}
     assert ledger.count_charges() == 2
 
 
-def test_an_ex_post_value_whose_cost_lies_elsewhere_is_drawn_anew(ledger, store, tmp_path):
-    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
-    ex_post = {"guarantee": GuaranteeType.EX_POST, "event": None}
-
-    def killed(reservation):
-        store.save(reservation.id, {"draw": 0})
-        raise Killed
-
-    with pytest.raises(Killed):
-        resumed(ledger, store, sensitive, killed, **ex_post)
+def test_an_ex_post_value_whose_cost_lies_elsewhere_is_drawn_anew(ledger, store, sensitive):
+    killed(ledger, store, sensitive, lambda r: store.save(r.id, {"draw": 0}), **EX_POST)
     draw = Mechanism(ledger, Cost(guarantee=GuaranteeType.EX_POST, ex_post_epsilon=1.0))
-    assert resumed(ledger, store, sensitive, draw, **ex_post).facts == {"draw": 1}
+    assert resumed(ledger, store, sensitive, draw, **EX_POST).facts == {"draw": 1}
 
 
-def test_the_lock_is_the_ledgers_whatever_store_a_value_goes_to(ledger, tmp_path):
+def test_the_lock_is_the_ledgers_whatever_store_a_value_goes_to(ledger, sensitive, tmp_path):
     """A run into another store never takes over the charge of a run that is alive."""
-    sensitive = SensitiveStore.at(str(tmp_path / "sensitive"))
     one, two = (ReleaseStore.at(str(tmp_path / name)) for name in ("one", "two"))
     drawing, second = threading.Event(), []
 

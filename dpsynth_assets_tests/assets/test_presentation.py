@@ -22,9 +22,8 @@ CATALOGUE = "plugin_component_types_json"
 BASE = "type: dpsynth_assets.components.PublicData\nattributes: {name: elsewhere}\n"
 
 
-@pytest.fixture(scope="module")
-def nodes():
-    graph = defs().resolve_asset_graph()
+@pytest.fixture
+def nodes(graph):
     return {key.to_user_string(): graph.get(key) for key in graph.get_all_asset_keys()}
 
 

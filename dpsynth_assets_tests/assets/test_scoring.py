@@ -50,7 +50,7 @@ def _rows(count, text="synthetic letter"):
 def _corpus(name, count, role="corpus", **parts):
     given = {"guarantee": "dp", "epsilon": 1.0, "delta": 1e-6}
     rows = _rows(count, parts.pop("text", f"written by {name}"))
-    return CorpusToScore(name=name, rows=rows, role=role, **{**given, **parts})
+    return CorpusToScore(name, rows, role, {**given, **parts})
 
 
 class Embedder(OpenedModels):

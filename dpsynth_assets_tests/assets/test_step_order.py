@@ -11,7 +11,6 @@ from dagster._core.execution.retries import RetryMode
 
 from dpsynth_assets.attacks import audits
 from dpsynth_assets.attacks.audits import AuditResult, save_results
-from dpsynth_assets.definitions import defs
 from dpsynth_assets.orchestration.assets.automation import AFTER_CORPORA, PRIORITY, first_rows_first
 from dpsynth_assets.paths import home
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
@@ -47,16 +46,10 @@ def own(steps):
     return {step for step in steps if not step.startswith("public__")}
 
 
-@pytest.fixture(scope="module")
-def shipped():
-    return defs()
-
-
 @pytest.mark.parametrize("cohort", COHORTS)
-def test_nothing_precedes_the_first_corpus_but_what_a_corpus_waits_for(shipped, cohort):
-    graph = shipped.resolve_asset_graph()
+def test_nothing_precedes_the_first_corpus_but_what_a_corpus_waits_for(loaded, graph, cohort):
     keys = dg.AssetSelection.from_string(f'+key:"{cohort}/*"').resolve(graph)
-    job = shipped.resolve_implicit_global_asset_job_def().get_subset(asset_selection=keys)
+    job = loaded.resolve_implicit_global_asset_job_def().get_subset(asset_selection=keys)
     started, plan = order_of(job)
     corpora = [step for step in started if step.endswith("__corpus")]
     before = set(started[: started.index(corpora[0])])

@@ -1,6 +1,22 @@
+import json
+
+import numpy as np
 import pytest
 
-from dpsynth_assets.metrics.text import distinct_n, label_distance
+from dpsynth_assets.metrics.evaluation import (
+    EvaluationSettings,
+    PrivateReference,
+    ScoredCorpus,
+    real_scores,
+    score_corpus,
+)
+from dpsynth_assets.metrics.text import (
+    distinct_n,
+    label_distance,
+    length_distance,
+    structure_scores,
+    words_per_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,3 +50,126 @@ def test_label_distance_is_total_variation(labels, other, distance):
 def test_label_distance_needs_labels():
     with pytest.raises(ValueError, match="labels on both sides"):
         label_distance([], ["a"])
+
+
+def texts(counts):
+    return ["w " * count for count in counts]
+
+
+def test_a_word_more_in_every_text_is_a_distance_of_one():
+    assert length_distance(texts([3, 7, 7]), texts([4, 8, 8])) == 1.0
+    assert length_distance(texts([5, 5]), texts([5])) == 0.0
+    assert words_per_text(["a b", "", " c "]).tolist() == [2, 0, 1]
+
+
+def test_an_empty_side_is_refused():
+    with pytest.raises(ValueError, match="both sides"):
+        length_distance([], ["a"])
+
+
+# Laws of structure: what parses is JSON, what validates fulfils the schema, shares are of all.
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["title", "cast"],
+    "properties": {
+        "title": {"type": "string"},
+        "cast": {"type": "array", "items": {"$ref": "#/$defs/name"}},
+        "href": {"type": "string", "pattern": r"^\S+$"},
+    },
+    "$defs": {"name": {"type": "string", "minLength": 1}},
+}
+VALID = {"title": "A", "cast": ["B"], "href": "A_b"}
+
+
+def count(*texts, schema=SCHEMA):
+    scores = structure_scores(texts, schema)
+    return scores["samples"], scores["parsed"], scores["valid"]
+
+
+def test_a_record_of_the_schema_parses_and_validates():
+    assert count(json.dumps(VALID), "  " + json.dumps(VALID, indent=2)) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"title": 7}, {"cast": "B"}, {"cast": [""]}, {"href": "a b"}, {"more": 1}],
+)
+def test_a_wrong_field_parses_and_does_not_validate(changes):
+    assert count(json.dumps(VALID | changes)) == (1, 1, 0)
+
+
+def test_a_missing_field_parses_and_does_not_validate():
+    assert count('{"title": "A"}', "[]", "7") == (3, 3, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "free text",
+        '{"title": "A"',
+        '{"a": NaN}',
+        "Infinity",
+        "{} {}",
+        "{'a': 1}",
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_json_does_not_parse(text):
+    assert count(text, schema={}) == (1, 0, 0)
+
+
+def test_a_text_that_nests_deeper_than_a_recursive_schema_can_follow_is_not_valid():
+    schema = {"type": "array", "items": {"$ref": "#"}}
+    assert count("[[]]", schema=schema) == (1, 1, 1)
+    assert count("[" * 900 + "]" * 900, schema=schema)[2] == 0
+
+
+def test_shares_are_of_all_samples_and_there_are_none_of_an_empty_corpus():
+    counts = {"samples": 4, "parsed": 2, "valid": 1}
+    found = structure_scores([json.dumps(VALID), "{}", "x", "y"], SCHEMA)
+    assert found == counts | {"parse_rate": 0.5, "validation_rate": 0.25}
+    none = {"samples": 0, "parsed": 0, "valid": 0, "parse_rate": None, "validation_rate": None}
+    assert structure_scores([], SCHEMA) == none
+
+
+def test_no_reference_is_fetched(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a schema reached for the network")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    with pytest.raises(Exception, match="example") as caught:
+        structure_scores(["{}"], {"$ref": "https://example.com/schema.json"})
+    assert not isinstance(caught.value, AssertionError)
+
+
+def evaluate(settings):
+    features = np.eye(4, dtype=np.float32)
+    texts, blank = [json.dumps(VALID), json.dumps(VALID), "{}", "x"], [""] * 4
+    reference = PrivateReference(
+        source_texts=texts,
+        source_labels=blank,
+        source_features=features,
+        held_out_texts=texts[:2],
+        held_out_labels=blank[:2],
+        held_out_features=features[:2],
+    )
+    corpus = ScoredCorpus(name="corpus", texts=texts, labels=blank, features=features)
+    return score_corpus(corpus, reference, [], settings), real_scores(reference, [], settings)
+
+
+def test_an_evaluation_scores_structure_where_a_schema_is_declared():
+    scores, real = evaluate(EvaluationSettings(record_schema=SCHEMA))
+    assert (scores["parse_rate"], scores["validation_rate"]) == (0.75, 0.5)
+    assert (real["parse_rate"], real["validation_rate"]) == (1.0, 1.0)
+
+
+def test_an_evaluation_of_free_text_says_nothing_of_structure():
+    scores, _ = evaluate(EvaluationSettings())
+    assert (scores["parse_rate"], scores["validation_rate"]) == (None, None)
+
+
+def test_constants_of_an_evaluation_do_not_repeat_the_schema():
+    assert EvaluationSettings(record_schema=SCHEMA).to_json() == EvaluationSettings().to_json()

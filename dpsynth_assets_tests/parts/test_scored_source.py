@@ -179,9 +179,8 @@ def test_scores_are_the_same_in_parts_and_whole(tmp_path, stores):
     rows = pl.DataFrame(
         {"text": [*texts[:3], *(f"A {a} by the {b}" for a in WORDS for b in WORDS[:5])]}
     ).with_columns(label=pl.Series([LABELS[n % 2] for n in range(43)]))
-    corpus = CorpusToScore(
-        name="a", guarantee="dp", epsilon=1.0, delta=1e-6, rows=rows, role="corpus"
-    )
+    told = {"guarantee": "dp", "epsilon": 1.0, "delta": 1e-6}
+    corpus = CorpusToScore("a", rows, "corpus", told)
     whole, parted = (
         [
             entry.scores

@@ -1,7 +1,7 @@
 """Automation of what follows new releases: post-processing, and nothing that spends."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -101,48 +101,31 @@ def step_priorities(parts: Iterable[dg.AssetsDefinition]) -> dict[str, int]:
     Args:
         parts: Assets and checks, the corpora of a dataset in the order of its file.
     """
-    steps = _Steps(list(parts))
-    for rank, corpus in steps.corpora():
-        steps.wait_for(corpus, -rank)
-    return {part.op.name: steps.priority.get(part.op.name, AFTER_CORPORA) for part in steps.parts}
-
-
-@dataclass
-class _Steps:
-    """Which step waits for which, and the priorities found so far."""
-
-    parts: list[dg.AssetsDefinition]
-    priority: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._made_by = {key: part for part in self.parts for key in part.keys}
-        self._checked_by: dict[dg.AssetKey, list[dg.AssetsDefinition]] = {}
-        for part in self.parts:
-            for spec in () if part.keys else part.check_specs:
-                if spec.blocking:
-                    self._checked_by.setdefault(spec.asset_key, []).append(part)
-
-    def corpora(self) -> list[tuple[int, dg.AssetKey]]:
-        """Every corpus with its place among those of its dataset; first ones first."""
-        places: dict[str, int] = {}
-        found = []
-        for key in (key for part in self.parts for key in part.keys):
-            if len(key.path) == 3 and key.path[-1] == "corpus":
-                found.append((places.setdefault(key.path[0], 0), key))
-                places[key.path[0]] += 1
-        return sorted(found, key=lambda each: each[0])
-
-    def wait_for(self, key: dg.AssetKey, priority: int) -> None:
-        """Gives a priority to what makes an asset, to its blocking checks, and to all before."""
-        waiting = self._steps_of(key)
+    steps = list(parts)
+    before: dict[dg.AssetKey, list[dg.AssetsDefinition]] = defaultdict(list)
+    for step in steps:
+        for key in step.keys:
+            before[key].append(step)
+        for spec in () if step.keys else step.check_specs:
+            if spec.blocking:
+                before[spec.asset_key].append(step)
+    found: dict[str, int] = {}
+    for rank, corpus in _corpora(steps):
+        waiting = list(before[corpus])
         while waiting:
-            part = waiting.pop()
-            if part.op.name not in self.priority:
-                self.priority[part.op.name] = priority
-                for above in part.node_keys_by_input_name.values():
-                    waiting += self._steps_of(above)
+            step = waiting.pop()
+            if step.op.name not in found:
+                found[step.op.name] = -rank
+                for above in step.node_keys_by_input_name.values():
+                    waiting += before[above]
+    return {step.op.name: found.get(step.op.name, AFTER_CORPORA) for step in steps}
 
-    def _steps_of(self, key: dg.AssetKey) -> list[dg.AssetsDefinition]:
-        """What makes an asset, if a step here does, and the blocking checks of it."""
-        made_by = [self._made_by[key]] if key in self._made_by else []
-        return [*made_by, *self._checked_by.get(key, [])]
+
+def _corpora(steps: Sequence[dg.AssetsDefinition]) -> list[tuple[int, dg.AssetKey]]:
+    """Every corpus with its place among those of its dataset; first ones first."""
+    places, found = Counter[str](), []
+    for key in (key for step in steps for key in step.keys):
+        if len(key.path) == 3 and key.path[-1] == "corpus":
+            found.append((places[key.path[0]], key))
+            places[key.path[0]] += 1
+    return sorted(found, key=lambda each: each[0])

@@ -255,9 +255,11 @@ def _corpora(
     """Every corpus to score: references first, then the published ones."""
     if PUBLIC_ONLY in references:
         rows = references[PUBLIC_ONLY]
-        yield CorpusToScore("public only", "dp", 0.0, 0.0, rows, "floor")
+        told: dict[str, Any] = {"guarantee": "dp", "epsilon": 0.0, "delta": 0.0}
+        yield CorpusToScore("public only", rows, "floor", told)
         rows = store.read_internal_table(spec.name, CEILING, purpose="internal evaluation")
-        yield CorpusToScore("non-private", "none", "∞", None, rows, "ceiling")
+        told = {"guarantee": "none", "epsilon": "∞"}
+        yield CorpusToScore("non-private", rows, "ceiling", told)
     for planned in plan.corpora:
         if released_rows_path(spec.name, planned.folder).exists():
             yield _published(spec, planned, store)
@@ -266,18 +268,13 @@ def _corpora(
 def _published(
     spec: PrivateDatasetSpec, planned: PlannedMethod, store: SensitiveStore
 ) -> CorpusToScore:
-    label = released_label(spec.name, planned.folder)
-    private_facts = internal_facts(store, spec.name, planned.folder)
-    return CorpusToScore(
-        name=planned.folder,
-        guarantee=str(planned.plan.guarantee),
-        epsilon=label["guarantee"].get("epsilon"),
-        delta=label["guarantee"].get("delta"),
-        rows=read_released(spec.name, planned.folder).with_columns(_composite_label(spec)),
-        role="corpus",
-        seconds=private_facts.get("seconds"),
-        ex_post=private_facts,
-    )
+    stated = released_label(spec.name, planned.folder)["guarantee"]
+    internal = internal_facts(store, spec.name, planned.folder)
+    told = {name: internal[name] for name in ("seconds", "ex_post_epsilon") if name in internal}
+    told |= {"guarantee": str(planned.plan.guarantee)}
+    told |= {name: stated.get(name) for name in ("epsilon", "delta")}
+    rows = read_released(spec.name, planned.folder).with_columns(_composite_label(spec))
+    return CorpusToScore(planned.folder, rows, "corpus", told)
 
 
 def _composite_label(spec: PrivateDatasetSpec) -> pl.Expr:

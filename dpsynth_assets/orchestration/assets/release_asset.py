@@ -5,7 +5,6 @@ Stages of methods and histograms that a dataset's methods share are released by 
 could, and is charged nothing.
 """
 
-import json
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -50,7 +49,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.releases.once import StoredRelease
-from dpsynth_assets.report.card_check import LABEL_FILE, released_folder
+from dpsynth_assets.report.card_check import LABEL_FILE, released_folder, released_label
 from dpsynth_assets.run.reads import Reads
 from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Runner
@@ -265,10 +264,9 @@ def _charge_behind(spec: PrivateDatasetSpec, folder: str) -> str:
     Raises:
         dg.Failure: No corpus is published there, or one that is not DP.
     """
-    place = released_folder(spec.name, folder) / LABEL_FILE
-    label = json.loads(place.read_text()) if place.exists() else None
-    published = "none" if label is None else label["guarantee"]["type"]
-    if label is None or published != GuaranteeType.DP:
+    there = (released_folder(spec.name, folder) / LABEL_FILE).exists()
+    label = released_label(spec.name, folder) if there else {"guarantee": {"type": "none"}}
+    if (published := label["guarantee"]["type"]) != GuaranteeType.DP:
         raise dg.Failure(
             description=f"Expected a published corpus of {folder} that is DP, got {published}. "
             f"Materialise {folder} under the present dataset file first.",

@@ -52,18 +52,14 @@ class CorpusToScore:
 
     Attributes:
         role: `floor` and `ceiling` span the gap that a private corpus can close.
-        seconds: Time its generation took, if known.
-        ex_post: Internal numbers of an ex-post release; never leave the report.
+        told: Fields of its row in the report: `guarantee`, `epsilon`, `delta`, the `seconds` that
+            it took, if known, and the `ex_post_epsilon` of such a release, which is internal.
     """
 
     name: str
-    guarantee: str
-    epsilon: float | str | None
-    delta: float | None
     rows: pl.DataFrame = field(repr=False)
     role: Literal["floor", "ceiling", "corpus"]
-    seconds: float | None = None
-    ex_post: dict[str, Any] = field(default_factory=dict, repr=False)
+    told: Mapping[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,47 +232,35 @@ def report_table(
     scored: Sequence[Scored], models: Sequence[Mapping[str, Any]] = ()
 ) -> list[dict[str, Any]]:
     """One row a corpus, the real data first; gap shares against floor and ceiling; then models."""
-    by_role: dict[str, CorpusScores] = {
-        s.corpus.role: s.scores for s in scored if s.corpus and s.corpus.role != "corpus"
-    }
+    ends = _ends(scored)
     rows = []
     for entry in scored:
-        row = {**entry.scores.to_json(), **_guarantee(entry.corpus)}
+        told = (
+            {"guarantee": "real data", "epsilon": "∞"}
+            if entry.corpus is None
+            else entry.corpus.told
+        )
+        row = {**entry.scores.to_json(), "delta": None, "seconds": None, **told}
         row["role"] = entry.corpus.role if entry.corpus else "real data"
         row["scored_rows"] = entry.scores.rows
         row["rows"] = entry.corpus.rows.height if entry.corpus else None
-        if entry.corpus is not None and entry.corpus.role == "corpus":
-            row |= _gaps(entry.scores, by_role)
+        if row["role"] == "corpus" and len(ends) == 2:
+            estimates = (ends[role].scores.estimates for role in ("floor", "ceiling"))
+            row |= gap_fields(entry.scores.estimates, *estimates)
         rows.append(row)
     return rows + [dict(model) for model in models]
 
 
-def _guarantee(corpus: CorpusToScore | None) -> dict[str, Any]:
-    if corpus is None:
-        return {"guarantee": "real data", "epsilon": "∞", "delta": None, "seconds": None}
-    row: dict[str, Any] = {
-        "guarantee": corpus.guarantee,
-        "epsilon": corpus.epsilon,
-        "delta": corpus.delta,
-        "seconds": corpus.seconds,
-    }
-    if corpus.ex_post.get("ex_post_epsilon") is not None:
-        row["ex_post_epsilon"] = corpus.ex_post["ex_post_epsilon"]
-    return row
-
-
-def _gaps(scores: CorpusScores, by_role: Mapping[str, CorpusScores]) -> dict[str, Any]:
-    if set(by_role) != {"floor", "ceiling"}:
-        return {}
-    floor, ceiling = by_role["floor"].estimates, by_role["ceiling"].estimates
-    return gap_fields(scores.estimates, floor, ceiling)
+def _ends(scored: Sequence[Scored]) -> dict[str, Scored]:
+    """Floor and ceiling by their role, where they were scored."""
+    return {s.corpus.role: s for s in scored if s.corpus and s.corpus.role != "corpus"}
 
 
 def _verdicts(scored: Sequence[Scored]) -> list[str]:
     """Which corpora differ, references included; real data is no corpus."""
     corpora = {s.corpus.name: s.scores.estimates for s in scored if s.corpus}
-    names = {s.corpus.role: s.corpus.name for s in scored if s.corpus}
-    private = [s.corpus.name for s in scored if s.corpus and s.corpus.role == "corpus"]
+    names = {role: end.scores.name for role, end in _ends(scored).items()}
+    private = [name for name in corpora if name not in names.values()]
     floor, ceiling = names.get("floor"), names.get("ceiling")
     told = told_of_private(private, corpora, floor, ceiling)
     told += verdicts(corpora, floor, ceiling)
@@ -284,14 +268,10 @@ def _verdicts(scored: Sequence[Scored]) -> list[str]:
 
 
 def _pictures(table: list[dict[str, Any]], scored: Sequence[Scored]) -> dict[str, bytes]:
-    floor = next((s.scores for s in scored if s.corpus and s.corpus.role == "floor"), None)
-    ceiling = next((s.scores for s in scored if s.corpus and s.corpus.role == "ceiling"), None)
+    ends = {role: end.scores.values for role, end in _ends(scored).items()}
     pictures = {
         metric: plots.scores_plot(
-            table,
-            metric,
-            None if floor is None else floor[metric],
-            None if ceiling is None else ceiling[metric],
+            table, metric, *(ends.get(role, {}).get(metric) for role in ("floor", "ceiling"))
         )
         for metric in pictured()
         if any(row.get(metric) is not None for row in table)
