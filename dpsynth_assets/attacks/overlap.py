@@ -204,16 +204,18 @@ class _Background:
 
     private: SpanHolders
     public_texts: Sequence[str]
-    most_units: int
+
+    @classmethod
+    def of(cls, private: Sequence[str] | SpanHolders, public_texts: Sequence[str]) -> "_Background":
+        """Private records, each a unit, or what counts units; and documents."""
+        holders = private if callable(private) else holders_among(private, None)
+        return cls(private=holders, public_texts=public_texts)
 
 
 def verbatim_share(
     texts: Sequence[str],
     private_texts: Sequence[str] | SpanHolders,
     public_texts: Sequence[str],
-    *,
-    words: int = SPAN_WORDS,
-    most_units: int = MOST_UNITS,
 ) -> float:
     """Share of texts that repeat a span particular to few private units; 0 for an empty corpus.
 
@@ -221,22 +223,13 @@ def verbatim_share(
         texts: The synthetic corpus.
         private_texts: Private records, each a unit, or what counts units (`holders_among`).
         public_texts: Documents whose spans are no leak.
-        words: Words a span, at least `PIECE_WORDS`.
-        most_units: Most units that a particular span occurs in, at least 1.
-
-    Raises:
-        ValueError: A number is out of range.
 
     **Privacy** Internal: computed from private records without noise.
     """
-    if words < PIECE_WORDS or most_units < 1:
-        raise ValueError(
-            f"Expected words >= {PIECE_WORDS} and most_units >= 1, got {words} and {most_units}."
-        )
-    background = _background(private_texts, public_texts, most_units)
+    background = _Background.of(private_texts, public_texts)
     copies = np.zeros(len(texts), dtype=bool)
     for block in word_blocks(texts):
-        copies[block.texts[_copied_starts(block, background, words)]] = True
+        copies[block.texts[_copied_starts(block, background)]] = True
     return float(copies.mean()) if len(copies) else 0.0
 
 
@@ -270,11 +263,11 @@ def copied_spans(
 
     **Privacy** Internal: computed from private records without noise, and quotes them.
     """
-    background = _background(private_texts, public_texts, MOST_UNITS)
+    background = _Background.of(private_texts, public_texts)
     return [
         CopiedSpan(row, tuple(split_words(texts[row])[first:last]))
         for block in word_blocks(texts)
-        for row, first, last in _runs(block, _copied_starts(block, background, SPAN_WORDS))
+        for row, first, last in _runs(block, _copied_starts(block, background))
     ]
 
 
@@ -297,12 +290,9 @@ def _runs(block: WordBlock, starts: np.ndarray) -> Iterator[tuple[int, int, int]
 
 
 def near_duplicate_share(
-    features: np.ndarray,
-    private_features: np.ndarray | CloseRecords,
-    *,
-    cosine: float = NEAR_DUPLICATE_COSINE,
+    features: np.ndarray, private_features: np.ndarray | CloseRecords
 ) -> float:
-    """Share of rows with a private record that is at least `cosine` similar.
+    """Share of rows with a private record whose cosine is at least `NEAR_DUPLICATE_COSINE`.
 
     Texts of one template are near duplicates of each other, so the figure says something only
     beside that of real held-out records.
@@ -311,43 +301,33 @@ def near_duplicate_share(
         features: (N, d) unit embeddings of the synthetic corpus.
         private_features: (M, d) unit embeddings of private records, or what counts those close to
             a row where they lie elsewhere.
-        cosine: Similarity from which a row counts, in [-1, 1].
 
     **Privacy** Internal: computed from private records without noise.
     """
     if len(features) == 0:
         return 0.0
     close = private_features if callable(private_features) else close_among(private_features)
-    return int((close(features, cosine) > 0).sum()) / len(features)
+    return int((close(features, NEAR_DUPLICATE_COSINE) > 0).sum()) / len(features)
 
 
-def _background(
-    private: Sequence[str] | SpanHolders, public_texts: Sequence[str], most_units: int
-) -> _Background:
-    holders = private if callable(private) else holders_among(private, None)
-    return _Background(private=holders, public_texts=public_texts, most_units=most_units)
-
-
-def _copied_starts(block: WordBlock, background: _Background, words: int) -> np.ndarray:
+def _copied_starts(block: WordBlock, background: _Background) -> np.ndarray:
     """Finds the first words of a block's particular spans: int64 (S,), in order."""
-    hashes, starts = block.spans(words)
+    hashes, starts = block.spans(SPAN_WORDS)
     candidates = np.unique(hashes)
-    holders, public = _holders(candidates, words, background)
-    leaked = candidates[(holders > 0) & (holders <= background.most_units) & ~public]
+    holders, public = _holders(candidates, SPAN_WORDS, background)
+    leaked = candidates[(holders > 0) & (holders <= MOST_UNITS) & ~public]
     suspects = starts[np.isin(hashes, leaked)]  # first words of particular spans
     if len(suspects) == 0:
         return suspects
-    return suspects[~_composed(block, suspects, background, words)]
+    return suspects[~_composed(block, suspects, background)]
 
 
-def _composed(
-    block: WordBlock, starts: np.ndarray, background: _Background, words: int
-) -> np.ndarray:
+def _composed(block: WordBlock, starts: np.ndarray, background: _Background) -> np.ndarray:
     """Marks the spans that common pieces make up, pieces cut by an end included: bool (S,)."""
     common = _common_words(block, background)
     at_an_end = common | _everyday_words(block, background.public_texts)
     before = np.concatenate([[0], np.cumsum(~common)])
-    last = starts + words - 1
+    last = starts + SPAN_WORDS - 1
     rare_inside = before[last] > before[np.minimum(starts + 1, last)]
     return at_an_end[starts] & at_an_end[last] & ~rare_inside
 
@@ -357,7 +337,7 @@ def _common_words(block: WordBlock, background: _Background) -> np.ndarray:
     hashes, starts = block.spans(PIECE_WORDS)
     candidates = np.unique(hashes)
     holders, public = _holders(candidates, PIECE_WORDS, background)
-    common = candidates[public | (holders > background.most_units)]
+    common = candidates[public | (holders > MOST_UNITS)]
     pieces = starts[np.isin(hashes, common)]
     covered = np.zeros(len(block.words), dtype=bool)
     for offset in range(PIECE_WORDS):

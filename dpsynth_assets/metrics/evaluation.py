@@ -38,9 +38,6 @@ class EvaluationSettings:
         max_rows: Most rows of a corpus, and of each side of MAUVE, that are scored: the same
             number for all corpora of a table.
         mauve: Constants of MAUVE; `max_rows` above takes the place of its own.
-        span_words: Words of a verbatim span.
-        span_most_units: Most private records that share a span for it to count as copied.
-        near_duplicate_cosine: Similarity from which a row is a near duplicate.
         seed: Seed of subsamples, resamples and validation splits.
         resamples: Resamples of rows that ± and intervals come from.
         record_schema: JSON schema of texts that are records; None for free text.
@@ -49,9 +46,6 @@ class EvaluationSettings:
 
     max_rows: int = 1_000
     mauve: MauveSettings = field(default_factory=MauveSettings)
-    span_words: int = SPAN_WORDS
-    span_most_units: int = MOST_UNITS
-    near_duplicate_cosine: float = NEAR_DUPLICATE_COSINE
     seed: int = 0
     resamples: int = RESAMPLES
     record_schema: Mapping[str, Any] | None = field(repr=False, default=None)
@@ -62,7 +56,13 @@ class EvaluationSettings:
         constants = dataclasses.asdict(dataclasses.replace(self, record_schema=None))
         del constants["record_schema"]
         mauve = self.effective_mauve().to_json() if mauve_is_installed() else NOT_COMPUTED
-        return {**constants, "mauve": mauve}
+        return {
+            **constants,
+            "mauve": mauve,
+            "span_words": SPAN_WORDS,
+            "span_most_units": MOST_UNITS,
+            "near_duplicate_cosine": NEAR_DUPLICATE_COSINE,
+        }
 
     def effective_mauve(self) -> MauveSettings:
         """The constants of MAUVE with this evaluation's number of rows."""

@@ -126,15 +126,13 @@ LABEL_DISTANCE = Metric(
 
 
 def _verbatim(sides: Sides) -> float | None:
-    private, settings = sides.reference, sides.settings
+    private = sides.reference
     if private is None:
         return None
     return verbatim_share(
         sides.corpus.texts,
         private.source_texts if private.source is None else private.source.span_holders,
         sides.public_texts,
-        words=settings.span_words,
-        most_units=settings.span_most_units,
     )
 
 
@@ -145,7 +143,6 @@ def _near_duplicates(sides: Sides) -> float | None:
     return near_duplicate_share(
         sides.corpus.features,
         private.source_features if private.source is None else private.source.close_records,
-        cosine=sides.settings.near_duplicate_cosine,
     )
 
 

@@ -270,9 +270,9 @@ def _published(
 ) -> CorpusToScore:
     stated = released_label(spec.name, planned.folder)["guarantee"]
     internal = internal_facts(store, spec.name, planned.folder)
-    told = {name: internal[name] for name in ("seconds", "ex_post_epsilon") if name in internal}
-    told |= {"guarantee": str(planned.plan.guarantee)}
+    told: dict[str, Any] = {"guarantee": str(planned.plan.guarantee)}
     told |= {name: stated.get(name) for name in ("epsilon", "delta")}
+    told |= {name: internal[name] for name in ("seconds", "ex_post_epsilon") if name in internal}
     rows = read_released(spec.name, planned.folder).with_columns(_composite_label(spec))
     return CorpusToScore(planned.folder, rows, "corpus", told)
 
