@@ -16,8 +16,13 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease
 from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_trail import AuditTrail, entries_of, spends_of
-from dpsynth_assets.report.card_check import corpus_problems, releases, statement_problems
-from dpsynth_assets.report.cards import dataset_card, privacy_statement
+from dpsynth_assets.report.cards import (
+    corpus_problems,
+    dataset_card,
+    privacy_statement,
+    releases,
+    statement_problems,
+)
 from dpsynth_assets.report.label import SCHEMA, cohort_label, corpus_label
 from dpsynth_assets.report.label_texts import texts
 from dpsynth_assets.report.pages import format_cell

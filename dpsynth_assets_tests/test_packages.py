@@ -30,8 +30,7 @@ from dpsynth_assets.releases.published_rows import (
     published_rows,
     rows_digest,
 )
-from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
-from dpsynth_assets.report.cards import HubFacts
+from dpsynth_assets.report.cards import CARD_FILE, LABEL_FILE, HubFacts
 from dpsynth_assets.report.label import GENERATOR, corpus_label
 from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.stored import release_once

@@ -28,7 +28,7 @@ from dpsynth_assets.orchestration.lineage import PrivacyLineageError, verify_pri
 from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.report import method_plots as pictures, plots
-from dpsynth_assets.report.card_check import released_folder
+from dpsynth_assets.report.cards import released_folder
 from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, RELEASED, SENSITIVE
 from dpsynth_assets_tests.stored import write_embeddings, write_records
 

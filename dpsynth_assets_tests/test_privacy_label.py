@@ -21,8 +21,13 @@ from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.integer_gaussian import integer_gaussian_delta
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.report.card_check import corpus_problems, releases, statement_problems
-from dpsynth_assets.report.cards import dataset_card, privacy_statement
+from dpsynth_assets.report.cards import (
+    corpus_problems,
+    dataset_card,
+    privacy_statement,
+    releases,
+    statement_problems,
+)
 from dpsynth_assets.report.label import cohort_label, corpus_label
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
 

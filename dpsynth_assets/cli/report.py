@@ -34,7 +34,7 @@ def report(cohort: CohortName, as_json: AsJson = False) -> None:
 
 def _published(cohort: str) -> list[Path]:
     """The labels of published corpora."""
-    from dpsynth_assets.report.card_check import LABEL_FILE
+    from dpsynth_assets.report.cards import LABEL_FILE
 
     return sorted((home().released / cohort).glob(f"*/{LABEL_FILE}"))
 

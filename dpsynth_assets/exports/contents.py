@@ -9,8 +9,13 @@ from typing import Any
 import polars as pl
 
 from dpsynth_assets.exports.strangers_files import text_of
-from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
-from dpsynth_assets.report.cards import HubFacts, hub_dataset_card, hub_model_card
+from dpsynth_assets.report.cards import (
+    CARD_FILE,
+    LABEL_FILE,
+    HubFacts,
+    hub_dataset_card,
+    hub_model_card,
+)
 from dpsynth_assets.report.label import CORPUS
 
 ROWS_PER_FILE = 100_000

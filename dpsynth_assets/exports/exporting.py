@@ -20,8 +20,7 @@ from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.releases.sealed import problem_behind, sealed_release
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
-from dpsynth_assets.report.card_check import LABEL_FILE, corpus_problems, rows_problem
-from dpsynth_assets.report.cards import HubFacts
+from dpsynth_assets.report.cards import LABEL_FILE, HubFacts, corpus_problems, rows_problem
 from dpsynth_assets.report.label import GENERATOR, corpus_label
 
 FindAudits = Callable[[list[Any]], list[dict[str, Any]]]

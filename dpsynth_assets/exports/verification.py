@@ -36,8 +36,7 @@ from dpsynth_assets.releases.published_rows import (
     files_digest,
     rows_digest,
 )
-from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
-from dpsynth_assets.report.cards import HubFacts
+from dpsynth_assets.report.cards import CARD_FILE, LABEL_FILE, HubFacts
 from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, LIBRARY, SCHEMA, corpus_label
 
 _OF_THE_WHOLE_LEDGER = ("as_of_entry", "ledger_head")

@@ -197,7 +197,7 @@ def card_check(
         ledger: PrivacyLedger, release_store: ReleaseStore
     ) -> dg.AssetCheckResult:
         """Published rows, label and dataset card equal what the ledger has sealed."""
-        from dpsynth_assets.report.card_check import corpus_problems, rows_problem
+        from dpsynth_assets.report.cards import corpus_problems, rows_problem
 
         book, asset = ledger.open(), "/".join([*corpus_key.path[:-1], CANDIDATE_CORPUS])
         problems = corpus_problems(folder, book.entries())

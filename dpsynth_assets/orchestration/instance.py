@@ -329,7 +329,7 @@ def show_rows(spec: PrivateDatasetSpec, folder: str, console: Console) -> None:
 
     **Privacy** Reads the published file alone, which the corpus's guarantee covers.
     """
-    from dpsynth_assets.report.card_check import read_released, released_folder
+    from dpsynth_assets.report.cards import read_released, released_folder
 
     rows = read_released(spec.name, folder).head(ROWS)
     console.print(

@@ -29,7 +29,7 @@ from dpsynth_assets.report.attack_record import (
     settings_of_charge,
     settings_of_method,
 )
-from dpsynth_assets.report.card_check import corpus_problems, released_folder
+from dpsynth_assets.report.cards import corpus_problems, released_folder
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, sqlite_url
 

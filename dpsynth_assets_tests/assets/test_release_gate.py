@@ -20,7 +20,7 @@ from dpsynth_assets.orchestration.resources.stores import (
     SensitiveStore,
 )
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.card_check import released_rows_path
+from dpsynth_assets.report.cards import released_rows_path
 from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.privacy.ledger_cases import sqlite_url
 from dpsynth_assets_tests.stored import write_records

@@ -18,7 +18,7 @@ from dpsynth_assets.orchestration.instance import (
     show_rows,
 )
 from dpsynth_assets.orchestration.resources import progress as module
-from dpsynth_assets.report.card_check import released_rows_path
+from dpsynth_assets.report.cards import released_rows_path
 from dpsynth_assets_tests.assets.declared_cases import letters
 
 STEPS = ("letters__a__stage", "letters__a__corpus", "letters__report")

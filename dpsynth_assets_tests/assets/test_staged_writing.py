@@ -8,7 +8,7 @@ import pytest
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets import release_asset
 from dpsynth_assets.orchestration.assets.corpora import method_definitions
-from dpsynth_assets.report.card_check import LABEL_FILE, released_folder
+from dpsynth_assets.report.cards import LABEL_FILE, released_folder
 from dpsynth_assets_tests.end_to_end.conftest import private_spec
 
 SETTINGS = {"steps": 2, "expected_batch_size": 8}

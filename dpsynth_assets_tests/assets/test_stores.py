@@ -405,7 +405,7 @@ def test_a_save_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, written,
 def test_a_published_folder_is_copied_whole_with_its_label_last(bucket, tmp_path, monkeypatch):
     from dpsynth_assets.orchestration.assets.corpora import publish_copy
     from dpsynth_assets.paths import home
-    from dpsynth_assets.report.card_check import LABEL_FILE
+    from dpsynth_assets.report.cards import LABEL_FILE
 
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     folder = home().released / "letters" / "mean"

@@ -20,8 +20,7 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.proof import ProvenEntry, proven
 from dpsynth_assets.privacy.ledger.terms import canonical_json
 from dpsynth_assets.report import attack_record
-from dpsynth_assets.report.card_check import CARD_FILE, LABEL_FILE
-from dpsynth_assets.report.cards import HubFacts, hub_dataset_card
+from dpsynth_assets.report.cards import CARD_FILE, LABEL_FILE, HubFacts, hub_dataset_card
 from dpsynth_assets.report.label import corpus_label
 
 DP, EX_POST = "mean_uniform", "mean_svt"

@@ -34,8 +34,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import event_from_json, is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.card_check import corpus_problems
-from dpsynth_assets.report.cards import HubFacts
+from dpsynth_assets.report.cards import HubFacts, corpus_problems
 from dpsynth_assets_tests.end_to_end.conftest import (
     CANARY,
     House,

@@ -20,7 +20,7 @@ from dpsynth_assets.orchestration.resources.stores import ArtifactIOManager, Pri
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.card_check import corpus_problems
+from dpsynth_assets.report.cards import corpus_problems
 from dpsynth_assets.sensitive.record_parts import SPLITS
 from dpsynth_assets_tests.end_to_end.conftest import (
     BUDGET,

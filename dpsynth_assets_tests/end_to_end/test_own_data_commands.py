@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.datasets import parse_dataset_file
-from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets.report.cards import LABEL_FILE
 from dpsynth_assets_tests.end_to_end.conftest import SECRET, documents, public_spec, write_public
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.statement import SECRET_TOTAL
-from dpsynth_assets.report.card_check import corpus_problems, statement_problems
+from dpsynth_assets.report.cards import corpus_problems, statement_problems
 from dpsynth_assets.sensitive import store
 from dpsynth_assets.sensitive.part_tasks import SECRETS_TABLE
 from dpsynth_assets_tests.end_to_end.conftest import (

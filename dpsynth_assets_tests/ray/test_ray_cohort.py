@@ -15,7 +15,7 @@ import pytest
 
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets.report.cards import LABEL_FILE
 from dpsynth_assets_tests.end_to_end.conftest import CANARY, LABELS, public_spec, write_sources
 from dpsynth_assets_tests.ray.conftest import SOON
 

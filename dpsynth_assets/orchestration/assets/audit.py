@@ -42,13 +42,13 @@ from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.report.budgets import rounds_left, scheduled_methods
-from dpsynth_assets.report.card_check import (
+from dpsynth_assets.report.cards import (
     LABEL_FILE,
     STATEMENT_FILE,
+    privacy_statement as render_statement,
     releases,
     statement_problems,
 )
-from dpsynth_assets.report.cards import privacy_statement as render_statement
 from dpsynth_assets.report.label import cohort_label
 from dpsynth_assets.report.label_texts import RECALL
 from dpsynth_assets.tags import PUBLIC, RELEASED, ROUNDS

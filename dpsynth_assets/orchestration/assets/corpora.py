@@ -47,14 +47,14 @@ from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
 from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
-from dpsynth_assets.report.card_check import (
+from dpsynth_assets.report.cards import (
     CARD_FILE,
     LABEL_FILE,
+    dataset_card,
     released_folder,
     released_label,
     released_rows_path,
 )
-from dpsynth_assets.report.cards import dataset_card
 from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.report.pages import asset_address
 

@@ -55,7 +55,7 @@ from dpsynth_assets.orchestration.resources.stores import (
     ReleaseStore,
     SensitiveStore,
 )
-from dpsynth_assets.report.card_check import read_released, released_label, released_rows_path
+from dpsynth_assets.report.cards import read_released, released_label, released_rows_path
 from dpsynth_assets.sensitive.scored_source import ScoredSource
 from dpsynth_assets.tags import INTERNAL, PUBLIC
 

@@ -42,7 +42,7 @@ from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import Models, ReleaseStore, SensitiveStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base.making import embedded_documents
-from dpsynth_assets.report.card_check import read_released, released_label, released_rows_path
+from dpsynth_assets.report.cards import read_released, released_label, released_rows_path
 from dpsynth_assets.tags import INTERNAL
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.audit_page import LEVELS, budget_lines, budget_page, budget_table
 from dpsynth_assets.report.budgets import Budgets, CohortBudget, read_budgets, with_findings
-from dpsynth_assets.report.card_check import LABEL_FILE
+from dpsynth_assets.report.cards import LABEL_FILE
 from dpsynth_assets.report.pages import page_address
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
 

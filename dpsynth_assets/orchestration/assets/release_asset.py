@@ -49,7 +49,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.releases.once import StoredRelease
-from dpsynth_assets.report.card_check import LABEL_FILE, released_folder, released_label
+from dpsynth_assets.report.cards import LABEL_FILE, released_folder, released_label
 from dpsynth_assets.run.reads import Reads
 from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Runner
