@@ -164,32 +164,20 @@ def spend_metadata(
     request = reservation.request
     spend = ledger.spend(request.cohort, terms)
     cost = _cost(reservation, terms, inherited)
-    remaining = float(spend.remaining_epsilon or 0.0)
+    guarantee, unit = str(request.guarantee), terms.unit.describe()
     metadata: dict[str, Any] = {
-        **in_words(
-            str(request.guarantee),
-            cost.get("dpsynth/epsilon"),
-            delta=spend.delta,
-            unit=terms.unit.describe(),
-            budget=terms.epsilon,
-            spent=spend.epsilon,
-            guaranteed=spend.guaranteed_epsilon,
-            remaining=remaining,
-        ),
-        "dpsynth/guarantee": str(request.guarantee),
+        **in_words(guarantee, cost.get("dpsynth/epsilon"), unit, spend),
+        "dpsynth/guarantee": guarantee,
         **cost,
-        "dpsynth/epsilon_cumulative": bound_up(spend.epsilon),
-        "dpsynth/epsilon_guaranteed": bound_up(spend.guaranteed_epsilon),
+        **account_metadata(spend),
         "dpsynth/guaranteed_by": spend.basis,
-        "dpsynth/epsilon_remaining": bound_down(remaining),
         **_secret(request.guarantee, spend),
         "dpsynth/delta": spend.delta,
         "dpsynth/accountant": terms.accountant,
         "dpsynth/neighboring_relation": str(terms.relation),
-        "dpsynth/privacy_unit": terms.unit.describe(),
+        "dpsynth/privacy_unit": unit,
         "dpsynth/ledger_reservation": reservation.id,
         "dpsynth/reused": reservation.reused,
-        "dpsynth/cohort_guarantee": spend.total_guarantee,
     }
     if (tested := _self_test(ledger, reservation)) is not None:
         metadata["dpsynth/self_test"] = dg.MetadataValue.json(tested)
@@ -224,38 +212,37 @@ def _secret(guarantee: GuaranteeType, spend: CohortSpend) -> dict[str, Any]:
     }
 
 
+def account_metadata(spend: CohortSpend) -> dict[str, Any]:
+    """What an account spent, what is guaranteed of all of it, and what is left."""
+    return {
+        "dpsynth/epsilon_cumulative": bound_up(spend.epsilon),
+        "dpsynth/epsilon_guaranteed": bound_up(spend.guaranteed_epsilon),
+        "dpsynth/epsilon_remaining": bound_down(spend.remaining_epsilon or 0.0),
+        "dpsynth/cohort_guarantee": spend.total_guarantee,
+    }
+
+
 def in_words(
-    guarantee: str,
-    epsilon: float | None,
-    *,
-    delta: float,
-    unit: str,
-    budget: float,
-    spent: float,
-    guaranteed: float,
-    remaining: float,
+    guarantee: str, epsilon: float | None, unit: str, spend: CohortSpend
 ) -> dict[str, str]:
     """A release in two lines, for a reader to whom the numbers below them mean little.
 
     Args:
         guarantee: Its kind.
         epsilon: ε of the release with all it builds on; None where it has none.
-        delta: δ of the cohort, twice that after a switch of accountants.
         unit: Whose presence is hidden.
-        budget: ε of the cohort's budget.
-        spent: What an odometer reads of everything the cohort was charged, shown rounded up.
-        guaranteed: ε that is guaranteed of the same, shown rounded up.
-        remaining: What is left of the budget, shown rounded down.
+        spend: Of its account; what was spent and what is guaranteed is shown rounded up, what is
+            left rounded down.
     """
     held = f"not (ε, δ)-DP; its guarantee is {guarantee}"
     if epsilon is not None:
-        held = f"({epsilon_up(epsilon)}, {rounded_up(delta)})-DP for {unit}, inputs included"
+        held = f"({epsilon_up(epsilon)}, {rounded_up(spend.delta)})-DP for {unit}, inputs included"
     return {
         "dpsynth/in_words": held,
         "dpsynth/budget": (
-            f"ε = {epsilon_up(spent)} of {declared(budget)} spent, "
-            f"{left_in_words(remaining)}; "
-            f"guaranteed: ε = {epsilon_up(guaranteed)}"
+            f"ε = {epsilon_up(spend.epsilon)} of {declared(spend.budget_epsilon)} spent, "
+            f"{left_in_words(spend.remaining_epsilon)}; "
+            f"guaranteed: ε = {epsilon_up(spend.guaranteed_epsilon)}"
         ),
     }
 

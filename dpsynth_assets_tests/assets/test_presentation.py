@@ -16,6 +16,7 @@ from dpsynth_assets.orchestration.metadata import (
     with_paper_links,
 )
 from dpsynth_assets.paths import project_root
+from dpsynth_assets.privacy.ledger import CohortSpend
 
 UNLINKED = re.compile(r"(?<!\[)\b[A-Z][\w-]+ et al\.,? \d{4}")
 CATALOGUE = "plugin_component_types_json"
@@ -96,13 +97,21 @@ def test_a_public_base_outside_the_package_has_topics_and_generator_too(tmp_path
     assert {"public/elsewhere/topic_model", "public/elsewhere/conditional_generator"} <= keys
 
 
-FACTS = {"delta": 1e-6, "unit": "one record", "budget": 4.0, "guaranteed": 3.98001}
+def said(guarantee, epsilon, **changes):
+    facts = {"delta": 1e-6, "budget_epsilon": 4.0, "guaranteed_epsilon": 3.98001}
+    return in_words(
+        guarantee, epsilon, "one record", CohortSpend(cohort="letters", **facts, **changes)
+    )
 
 
-def test_what_is_spent_is_rounded_up_and_what_is_left_down():
-    said = in_words("dp", 1.2301, spent=1.2301, remaining=2.7699, **FACTS)
-    assert said["dpsynth/in_words"].startswith("(1.24, 1e-06)-DP for one record")
-    assert said["dpsynth/budget"] == "ε = 1.24 of 4 spent, 2.76 left; guaranteed: ε = 3.99"
+@pytest.mark.parametrize(
+    ("spent", "left", "words"),
+    [(1.2301, 2.7699, "1.24 of 4 spent, 2.76 left"), (1.1, 2.9, "1.10 of 4 spent, 2.90 left")],
+)
+def test_what_is_spent_is_rounded_up_and_what_is_left_down(spent, left, words):
+    found = said("dp", 1.2301, epsilon=spent, remaining_epsilon=left)
+    assert found["dpsynth/in_words"].startswith("(1.24, 1e-06)-DP for one record")
+    assert found["dpsynth/budget"] == f"ε = {words}; guaranteed: ε = 3.99"
 
 
 def test_numbers_that_the_ui_draws_bound_what_they_stand_for():
@@ -110,11 +119,5 @@ def test_numbers_that_the_ui_draws_bound_what_they_stand_for():
     assert (bound_up(4.0), bound_down(0.0)) == (4.0, 0.0)
 
 
-def test_a_round_number_stays_as_it_is():
-    said = in_words("dp", 1.1, spent=1.1, remaining=2.9, **FACTS)
-    assert said["dpsynth/budget"] == "ε = 1.10 of 4 spent, 2.90 left; guaranteed: ε = 3.99"
-
-
 def test_no_epsilon_is_claimed_in_words_where_there_is_none():
-    said = in_words("ex-post", None, spent=0.0, remaining=4.0, **FACTS)
-    assert said["dpsynth/in_words"] == "not (ε, δ)-DP; its guarantee is ex-post"
+    assert said("ex-post", None)["dpsynth/in_words"] == "not (ε, δ)-DP; its guarantee is ex-post"

@@ -27,8 +27,7 @@ from dpsynth_assets.orchestration.assets.keys import (
 )
 from dpsynth_assets.orchestration.metadata import (
     FOUND_AT,
-    bound_down,
-    bound_up,
+    account_metadata,
     check_result,
     compared,
     found_at,
@@ -203,12 +202,9 @@ def _privacy_statement(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
                 "dpsynth/path": dg.MetadataValue.path(str(folder / STATEMENT_FILE)),
                 **written_files(folder / LABEL_FILE, folder / STATEMENT_FILE),
                 "dpsynth/privacy_label": dg.MetadataValue.json(label),
-                "dpsynth/epsilon_cumulative": bound_up(cohort["epsilon"]),
-                "dpsynth/epsilon_guaranteed": bound_up(cohort["epsilon_guaranteed"]),
-                "dpsynth/epsilon_remaining": bound_down(cohort["remaining_epsilon"]),
+                **account_metadata(book.spend(spec.account)),
                 **_rounds(spec, plan, book),
                 "dpsynth/delta": float(cohort["delta"]),
-                "dpsynth/cohort_guarantee": cohort["guarantee"],
                 "dpsynth/ledger_entries": cohort["as_of_entry"],
                 **_head(cohort["ledger_head"]),
             }

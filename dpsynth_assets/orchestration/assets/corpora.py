@@ -36,14 +36,14 @@ from dpsynth_assets.orchestration.checks import (
     corpus_check,
     evaluate_conditions,
 )
-from dpsynth_assets.orchestration.metadata import bound_down, bound_up, check_result, in_words
+from dpsynth_assets.orchestration.metadata import account_metadata, bound_up, check_result, in_words
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
+from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger
 from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
@@ -242,7 +242,9 @@ def publish_corpus(
         rows.write_parquet(folder / "data" / released_rows_path("", "").name)
         (folder / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))
         (folder / CARD_FILE).write_text(card)
-    metadata = _metadata(spec, planned, rows, label) | {"dpsynth/card": dg.MetadataValue.md(card)}
+    metadata = _metadata(spec, planned, rows, label, ledger.spend(spec.account)) | {
+        "dpsynth/card": dg.MetadataValue.md(card)
+    }
     address = publish_copy(final)
     if address is not None:
         metadata["dpsynth/published"] = dg.MetadataValue.url(address)
@@ -302,27 +304,19 @@ def scores_link(spec: PrivateDatasetSpec) -> str:
 
 
 def _metadata(
-    spec: PrivateDatasetSpec, planned: PlannedMethod, rows: pl.DataFrame, label: dict[str, Any]
+    spec: PrivateDatasetSpec,
+    planned: PlannedMethod,
+    rows: pl.DataFrame,
+    label: dict[str, Any],
+    spend: CohortSpend,
 ) -> dict[str, Any]:
     """What holds and for how many rows first; then numbers, files and the whole label."""
     folder = released_folder(spec.name, planned.folder)
-    guarantee, cohort = label["guarantee"], label["cohort"]
-    remaining = cohort["remaining_epsilon"]
+    guarantee = label["guarantee"]
     metadata: dict[str, Any] = {
         "dpsynth/corpus": dg.MetadataValue.md(_first_line(spec, rows, label)),
         "dpsynth/method": dg.MetadataValue.md(named(planned)),
-    }
-    metadata |= in_words(
-        guarantee["type"],
-        guarantee.get("epsilon"),
-        delta=cohort["delta"],
-        unit=label["privacy_unit"],
-        budget=cohort["budget_epsilon"],
-        spent=cohort["epsilon"],
-        guaranteed=cohort["epsilon_guaranteed"],
-        remaining=remaining,
-    )
-    metadata |= {
+        **in_words(guarantee["type"], guarantee.get("epsilon"), label["privacy_unit"], spend),
         "dpsynth/guarantee": guarantee["type"],
         "dpsynth/samples": sample_table(rows, spec.columns.labels),
     }
@@ -339,10 +333,7 @@ def _metadata(
         }
     return metadata | {
         "dpsynth/epsilon_charged": 0.0,
-        "dpsynth/epsilon_cumulative": bound_up(cohort["epsilon"]),
-        "dpsynth/epsilon_guaranteed": bound_up(cohort["epsilon_guaranteed"]),
-        "dpsynth/epsilon_remaining": bound_down(remaining),
-        "dpsynth/cohort_guarantee": cohort["guarantee"],
+        **account_metadata(spend),
         "dpsynth/privacy_unit": label["privacy_unit"],
         "dpsynth/neighboring_relation": label["neighboring_relation"],
         "dpsynth/folder": f"{home().released.name}/{spec.name}/{planned.folder} in DPSYNTH_HOME",

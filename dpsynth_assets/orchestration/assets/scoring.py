@@ -342,16 +342,12 @@ def score_metadata(
 def _score_table(table: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
     scores = [key for name, metric in compared().items() for key in (name, metric.gap)]
     shown = ["name", "guarantee", "epsilon", "rows", *scores]
-    records = [dg.TableRecord({column: _cell(column, row) for column in shown}) for row in table]
+    records = [
+        dg.TableRecord({name: format_cell(name, row.get(name), row) for name in shown})
+        for row in table
+    ]
     columns = [dg.TableColumn(column, "string") for column in shown]
     return dg.MetadataValue.table(records=records, schema=dg.TableSchema(columns=columns))
-
-
-def _cell(column: str, row: Mapping[str, Any]) -> str:
-    value = row.get(column)
-    if value is None:
-        return "—"
-    return format_cell(column, value, row)
 
 
 # Downstream models that were trained privately, without a corpus, scored beside the corpora.
