@@ -27,8 +27,8 @@ from dpsynth_assets.files.kept import JSON, TABLE, found
 from dpsynth_assets.files.whole_files import owner_folder, write_whole
 from dpsynth_assets.method_run import MethodRun, run_method
 from dpsynth_assets.methods.inputs import ProgressCallback
-from dpsynth_assets.metrics.downstream import NextWordSettings
 from dpsynth_assets.models.decoding.protocol import COUNTS
+from dpsynth_assets.models.next_word_model import NextWordSettings
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.errors import PrivacyError

@@ -20,7 +20,7 @@ from dpsynth_assets.benchmark.cells import (
 from dpsynth_assets.benchmark.cohorts import Cohort, read_cohort, read_documents, whole_texts
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset, BenchmarkMethod, BenchmarkSpec
 from dpsynth_assets.methods.inputs import ProgressCallback
-from dpsynth_assets.metrics.downstream import NextWordSettings
+from dpsynth_assets.models.next_word_model import NextWordSettings
 from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.sensitive.fingerprints import refuse_private_table
 

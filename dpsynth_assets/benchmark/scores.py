@@ -13,12 +13,13 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.benchmark.cohorts import SEPARATOR, Cohort
-from dpsynth_assets.metrics.downstream import NextWordSettings, downstream_model_scores
+from dpsynth_assets.metrics.downstream import downstream_model_scores
 from dpsynth_assets.metrics.evaluation import EvaluationSettings
 from dpsynth_assets.metrics.metric import Estimate, Need, ScoredSide, Sides
 from dpsynth_assets.metrics.registry import benchmarked
 from dpsynth_assets.metrics.text import structure_scores
 from dpsynth_assets.models.language_model import LanguageModel
+from dpsynth_assets.models.next_word_model import NextWordSettings
 from dpsynth_assets.models.text_embedder import TextEmbedder
 
 DIGITS = 6

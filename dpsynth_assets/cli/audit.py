@@ -17,14 +17,12 @@ from typer.core import TyperGroup
 
 from dpsynth_assets.attacks.audits import (
     AUDITS,
-    Audit,
-    AuditResult,
-    Bug,
     find_audit,
     latest_results,
     run_audits,
     save_results,
 )
+from dpsynth_assets.attacks.audits.audit import Audit, AuditResult, Bug
 from dpsynth_assets.attacks.logit_moves import NAME, PassShape
 from dpsynth_assets.cli.cohorts import cohort_names, find_cohort, public_base
 from dpsynth_assets.cli.ledger import LedgerUrl, open_ledger

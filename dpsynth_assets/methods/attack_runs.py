@@ -13,7 +13,7 @@ from dpsynth_assets.methods.inputs import ProgressCallback
 if TYPE_CHECKING:
     import polars as pl
 
-    from dpsynth_assets.attacks.audits import AuditResult
+    from dpsynth_assets.attacks.audits.audit import AuditResult
     from dpsynth_assets.attacks.median_audit import MedianAudit
     from dpsynth_assets.attacks.reconstruction import Overlap
 
@@ -58,7 +58,7 @@ def reconstruct(
     dataset: str, plan: DatasetPlan, models: Mapping[str, Any], report: ProgressCallback
 ) -> list[Reconstruction]:
     """Plants keys anew for every method and model, and looks for them in what is written."""
-    from dpsynth_assets.attacks.audits import AuditKind, AuditResult
+    from dpsynth_assets.attacks.audits.audit import AuditKind, AuditResult
     from dpsynth_assets.attacks.reconstruction import judge
 
     attacked_by = [
@@ -109,8 +109,7 @@ def public_records(documents: "pl.DataFrame", labels: Sequence[str]) -> "pl.Data
 
 def median_results(name: str, audit: "MedianAudit", started: float) -> list["AuditResult"]:
     """Two results: whether γ was ever exceeded, and how much of it a removal attained at most."""
-    from dpsynth_assets.attacks.audits import AuditKind, AuditResult
-    from dpsynth_assets.attacks.audits.audit import Finding
+    from dpsynth_assets.attacks.audits.audit import AuditKind, AuditResult, Finding
 
     if not audit.batches:
         raise ValueError(

@@ -7,7 +7,7 @@ model that was trained on private records by DP, without a corpus, is scored lik
 **Privacy** Real held-out text is read without noise: scores are internal, for the steward.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import numpy as np
 from dpsynth_assets.metrics.metric import LEAST_ROWS, Estimate, Metric, Need, Sides, Tables
 from dpsynth_assets.models.label_classifier import LABELS_FILE, classify
 from dpsynth_assets.models.next_word_model import (
-    PAPER_CLASS,
     NextWordScores,
     NextWordSettings,
     load_next_word_model,
@@ -221,16 +220,9 @@ BALANCED_ACCURACY = Metric(
 #
 # **Privacy** Real text is read without noise: scores are internal, for the steward.
 
-__all__ = ["PAPER_CLASS", "NextWordScores", "NextWordSettings", "next_word_accuracy"]
-
-ProgressCallback = Callable[[float, str], None]
-
 
 def next_word_accuracy(
-    train_texts: Sequence[str],
-    test_texts: Sequence[str],
-    settings: NextWordSettings | None = None,
-    progress: ProgressCallback | None = None,
+    train_texts: Sequence[str], test_texts: Sequence[str], settings: NextWordSettings
 ) -> NextWordScores:
     """Trains a small causal model on one corpus and tests it on real held-out text.
 
@@ -241,8 +233,7 @@ def next_word_accuracy(
     Args:
         train_texts: The corpus, at least one text with a word.
         test_texts: Real held-out texts; the first `settings.score_texts` are used.
-        settings: Size, budget and seed; None takes a minute's worth on a small machine.
-        progress: Called with the share done and a public message.
+        settings: Size, budget and seed.
 
     Returns:
         Accuracy and perplexity on the held-out texts. Scores of different settings do not compare.
@@ -253,9 +244,8 @@ def next_word_accuracy(
     **Source** CTCL, section 4.1.3 (Xie et al. 2024): 10M-class causal models trained on synthetic
     text; `PAPER_CLASS` is of that size.
     """
-    settings = settings or NextWordSettings()
     model = new_next_word_model(settings)
-    train_next_word_model(model, train_texts, settings, progress)
+    train_next_word_model(model, train_texts, settings)
     return score_next_words(model, test_texts, settings)
 
 

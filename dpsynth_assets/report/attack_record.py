@@ -37,7 +37,7 @@ from dpsynth_assets.privacy.ledger import BudgetTerms, ChargeGraph, LedgerEntry
 from dpsynth_assets.report.label_texts import NOT_RUN
 
 if TYPE_CHECKING:
-    from dpsynth_assets.attacks.audits import AuditResult
+    from dpsynth_assets.attacks.audits.audit import AuditResult
     from dpsynth_assets.attacks.median_audit import BatchGap
 
 CODE_VERSION = "2"
@@ -242,7 +242,7 @@ def _kept(
     """Gives what is kept of an attack, or runs it and keeps that; a refuted claim is forgotten."""
     from pydantic import TypeAdapter
 
-    from dpsynth_assets.attacks.audits import AuditResult
+    from dpsynth_assets.attacks.audits.audit import AuditResult
     from dpsynth_assets.attacks.circumstances import circumstances
     from dpsynth_assets.attacks.median_audit import BatchGap
     from dpsynth_assets.attacks.reconstruction import Overlap

@@ -10,10 +10,9 @@ import hashlib
 import importlib.metadata
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from dpsynth_assets.datasets import registered_part
@@ -37,45 +36,39 @@ POLICY: Final = (
 _FULL, _EMPTY, _WIDTH = "█", "░", 12
 
 
-@dataclass(frozen=True)
-class Heading:
+class Heading(NamedTuple):
     """A heading of level 1 to 3; those of level 2 make the page's contents."""
 
     text: str
     level: int
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(NamedTuple):
     """A warning that must not be overlooked."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Paragraph:
+class Paragraph(NamedTuple):
     """Running text."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A PNG picture with its title."""
 
     title: str
     png: bytes
 
 
-@dataclass(frozen=True)
-class Gallery:
+class Gallery(NamedTuple):
     """Pictures beside each other: two in a line where there is room."""
 
     pictures: tuple[Picture, ...]
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """One value of a summary, with its name and a line on it."""
 
     name: str
@@ -83,30 +76,26 @@ class Tile:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Tiles:
+class Tiles(NamedTuple):
     """What a page says first, in a few values."""
 
     items: tuple[Tile, ...]
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """Names and values, one a line."""
 
     items: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class FoldedFacts:
+class FoldedFacts(NamedTuple):
     """A cell of a table: a few words, and behind them facts that open on demand."""
 
     summary: str
     items: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """How much of a total is used, as a bar.
 
     Attributes:
@@ -128,8 +117,7 @@ class Bar:
         return _FULL * full + _EMPTY * (_WIDTH - full)
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A link to a page of the web UI; plain text outside of it, where it leads nowhere.
 
     Attributes:
@@ -144,8 +132,7 @@ class Link:
 Cell = str | FoldedFacts | Bar | Link
 
 
-@dataclass(frozen=True)
-class TableBlock:
+class TableBlock(NamedTuple):
     """A table whose first column names its rows and stays in sight.
 
     Attributes:
@@ -186,8 +173,7 @@ def table_of(
     )
 
 
-@dataclass(frozen=True)
-class Fold:
+class Fold(NamedTuple):
     """Blocks that open on demand."""
 
     summary: str

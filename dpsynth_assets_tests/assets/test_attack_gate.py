@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 from dagster._core.execution.api import create_execution_plan
 
-from dpsynth_assets.attacks.audits import AuditResult, latest_results
+from dpsynth_assets.attacks.audits import latest_results
+from dpsynth_assets.attacks.audits.audit import AuditResult
 from dpsynth_assets.attacks.catalogue import MEDIANS, RECONSTRUCTIONS
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.planning import plan_dataset

@@ -10,7 +10,8 @@ from dagster._core.execution.plan.outputs import StepOutputHandle
 from dagster._core.execution.retries import RetryMode
 
 from dpsynth_assets.attacks import audits
-from dpsynth_assets.attacks.audits import AuditResult, save_results
+from dpsynth_assets.attacks.audits import save_results
+from dpsynth_assets.attacks.audits.audit import AuditResult
 from dpsynth_assets.orchestration.assets.automation import AFTER_CORPORA, PRIORITY, first_rows_first
 from dpsynth_assets.paths import home
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters

@@ -17,12 +17,7 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.attacks.audits import (
     AUDITS,
-    Audit,
-    AuditKind,
-    AuditResult,
-    Bug,
     audits_for,
-    event_types,
     find_audit,
     latest_results,
     planters,
@@ -43,10 +38,15 @@ from dpsynth_assets.attacks.audits.accountants import (
 from dpsynth_assets.attacks.audits.audit import (
     EPSILONS,
     EX_POST,
+    Audit,
+    AuditKind,
+    AuditResult,
+    Bug,
     Finding,
     audit_event_counts,
     audit_scores,
     event_curve,
+    event_types,
     lower_rate,
     profile_curve,
     pure_curve,

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_assets.attacks.audits import AuditResult
+from dpsynth_assets.attacks.audits.audit import AuditResult
 from dpsynth_assets.cli import report as command
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.exports import verification

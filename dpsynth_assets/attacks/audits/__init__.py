@@ -28,7 +28,6 @@ from dpsynth_assets.attacks.audits import (
 from dpsynth_assets.attacks.audits.audit import (
     EVERY_RELEASE,
     Audit,
-    AuditKind,
     AuditResult,
     Bug,
     claims,
@@ -38,37 +37,11 @@ from dpsynth_assets.attacks.circumstances import circumstances
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.privacy.events import Event
 
-__all__ = [
-    "AUDITS",
-    "Audit",
-    "AuditKind",
-    "AuditResult",
-    "Bug",
-    "audits_for",
-    "event_types",
-    "find_audit",
-    "latest_results",
-    "planters",
-    "results_for",
-    "run_audits",
-    "save_results",
-    "still_valid",
-]
-
 FORMAT = 1
 PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "opendp", "scipy", "torch")
 
-_MODULES = (
-    sums,
-    token_draws,
-    token_choices,
-    shared_passes,
-    gradients,
-    records,
-    ledger_rules,
-    accountants,
-)
-_MADE = {audit.name: audit for module in _MODULES for audit in module.AUDITS}
+_MODULES = sums, token_draws, token_choices, shared_passes, gradients, records, ledger_rules
+_MADE = {audit.name: audit for module in (*_MODULES, accountants) for audit in module.AUDITS}
 AUDITS: tuple[Audit, ...] = tuple(_MADE[name] for name in claims())
 """Every audit, in the order in which labels print them."""
 

@@ -20,7 +20,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 
 if TYPE_CHECKING:
-    from dpsynth_assets.attacks.audits import Audit
+    from dpsynth_assets.attacks.audits.audit import Audit
 
 NO_SLACK = (
     "Expected logit_slack > 0 with decoder: transformers or vllm, whose rounding lets one record "

@@ -51,7 +51,7 @@ from dpsynth_assets.report.attack_record import (
 from dpsynth_assets.tags import PUBLIC
 
 if TYPE_CHECKING:
-    from dpsynth_assets.attacks.audits import AuditResult
+    from dpsynth_assets.attacks.audits.audit import AuditResult
     from dpsynth_assets.attacks.median_audit import BatchGap
     from dpsynth_assets.attacks.reconstruction import Overlap, Rate
     from dpsynth_assets.models.language_model import LanguageModel

@@ -6,8 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.attacks.audits import AuditResult
-from dpsynth_assets.attacks.audits.audit import ROUNDING
+from dpsynth_assets.attacks.audits.audit import ROUNDING, AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
 from dpsynth_assets.files.identity import version_of
