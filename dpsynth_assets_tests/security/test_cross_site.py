@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 import pytest
 
-from dpsynth_assets.orchestration.web.guard import Guard
 from dpsynth_assets_tests.security.served import LAUNCH, Server
 
 pytestmark = pytest.mark.slow
@@ -32,19 +31,13 @@ def server(tmp_path_factory):
         started.stop()
 
 
-NAVIGATION = {"Accept": "text/html", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
 REPORT = "/report_asset_materialization/released"
 ATTACKS = {  # `test_guard.py` holds every check by itself.
     "an image whose address is a mutation": ("GET", IN_URL, IMAGE, None),
     "a form": ("POST", IN_URL, {**EVIL, "Content-Type": "text/plain"}, ""),
-    "a form of an old browser": ("POST", IN_URL, {"Content-Type": "text/plain"}, ""),
     "JSON of another origin": ("POST", "/graphql", {**JSON, "Origin": EVIL["Origin"]}, BODY),
-    "JSON of another site": ("POST", "/graphql", {**JSON, "Sec-Fetch-Site": "cross-site"}, BODY),
     "a name pointed at this machine": ("POST", "/graphql", {**JSON, "Host": "evil.example"}, BODY),
-    "a link to a mutation": ("GET", IN_URL, {**NAVIGATION, "Sec-Fetch-Dest": "document"}, None),
-    "a frame": ("GET", "/", {**NAVIGATION, "Sec-Fetch-Dest": "iframe"}, None),
     "a reported materialisation": ("POST", REPORT, {**EVIL, "Content-Type": "text/plain"}, ""),
-    "the same with another method": ("PUT", REPORT, JSON, ""),
 }
 
 
@@ -58,18 +51,10 @@ def test_a_request_of_another_site_is_refused_and_changes_nothing(server, attack
     assert server.state() == before
 
 
-def test_a_launch_by_an_image_starts_nothing(server):
-    before = server.state()
-    assert server.send("GET", f"/graphql?query={quote(LAUNCH)}", IMAGE)[0] == 403
-    assert server.state() == before
-
-
 @pytest.mark.parametrize(
     "headers",
     [
         {"Origin": "https://evil.example"},
-        {"Origin": "null"},
-        {"Host": "evil.example"},
         {"Host": "evil.example", "Origin": "http://evil.example"},
         {"Sec_Fetch_Site": "cross-site"},
     ],
@@ -100,12 +85,6 @@ def test_this_machine_is_named_by_its_loopback_names_alone(server, host):
     assert status == (403 if "[" in host else 200)
 
 
-def test_a_link_of_another_site_opens_a_page(server):
-    status, text = server.send("GET", "/assets", {**NAVIGATION, "Sec-Fetch-Dest": "document"})
-    assert status == 200
-    assert "<html" in text
-
-
 def test_a_name_that_a_proxy_serves_is_declared(server):
     asked = json.dumps({"query": "{ version }"})
     own = {**JSON, "Host": PUBLIC, "Origin": f"https://{PUBLIC}"}
@@ -118,12 +97,3 @@ def test_clients_of_this_machine_may_launch(server):
     before = server.state()
     assert "LaunchRunSuccess" in json.dumps(server.ask(LAUNCH))
     assert len(server.state()[0]) == len(before[0]) + 1
-
-
-def test_two_hosts_are_none():
-    scope = {"type": "http", "method": "GET", "path": "/", "server": ("127.0.0.1", 3000)}
-    guard = Guard(None)
-    one = (b"host", b"127.0.0.1:3000")
-    assert guard._problem({**scope, "headers": [one]}) is None
-    assert guard._problem({**scope, "headers": [one, (b"host", b"evil.example")]})
-    assert guard._problem({**scope, "headers": []})

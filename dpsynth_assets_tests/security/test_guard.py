@@ -51,7 +51,7 @@ PAGES = {
 }
 
 
-def answered(method, path, headers, kind="http", **guard):
+def answered(method, path, headers, kind="http", more=(), **guard):
     """Messages that are sent back, and whether the application was asked."""
     sent, asked = [], []
 
@@ -66,7 +66,7 @@ def answered(method, path, headers, kind="http", **guard):
         "type": kind,
         "path": path,
         "server": ("127.0.0.1", 3000),
-        "headers": [(n.lower().encode(), v.encode()) for n, v in headers.items()],
+        "headers": [(n.lower().encode(), v.encode()) for n, v in (*headers.items(), *more)],
         **({"method": method} if kind == "http" else {}),
     }
     asyncio.run(Guard(app, **guard)(scope, None, send))
@@ -96,6 +96,12 @@ def test_a_post_that_breaks_one_check_is_refused(name):
 def test_another_site_opens_pages_alone(name):
     path, headers = PAGES[name]
     assert refused("GET", path, {**LINK, **headers})
+
+
+def test_two_hosts_are_none():
+    assert not refused("GET", "/", {"Host": HERE})
+    assert refused("GET", "/", {"Host": HERE}, more=[("Host", "evil.example")])
+    assert refused("GET", "/", {})
 
 
 def test_another_site_does_not_post_by_a_navigation():

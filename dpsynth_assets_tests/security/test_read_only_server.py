@@ -17,29 +17,6 @@ from dpsynth_assets_tests.security.served import LAUNCH, ROOT, Server
 pytestmark = pytest.mark.slow
 
 MUTATIONS = mutations(create_schema().graphql_schema)
-TELLING = {
-    "launching a run": LAUNCH,
-    "reporting a materialisation": (
-        "mutation { reportRunlessAssetEvents(eventParams: {eventType: ASSET_MATERIALIZATION, "
-        'assetKey: {path: ["released"]}}) { __typename } }'
-    ),
-    "wiping an asset": (
-        'mutation { wipeAssets(assetPartitionRanges: [{assetKey: {path: ["released"]}}]) '
-        "{ __typename } }"
-    ),
-    "deleting a run": 'mutation { deleteRun(runId: "RUN") { __typename } }',
-    "changing a pool": ('mutation { setConcurrencyLimit(concurrencyKey: "gpu", limit: 9) }'),
-    "reloading code": (
-        'mutation { reloadRepositoryLocation(repositoryLocationName: "audited") { __typename } }'
-    ),
-    "a harmless one and another": (
-        'mutation { setNuxSeen deletePipelineRun(runId: "RUN") { __typename } }'
-    ),
-    "a fragment": (
-        'mutation { ...two } fragment two on Mutation { deleteRun(runId: "RUN") { __typename } }'
-    ),
-    "an alias": 'mutation { setNuxSeen: deleteRun(runId: "RUN") { __typename } }',
-}
 PATHS = (
     "/logs/../../../../etc/passwd",
     "/logs/..%2f..%2f..%2f..%2fetc%2fpasswd/out",
@@ -83,12 +60,9 @@ def assert_refused(server, query):
     assert before[0] == [server.run_id]
 
 
-@pytest.mark.parametrize("name", TELLING)
-def test_every_change_is_refused(server, name):
-    assert_refused(server, TELLING[name])
-
-
 def test_every_mutation_of_the_schema_is_refused(server):
+    """However one is written: `test_guard.py` tries aliases, fragments and company."""
+    assert_refused(server, LAUNCH)
     assert set(MUTATIONS) >= HARMLESS_MUTATIONS
     assert len(MUTATIONS) > 40
     for name in sorted(set(MUTATIONS) - HARMLESS_MUTATIONS):
