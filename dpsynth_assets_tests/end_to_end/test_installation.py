@@ -2,7 +2,6 @@
 
 import json
 import re
-from datetime import UTC, datetime
 
 import dagster as dg
 import polars as pl
@@ -10,26 +9,18 @@ import pytest
 
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL
 from dpsynth_assets.methods.declared_terms import budget_terms
-from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
 from dpsynth_assets.orchestration.assets.corpora import UP_TO_DATE, WITHSTOOD
 from dpsynth_assets.orchestration.assets.evaluation import NO_COPIED_SPAN
-from dpsynth_assets.orchestration.assets.launch import refusal_of
 from dpsynth_assets.orchestration.checks import GATE
-from dpsynth_assets.orchestration.resources.stores import ArtifactIOManager, PrivacyLedger
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.directed_rounding import epsilon_up, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.report.cards import corpus_problems
 from dpsynth_assets.sensitive.record_parts import SPLITS
 from dpsynth_assets_tests.end_to_end.conftest import (
-    BUDGET,
     CANARY,
     LABELS,
     SECRET,
-    definitions_of,
-    private_spec,
-    public_spec,
 )
 
 pytestmark = pytest.mark.slow
@@ -201,19 +192,6 @@ def test_every_card_and_the_statement_equal_the_ledger(house):
     assert all(check.passed for check in [*cards, *statements])
 
 
-def test_a_card_that_says_another_epsilon_fails_its_check(house):
-    card = house.home / "released" / "letters" / "mean_uniform" / "README.md"
-    text = card.read_text()
-    epsilon = epsilon_up(label_of(house, "mean_uniform")["guarantee"]["epsilon"])
-    try:
-        assert f"ε = {epsilon}" in text
-        card.write_text(text.replace(f"ε = {epsilon}", "ε = 0.1"))
-        assert corpus_problems(card.parent, ledger().entries())
-    finally:
-        card.write_text(text)
-    assert corpus_problems(card.parent, ledger().entries()) == []
-
-
 def test_the_mechanisms_were_audited_and_the_label_says_so(house):
     (outcome,) = evaluations(house.result, "mechanisms_pass_their_audits")
     assert outcome.passed
@@ -249,49 +227,11 @@ def test_the_test_of_public_tokens_says_which_share_was_private(house):
     assert shown["public_tokens"] >= 0
 
 
-def test_candidate_with_a_planted_canary_is_not_published(house):
-    key = ["letters", "mean_uniform", "candidate_corpus"]
-    path = house.home.joinpath("artifacts", *key).with_suffix(".parquet")
-    clean = pl.read_parquet(path)
-    leak = clean.head(1).with_columns(text=pl.lit(f"my code is {CANARY.lower()} ok"))
-    published = house.home / "released" / "letters" / "mean_uniform" / "privacy_label.json"
-    before = published.stat().st_mtime_ns
-    try:
-        pl.concat([clean, leak]).write_parquet(path)
-        result = house.run('key:"letters/mean_uniform/corpus"')
-    finally:
-        clean.write_parquet(path)
-    assert not result.success
-    assert published.stat().st_mtime_ns == before
-
-
-def test_copied_spans_warn_the_steward_and_lie_in_the_sensitive_store_alone(house):
+def test_every_candidate_is_compared_with_the_records_for_the_steward(house):
     outcomes = evaluations(house.result, NO_COPIED_SPAN)
     assert len(outcomes) == len(METHODS)
     assert {check.asset_key.path[-1] for check in outcomes} == {"copied_spans"}
     assert all(check.passed and not check.blocking for check in outcomes)
-    key = ["letters", "mean_clustered", "candidate_corpus"]
-    path = house.home.joinpath("artifacts", *key).with_suffix(".parquet")
-    clean = pl.read_parquet(path)
-    leak = clean.head(1).with_columns(text=pl.lit(SECRET))
-
-    @dg.asset(key=key)
-    def leaking() -> pl.DataFrame:
-        return pl.concat([clean, leak])
-
-    try:
-        manager = {"io_manager": ArtifactIOManager()}
-        assert dg.materialize([leaking], instance=house.instance, resources=manager).success
-        result = house.run('key:"letters/mean_clustered/copied_spans"')
-    finally:
-        house.run('key:"letters/mean_clustered/candidate_corpus"')
-    assert result.success
-    (warning,) = evaluations(result, NO_COPIED_SPAN)
-    assert (warning.passed, warning.severity) == (False, dg.AssetCheckSeverity.WARN)
-    spans = pl.read_parquet(
-        house.home / "sensitive" / "letters" / "mean_clustered_copied_spans.parquet"
-    )
-    assert spans["row"].to_list() == [clean.height]
 
 
 def test_report_scores_every_corpus_beside_floor_ceiling_and_real_data(house):
@@ -344,33 +284,3 @@ def test_sensitive_and_internal_folders_are_the_owners_alone(house):
     for store in ("sensitive", "reports"):
         for path in (house.home / store).rglob("*"):
             assert path.stat().st_mode & 0o077 == 0, path
-
-
-def test_schedule_skips_with_the_reason_when_the_budget_does_not_allow_another_round(house):
-    plan = plan_dataset(house.spec)
-    reason = refusal_of(house.spec, plan, list(plan.methods), ledger(), "2030-01-01T03:00")
-    assert reason is not None
-    assert "would overspend" in reason
-
-
-def tick(house, definitions):
-    schedule = definitions.resolve_schedule_def("regenerate_letters_schedule")
-    context = dg.build_schedule_context(
-        instance=house.instance,
-        scheduled_execution_time=datetime(2030, 1, 1, 3, tzinfo=UTC),
-        resources={"ledger": PrivacyLedger()},
-    )
-    return schedule.evaluate_tick(context)
-
-
-def test_schedule_tick_is_skipped_with_the_reason(house):
-    data = tick(house, house.definitions)
-    assert not data.run_requests
-    assert "would overspend cohort 'letters'" in data.skip_message
-
-
-def test_schedule_asks_for_a_new_release_by_name_while_the_budget_allows(house):
-    richer = private_spec(house.folder, budget={**BUDGET, "epsilon": 500.0, "rounds": 3})
-    data = tick(house, definitions_of(public_spec(house.folder), richer))
-    (request,) = data.run_requests
-    assert request.tags["dpsynth/release"] == "2030-01-01T03:00Z"
