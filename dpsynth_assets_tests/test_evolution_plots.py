@@ -10,6 +10,13 @@ from dpsynth_assets.report.method_plots import TITLES, evolution_pictures
 
 LABELS = ("", "five $ stars")
 PNG = b"\x89PNG"
+EVOLVED = {
+    "votes_by_rank",
+    "votes_by_label",
+    "votes_entropy",
+    "survivors_by_birth",
+    "frechet_distance",
+}
 
 
 class LengthEmbedder:
@@ -41,10 +48,11 @@ def test_every_picture_has_a_title_and_negative_votes_can_be_drawn(generations):
     pictures = evolution_pictures(
         generations, LABELS, facts["vote_entropy"], noise_std=4.0, distances=[3.0, 2.0, 1.0]
     )
-    assert set(pictures) == set(TITLES)
+    assert set(pictures) == EVOLVED
+    assert set(TITLES) > EVOLVED
     assert all(png.startswith(PNG) for png in pictures.values())
     without = evolution_pictures(generations, LABELS, facts["vote_entropy"])
-    assert set(TITLES) - set(without) == {"frechet_distance"}
+    assert EVOLVED - set(without) == {"frechet_distance"}
 
 
 def test_distances_count_survivors_as_often_as_they_survived(generations):
