@@ -72,7 +72,7 @@ def read_documents(path: Path) -> tuple[list[Any], list[Problem]]:
     try:
         documents = _loaded(path)
     except (FileNotFoundError, IsADirectoryError):
-        got, remedy = "none there", "Mend the path, or write one with `dg scaffold defs`."
+        got, remedy = "none there", "Mend the path, or write one with `dpsynth init`."
     except OSError as error:
         got, remedy = error.strerror or "an unreadable file", "Make it readable."
     except UnicodeDecodeError:
