@@ -173,6 +173,11 @@ class PrivateTrainingConfig(MethodConfig):
         """Whether the model's own weights stay as they are."""
         return self.lora_rank is not None
 
+    @property
+    def trains_in_integers(self) -> bool:
+        """Whether frozen weights multiply as whole numbers, as the exact decoder's do."""
+        return self.freezes_weights and self.frozen_products == "int8"
+
 
 class GeneratorConfig(PrivateTrainingConfig):
     """Settings of every method that fine-tunes a generator."""

@@ -176,6 +176,8 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         """Counts the training."""
         del plan
         tokens = sizes.text(self.config.max_document_tokens)
+        if self.fine_tunes_language_model:
+            tokens += sizes.frame(0)
         return self.training_work(self._parameters(sizes), tokens, sizes)
 
     def rows_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:

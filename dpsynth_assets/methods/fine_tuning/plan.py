@@ -140,8 +140,7 @@ class DeclaredTraining:
                 "number is public, or give sampling_probability, a constant that does not come "
                 "from the records."
             )
-        integers = self.config.freezes_weights and self.config.frozen_products == "int8"
-        if integers and not self.config.exact_sums:
+        if self.config.trains_in_integers and not self.config.exact_sums:
             return (
                 "Expected exact_sums: true with frozen_products: int8, got false: a rounded number "
                 "jumps, so that records in one pass would move one another. Set exact_sums: true, "

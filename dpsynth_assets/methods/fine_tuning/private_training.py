@@ -78,6 +78,11 @@ CANDIDATE_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 _ALONE = 3.0
 """Passes of one record take so much longer than shared ones (docs/benchmarks.md)."""
 
+_IN_INTEGERS, _AROUND_INTEGERS = 1.75, 1.6
+"""Where frozen weights multiply as whole numbers: tokens that the decoder reads in the time of one
+pass of a token, and multiply-adds of gradients and layers in floats, in multiples of the model's
+parameters a token (measured: cohort `savings` on both kernel paths, docs/benchmarks.md)."""
+
 _SMALL = 2.7
 """Products of a small model's passes are too short to be as fast as long ones (measured: ctcl)."""
 
@@ -149,6 +154,9 @@ class TrainingMethod(Method[TrainingConfigT]):
         tokens = config.steps * min(records, sizes.records) * text_tokens
         passes = 2 if config.freezes_weights else 3
         alone = _ALONE if config.exact_sums else 1.0
+        if config.trains_in_integers:
+            floats = _AROUND_INTEGERS * tokens * parameters / 1e9
+            return Work(read=passes * _IN_INTEGERS * tokens, trained=floats)
         small = _SMALL if parameters < LARGE else 1.0
         return Work(trained=passes * alone * small * tokens * parameters / 1e9)
 

@@ -12,6 +12,7 @@ from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFin
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
 from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining
 from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
 from dpsynth_assets.privacy.events import GaussianEvent, PoissonGaussianEvent
@@ -251,6 +252,25 @@ def test_what_is_trained_in_integers_is_planned_for_records_that_pass_alone(case
     assert method.plan(4.0).refusal is None
     assert method.declared.planned(4.0).mechanism.most_in_company == 0
     assert method.declared.planned(4.0).passes == {"passes": "alone"}
+
+
+def test_what_is_trained_in_integers_takes_as_long_as_the_decoder_needs_to_read(cases):
+    """Kernels that read faster train faster; passes in floats follow from products in floats."""
+    sizes = PublicSizes(
+        text_tokens=40, documents=100, records=1000, label_texts=("a",), prompts=None,
+        tokens_of=lambda words: len(words.split()), parameters={"public_language_model": 1e8},
+    )  # fmt: skip
+    terms = terms_of(cases, LANGUAGE_MODEL)
+    integers, floats = (
+        bound_method("dp_fine_tuning", {"frozen_products": products}, terms).plan(4.0)
+        for products in ("int8", "float32")
+    )
+    whole, floating = (
+        sum((stage.work(plan, sizes) for stage in plan.stages), start=Work())
+        for plan in (integers, floats)
+    )
+    assert whole.read > floating.read == 0
+    assert 0 < whole.trained < floating.trained
 
 
 @pytest.mark.parametrize(
