@@ -40,7 +40,7 @@ class Offer:
         epsilon: ε of its release and of the histograms it needs; None where it has none.
         rows: Rows it writes: as many as are asked for, or as its budget buys.
         expectation: What the leaderboard lets one expect; None: it has no cell of this method.
-        minutes: Minutes on this machine, with those of what it builds on (`expected_minutes`); None
+        minutes: Minutes of a whole run on this machine, with what it builds on and scores; None
             where they are not known.
         asks: What a steward has to declare for it.
         follows_schema: Whether every row is a valid record of the declared schema.
@@ -268,12 +268,8 @@ def _with_method(
 def _minutes(
     spec: PrivateDatasetSpec, plan: "DatasetPlan", base: PublicDataSpec | None
 ) -> float | None:
-    """Minutes of all releases of a plan on this machine; None where those of one are not known."""
-    if base is None:
-        return None
-    taken = list(expected_minutes(spec, plan, base).releases.values())
-    known = [each for each in taken if each is not None]
-    return sum(known) if known and len(known) == len(taken) else None
+    """Minutes of a run of the plan on this machine; None where those of a release are not known."""
+    return None if base is None else expected_minutes(spec, plan, base).whole
 
 
 def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> Iterator[str]:

@@ -27,6 +27,13 @@ from dpsynth_assets.public_base.documents import documents_here
 _UNKNOWN_DOCUMENTS, _UNKNOWN_CHARACTERS = 5_000, 400
 """What is taken of public documents that are not on this machine."""
 
+_CHARACTERS_A_WORD = 5.7
+"""Characters of an English word, with the space after it."""
+
+_OF_THE_LONGEST = 0.5
+"""Mean length of invented documents, and of records whose length nobody declared, as a share of the
+longest (measured: headlines and films, docs/benchmarks.md)."""
+
 # Seconds on one processor (AMD EPYC with AVX-512 and VNNI, two cores), by benchmarks/run_times.py.
 _START = Work(seconds=20.0)
 _AUDITS = Work(seconds=10.0)
@@ -188,8 +195,10 @@ def _sizes(
 ) -> PublicSizes:
     documents, characters = _public_texts(base)
     text_tokens = characters * speed.tokens_a_character
-    if base.invents_documents:
-        text_tokens = float(base.invented.max_tokens)
+    if spec.public_facts.words is not None:
+        text_tokens = _CHARACTERS_A_WORD * spec.public_facts.words * speed.tokens_a_character
+    elif base.invents_documents:
+        text_tokens = _OF_THE_LONGEST * base.invented.max_tokens
     known = {LANGUAGE_MODEL: speed.parameters, CONDITIONAL_GENERATOR: speed.parameters}
     return PublicSizes(
         text_tokens=text_tokens,
