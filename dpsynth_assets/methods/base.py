@@ -33,10 +33,21 @@ from dpsynth_assets.privacy.secret_noise import SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 
-class MethodConfig(BaseModel):
-    """Settings of a method in the dataset file. Subclasses add a `method` literal and fields."""
+class Settings(BaseModel):
+    """Settings in a dataset file. What stands behind a field in words is its description."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Puts each description on one line, as tables and refusals show it."""
+        for field_info in cls.model_fields.values():
+            if field_info.description is not None:
+                field_info.description = " ".join(field_info.description.split())
+
+
+class MethodConfig(Settings):
+    """Settings of a method in the dataset file. Subclasses add a `method` literal and fields."""
 
     constants: ClassVar[Mapping[str, Any]] = {}
     """Former settings, which requests keep on stating: what was paid for is found again."""

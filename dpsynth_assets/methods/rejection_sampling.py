@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.base import CohortTerms, Settings
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
 from dpsynth_assets.methods.text_form import TextForm
@@ -39,93 +40,47 @@ from dpsynth_assets.models.judging.row_rules import RULES, RowRules, Rule, has_a
 if TYPE_CHECKING:
     import polars as pl
 
-    from dpsynth_assets.methods.base import CohortTerms
-
 Row = TypeVar("Row", covariant=True)
 _JUDGING_SHARE = 0.2
 """Of a round's progress."""
 
 
-class RejectionSettings(BaseModel):
+class RejectionSettings(Settings):
     """Which rows are kept, as it stands in a dataset file; it changes no charge."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    rules: tuple[Rule, ...] = Field(
-        default=RULES,
-        description=(
-            "Rows that are turned down. placeholders: `[Bank Name]`. language: under three words, "
-            "few letters, or the same words again and again. repeats: nearly the same words as an "
-            "earlier row. abuse: words of a short public list, unless domain or labels say that "
-            "records hold abuse."
-        ),
-    )
-    judge: Literal["none", "likelihood", "rubric"] = Field(
-        default="none",
-        description=(
-            "none: the rules alone. "
-            "likelihood: the public language model; keeps rows about as likely as public text. "
-            "rubric: an instruction-tuned model scores each row's writing."
-        ),
-    )
-    lowest_quantile: float = Field(
-        default=0.05,
-        ge=0,
-        lt=1,
-        description=(
-            "likelihood: rows less likely per token than this share of public text is are written "
-            "again (no unit), in [0, 1)."
-        ),
-    )
-    highest_quantile: float = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description=(
-            "likelihood: rows more likely per token than this share of public text is are written "
-            "again, as loops are (no unit), in (0, 1]."
-        ),
-    )
-    public_texts: int = Field(
-        default=500,
-        ge=10,
-        le=100_000,
-        description="likelihood: public documents that thresholds are taken from, at most.",
-    )
-    min_overall: float = Field(
-        default=6,
-        ge=1,
-        le=10,
-        description="rubric: least overall score of a row that is kept, in [1, 10]; EPSVec: 6.",
-    )
-    engine: EngineSpec | None = Field(
-        default=None,
-        description=(
-            "rubric: what runs the judge; EPSVec takes Qwen3-4B-Instruct. An endpoint may judge "
-            "too: rows are released. Empty: the dataset's engine."
-        ),
-    )
-    rounds: int = Field(
-        default=6,
-        ge=1,
-        le=100,
-        description=(
-            "Times a row is written at most, in [1, 100]; places without an accepted row are left "
-            "out."
-        ),
-    )
-    best_of: int = Field(
-        default=1,
-        ge=1,
-        le=100,
-        description=(
-            "Candidates of a place of which the accepted one with the judge's best score is kept "
-            "(n, texts), in [1, rounds]; writing and judging take n times as long. 1: the first."
-        ),
-    )
-    max_text_tokens: int = Field(
-        default=1024, ge=1, le=1_000_000, description="Rows are judged by their first tokens."
-    )
+    rules: tuple[Rule, ...] = RULES
+    """Rows that are turned down. placeholders: `[Bank Name]`. language: under three words, few
+    letters, or the same words again and again. repeats: nearly the same words as an earlier row.
+    abuse: words of a short public list, unless domain or labels say that records hold abuse.
+    """
+    judge: Literal["none", "likelihood", "rubric"] = "none"
+    """none: the rules alone. likelihood: the public language model; keeps rows about as likely as
+    public text. rubric: an instruction-tuned model scores each row's writing.
+    """
+    lowest_quantile: float = Field(default=0.05, ge=0, lt=1)
+    """likelihood: rows less likely per token than this share of public text is are written again
+    (no unit), in [0, 1).
+    """
+    highest_quantile: float = Field(default=1.0, gt=0, le=1)
+    """likelihood: rows more likely per token than this share of public text is are written again,
+    as loops are (no unit), in (0, 1].
+    """
+    public_texts: int = Field(default=500, ge=10, le=100_000)
+    """likelihood: public documents that thresholds are taken from, at most."""
+    min_overall: float = Field(default=6, ge=1, le=10)
+    """rubric: least overall score of a row that is kept, in [1, 10]; EPSVec: 6."""
+    engine: EngineSpec | None = None
+    """rubric: what runs the judge; EPSVec takes Qwen3-4B-Instruct. An endpoint may judge too: rows
+    are released. Empty: the dataset's engine.
+    """
+    rounds: int = Field(default=6, ge=1, le=100)
+    """Times a row is written at most, in [1, 100]; places without an accepted row are left out."""
+    best_of: int = Field(default=1, ge=1, le=100)
+    """Candidates of a place of which the accepted one with the judge's best score is kept (n,
+    texts), in [1, rounds]; writing and judging take n times as long. 1: the first.
+    """
+    max_text_tokens: int = Field(default=1024, ge=1, le=1_000_000)
+    """Rows are judged by their first tokens."""
 
     @model_validator(mode="after")
     def _settings_of_the_judge(self) -> Self:
@@ -269,7 +224,7 @@ class RowFilter:
     def of(
         cls,
         settings: RejectionSettings | None,
-        terms: "CohortTerms",
+        terms: CohortTerms,
         public: PublicInputs,
         form: TextForm,
     ) -> "RowFilter":
