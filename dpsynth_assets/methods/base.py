@@ -23,12 +23,13 @@ from dpsynth_assets.methods.stages import (
     Mechanism,
     MethodPlan,
     Stage,
+    Tail,
     Writing,
 )
-from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.methods.text_form import FREE, TextForm, schema_parameters
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
 from dpsynth_assets.privacy.secret_noise import SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
@@ -130,6 +131,25 @@ class CohortTerms:
         """The form of texts that are written under the declared schema, where there is one."""
         schema = self.json_schema if follows_schema else None
         return TextForm.of(schema, self.prompts, self.label_texts)
+
+    @property
+    def priced_by(self) -> dict[str, Any]:
+        """What every calibration of noise depends on: JSON values for `plan_cache.remembered`."""
+        return {
+            "delta": self.delta,
+            "accountant": self.accountant,
+            "relation": str(self.relation),
+            "max_records_per_unit": self.unit.max_records,
+        }
+
+    def histogram(self, scale: float, noise: NoiseKind = "gaussian") -> NoisyHistogram:
+        """A histogram in which records count one each, with noise of such a scale (records)."""
+        return NoisyHistogram(
+            noise=noise,
+            scale=scale,
+            relation=self.relation,
+            max_records_per_unit=self.unit.max_records,
+        )
 
     @property
     def ledger_account(self) -> str:

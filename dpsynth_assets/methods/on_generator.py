@@ -81,9 +81,7 @@ class OnGenerator(Method[Any]):
         if make is not None:
             calls["make"] = lambda public, *rest: make(on(public), *rest)
         if draws is not None:
-            calls["draws"] = lambda own, private, public, *rest: draws(
-                own, private, on(public), *rest
-            )
+            calls["draws"] = lambda run: draws(run._replace(public=on(run.public)))
         return calls
 
     @property

@@ -25,9 +25,8 @@ from pydantic import AfterValidator, Field, model_validator
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms, Settings
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
-from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
 from dpsynth_assets.methods.text_form import TextForm
-from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets.methods.work import LANGUAGE_MODEL_WEIGHTS, PublicSizes, RunModel, Work
 from dpsynth_assets.models.judging.engine_judge import EngineJudge
 from dpsynth_assets.models.judging.likelihood_judge import (
     Judge,
@@ -148,15 +147,15 @@ def accepted_work(
         sizes: Declared numbers and public lengths.
         write: Work of writing so many texts.
     """
-    settings = settings or RejectionSettings()
+    settings = settings_of(settings)
     candidates = rows * settings.best_of
     again = candidates * WRITTEN_AGAIN
     return write(candidates) + write(again) + settings.work(candidates + again, sizes)
 
 
-def judged_inputs(settings: RejectionSettings | None) -> frozenset[str]:
-    """Artifacts of the public base that only writing reads: no paid release depends on them."""
-    return frozenset() if settings is None else settings.public_inputs()
+def settings_of(said: RejectionSettings | None) -> RejectionSettings:
+    """What a dataset file says of the rows that are kept; the rules alone where it says nothing."""
+    return said or RejectionSettings()
 
 
 _KEPT = (
@@ -171,8 +170,7 @@ KEPT_IF_SAID: Any = Field(default=None, description=_KEPT, exclude_if=lambda val
 
 def _needs_no_artifact(settings: RejectionSettings | None) -> RejectionSettings | None:
     """Refuses a judge that reads artifacts beside those a paid stage is known by in the ledger."""
-    needed = frozenset() if settings is None else settings.public_inputs()
-    if needed:
+    if needed := settings_of(settings).public_inputs():
         raise ValueError(
             f"Expected rejection.judge none, or rubric with an engine of its own, for rows that "
             f"private tokens draw, got one that reads {', '.join(sorted(needed))}. Change it."
@@ -211,12 +209,12 @@ class RowFilter:
     """Turns rows down by public rules and by a judge, where there is one.
 
     Attributes:
-        settings: Which rules, and how often a place is written; None: every worded row is kept.
+        settings: Which rules, and how often a place is written.
         judge: Judges what keeps the rules.
         words: Public words about the records: they may say that those hold abuse.
     """
 
-    settings: RejectionSettings | None
+    settings: RejectionSettings
     judge: Judge | None = None
     words: str = ""
 
@@ -236,7 +234,7 @@ class RowFilter:
             JudgeError: No engine, language model or public text to judge with.
             EngineError: The judge's engine cannot be opened.
         """
-        settings = settings or RejectionSettings()
+        settings = settings_of(settings)
         if form.schema is not None:  # Whole records, which no rule of prose is for.
             settings = settings.model_copy(update={"rules": ()})
         words = " ".join((terms.domain, *terms.label_texts))
@@ -244,18 +242,18 @@ class RowFilter:
 
     def rules(self) -> RowRules:
         """The rules that are asked for, about to see a corpus."""
-        asked = () if self.settings is None else self.settings.rules
+        asked = self.settings.rules
         drops = [rule for rule in asked if rule != "abuse" or not has_abuse(self.words)]
         return RowRules(drops)
 
     @property
     def facts(self) -> dict[str, Any]:
         """Public settings, for metadata and card."""
-        asked = {} if self.settings is None else {"rules": list(self.settings.rules)}
-        return {**asked, **({} if self.judge is None else self.judge.facts)}
+        judged = {} if self.judge is None else self.judge.facts
+        return {"rules": list(self.settings.rules), **judged}
 
 
-EVERY_ROW = RowFilter(settings=None)
+EVERY_ROW = RowFilter(settings=RejectionSettings(rules=(), rounds=1))
 """Keeps every row that has a word."""
 
 
@@ -328,7 +326,7 @@ def write_accepted(
     settings, tally, rules = kept.settings, _Tally(), kept.rules()
     todo = empty = list(range(rows))
     round_number = 0
-    for round_number in range(1 if settings is None else settings.rounds):
+    for round_number in range(settings.rounds):
         report = _round_progress(progress, round_number, len(todo))
         candidates = write_rows(todo, round_number, report)
         texts = [text_of(each) for each in candidates]
@@ -342,11 +340,10 @@ def write_accepted(
             if verdict.accepted and score > best[place]:
                 accepted[place], best[place] = candidate, score
         empty = [place for place in range(rows) if accepted[place] is None]
-        choosing = settings is not None and round_number + 1 < settings.best_of
-        todo = list(range(rows)) if choosing else empty
+        todo = list(range(rows)) if round_number + 1 < settings.best_of else empty
         if not todo:
             break
-    if len(empty) == rows and kept.settings is not None:
+    if len(empty) == rows:
         raise JudgeError(
             f"Expected rows that keep the rules and that the judge accepts, got none in "
             f"{tally.candidates} candidates ({tally.reasons}); lower rejection's threshold, drop a "
@@ -372,7 +369,7 @@ def kept_rows(frame: "pl.DataFrame", kept: RowFilter) -> tuple["pl.DataFrame", d
         that turn down most of what records have paid for are not for records of this kind. And
         released facts as `write_accepted` has them, `rules_fit` False in that case.
     """
-    if kept.settings is None or not frame.height:
+    if not frame.height:
         return frame, {}
     texts = frame["text"].to_list()
     faults = list(map(kept.rules().fault, texts))

@@ -21,9 +21,6 @@ TOP_P = 0.95
 ROWS_PER_FORWARD = 64
 """Rows the public model decodes together: bounds memory."""
 
-LABEL_BUDGET_SHARE = 0.05
-"""Share of the budget (of its ρ) for the histogram of labels: counts stand far out of its noise."""
-
 PUBLIC_DOCUMENTS = 20_000
 """Public documents that are clustered, at most: k-means over as many takes seconds."""
 
@@ -122,12 +119,11 @@ class VotedConfig(EvolutionConfig):
 
     constants: ClassVar[Mapping[str, Any]] = {
         **EvolutionConfig.constants,
-        "label_budget_share": LABEL_BUDGET_SHARE,
+        "label_budget_share": 0.05,
     }
-    label_shares: Literal["equal", "released"] = "equal"
-    """How the population and the rows are shared out over the labels. equal: evenly. released: in
-    the shares of a noisy histogram of labels, released first for 5 % of the budget. True shares are
-    never used.
+    label_shares: Literal["equal"] = "equal"
+    """How the population and the rows are shared out over the labels: evenly. True shares are
+    private and never used.
     """
 
 
