@@ -105,16 +105,16 @@ LANGUAGE_MODEL = PublicDataSpec(
 )
 
 
-def on_language_model(engine="exact", name="ctcl", **settings):
-    """A method over a base whose generator is its language model."""
-    terms = make_terms(
-        language_model=LANGUAGE_MODEL.language_model,
-        generator=LANGUAGE_MODEL.conditional_generator,
-        domain=LANGUAGE_MODEL.domain,
-        engine=EngineSpec(kind=engine),
-    )
+def terms_over(base=LANGUAGE_MODEL, **changes):
+    """Terms over a public base, here one whose generator is its language model."""
+    models = {"language_model": base.language_model, "generator": base.conditional_generator}
+    return make_terms(**models, domain=base.domain, **changes)
+
+
+def on_language_model(engine="exact", **settings):
+    """The method ctcl over a base whose generator is its language model."""
     small = {"steps": 2, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
-    return bound_method(name, small | settings, terms)
+    return bound_method("ctcl", small | settings, terms_over(engine=EngineSpec(kind=engine)))
 
 
 def checked_release(method, public, checkpoint):

@@ -19,6 +19,7 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.monotone_search import TOLERANCE
 from dpsynth_assets.privacy.renyi import filter_order, renyi_divergence, zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.methods.fine_tuning.conftest import LANGUAGE_MODEL, terms_over
 from dpsynth_assets_tests.privacy import ledger_cases
 
 STAGE, DELTA = "finetuned_generator", 1e-5
@@ -194,43 +195,30 @@ def test_another_key_or_another_version_is_another_value(monkeypatch):
 
 # Adapters beside frozen layers
 
-LANGUAGE_MODEL = PublicDataSpec(
-    name="english", domain="Letters to a town", language_model={"kind": "smollm2"}
-)
-
-
-def terms_of(cases, base, **changes):
-    return cases.terms(
-        language_model=base.language_model,
-        generator=base.conditional_generator,
-        domain=base.domain,
-        **changes,
-    )
-
 
 @pytest.mark.parametrize("name", ["ctcl", "dp_fine_tuning"])
 def test_a_base_whose_generator_is_its_language_model_trains_adapters_in_integers(cases, name):
-    config = bound_method(name, {"steps": 20}, terms_of(cases, LANGUAGE_MODEL)).config
+    config = bound_method(name, {"steps": 20}, terms_over()).config
     assert (config.lora_rank, config.frozen_products, config.exact_sums) == (4, "int8", True)
-    plan = bound_method(name, {}, terms_of(cases, LANGUAGE_MODEL)).plan(2.0)
+    plan = bound_method(name, {}, terms_over()).plan(2.0)
     assert plan.parameters["lora_modules"] == ["q_proj", "v_proj"]
     assert config.clip_bound == 0.3
-    assert config.document_type == "Letters to a town"
-    assert bound_method(name, {"lora_rank": 2}, terms_of(cases, LANGUAGE_MODEL)).config == (
+    assert config.document_type == LANGUAGE_MODEL.domain
+    assert bound_method(name, {"lora_rank": 2}, terms_over()).config == (
         config.model_copy(update={"lora_rank": 2, "steps": 4})
     )
     assert (config.expected_batch_size, config.learning_rate) == (256, 0.01)
     own = LANGUAGE_MODEL.model_copy(
         update={"language_model": LanguageModelSpec(kind="pretrained", model="a/b")}
     )  # Its layers may have other names.
-    assert "lora_modules" not in bound_method(name, {}, terms_of(cases, own)).plan(2.0).parameters
+    assert "lora_modules" not in bound_method(name, {}, terms_over(own)).plan(2.0).parameters
     named = {"kind": "pretrained", "model": "a/b"}
     small = PublicDataSpec(name="demo", conditional_generator=named)
-    assert bound_method(name, {}, terms_of(cases, small)).config.lora_rank is None
+    assert bound_method(name, {}, terms_over(small)).config.lora_rank is None
 
 
 def test_what_is_trained_in_integers_is_planned_for_records_that_pass_alone(cases):
-    method = bound_method("ctcl", {"steps": 20}, terms_of(cases, LANGUAGE_MODEL))
+    method = bound_method("ctcl", {"steps": 20}, terms_over())
     assert method.plan(4.0).refusal is None
     assert method.declared.planned(4.0).mechanism.most_in_company == 0
     assert method.declared.planned(4.0).passes == {"passes": "alone"}
