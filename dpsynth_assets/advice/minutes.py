@@ -18,10 +18,9 @@ from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.attack_runs import attacked
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
-from dpsynth_assets.methods.models_run import CONDITIONAL_GENERATOR, LANGUAGE_MODEL
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_settings
-from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets.methods.work import CONDITIONAL_GENERATOR, LANGUAGE_MODEL, PublicSizes, Work
 from dpsynth_assets.public_base.documents import documents_here
 
 _UNKNOWN_DOCUMENTS, _UNKNOWN_CHARACTERS = 5_000, 400

@@ -40,7 +40,7 @@ from dpsynth_assets.cli.terminal import (
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.tables import markdown_table
-from dpsynth_assets.methods.private_prediction.measured_slack import (
+from dpsynth_assets.methods.private_prediction.decoding import (
     cohort_audit,
     settings_of,
     slack_file,

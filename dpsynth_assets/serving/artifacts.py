@@ -8,11 +8,10 @@ from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.exporting import FindAudits, last_release, refuse_refuted
-from dpsynth_assets.methods.capabilities import ServesRows, capability
+from dpsynth_assets.methods.capabilities import RowSource, ServesRows, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.provenance import Node
-from dpsynth_assets.methods.row_source import RowSource
 from dpsynth_assets.methods.stages import SERVED, SHARED, Writing
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.errors import PrivacyError

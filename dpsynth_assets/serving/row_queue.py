@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from dpsynth_assets.attacks.canaries import contains_canary
-from dpsynth_assets.methods.row_source import RowSampling, RowSource
+from dpsynth_assets.methods.capabilities import RowSampling, RowSource
 from dpsynth_assets.serving.requests import RefusedError
 
 TRIES = 4

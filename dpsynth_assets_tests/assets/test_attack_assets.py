@@ -136,18 +136,20 @@ def run_once(kind, model=None):
 class Straight(MeanUniform):
     """Planted bug: tokens are drawn from one record's own logits."""
 
-    def release(self, stage, private, public, checkpoint, progress):
-        made = generate_non_private(self.config, self.terms, private, public, 60, progress)
+    def release(self, run):
+        made = generate_non_private(
+            self.config, self.terms, run.private, run.public, 60, run.progress
+        )
         value = StageRelease(facts=made.value.facts, rows=made.value.rows)
-        cost = Cost(guarantee=self.guarantee, event=stage.mechanism.event())
+        cost = Cost(guarantee=self.guarantee, event=run.stage.mechanism.event())
         return Release(value=value, cost=cost)
 
 
 class Alone(MeanUniform):
     """Planted bug: a batch holds one record, s = 1, and is priced with the declared s."""
 
-    def release(self, stage, private, public, checkpoint, progress):
-        records = len(private.records)
+    def release(self, run):
+        records = len(run.private.records)
         single = self.config.model_copy(
             update={
                 "expected_batch_size": 1,
@@ -159,10 +161,10 @@ class Alone(MeanUniform):
         )
         alone = MeanUniform(single, self.terms)
         tokens = MeanTokens(tokens=5, mechanism=alone.mean_mechanism)
-        assert stage.mechanism.tokens >= 5
-        leaking = replace(stage, mechanism=tokens)
-        made = alone.release(leaking, private, public, checkpoint, progress)
-        cost = Cost(guarantee=self.guarantee, event=stage.mechanism.event())
+        assert run.stage.mechanism.tokens >= 5
+        leaking = replace(run.stage, mechanism=tokens)
+        made = alone.release(run._replace(stage=leaking))
+        cost = Cost(guarantee=self.guarantee, event=run.stage.mechanism.event())
         return Release(value=made.value, cost=cost)
 
 
@@ -296,9 +298,9 @@ def test_many_records_are_stood_for_by_fewer_keys():
 class Repeating(FewShot):
     """Planted bug: few-shot generation that returns what it was shown."""
 
-    def release(self, stage, private, public, checkpoint, progress):
-        rows = private.records.select("text", "label").head(200)
-        cost = Cost(guarantee=self.guarantee, event=stage.mechanism.event())
+    def release(self, run):
+        rows = run.private.records.select("text", "label").head(200)
+        cost = Cost(guarantee=self.guarantee, event=run.stage.mechanism.event())
         return Release(value=StageRelease(rows=rows, facts={}), cost=cost)
 
 

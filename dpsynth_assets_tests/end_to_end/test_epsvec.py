@@ -9,10 +9,10 @@ import pytest
 
 from dpsynth_assets.cli import serve
 from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.methods.capabilities import RowSampling
 from dpsynth_assets.methods.epsvec.vectors import VECTORS_FILE, DatasetVectors
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
-from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.orchestration.assets.public import public_definitions
 from dpsynth_assets.orchestration.components.cohort import declared_definitions
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage

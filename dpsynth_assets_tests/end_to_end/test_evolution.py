@@ -32,7 +32,6 @@ SETTINGS = {
     "variations": 3,
     "max_new_tokens": 24,
     "rows": 30,
-    "label_shares": "released",
 }
 POPULATION = 'key:"diary/aug_pe/population"'
 AUDITS = 'key:"diary/audit/mechanism_audits"'  # Other tests run them; they take half a minute.

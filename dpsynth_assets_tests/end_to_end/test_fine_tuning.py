@@ -16,10 +16,10 @@ from dpsynth_assets.exports.contents import PROMPTS_FILE
 from dpsynth_assets.exports.exporting import export_generator
 from dpsynth_assets.exports.package import Packager
 from dpsynth_assets.exports.verification import verify_package
+from dpsynth_assets.methods.capabilities import RowSampling
 from dpsynth_assets.methods.fine_tuning import generators as generator_inputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
-from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.orchestration.assets.public import generation_definitions, public_definitions
 from dpsynth_assets.orchestration.components.cohort import declared_definitions
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.private_prediction.prompts import (
+from dpsynth_assets.methods.private_prediction.decoding import (
     context_prompts,
     prompt_columns,
     public_prompt,

@@ -16,8 +16,8 @@ from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.methods.private_prediction import measured_slack
-from dpsynth_assets.methods.private_prediction.measured_slack import self_tested
+from dpsynth_assets.methods.private_prediction import decoding
+from dpsynth_assets.methods.private_prediction.decoding import self_tested
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import sample_documents
 from dpsynth_assets.models.engines import Sampling
@@ -512,11 +512,11 @@ def test_the_self_test_refuses_a_model_whose_rows_follow_their_step(
         return logits + 1e-3 * logits.mean(dim=0, keepdim=True)
 
     monkeypatch.setattr(model, "compute_logits", mixed)
-    monkeypatch.delitem(measured_slack._tested, decoder, raising=False)
+    monkeypatch.delitem(decoding._tested, decoder, raising=False)
     with pytest.raises(ValueError, match="Expected a self-test in which no other row") as refused:
         self_tested(decoder, language_model)
     assert "\n" not in str(refused.value)
-    del measured_slack._tested[decoder]
+    del decoding._tested[decoder]
 
 
 class TestBroken:

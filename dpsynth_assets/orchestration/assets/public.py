@@ -14,7 +14,7 @@ import polars as pl
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.tables import markdown_table
-from dpsynth_assets.methods.models_run import LANGUAGE_MODEL, TEXT_EMBEDDER
+from dpsynth_assets.methods.work import LANGUAGE_MODEL, TEXT_EMBEDDER
 from dpsynth_assets.orchestration.assets.keys import public_group, public_ins, public_key
 from dpsynth_assets.orchestration.metadata import code_references
 from dpsynth_assets.orchestration.resources.model_pool import model_step

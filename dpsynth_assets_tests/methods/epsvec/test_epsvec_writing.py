@@ -167,8 +167,7 @@ def test_strength_zero_writes_what_the_unsteered_model_writes(cases, toy_model, 
 
 
 def test_states_behind_a_real_prompt_are_those_of_the_text_alone(cases, toy_model):
-    from dpsynth_assets.methods.epsvec.prompts import scaffold_of
-    from dpsynth_assets.methods.epsvec.states import StateReader
+    from dpsynth_assets.methods.epsvec.states import StateReader, scaffold_of
 
     engine = DecoderEngine(toy_model)
     config = cases.config(max_document_tokens=30)
