@@ -10,11 +10,13 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.exports import verification
-from dpsynth_assets.exports.contents import write_corpus, write_generator
-from dpsynth_assets.exports.exporting import export_corpus
-from dpsynth_assets.exports.package import Packager
-from dpsynth_assets.exports.proof import PROOF_FILE
-from dpsynth_assets.exports.strangers_files import LONGEST_FILE, text_of
+from dpsynth_assets.exports.package import (
+    Packager,
+    export_corpus,
+    write_corpus,
+    write_generator,
+)
+from dpsynth_assets.exports.proof import LONGEST_FILE, PROOF_FILE, text_of
 from dpsynth_assets.exports.verification import _refuse_bombs, verify_package
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request

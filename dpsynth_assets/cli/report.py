@@ -185,8 +185,7 @@ def export(
         license_id: Licence for the card, e.g. cc-by-4.0.
         language: Language of the texts, e.g. en.
     """
-    from dpsynth_assets.exports.exporting import export_corpus, export_generator
-    from dpsynth_assets.exports.package import Packager
+    from dpsynth_assets.exports.package import Packager, export_corpus, export_generator
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.orchestration.assets.audit import audit_results
     from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore

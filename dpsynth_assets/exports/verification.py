@@ -17,10 +17,14 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.exports.contents import PROMPTS_FILE, write_again
-from dpsynth_assets.exports.package import MECHANISM, RELEASE
-from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
-from dpsynth_assets.exports.strangers_files import LONGEST_FILE, digest_of, text_of
+from dpsynth_assets.exports.package import MECHANISM, PROMPTS_FILE, RELEASE, write_again
+from dpsynth_assets.exports.proof import (
+    LONGEST_FILE,
+    PROOF_FILE,
+    LedgerProof,
+    digest_of,
+    text_of,
+)
 from dpsynth_assets.files.whole_folders import file_digests, file_names
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import ChargeGraph, LedgerEntry
