@@ -59,26 +59,6 @@ def test_an_unknown_nested_key_is_looked_up_in_its_own_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("section", "fields"),
-    [
-        ("language_model", {"kind": "embedded"}),
-        ("language_model", {"training_tokens": 1000}),
-        ("language_model", {"settings": {"width": 32}}),
-        ("language_model", {"seed": 1}),
-        ("conditional_generator", {"kind": "embedded"}),
-        ("conditional_generator", {"settings": {}}),
-        ("conditional_generator", {"aspects": {"kind": "vllm"}}),
-    ],
-)
-def test_a_base_that_asks_for_a_training_from_scratch_is_told_what_to_write(
-    tmp_path, section, fields
-):
-    problem = only_problem(write(tmp_path / "a.yaml", {"name": "base", section: fields}, PUBLIC))
-    assert problem.field == f"{section}.{next(iter(fields))}"
-    assert problem.remedy.startswith("It was removed: no model is trained from scratch.")
-
-
-@pytest.mark.parametrize(
     ("change", "field", "words"),
     [
         ({"budget": {"epsilon": -2, "delta": 1e-6}}, "budget.epsilon", "greater than 0, got -2"),

@@ -24,7 +24,7 @@ from dpsynth_assets.datasets import (
     dataset_template,
     parse_dataset_file,
 )
-from dpsynth_assets.datasets.prompt_words import looks_like_code
+from dpsynth_assets.datasets.prompting import looks_like_code
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.datasets.template import Choices, ProposedCohort, ProposedMethods, scalar
 from dpsynth_assets.defs import resources

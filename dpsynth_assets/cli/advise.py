@@ -255,7 +255,7 @@ def _read(file: Path) -> Any:
     """Columns `text` and `label` of a file; the label is empty where there is none."""
     import polars as pl
 
-    from dpsynth_assets.datasets.private_files import PrivateFiles
+    from dpsynth_assets.datasets.standing import PrivateFiles
     from dpsynth_assets.sensitive.fingerprints import refuse_private_table
 
     if file.suffix not in (".csv", ".parquet") or not file.is_file():

@@ -28,7 +28,7 @@ from dpsynth_assets.datasets import (
     standing,
     unknown_bases,
 )
-from dpsynth_assets.datasets.prompt_words import prompt_problems
+from dpsynth_assets.datasets.prompting import prompt_problems
 from dpsynth_assets.datasets.standing import declared_base, shared_record_problems
 from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.orchestration.components.refused import planning_problems

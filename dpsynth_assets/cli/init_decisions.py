@@ -23,7 +23,7 @@ from dpsynth_assets.cli.column_profiles import (
 )
 from dpsynth_assets.cli.terminal import say, show_table
 from dpsynth_assets.datasets import SourceSpec
-from dpsynth_assets.datasets.prompt_words import looks_like_code
+from dpsynth_assets.datasets.prompting import looks_like_code
 from dpsynth_assets.datasets.source_section import UTF_8
 from dpsynth_assets.datasets.template import Choices, label_line
 from dpsynth_assets.privacy.directed_rounding import declared

@@ -59,7 +59,7 @@ def described(error: BaseException) -> tuple[str, int]:
     **Privacy** Only messages that are written to be shown are shown; of any other error the line
     says what `redacted` does, and the place.
     """
-    from dpsynth_assets.datasets.problems import DatasetFileError
+    from dpsynth_assets.datasets.fields import DatasetFileError
     from dpsynth_assets.privacy.errors import PrivacyError
     from dpsynth_assets.records.columns import SourceError
 

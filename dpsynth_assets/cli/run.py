@@ -20,7 +20,7 @@ from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.cli.report import print_summary, summarise
 from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
 from dpsynth_assets.datasets import DatasetFileError, PrivateDatasetSpec, parse_dataset_file
-from dpsynth_assets.datasets.prompt_words import prompt_problems
+from dpsynth_assets.datasets.prompting import prompt_problems
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.planning import plan_dataset

@@ -7,18 +7,24 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
+from dpsynth_assets.datasets.fields import (
+    DatasetFileError,
+    Declaration,
+    Name,
+    Problem,
+    PublicWord,
+    refuse,
+)
 from dpsynth_assets.datasets.files import (
     BENCHMARK,
     dataset_folders,
     find_dataset_files,
     locate,
+    read_documents,
     validated,
 )
-from dpsynth_assets.datasets.private_files import PrivateFiles
-from dpsynth_assets.datasets.problems import DatasetFileError, Problem
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
-from dpsynth_assets.datasets.yaml_documents import read_documents
+from dpsynth_assets.datasets.standing import PrivateFiles
 
 Reference = Literal["public_only", "one_real_example", "real_data"]
 REFERENCES: tuple[Reference, ...] = ("public_only", "one_real_example", "real_data")

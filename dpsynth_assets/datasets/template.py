@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from dpsynth_assets.datasets.prompt_words import looks_like_code
+from dpsynth_assets.datasets.prompting import looks_like_code
 from dpsynth_assets.datasets.source_section import UTF_8
 
 _DOCUMENTS, _FOR_TOPICS = 500, 1500

@@ -25,7 +25,7 @@ from dpsynth_assets.datasets import (
     SourceSpec,
 )
 from dpsynth_assets.datasets.fields import WHOLE_NUMBER
-from dpsynth_assets.datasets.private_files import PrivateFiles
+from dpsynth_assets.datasets.standing import PrivateFiles
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import (
     IS_TEXT,

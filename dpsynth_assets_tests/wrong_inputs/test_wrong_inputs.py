@@ -53,8 +53,6 @@ FIELDS = {
     "accountant unknown": ("budget.accountant", "magic"),
     "rounds zero": ("budget.rounds", 0),
     "rounds broken": ("budget.rounds", 1.5),
-    "monthly removed": ("budget.monthly_epsilon", 3),
-    "gate removed": ("release_gate", {"copied_spans": "block"}),
     "budget a number": ("budget", 4),
     "budget absent": ("budget", DROP),
     "budget misspelt": ("bugdet", {"epsilon": 1}),
