@@ -11,8 +11,8 @@ from rich.console import Console
 from dpsynth_assets.advice import minutes
 from dpsynth_assets.cli import run as run_module
 from dpsynth_assets.cli.cohorts import find_cohort
-from dpsynth_assets.cli.one_line import described
 from dpsynth_assets.cli.run import PendingRelease, pending_releases
+from dpsynth_assets.cli.terminal import described
 from dpsynth_assets.datasets import CohortSpec, DatasetFileError, PublicDataSpec
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request

@@ -19,7 +19,6 @@ from dpsynth_assets.datasets.fields import (
     as_seen,
     refuse,
 )
-from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.units import PrivacyUnit
 
 LABEL_SEPARATOR = " | "
@@ -176,7 +175,7 @@ class BudgetSpec(Declaration):
     epsilon: float = Field(gt=0, allow_inf_nan=False, description="Total ε of the cohort (> 0).")
     delta: float = Field(
         gt=0,
-        lt=1,
+        lt=LARGEST_DELTA,
         description="Total δ of the cohort: a public constant below 1e-3 and, where the number of "
         "records n is public, at most 1 / (10 n).",
     )
@@ -196,17 +195,6 @@ class BudgetSpec(Declaration):
         description="Whether releases with only a data-dependent (ex-post) bound are accepted. "
         "They are not (ε, δ)-DP.",
     )
-
-    @model_validator(mode="after")
-    def _small_delta(self) -> Self:
-        if self.delta >= LARGEST_DELTA:
-            refuse(
-                "delta",
-                f"0 < delta < {LARGEST_DELTA}",
-                declared(self.delta),
-                "Choose a public power of ten, at most 1 / (10 x number of records).",
-            )
-        return self
 
 
 class HistogramSpec(Declaration):
