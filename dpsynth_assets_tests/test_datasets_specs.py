@@ -5,16 +5,7 @@ from pydantic import BaseModel, ValidationError
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
-
-
-def declaration(**changes):
-    base = {
-        "name": "reviews",
-        "source": {"path": "reviews.csv"},
-        "budget": {"epsilon": 4, "delta": 1e-6},
-        "methods": [{"method": "mean_uniform", "budget_share": 0.5}],
-    }
-    return PrivateDatasetSpec.model_validate(base | changes)
+from dpsynth_assets_tests.declared import private as declaration
 
 
 def refusal(**changes):
@@ -71,6 +62,10 @@ REFUSED = [
     ({"neighboring_relation": "zero-out"}, "public number of records"),
     ({"columns": {"text": "a", "id": "a"}}, "distinct columns"),
     ({"privacy_unit": {"column": "text", "max_records": 1}}, "another column than the text"),
+    (
+        {"neighboring_relation": "zero-out", "public_facts": {"records": 12, "slots": True}},
+        "an id column",
+    ),
 ]
 
 

@@ -12,7 +12,6 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from dpsynth_assets.advice import minutes
 from dpsynth_assets.advice.advice import advise
 from dpsynth_assets.cli.advise import BESIDE, ROWS, proposed_methods
 from dpsynth_assets.cli.column_profiles import Columns, profile_columns
@@ -30,7 +29,8 @@ from dpsynth_assets.datasets.template import Choices, ProposedCohort, ProposedMe
 from dpsynth_assets.defs import resources
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.records import SourceError
-from dpsynth_assets_tests.advice.conftest import speed_of
+
+pytestmark = pytest.mark.usefixtures("own_home", "known_speed")
 
 SECRET = "Ottoline Brackenbury asked why her account was closed"
 
@@ -76,8 +76,7 @@ def saved_to_disk(frame, folder):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder of dataset files, where `init` writes; the machine's speed is known."""
-    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
+    """An empty folder of dataset files, where `init` writes."""
     folder = tmp_path / "datasets"
     folder.mkdir()
     monkeypatch.setenv("DPSYNTH_DATASETS", str(folder))
@@ -410,13 +409,6 @@ def proposed(records, epsilon=4.0, labels=5, base=SMOLLM2, **further):
     return proposed_methods(choices, base)
 
 
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path, monkeypatch):
-    """Plans are kept in a home of their own, and the machine's speed is known."""
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
-
-
 @pytest.mark.parametrize(("records", "epsilon"), [(None, 4.0), (1500, 4.0), (20_000, 10.0)])
 def test_the_file_holds_what_advice_ranks_first_and_its_plan_is_not_refused(records, epsilon):
     method = proposed(records, epsilon)
@@ -541,34 +533,6 @@ def test_dagster_loads_both_documents_of_the_file(folder, tmp_path, monkeypatch)
     keys = {key.to_user_string() for key in loaded.resolve_asset_graph().get_all_asset_keys()}
     method = documents(folder)[0]["attributes"]["methods"][0]["method"]
     assert {f"complaints/{method}/corpus", "public/complaints_public/public_corpus"} <= keys
-
-
-def jsonl(*texts):
-    return "\n".join(json.dumps({"id": i, "text": text}) for i, text in enumerate(texts)).encode()
-
-
-LETTERS = [f"The parcel of day {day} was late." for day in range(3)]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "records"),
-    [
-        ("mark.jsonl", b"\xef\xbb\xbf" + jsonl(*LETTERS), 3),
-        ("surrogate.jsonl", jsonl(*LETTERS, "the end \ud800 of it"), 4),
-        ("types.jsonl", jsonl(*LETTERS) + b'\n{"id": "x", "text": 7, "label": ["a"]}', 4),
-        ("one.csv", b"id,text\n7,The parcel was late.\n", 1),
-        ("blank.csv", b"id,text\n7,The parcel was late.\n8,It was late.\n\n\n", 2),
-        ("commas.csv", b"id,text,\n7,The parcel was late.,\n8,It was late.,\n", 2),
-        ("chinese.csv", "id,text\n7,第三天的包裹迟到了\n8,我写了一封信\n".encode(), 2),
-    ],
-)
-def test_files_are_profiled_as_they_are_read(tmp_path, name, content, records):
-    (tmp_path / name).write_bytes(content)
-    found = profile_columns(SourceSpec(path=str(tmp_path / name)))
-    assert {"id", "text"} <= set(found) <= {"id", "text", "label"}
-    assert found["text"].rows == records
-    assert found["id"].looks_like_id
-    assert found["text"].looks_like_text
 
 
 def test_labels_that_were_stored_as_floats_are_named_as_they_are_read(tmp_path):

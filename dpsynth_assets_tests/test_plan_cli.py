@@ -14,16 +14,13 @@ from dpsynth_assets.advice.machine_speed import SpeedUnknownError
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base.base import PublicBase
-from dpsynth_assets_tests.advice.conftest import speed_of
 
 SCREEN = {"COLUMNS": "100"}
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, own_home, known_speed, monkeypatch):
     """A home, and a machine whose speed is known: none is tried."""
-    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
     return tmp_path
 
