@@ -191,6 +191,7 @@ def _offer(
     if not free and bought < wanted:
         return f"its budget buys {bought:,} rows, {wanted:,} are wanted"
     epsilon = spec.budget.epsilon / spec.budget.rounds
+    domain = base.domain if base else ""
     return Offer(
         line=candidate.line,
         method=name,
@@ -203,7 +204,7 @@ def _offer(
         # The leaderboard's texts are free text: nothing follows for records with a structure.
         expectation=None
         if spec.structured is not None
-        else expected(candidate.line, epsilon, spec.public_facts.records, cells, _domain(base)),
+        else expected(candidate.line, epsilon, spec.public_facts.records, cells, domain),
         minutes=_minutes(with_method, plan, own) if timed else None,
         asks=candidate.asks,
         follows_schema=SCHEMA in planned.plan.parameters,
@@ -220,11 +221,6 @@ def _first(candidate: Candidate, facts: DeclaredFacts) -> dict[str, Any]:
         return {}
     (own, *_) = get_method(candidate.after).advice.candidates(facts)
     return {"method": candidate.after, "budget_share": 0.5, "settings": dict(own.settings)}
-
-
-def _domain(base: PublicDataSpec | None) -> str:
-    """What the base says its texts are; empty where it says nothing."""
-    return "" if base is None else base.domain
 
 
 def _unfit(candidate: Candidate, spec: PrivateDatasetSpec) -> str:

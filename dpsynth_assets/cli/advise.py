@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dpsynth_assets.advice.advice import Advice, Offer, advise as weighed
-from dpsynth_assets.cli.cohorts import cohort_names, find_cohort, find_file, public_base
+from dpsynth_assets.cli.cohorts import cohort_names, file_name, find_cohort, find_file, public_base
 from dpsynth_assets.cli.terminal import (
     AsJson,
     answer,
@@ -227,7 +227,7 @@ def optimise(
     _print_splits(found)
     if not found.advised:
         return
-    changed = _changed(find_file(cohort), _dataset_name(spec), entry.key, found.advised)
+    changed = _changed(find_file(cohort), file_name(spec), entry.key, found.advised)
     if output is None:
         say("With --output FILE the dataset file is written with it.")
     else:
@@ -304,12 +304,6 @@ def _weight(found: Any) -> str:
         f"where noise weighs more than on the records: as heavily as there it would be at ε = "
         f"{epsilon_up(found.wanted_epsilon)}, which is not tried; name more texts"
     )
-
-
-def _dataset_name(spec: Any) -> str:
-    """Name in the file: that of the dataset where the cohort is one of several."""
-    part = getattr(spec, "part", None)
-    return str(spec.name if part is None else part.dataset)
 
 
 def _changed(file: Path, dataset: str, folder: str, patch: Any) -> str:

@@ -101,6 +101,11 @@ def _found(name: str, *, to_spend: bool) -> tuple[PrivateDatasetSpec, Path]:
     return spec, path
 
 
+def file_name(spec: PrivateDatasetSpec) -> str:
+    """Name in the file: that of the dataset where the cohort is one of several."""
+    return spec.part.dataset if isinstance(spec, CohortSpec) else spec.name
+
+
 def find_method(plan: "DatasetPlan", folder: str) -> "PlannedMethod":
     """A method of a plan by its folder.
 
@@ -157,11 +162,10 @@ def _by_its_rule(name: str, spec: PrivateDatasetSpec | PublicDataSpec) -> Privat
 
 def _refuse_shared_records(spec: PrivateDatasetSpec, files: Sequence[DatasetFile]) -> None:
     """Refuses a cohort whose records another file reads under an account of its own."""
-    name = spec.part.dataset if isinstance(spec, CohortSpec) else spec.name
     mine = [
         file
         for file in files
-        if isinstance(file.spec, PrivateDatasetSpec) and file.spec.name == name
+        if isinstance(file.spec, PrivateDatasetSpec) and file.spec.name == file_name(spec)
     ]
     if problems := shared_record_problems(mine, files):
         raise DatasetFileError(problems)

@@ -21,7 +21,7 @@ from dpsynth_assets.cli.column_profiles import (
     is_csv,
     kept_share,
 )
-from dpsynth_assets.cli.terminal import say, show_table
+from dpsynth_assets.cli.terminal import printable, say, show_table
 from dpsynth_assets.datasets import SourceSpec
 from dpsynth_assets.datasets.prompting import looks_like_code
 from dpsynth_assets.datasets.source_section import UTF_8
@@ -97,7 +97,7 @@ class Draft:
     def show(self) -> None:
         """Prints the columns, the decisions, and what comes next."""
         columns = {
-            "column": lambda each: _printable(each.name),
+            "column": lambda each: printable(each.name),
             "filled": lambda each: "" if each.nested else f"{each.filled:.0%}",
             "distinct": lambda each: "" if each.nested else f"{each.distinct:,}",
             "words": lambda each: "" if each.nested else f"{each.words:.1f}",
@@ -109,7 +109,7 @@ class Draft:
         first = "list the public label values in the file, then "
         checked = f"dpsynth datasets check {self.path}, then dpsynth plan {self.name}"
         say(
-            *(_printable(f"- {about}. {now}") for about, now in self.decisions),
+            *(printable(f"- {about}. {now}") for about, now in self.decisions),
             f"\nWritten: {self.path}",
             f"Next: {first if self.choices.unconfirmed else ''}{checked}",
         )
@@ -228,11 +228,6 @@ class Draft:
         if name == choices.id:
             return "id"
         return "unit? decide" if name in self._repeated else "not read"
-
-
-def _printable(text: str) -> str:
-    """Escapes control characters, so that a terminal shows them and does not act on them."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def recognised_source(path: str, separator: str, encoding: str) -> SourceSpec:

@@ -78,6 +78,11 @@ def say(*lines: str, style: str = "", err: bool = False, to: Console | None = No
         console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
+def printable(text: str) -> str:
+    """Escapes control characters, so that a terminal shows them and does not act on them."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 def complain(*lines: str) -> None:
     """Says on stderr what is wrong."""
     say(*lines, style="red", err=True)

@@ -281,13 +281,13 @@ class EvaluationSpec(Declaration):
     )
 
 
-_FIELDS = ("minute", "hour", "day of month", "month", "day of week")
+_FIELDS = 5
 _FEBRUARY, _NEVER_IN_FEBRUARY = 2, {30, 31}
 _SOME_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - whether a day comes depends on no time zone
 
 
 def cron_problem(cron: str) -> str | None:
-    """Says what is wrong with a cron expression, e.g. "hour 25"; None where it holds.
+    """Says what is wrong with a cron expression; None where it holds.
 
     Known are five fields of numbers, names of months and days, `*`, lists, ranges, steps, `L` (the
     last day of a month, or `L5`: its last Friday) and `5#1` (its first Friday), and the words
@@ -297,7 +297,7 @@ def cron_problem(cron: str) -> str | None:
     from croniter import CroniterBadDateError, CroniterError, croniter
 
     parts = cron.lower().split()
-    if len(parts) != len(_FIELDS) and not cron.startswith("@"):
+    if len(parts) != _FIELDS and not cron.startswith("@"):
         return f"{len(parts)} fields"
     if any(part[0] in "hr" for part in parts):
         return f"{cron}, which stands for times drawn at random"
@@ -307,23 +307,9 @@ def cron_problem(cron: str) -> str | None:
     except CroniterBadDateError:
         return f"{cron}, which no year has"
     except CroniterError:
-        return _wrong_field(parts) or f"{cron}, which is no expression"
+        return f"{cron}, which is no expression"
     if month == [_FEBRUARY] and len(days) == 1 and days[0] in _NEVER_IN_FEBRUARY:
         return f"{cron}, which no year has"
-    return None
-
-
-def _wrong_field(parts: list[str]) -> str | None:
-    """The first field that is wrong by itself, with its name."""
-    from croniter import CroniterError, croniter
-
-    for number, part in enumerate(parts[: len(_FIELDS)]):
-        alone = ["*"] * len(_FIELDS)
-        alone[number] = part
-        try:
-            croniter.expand(" ".join(alone))
-        except CroniterError:
-            return f"{_FIELDS[number]} {part}" if len(parts) == len(_FIELDS) else None
     return None
 
 

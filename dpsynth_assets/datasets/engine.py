@@ -55,10 +55,6 @@ def installed_kind(kind: str) -> str:
     return kind
 
 
-def _installed_engine(kind: str) -> str:
-    return kind if kind == _ENDPOINT else installed_kind(kind)
-
-
 DecoderKind = Annotated[str, AfterValidator(installed_kind)]
 """What decodes: a kind of this package, or another's."""
 Price = Annotated[float, Field(ge=0)]
@@ -67,7 +63,9 @@ Price = Annotated[float, Field(ge=0)]
 class EngineSpec(Declaration):
     """The engine that runs the language model, and its share of the machine."""
 
-    kind: Annotated[str, AfterValidator(_installed_engine)] = Field(
+    kind: Annotated[
+        str, AfterValidator(lambda kind: kind if kind == _ENDPOINT else installed_kind(kind))
+    ] = Field(
         default=DEFAULT_DECODER,
         description="transformers: in this process, processor or CUDA. exact: 8-bit integers on "
         "the processor, for Llama-shaped models such as smollm2: several times as fast, and what a "

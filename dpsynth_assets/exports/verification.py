@@ -145,17 +145,12 @@ def _label(folder: Path) -> dict[str, Any] | None:
             label["cohort"],
             label["audits"],
         )
-        cohort = label["cohort"]
-        if type(cohort["as_of_entry"]) is not int or not _is_head(cohort["ledger_head"]):
+        last, head = label["cohort"]["as_of_entry"], label["cohort"]["ledger_head"]
+        if type(last) is not int or not (head is None or _DIGEST.fullmatch(head)):
             return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return label
-
-
-def _is_head(head: object) -> bool:
-    """Whether it has the form of a ledger's head, which a proof does not show."""
-    return head is None or (isinstance(head, str) and _DIGEST.fullmatch(head) is not None)
 
 
 def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> list[str]:
