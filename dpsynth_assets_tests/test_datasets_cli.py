@@ -93,40 +93,10 @@ LACKING = {
         {"methods": [{"method": "ctcl", "settings": TRAINING}], "topic_histogram": None},
         "topic_histogram: expected the released histogram of topics, which ctcl follows, got none",
     ),
-    "no topics for keywords": (
-        {
-            "methods": [GENERATOR | {"settings": TRAINING | {"keywords": True}}],
-            "topic_histogram": None,
-        },
-        "topic_histogram: expected the released histogram of topics, which dp_fine_tuning follows",
-    ),
     "no corpus": (
         {"methods": [GENERATOR, choosing("nobody")]},
         "methods.1.settings: expected the folder of another method, whose corpus resampled reads, "
         "got 'nobody'. Corpora of this file: dp_fine_tuning.",
-    ),
-    "its own corpus": (
-        {"methods": [GENERATOR, choosing("resampled")]},
-        "methods.1.settings: expected the folder of another method, whose corpus resampled reads, "
-        "got 'resampled', which is built on resampled itself",
-    ),
-    "no dp": (
-        {
-            "methods": [GENERATOR, {"method": "median_clustered"}, choosing("median_clustered")],
-            "budget": {"epsilon": 40, "delta": 1e-6, "accepts_ex_post": True},
-            "cluster_histogram": {},
-        },
-        "methods.2.settings: expected a DP corpus for resampled to build on, got median_clustered, "
-        "which is ex-post",
-    ),
-    "nothing to choose": (
-        {"methods": [GENERATOR, choosing("dp_fine_tuning", rows=100)]},
-        "methods.1.settings.rows: expected fewer rows than dp_fine_tuning writes (100), to choose "
-        "among them, got 100",
-    ),
-    "too little noise": (
-        {"methods": [GENERATOR], "topic_histogram": {"noise_std": 0.5}},
-        "topic_histogram.noise_std: expected greater than or equal to 1, got 0.5",
     ),
 }
 

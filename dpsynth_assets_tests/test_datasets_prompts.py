@@ -38,13 +38,6 @@ def only_problem(parse, tmp_path):
     return only_problem
 
 
-def test_without_declarations_there_are_no_templates_and_no_structure(parse):
-    (file,), _ = parse()
-    assert file.spec.prompt is None
-    assert file.spec.structured is None
-    assert file.spec.columns.object == []
-
-
 def test_braces_that_are_no_placeholder_may_stand_in_a_template(parse):
     _, problems = parse(prompt=PROMPT | {"public": 'A record: {"title": {} { x } {0}} on {label}'})
     assert not problems

@@ -1,9 +1,10 @@
 """Laws of declarations: what a dataset file may say, and how a refusal reads."""
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets.fields import models_in
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets_tests.declared import private as declaration
 
@@ -15,13 +16,9 @@ def refusal(**changes):
 
 
 def models(model):
-    found = {model}
-    for field in model.model_fields.values():
-        for part in [field.annotation, *getattr(field.annotation, "__args__", ())]:
-            for leaf in [part, *getattr(part, "__args__", ())]:
-                if isinstance(leaf, type) and issubclass(leaf, BaseModel) and leaf not in found:
-                    found |= models(leaf)
-    return found
+    fields = model.model_fields.values()
+    inner = {each for field in fields for each in models_in(field.annotation)}
+    return {model}.union(*map(models, inner))
 
 
 ALL_MODELS = sorted(models(PrivateDatasetSpec) | models(PublicDataSpec), key=lambda m: m.__name__)
@@ -51,6 +48,7 @@ REFUSED = [
         "at most 1 in all, got 1.01",
     ),
     ({"methods": TWICE}, "'m' twice"),
+    ({"topic_histogram": {"noise_std": 0.5}}, "greater than or equal to 1"),
     (
         {"schedule": {"cron": "0 3 1 * *", "methods": ["absent"]}},
         "names among mean_uniform, got absent",

@@ -233,12 +233,13 @@ def _model_at(model: type[BaseModel], path: Sequence[str | int]) -> type[BaseMod
         if isinstance(step, int):
             continue
         field = found.model_fields.get(step) if found else None
-        found = next(_models_in(field.annotation), None) if field else None
+        found = next(models_in(field.annotation), None) if field else None
     return found
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Declarations inside an annotation, e.g. of `list[MethodSpec]` or `HistogramSpec | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in typing.get_args(annotation):
-        yield from _models_in(part)
+        yield from models_in(part)

@@ -114,7 +114,8 @@ def dataset_template(name: str, choices: Choices | None = None) -> str:
     if not known.domain:
         return document
     documents = _FOR_TOPICS if "topic_histogram" in known.method.chosen.sections else _DOCUMENTS
-    return document + base_template(name, known.domain, _label_words(known), documents)
+    own = {"name": base_name(name), "domain": known.domain, "labels": _label_words(known)}
+    return document + _filled("base", documents=documents, **own)
 
 
 def _filled(template: str, **values: Any) -> str:
@@ -179,17 +180,3 @@ def _float(value: float) -> str:
 def base_name(dataset: str) -> str:
     """The name of a dataset's own public base."""
     return f"{dataset}_public"
-
-
-def base_template(dataset: str, domain: str, labels: Sequence[str], documents: int) -> str:
-    """Fills the template of a dataset's own public base, a second YAML document.
-
-    Args:
-        dataset: Name of the dataset.
-        domain: What the texts are, in public words.
-        labels: Kinds of text in public words; none: a comment shows where they stand.
-        documents: How many public documents are written.
-    """
-    return _filled(
-        "base", name=base_name(dataset), documents=documents, domain=domain, labels=labels
-    )
