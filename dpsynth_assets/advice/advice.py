@@ -23,7 +23,7 @@ _UNCONCERNED = {
     "structured": "is for text with a fixed structure, such as JSON; declare `structured`",
     "secrets": "protects declared secret words alone, not the whole record; declare `secrets`",
 }
-"""Why a candidate is for nobody who has not declared a section."""
+"""Why a candidate needs a section to be declared."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ _REFERENCE_LOOP: Final = 0.0105
 
 
 class SpeedUnknownError(ValueError):
-    """Nobody knows how fast this machine runs a base: says why, in words that end a sentence."""
+    """The speed of this machine with a base is unknown: says why, in words that end a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ def _decoding(decoder: "Decoder", ids: list[int]) -> dict[str, float]:
         max_new_tokens=_STEPS,
         public=True,
     )
-    opened_on([ids[:_FEW]])  # Whatever a first call prepares.
+    opened_on([ids[:_FEW]])  # A first call prepares caches.
     read = _elapsed(lambda: opened_on(prompts)) / (_READ * len(ids))
 
     def step(rows: int) -> float:

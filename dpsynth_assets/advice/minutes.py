@@ -58,7 +58,7 @@ TRIAL = "Trying how fast this machine is: seconds, and once"
 
 
 def whole_in_words(minutes: float | None, unknown: str) -> str:
-    """Says how long a run takes here, or why nobody knows."""
+    """Says how long a run takes here, or why that is unknown."""
     if minutes is None:
         return f"Minutes on this machine: not known, since {unknown}."
     about = "1 minute" if minutes < 1.5 else f"{minutes:.0f} minutes"
@@ -110,7 +110,7 @@ def _work(part: PlannedMethod | PlannedShared, sizes: PublicSizes) -> Work:
 
 
 def _elsewhere(part: PlannedMethod | PlannedShared) -> str:
-    """Why nobody knows a method's minutes: its models run where no trial was made."""
+    """Why a method's minutes are unknown: its models run where no trial was made."""
     for step in part.steps:
         for model in step.models:
             if not isinstance(model, EngineSpec):

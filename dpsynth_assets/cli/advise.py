@@ -117,7 +117,7 @@ def proposed_methods(
         minutes: Minutes that a run may take on this machine; None: any number.
 
     **Privacy** Reads declared numbers alone, and how fast this machine is. Label values that were
-    found in the records and are not confirmed count for nothing.
+    found in the records and are not confirmed have no part in it.
 
     Raises:
         ValueError: The declared numbers contradict one another, or no method fits.
@@ -136,7 +136,7 @@ def proposed_methods(
 
 
 def _has(base: PublicDataSpec | None, offer: Offer) -> bool:
-    """Whether the base has the generator that a method fine-tunes; without a base nobody knows."""
+    """Whether the base has the generator that a method fine-tunes; without a base it is unknown."""
     needed = offer.base.get("conditional_generator")
     return needed is None or (
         base is not None and base.conditional_generator.kind == needed["kind"]

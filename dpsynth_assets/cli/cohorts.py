@@ -144,7 +144,7 @@ def close_name(name: str, known: Collection[str]) -> str:
 
 
 def _by_its_rule(name: str, spec: PrivateDatasetSpec | PublicDataSpec) -> PrivateDatasetSpec | None:
-    """The cohort of a dataset that nobody has registered yet; None where it has none of this name.
+    """The cohort of a dataset that is not registered yet; None where it has none of this name.
 
     Raises:
         typer.BadParameter: It will have one, which is not complete yet.

@@ -180,7 +180,7 @@ class Draft:
 
     @property
     def _suggested(self) -> dict[str, Sequence[str]]:
-        """Columns that look like labels by their values, which nobody has named for anything."""
+        """Columns that look like labels by their values, which have no role yet."""
         choices = self.choices
         taken = {*choices.labels, *choices.unconfirmed, choices.text, choices.unit}
         return {

@@ -1,4 +1,4 @@
-"""`dpsynth ledger`: show what was spent, verify that nobody edited it, hand it on, recover it."""
+"""`dpsynth ledger`: show what was spent, verify that it was not edited, export it, recover it."""
 
 import re
 from dataclasses import asdict
@@ -123,7 +123,7 @@ def head(
 ) -> None:
     """Print the head that proofs of exported packages lead to: publish it where all can see it.
 
-    It seals public columns alone, so it may be published whatever the ledger holds.
+    It seals public columns alone, so it may always be published.
 
     Args:
         entries: Over so many first entries; default: all.

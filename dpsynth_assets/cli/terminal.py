@@ -48,7 +48,7 @@ def epsilon_option(value: float) -> float:
 
 
 def delta_option(value: float) -> float:
-    """Refuses a δ that protects nobody.
+    """Refuses a δ that gives no protection.
 
     Raises:
         typer.BadParameter: It is not between 0 and `LARGEST_DELTA`.
@@ -187,7 +187,7 @@ def progress_bar(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
 
 
 class OneLineGroup(TyperGroup):
-    """The root of all commands: whatever one of them raises becomes a line and an exit code."""
+    """The root of all commands: each error becomes a line and an exit code."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the options before the command's name."""

@@ -25,7 +25,7 @@ LABEL_SEPARATOR = " | "
 """Joins the values of several label columns into one composite label."""
 
 LARGEST_DELTA = 1e-3
-"""δ at or above this promises nothing worth the name, whatever the number of records."""
+"""δ at or above this is no useful guarantee for any number of records."""
 
 
 class ColumnsSpec(Declaration):

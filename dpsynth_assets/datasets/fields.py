@@ -80,11 +80,11 @@ PublicWord = Annotated[
 """A label value or a version as the file writes it; YAML numbers are read as text."""
 
 INVISIBLE = r"[\p{Cf}\p{Default_Ignorable_Code_Point}]"
-"""Characters that nobody sees in a text, as a pattern of Polars: joiners, selectors, fillers."""
+"""Invisible characters, as a pattern of Polars: joiners, selectors, fillers."""
 
 
 def as_seen(texts: Iterable[str]) -> list[str]:
-    """Texts without characters that nobody sees, in one form of Unicode (NFC)."""
+    """Texts without invisible characters, in one form of Unicode (NFC)."""
     listed = list(texts)
     if all(each.isascii() for each in listed):  # Before a command nothing heavy is imported.
         return listed

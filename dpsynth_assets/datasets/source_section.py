@@ -99,7 +99,7 @@ class SourceSpec(Declaration):
 
     @property
     def is_found(self) -> bool:
-        """Whether a pattern found the file: nobody has named it, and a link may lead elsewhere."""
+        """Whether a pattern found the file: it was not named, and a link may lead elsewhere."""
         return self._is_found
 
     def with_file(self, path: str) -> Self:

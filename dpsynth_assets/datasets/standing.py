@@ -1,6 +1,6 @@
 """Which of the declared dataset files can be used, and what is wrong with the others.
 
-A file that is broken, a name that two files have, and a base that nobody declares each cost only
+A file that is broken, a name that two files have, and a base that is not declared each cost only
 the files they are in: all others are used. Files that read the same records need one account, and
 the terms of its owner: what can be told of that from declarations alone stands here; copies of a
 source under other paths are told by fingerprints of their texts (`sensitive/fingerprints.py`).
@@ -147,7 +147,7 @@ def _is_base(file: DatasetFile) -> bool:
 
 
 def _names_in(path: Path) -> set[str]:
-    """The names that the documents of a file give, whatever else is wrong with them."""
+    """The names that the documents of a file give, also where the file has other mistakes."""
     documents, _ = read_documents(path)
     return {name for document in documents if isinstance(name := _name_in(document), str)}
 

@@ -63,7 +63,7 @@ class Choices:
         encoding: Encoding of a CSV file.
         text: Column of the text.
         id: Column that identifies a record.
-        unit: Column of whoever is protected; None: one record is.
+        unit: Column of the persons who are protected; None: one record is.
         max_records: Records used of one unit.
         labels: Label column -> values that the steward has named as public.
         unconfirmed: Label column that is used -> values found in the records. The file is refused

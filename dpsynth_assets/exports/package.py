@@ -47,7 +47,7 @@ class Packager:
 
     Attributes:
         spec: The cohort.
-        plan: Its plan; a package is in it for nothing, being post-processing.
+        plan: Its plan; a package costs nothing in it, being post-processing.
         ledger: Gets one line for each different package.
         store: Keeps the list of files under that line.
     """

@@ -157,7 +157,7 @@ def digest_of(path: Path) -> str:
 
 @contextmanager
 def _opened(path: Path, longest: int) -> Iterator[tuple[BinaryIO, int]]:
-    """The open file and its length; it is opened without waiting for anybody to write."""
+    """The open file and its length; opening it never waits for a writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)

@@ -86,7 +86,7 @@ def verify_package(folder: Path, published_root: str | None = None) -> Verificat
             problems.append(f"{LABEL_FILE}: expected a privacy label, got none that can be read.")
         elif not problems:
             problems = _label_problems(folder, label, proof)
-    except Exception as error:  # noqa: BLE001 - a forged entry may break whatever reads it
+    except Exception as error:  # noqa: BLE001 - a forged entry may break any reader
         kind = type(error).__name__
         problems.append(f"{PROOF_FILE}: expected entries that can be read, got others ({kind}).")
     return Verification(problems=tuple(problems), head=proof.head, label=label)
@@ -241,7 +241,7 @@ def _refuse_bombs(data: Path) -> None:
         SourceError: They do; a `ValueError`.
     """
     files = [data] if data.is_file() else [each for each in data.rglob("*") if each.is_file()]
-    for file in files:  # Whatever they are called: Polars reads them all.
+    for file in files:  # Polars reads files of every name.
         refuse_many_rows(file, declared_rows(file))
         refuse_unpacked_bytes(file, bytes_of_text(pl.scan_parquet(file, glob=False)))
 

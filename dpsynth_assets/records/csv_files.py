@@ -193,7 +193,7 @@ def _start(file: Path) -> bytes:
         with opened(file) as raw:
             return raw.read(_LONGEST_HEADER_BYTES)
     except (OSError, EOFError, zlib.error):
-        return b""  # Whoever reads it says so.
+        return b""  # The reader of the file reports it.
 
 
 def _first_line(start: bytes) -> bytes:

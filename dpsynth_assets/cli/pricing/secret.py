@@ -1,7 +1,7 @@
 """Secret protection: how likely the best attacker names a secret, and the noise that bounds it.
 
-(p, r): whoever names the secret with probability at most p before the release names it with at
-most r after. Neighbours differ in one secret, hence in every record that contains it.
+(p, r): an attacker who names the secret with probability at most p before the release names it
+with at most r after. Neighbours differ in one secret, hence in every record that contains it.
 """
 
 import math

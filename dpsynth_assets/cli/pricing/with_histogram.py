@@ -87,14 +87,6 @@ class Training(BesideHistogram):
     noise_multiplier: float
     max_batch_size: int | None = None
 
-    def __post_init__(self) -> None:
-        """Refuses a batch that cannot be drawn."""
-        if self.expected_batch_size > self.records:
-            raise ValueError(
-                f"Expected expected_batch_size <= records, got {self.expected_batch_size:g} of "
-                f"{self.records}."
-            )
-
     @property
     def sampling_probability(self) -> float:
         """Chance q = B/N of each record in each step."""
