@@ -203,8 +203,7 @@ def _pairs(grid: Sequence[Budgets]) -> Iterator[tuple[float, int]]:
 
 def benchmark_files(folders: Sequence[Path]) -> list[tuple[Path, BenchmarkSpec | Problem]]:
     """Reads every benchmark below `folders`, or what is wrong with it; no record is read."""
-    files = find_dataset_files([folder for folder in folders if folder.is_dir()])
-    return [(path, found) for path in files for found in _parsed(path)]
+    return [(path, found) for path in find_dataset_files(folders) for found in _parsed(path)]
 
 
 def read_benchmark(path: Path) -> BenchmarkSpec:

@@ -17,13 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from dpsynth_assets import paths
-from dpsynth_assets.datasets.fields import (
-    DatasetFileError,
-    Declaration,
-    Problem,
-    problems_of,
-    suggest,
-)
+from dpsynth_assets.datasets.fields import Declaration, Problem, problems_of, suggest
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
 from dpsynth_assets.datasets.source_section import SourceSpec
@@ -77,20 +71,10 @@ def dataset_folders(defs: Path | None = None) -> list[Path]:
 
 
 def find_dataset_files(folders: Sequence[Path]) -> list[Path]:
-    """Lists the YAML files below `folders`, sorted, each once.
-
-    Raises:
-        DatasetFileError: A folder does not exist.
-    """
-    if missing := missing_folders(folders):
-        raise DatasetFileError(missing)
-    found = {
-        file.resolve()
-        for folder in folders
-        for pattern in ("*.yaml", "*.yml")
-        for file in folder.rglob(pattern)
-    }
-    return sorted(found)
+    """Lists the YAML files below `folders`, sorted, each once; none where there is no folder."""
+    patterns = ("*.yaml", "*.yml")
+    found = (file for folder in folders for pattern in patterns for file in folder.rglob(pattern))
+    return sorted({file.resolve() for file in found})
 
 
 def missing_folders(folders: Sequence[Path]) -> list[Problem]:
@@ -105,37 +89,28 @@ def repeated_names(files: Sequence[DatasetFile]) -> list[Problem]:
 
     A partitioned dataset also has the names of its cohorts, those to come included.
     """
-    holders: dict[tuple[type, str], list[DatasetFile]] = {}
+    found = []
     for file in files:
-        holders.setdefault((type(file.spec), file.spec.name), []).append(file)
-    shared = [
-        (file, next(each for each in sharing if each is not file))
-        for sharing in holders.values()
-        if len(sharing) > 1
-        for file in sharing
-    ]
-    partitioned = [file for file in files if getattr(file.spec, "cohorts", None) is not None]
-    for other in partitioned:
-        for file in (each for each in files if _is_cohort_of(each, other)):
-            shared += [(file, other), (other, file)]
-    return [
-        Problem(
-            "name",
-            "a name of its own",
-            f"{file.spec.name!r}, which {other.path} has",
-            "Rename one of the two: the name is the ledger account.",
-            file=str(file.path),
-        )
-        for file, other in shared
-    ]
+        others = (each for each in files if each is not file and _share_a_name(each, file))
+        if (other := next(others, None)) is not None:
+            got = f"{file.spec.name!r}, which {other.path} has"
+            remedy = "Rename one of the two: the name is the ledger account."
+            found.append(Problem("name", "a name of its own", got, remedy, file=str(file.path)))
+    return found
 
 
-def _is_cohort_of(file: DatasetFile, other: DatasetFile) -> bool:
-    """Says whether a private dataset has the name of a cohort of a partitioned one."""
-    rule = getattr(other.spec, "cohorts", None)
-    key = file.spec.name.removeprefix(f"{other.spec.name}_")
-    private = isinstance(file.spec, type(other.spec))
-    return rule is not None and private and key != file.spec.name and rule.has_key(key)
+def _share_a_name(one: DatasetFile, other: DatasetFile) -> bool:
+    """Says whether two files have one name, or one that of a cohort of the other."""
+    first, second = one.spec, other.spec
+    if isinstance(first, PrivateDatasetSpec) != isinstance(second, PrivateDatasetSpec):
+        return False
+    return first.name == second.name or _is_cohort(first, second) or _is_cohort(second, first)
+
+
+def _is_cohort(spec: PrivateDatasetSpec | PublicDataSpec, whole: Any) -> bool:
+    rule = getattr(whole, "cohorts", None)
+    key = spec.name.removeprefix(f"{whole.name}_")
+    return rule is not None and key != spec.name and bool(rule.has_key(key))
 
 
 def parse_dataset_file(
@@ -154,8 +129,10 @@ def parse_dataset_file(
     files: list[DatasetFile] = []
     for document in documents:
         parsed = _parse_document(document, path, foreign_ok)
-        files += [part for part in parsed if isinstance(part, DatasetFile)]
-        problems += [part for part in parsed if isinstance(part, Problem)]
+        if isinstance(parsed, DatasetFile):
+            files.append(parsed)
+        else:
+            problems += parsed
     return files, problems
 
 
@@ -218,7 +195,7 @@ def _exists(path: Path) -> bool:
     return any(True for _ in Path(path.anchor).glob(str(path.relative_to(path.anchor))))
 
 
-def _parse_document(document: Any, path: Path, foreign_ok: bool) -> list[DatasetFile | Problem]:
+def _parse_document(document: Any, path: Path, foreign_ok: bool) -> DatasetFile | list[Problem]:
     kind = document.get("type") if isinstance(document, Mapping) else None
     if not isinstance(kind, str) or kind not in COMPONENTS:
         if foreign_ok and _is_foreign(document, kind):
@@ -228,8 +205,8 @@ def _parse_document(document: Any, path: Path, foreign_ok: bool) -> list[Dataset
         return [Problem("type", "a dataset component", got, remedy, file=str(path))]
     found = validated(COMPONENTS[kind], document, path)
     if isinstance(found, list):
-        return [*found]
-    return [DatasetFile(path=path, spec=resolve_paths(found, path))]
+        return found
+    return DatasetFile(path=path, spec=resolve_paths(found, path))
 
 
 def validated(

@@ -85,7 +85,7 @@ def standing(folders: Sequence[Path]) -> Standing:
     problems = missing_folders(folders)
     usable: list[DatasetFile] = []
     names: dict[str, Path] = {}
-    for path in find_dataset_files([folder for folder in folders if folder.is_dir()]):
+    for path in find_dataset_files(folders):
         files, found = parse_dataset_file(path, foreign_ok=True)
         usable += files
         problems += found
@@ -148,13 +148,10 @@ def _is_base(file: DatasetFile) -> bool:
 
 def _names_in(path: Path) -> set[str]:
     """The names that the documents of a file give, also where the file has other mistakes."""
-    documents, _ = read_documents(path)
-    return {name for document in documents if isinstance(name := _name_in(document), str)}
-
-
-def _name_in(document: Any) -> Any:
-    attributes = document.get("attributes") if isinstance(document, Mapping) else None
-    return attributes.get("name") if isinstance(attributes, Mapping) else None
+    documents = (each for each in read_documents(path)[0] if isinstance(each, Mapping))
+    attributes = (document.get("attributes") for document in documents)
+    names = (each.get("name") for each in attributes if isinstance(each, Mapping))
+    return {name for name in names if isinstance(name, str)}
 
 
 def declared_base(name: str) -> PublicDataSpec | None:
@@ -168,8 +165,7 @@ def declared_base(name: str) -> PublicDataSpec | None:
     Returns:
         Its declaration; None where no file that can be read declares it.
     """
-    folders = [folder for folder in dataset_folders() if folder.is_dir()]
-    for path in find_dataset_files(folders):
+    for path in find_dataset_files(dataset_folders()):
         state = path.stat()
         for base in _bases(path, state.st_mtime_ns, state.st_size):
             if base.name == name:
@@ -294,21 +290,13 @@ class PrivateFiles:
         """Reads every declaration in `defs` and in the folders of DPSYNTH_DATASETS; no record."""
         declared: list[tuple[str, str]] = []
         unreadable: list[Path] = []
-        for file in find_dataset_files([each for each in dataset_folders() if each.is_dir()]):
+        for file in find_dataset_files(dataset_folders()):
             documents, problems = read_documents(file)
-            if problems:
+            found = [_declared(document, file) for document in documents]
+            if problems or None in found:
                 unreadable.append(file)
-            for document in documents:
-                found = _declared(document, file)
-                if found is None:
-                    unreadable.append(file)
-                else:
-                    declared += found
-        return cls(declared=tuple(declared), unreadable=tuple(dict.fromkeys(unreadable)))
-
-    def owner_of(self, path: Path | str) -> str | None:
-        """Name of a private dataset that reads this file, folder, link or address, if any does."""
-        return next((owner for source, owner in self.declared if _holds(source, path)), None)
+            declared += [each for own in found for each in own or ()]
+        return cls(declared=tuple(declared), unreadable=tuple(unreadable))
 
     def problem(self, path: Path | str) -> tuple[str, str] | None:
         """Says why a file may not be read as public text: what it is, and what to do about it."""
@@ -317,8 +305,9 @@ class PrivateFiles:
                 f"a private declaration that cannot be read, in {self.unreadable[0]}",
                 "Mend that file first: its source may be the file named here.",
             )
-        if (owner := self.owner_of(path)) is not None:
-            return f"a file of the private dataset {owner!r}", "Name public text."
+        for source, owner in self.declared:
+            if _holds(source, path):
+                return f"a file of the private dataset {owner!r}", "Name public text."
         return None
 
 
