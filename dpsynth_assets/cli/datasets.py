@@ -28,7 +28,7 @@ from dpsynth_assets.datasets import (
     standing,
     unknown_bases,
 )
-from dpsynth_assets.datasets.fields import models_in
+from dpsynth_assets.datasets.fields import described, models_in
 from dpsynth_assets.datasets.prompting import prompt_problems
 from dpsynth_assets.datasets.standing import declared_base, shared_record_problems
 from dpsynth_assets.files.tables import markdown_table
@@ -243,7 +243,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _meaning(field: FieldInfo) -> str:
-    text, annotation = field.description or "", field.annotation
+    text, annotation = described(field), field.annotation
     if get_origin(annotation) is not Literal:
         return text
     return f"{text} One of {', '.join(f'`{choice}`' for choice in get_args(annotation))}."

@@ -41,38 +41,22 @@ class Window:
 class CohortsSpec(Declaration):
     """Partition of one source into disjoint cohorts, each with the whole budget of the file."""
 
-    by: Literal["file", "window"] = Field(
-        description="file: every file of the source is a cohort. window: every period of a date "
-        "column is."
-    )
-    pattern: str | None = Field(
-        default=None,
-        description="by file: public pattern of the files' names, e.g. mail-{year}-{month}.jsonl; "
-        "{year}, {month}, {day} and {number} stand for digits and name the cohort.",
-    )
-    settle_minutes: int = Field(
-        default=10,
-        ge=0,
-        description="by file: minutes (>= 0) for which a new file must have stayed unchanged.",
-    )
-    column: str | None = Field(
-        default=None,
-        min_length=1,
-        description="by window: column whose text begins with a date YYYY-MM-DD that never "
-        "changes; a record without one is in no cohort.",
-    )
-    period: Period | None = Field(
-        default=None, description="by window: length of a window; weeks begin on Monday."
-    )
-    first: date | None = Field(
-        default=None, description="by window: first day of the first window, YYYY-MM-DD."
-    )
-    delay_days: int = Field(
-        default=1,
-        ge=0,
-        description="by window: days (>= 0) after a window's end until its records are expected "
-        "to be there.",
-    )
+    by: Literal["file", "window"]
+    """file: every file of the source is a cohort. window: every period of a date column is."""
+    pattern: str | None = None
+    """by file: public pattern of the files' names, e.g. mail-{year}-{month}.jsonl; {year}, {month},
+    {day} and {number} stand for digits and name the cohort."""
+    settle_minutes: int = Field(10, ge=0)
+    """by file: minutes (>= 0) for which a new file must have stayed unchanged."""
+    column: str | None = Field(None, min_length=1)
+    """by window: column whose text begins with a date YYYY-MM-DD that never changes; a record
+    without one is in no cohort."""
+    period: Period | None = None
+    """by window: length of a window; weeks begin on Monday."""
+    first: date | None = None
+    """by window: first day of the first window, YYYY-MM-DD."""
+    delay_days: int = Field(1, ge=0)
+    """by window: days (>= 0) after a window's end until its records are expected to be there."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

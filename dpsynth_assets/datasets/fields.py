@@ -16,6 +16,7 @@ from pydantic import (
     StringConstraints,
     ValidationError,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 REFUSAL = "dpsynth_refusal"
@@ -23,9 +24,12 @@ REFUSAL = "dpsynth_refusal"
 
 
 class Declaration(BaseModel):
-    """A frozen part of a dataset file; a key it does not know is an error, never ignored."""
+    """A frozen part of a dataset file; a key it does not know is an error, never ignored.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    The text below a field is its description, in messages and in docs/datasets.md.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def refuse(field: str, expected: str, got: str, remedy: str) -> NoReturn:
@@ -169,6 +173,11 @@ def problems_of(
     return shown
 
 
+def described(field: FieldInfo) -> str:
+    """What a field is, in one line."""
+    return " ".join((field.description or "").split())
+
+
 def suggest(word: str, known: Sequence[str]) -> str:
     """Says which known word was meant, or lists those known."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
@@ -196,7 +205,7 @@ def _problem(detail: Any, file: Path, model: type[Declaration], attributes: Any)
 
 def _parts(detail: Any, key: str, owner: type[BaseModel] | None) -> tuple[str, str, str]:
     fields = owner.model_fields if owner else {}
-    meaning = (fields[key].description or "") if key in fields else ""
+    meaning = described(fields[key]) if key in fields else ""
     if detail["type"] == "extra_forbidden":
         return "a known key", repr(key), suggest(key, list(fields))
     if detail["type"] == "missing":

@@ -40,59 +40,34 @@ _WITH_PRIVATE = ("example", "separator", "use_chat_template", "instruction")
 class PromptSpec(Declaration):
     """Templates of the prompts. Without any, the model's own document format writes them."""
 
-    private: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Prompt around private examples; `{examples}` stands for them, `{label}` for "
-        "the label, `{schema}` for the declared structure. None: the model's document format.",
-    )
-    instruction: str = Field(
-        default="",
-        description="What a model with a chat template is asked for, as a user's turn before the "
-        "prompt, which then begins its answer; with `{label}`. A model without one reads the "
-        "prompt alone.",
-    )
-    example: str = Field(
-        default="{example}",
-        description="How each of the examples is written; `{example}` stands for its text.",
-    )
-    separator: str | None = Field(
-        default=None, description="What stands between two examples; none: a blank line."
-    )
-    public: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Prompt without private text, with `{label}` and `{schema}`. None: the "
-        "private one with public_text in an example's place.",
-    )
-    public_text: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Public text in an example's place, with `{label}` and `{schema}`; an invented "
-        "record, or words such as `<text of topic {label}>`.",
-    )
-    response_start: str = Field(
-        default="",
-        description="Public words that open the answer, after every prompt; no part of the text.",
-    )
-    text_start: str = Field(
-        default="",
-        description="Public beginning of every text, e.g. a brace; prompts end with it and it is "
-        "put before what the model writes.",
-    )
-    text_end: str = Field(
-        default="", description="What closes a text, e.g. a fence; taken off its end."
-    )
-    end: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Token that ends a text, as text, e.g. the end of a turn. None: the "
-        "tokenizer's end-of-sequence token where private is declared, else the model's own.",
-    )
-    use_chat_template: bool = Field(
-        default=False,
-        description="Whether the tokenizer's chat template wraps the prompt as a user's turn.",
-    )
+    private: str | None = Field(None, min_length=1)
+    """Prompt around private examples; `{examples}` stands for them, `{label}` for the label,
+    `{schema}` for the declared structure. None: the model's document format."""
+    instruction: str = ""
+    """What a model with a chat template is asked for, as a user's turn before the prompt, which
+    then begins its answer; with `{label}`. A model without one reads the prompt alone."""
+    example: str = "{example}"
+    """How each of the examples is written; `{example}` stands for its text."""
+    separator: str | None = None
+    """What stands between two examples; none: a blank line."""
+    public: str | None = Field(None, min_length=1)
+    """Prompt without private text, with `{label}` and `{schema}`. None: the private one with
+    public_text in an example's place."""
+    public_text: str | None = Field(None, min_length=1)
+    """Public text in an example's place, with `{label}` and `{schema}`; an invented record, or
+    words such as `<text of topic {label}>`."""
+    response_start: str = ""
+    """Public words that open the answer, after every prompt; no part of the text."""
+    text_start: str = ""
+    """Public beginning of every text, e.g. a brace; prompts end with it and it is put before what
+    the model writes."""
+    text_end: str = ""
+    """What closes a text, e.g. a fence; taken off its end."""
+    end: str | None = Field(None, min_length=1)
+    """Token that ends a text, as text, e.g. the end of a turn. None: the tokenizer's
+    end-of-sequence token where private is declared, else the model's own."""
+    use_chat_template: bool = False
+    """Whether the tokenizer's chat template wraps the prompt as a user's turn."""
 
     @property
     def uses_schema(self) -> bool:
@@ -184,20 +159,14 @@ def _load_schema(value: Any) -> Any:
 class StructuredSpec(Declaration):
     """Texts that are JSON records."""
 
-    json_schema: Annotated[dict[str, Any] | str, BeforeValidator(_load_schema)] = Field(
-        description="JSON schema of a text, or the path of a .json file that holds it (a relative "
-        "one starts at the project root). Public; references stay within it."
-    )
-    description: str | None = Field(
-        default=None,
-        min_length=1,
-        description="What `{schema}` stands for in prompts; none: an outline of the schema.",
-    )
-    constrained_decoding: bool = Field(
-        default=True,
-        description="Whether tokens are chosen among those only that continue a text of the "
-        "schema. In private prediction, what the schema decides alone costs nothing.",
-    )
+    json_schema: Annotated[dict[str, Any] | str, BeforeValidator(_load_schema)]
+    """JSON schema of a text, or the path of a .json file that holds it (a relative one starts at
+    the project root). Public; references stay within it."""
+    description: str | None = Field(None, min_length=1)
+    """What `{schema}` stands for in prompts; none: an outline of the schema."""
+    constrained_decoding: bool = True
+    """Whether tokens are chosen among those only that continue a text of the schema. In private
+    prediction, what the schema decides alone costs nothing."""
 
     @property
     def prompt_text(self) -> str:
