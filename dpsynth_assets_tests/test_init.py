@@ -120,7 +120,7 @@ def test_label_values_are_shown_on_the_terminal_alone(folder, tmp_path, options)
     result = init("complaints", "--from", written(tmp_path), *options)
     assert result.exit_code == 0, result.output
     told = " ".join(result.output.split())
-    assert "topic: [billing, delivery]. Whatever you list becomes public." in told
+    assert "topic: [billing, delivery]. What you list becomes public." in told
     assert "billing" not in defs(folder).read_text()
     assert ("TO DECIDE" in defs(folder).read_text()) == bool(options)
     assert in_force(folder)["public_facts"] == {"labels": {}}

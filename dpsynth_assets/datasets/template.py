@@ -13,6 +13,7 @@ from typing import Any
 
 from dpsynth_assets.datasets.prompting import looks_like_code
 from dpsynth_assets.datasets.source_section import UTF_8
+from dpsynth_assets.privacy.directed_rounding import declared
 
 _DOCUMENTS, _FOR_TOPICS = 500, 1500
 """Public documents that are written; topics are fitted to more of them."""
@@ -110,15 +111,15 @@ def dataset_template(name: str, choices: Choices | None = None) -> str:
         public values are to be listed. Nothing in it depends on values of records.
     """
     known = choices or Choices()
-    document = _filled("dataset", name=name, known=known, base=base_name(name))
+    document = filled("dataset.yaml.template", name=name, known=known, base=base_name(name))
     if not known.domain:
         return document
     documents = _FOR_TOPICS if "topic_histogram" in known.method.chosen.sections else _DOCUMENTS
     own = {"name": base_name(name), "domain": known.domain, "labels": _label_words(known)}
-    return document + _filled("base", documents=documents, **own)
+    return document + filled("base.yaml.template", documents=documents, **own)
 
 
-def _filled(template: str, **values: Any) -> str:
+def filled(template: str, **values: Any) -> str:
     """Fills a template beside this module; it stands in the words of YAML, not of HTML."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -135,10 +136,12 @@ def _filled(template: str, **values: Any) -> str:
         "json": json.dumps,
         "words": partial(json.dumps, ensure_ascii=False),
         "number": _float,
+        "declared": declared,
+        "quoted": repr,
         "wrapped": lambda text: textwrap.wrap(text, _COMMENT),
     }
     made.globals |= {"label_line": label_line}
-    return made.get_template(f"{template}.yaml.template").render(values)
+    return made.get_template(template).render(values)
 
 
 def _label_words(known: Choices) -> list[str]:
