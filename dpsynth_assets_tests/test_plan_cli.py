@@ -98,13 +98,6 @@ def test_a_refused_method_is_a_line_and_exit_code_2(folder):
     assert facts["undeclared"]
 
 
-def test_a_plan_of_which_nothing_can_run_says_so(folder):
-    declare(folder, {"method": "mean_clustered", "settings": {"clip_bound": 0.5}})
-    told = plan("notes")
-    assert told.exit_code == 2
-    assert "mean_clustered refused:" in told.output
-
-
 def test_an_unknown_vocabulary_is_said_to_be(folder):
     method = {"method": "mean_uniform", "settings": {"public_top_k": None}}
     declare(folder, method, kind="pretrained", model="owner/name")

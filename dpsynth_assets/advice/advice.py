@@ -73,11 +73,6 @@ class Offer:
         """Expected share of the gap; below all others where nothing was measured."""
         return -math.inf if self.expectation is None else self.expectation.share
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        expectation = None if self.expectation is None else asdict(self.expectation)
-        return {**vars(self), "expectation": expectation}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
@@ -95,11 +90,7 @@ class Advice:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "offers": [offer.to_json() for offer in self.offers],
-            "others": dict(self.others),
-            "notes": list(self.notes),
-        }
+        return {**asdict(self), "others": dict(self.others)}
 
 
 def advise(
