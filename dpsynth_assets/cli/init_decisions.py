@@ -55,14 +55,19 @@ class Draft:
         choices, suggested = self.choices, self._suggested
         found = {**choices.unconfirmed, **suggested}
         rows = max((each.rows for each in self.columns.values()), default=0)
+        named = {
+            "labels": choices.labels,
+            "unconfirmed": choices.unconfirmed,
+            "suggested": suggested,
+            "codes": codes_of(choices.labels, choices.label_words),
+        }
         text = filled(
             "decisions.txt.template",
+            **{name: printable(", ".join(each)) for name, each in named.items()},
             choices=choices,
             written=describe_bytes(self._source, sum(c.damaged for c in self.columns.values())),
             repeated=next(iter(self._repeated), None),
             shares="" if choices.unit is None else self._shares(choices.unit),
-            codes=codes_of(choices.labels, choices.label_words),
-            suggested=suggested,
             found="; ".join(label_line(name, sorted(each)) for name, each in found.items()),
             least=LEAST_RECORDS_PER_LABEL,
             large_delta=choices.delta * rows > LARGEST_DELTA_TIMES_RECORDS,
