@@ -85,7 +85,7 @@ class Rule(StrEnum):
 def canonical_id(column: pl.Expr) -> pl.Expr:
     """An id, of a record or a unit, as all are listed, compared and looked up.
 
-    Characters that nobody sees and blanks at its ends are dropped, accents have one form of Unicode
+    Invisible characters and blanks at its ends are dropped, accents have one form of Unicode
     (NFC), and `17.0`, which tools write of `17` beside a gap, is `17`. A blank id is absent.
     """
     stripped = column.str.replace_all(INVISIBLE, "").str.normalize("NFC").str.strip_chars()

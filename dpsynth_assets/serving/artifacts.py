@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.exports.exporting import FindAudits, last_release, refuse_refuted
+from dpsynth_assets.exports.package import FindAudits, last_release, refuse_refuted
 from dpsynth_assets.methods.capabilities import RowSource, ServesRows, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs, Released

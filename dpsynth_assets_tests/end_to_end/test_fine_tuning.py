@@ -12,9 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from dpsynth_assets.cli import serve
 from dpsynth_assets.defs.resources import resources
-from dpsynth_assets.exports.contents import PROMPTS_FILE
-from dpsynth_assets.exports.exporting import export_generator
-from dpsynth_assets.exports.package import Packager
+from dpsynth_assets.exports.package import PROMPTS_FILE, Packager, export_generator
 from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.methods.capabilities import RowSampling
 from dpsynth_assets.methods.fine_tuning import generators as generator_inputs

@@ -231,7 +231,7 @@ def test_what_is_trained_in_integers_takes_as_long_as_the_decoder_needs_to_read(
         text_tokens=40, documents=100, records=1000, label_texts=("a",), prompts=None,
         tokens_of=lambda words: len(words.split()), parameters={"public_language_model": 1e8},
     )  # fmt: skip
-    terms = terms_of(cases, LANGUAGE_MODEL)
+    terms = terms_over()
     integers, floats = (
         bound_method("dp_fine_tuning", {"frozen_products": products}, terms).plan(4.0)
         for products in ("int8", "float32")

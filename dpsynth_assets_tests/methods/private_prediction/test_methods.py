@@ -347,10 +347,6 @@ def test_check_settings_names_each_problem_on_one_line():
     assert any(problem.startswith("clip_bound:") for problem in problems)
     assert any("no such setting" in problem for problem in problems)
     assert check_settings("mean_clustered", SMALL) == []
-    (removed,) = check_settings("mean_with_shots", {})
-    assert removed.endswith("It was removed: write mean_uniform, which scored no worse.")
-    (removed,) = check_settings("aug_pe", {"infilling_model": "bart"})
-    assert removed.endswith("It was removed with masked infilling. Drop it.")
 
 
 def test_contradicting_lengths_are_named():
