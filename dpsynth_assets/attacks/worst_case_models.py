@@ -6,7 +6,6 @@ attention from repeating what the prompt holds.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -84,30 +83,12 @@ class CopyingModel:
         return [*ids, BEGIN]
 
 
-def prefilled(language_model: Any, templates: PromptTemplates | None) -> Any:
-    """Gives a model its declared prompts, if there are any, with `PREFIX` before every text."""
-    if templates is None:
-        return PrefilledModel(language_model)
-    return PrefilledPrompts(language_model, templates)
-
-
-class PrefilledModel:
-    """A model that reads and writes in its document format, with `PREFIX` in the opening."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        """Looks all else up in the wrapped model."""
-        return getattr(self._inner, name)
-
-    def prompt_ids(
-        self, label_text: str, examples: Sequence[str], max_example_tokens: int
-    ) -> list[int]:
-        """Prompt of keys in the model's own format, ending where a key begins."""
-        form = self._inner.document_format
-        opened = replace(form, opening=form.opening + PREFIX)
-        return opened.prompt_ids(self._inner, label_text, examples, max_example_tokens)
+def prefilled(language_model: Any, templates: PromptTemplates | None) -> PromptedModel:
+    """Gives a model its declared prompts, or its document format, with `PREFIX` before a text."""
+    if templates is not None:
+        return PrefilledPrompts(language_model, templates)
+    form = language_model.document_format
+    return PromptedModel(language_model, form=form._replace(opening=form.opening + PREFIX))
 
 
 class PrefilledPrompts(PromptedModel):

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.models.document_format import PAPER_PT, PLAIN_PT, DocumentFormat
+from dpsynth_assets.models.prompt_templates import (
+    PAPER_PT,
+    PLAIN_PT,
+    DocumentFormat,
+    PromptedModel,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -152,12 +157,16 @@ class LanguageModel:
     def prompt_ids(
         self, label_text: str, examples: Sequence[str], max_example_tokens: int
     ) -> list[int]:
-        """Few-shot prompt in the model's own format; see `DocumentFormat.prompt_ids`."""
-        return self.document_format.prompt_ids(self, label_text, examples, max_example_tokens)
+        """Few-shot prompt in the model's own format; see `PromptedModel.prompt_ids`."""
+        return self._documents.prompt_ids(label_text, examples, max_example_tokens)
 
     def read_text(self, generated: Sequence[int]) -> tuple[str, bool]:
-        """Text of generated tokens and whether it ended; see `DocumentFormat.read_text`."""
-        return self.document_format.read_text(self, generated)
+        """Text of generated tokens and whether it ended; see `PromptedModel.read_text`."""
+        return self._documents.read_text(generated)
+
+    @cached_property
+    def _documents(self) -> PromptedModel:
+        return PromptedModel(self)
 
 
 Model = TypeVar("Model", bound=LanguageModel)

@@ -26,10 +26,10 @@ from dpsynth_assets.attacks.reconstruction import (
     prove,
     read_keys,
 )
-from dpsynth_assets.attacks.worst_case_models import CopyingModel, PrefilledModel
+from dpsynth_assets.attacks.worst_case_models import CopyingModel, prefilled
 from dpsynth_assets.models.decoding import sample_documents
-from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.prompt_templates import DocumentFormat
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 
 
@@ -257,7 +257,7 @@ def test_a_prefilled_prompt_ends_where_a_key_begins_and_leaves_the_rest_alone():
         encode=list,
         document_format=DocumentFormat("{label}: ", "", None, "\n"),
     )
-    model = PrefilledModel(inner)
+    model = prefilled(inner, None)
     prompt = "".join(model.prompt_ids("keys", ["01234", "56789"], 5))
     opening = f"keys: {PREFIX}"
     assert prompt == f"{opening}01234|\n{opening}56789|\n{opening}"

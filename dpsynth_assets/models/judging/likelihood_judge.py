@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dpsynth_assets.models.language_model import IGNORED, padded, token_losses
+from dpsynth_assets.models.prompt_templates import PromptedModel
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.language_model import LanguageModel
@@ -155,7 +156,7 @@ class LikelihoodJudge:
         import torch
 
         language_model = self._language_model
-        start = language_model.document_format.prompt_ids(language_model, "", (), 1)
+        start = PromptedModel(language_model).prompt_ids("", (), 1)
         rows = padded([[*start, *text] for text in texts], language_model.pad_token_id)
         targets = padded(texts, IGNORED)  # padding follows: causal, unseen
         with torch.inference_mode():

@@ -20,7 +20,7 @@ def judge(toy_model, public):
 
 def by_hand(model, text, bound=64):
     """Token by token, one text at a time."""
-    start = model.document_format.prompt_ids(model, "", (), 1)
+    start = model.prompt_ids("", (), 1)
     ids = model.encode(text)[:bound]
     total = 0.0
     for place, token in enumerate(ids):
