@@ -11,6 +11,7 @@ import numpy as np
 from dpsynth_assets.methods.epsvec.candidates import TextsByLabel
 from dpsynth_assets.methods.epsvec.prompts import Scaffold
 from dpsynth_assets.models.engines import Capability, Engine, EngineError, Provenance
+from dpsynth_assets.models.engines.decoder_engine import LocalEngine
 from dpsynth_assets.models.engines.protocol import ShareCallback
 
 BLOCK_START = 18 / 32
@@ -56,7 +57,7 @@ class StateReader:
         max_tokens: Texts are cut to this.
     """
 
-    engine: Engine
+    engine: LocalEngine
     scaffold: Scaffold
     shots: TextsByLabel
     layers: tuple[int, ...]
@@ -101,7 +102,7 @@ class StateReader:
             )
 
 
-def reader_layers(layers: tuple[int, ...] | None, engine: Engine) -> tuple[int, ...]:
+def reader_layers(layers: tuple[int, ...] | None, engine: LocalEngine) -> tuple[int, ...]:
     """Declared layers in ascending order, or the default block of the engine's model.
 
     Raises:

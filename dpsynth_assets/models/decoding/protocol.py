@@ -198,7 +198,7 @@ class Decoder(ABC):
     def hidden_states(
         self, texts: Sequence[Sequence[int]], reading: StateReading
     ) -> dict[int, np.ndarray]:
-        """Pools each text's residual stream at chosen layers; see `Engine.hidden_states`.
+        """Pools each text's residual stream at chosen layers; see `LocalEngine.hidden_states`.
 
         Args:
             texts: N sequences of the texts' own tokens; may be empty.

@@ -35,7 +35,11 @@ Vectors = Mapping[int, np.ndarray]
 
 
 class LocalEngine(Engine):
-    """An engine over the weights of a `LanguageModel`; prompts never leave the machine."""
+    """An engine over the weights of a `LanguageModel`; prompts never leave the machine.
+
+    Layers are numbered from 0; layer l's hidden state is the residual stream as it leaves decoder
+    layer l, before any final normalisation: transformers' `hidden_states[l + 1]` but for the last.
+    """
 
     capabilities: frozenset[Capability] = frozenset(Capability)
     _vectors: Vectors = MappingProxyType({})
@@ -50,12 +54,12 @@ class LocalEngine(Engine):
         return self.language_model.name
 
     @property
-    def layers(self) -> int:  # type: ignore[override]
+    def layers(self) -> int:
         """Number of decoder layers L."""
         return int(self.language_model.config.num_hidden_layers)
 
     @property
-    def width(self) -> int:  # type: ignore[override]
+    def width(self) -> int:
         """Width d of the residual stream."""
         return int(self.language_model.config.hidden_size)
 
@@ -75,7 +79,33 @@ class LocalEngine(Engine):
         provenance: Provenance = Provenance.PRIVATE,
         progress: ShareCallback | None = None,
     ) -> dict[int, np.ndarray]:
-        """See `Engine.hidden_states`."""
+        """Pooled hidden states of chosen layers; every text passes through the model once.
+
+        The model's begin token and a prompt precede every text and are not pooled. A text without
+        tokens gives zeros: refusing it would tell that a private record is empty.
+
+        **Privacy** A private text is the only one in its pass, so that its states depend on no
+        other text, bit for bit. An engine that cannot read it so must refuse it. Texts that are
+        public or released may share passes.
+
+        Args:
+            texts: N texts, or token ids of texts without a begin token.
+            layers: Layers in [0, L).
+            pooling: `mean` over the text's own tokens, or its `last` token.
+            max_tokens: Texts are cut to this many tokens; None for what the model has room for.
+            behind: Token ids of a prompt that every text stands behind. It may not be private: an
+                engine may read it once for all texts.
+            provenance: What the texts are made of; private ones never share a pass.
+            progress: Called with the share of texts done, in [0, 1].
+
+        Returns:
+            {layer: (N, d) float32}.
+
+        Raises:
+            EngineError: The engine does not tell hidden states, or may not see such text.
+
+        **Source**: Banayeeanzade et al. 2026 (EPSVec), equation 1.
+        """
         self._require_allowed(provenance)
         check_layers(tuple(layers), self.layers)
         token = self.language_model.begin_token_id
@@ -96,7 +126,23 @@ class LocalEngine(Engine):
     def steered(
         self, vectors: Mapping[int, np.ndarray], strengths: float | Mapping[int, float]
     ) -> Iterator["LocalEngine"]:
-        """See `Engine.steered`; a view of this engine, which stays as it is."""
+        """Adds strength * vector to the residual stream where it leaves each layer.
+
+        The sum is made at every position a token is predicted from: the last of the prompt and all
+        new ones. The rest of the prompt is read as without steering. Contexts do not nest. It is a
+        view of this engine that is steered; the engine stays as it is.
+
+        Args:
+            vectors: {layer: (d,)}; used as they are, not normalised.
+            strengths: beta, one for all layers or one each.
+
+        Raises:
+            EngineError: The engine cannot be steered, or not by these vectors.
+
+        **Privacy** Post-processing of the vectors: writing any number of rows costs nothing.
+
+        **Source**: Banayeeanzade et al. 2026 (EPSVec), equation 3 and section 4.2.
+        """
         view = copy.copy(self)
         view._vectors = scaled_vectors(vectors, strengths, layers=self.layers, width=self.width)
         yield view
