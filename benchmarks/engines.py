@@ -183,7 +183,10 @@ def open_engine(arguments, language_model):
     if arguments.engine == "vllm":
         from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 
-        return VllmEngine(language_model, batch_rows=arguments.rows, cache_gib=0.5)
+        from dpsynth_assets.datasets.engine import EngineSpec
+
+        spec = EngineSpec(kind="vllm", batch_rows=arguments.rows, cache_gib=0.5)
+        return VllmEngine(language_model, spec)
     from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 
     return DecoderEngine(language_model, batch_rows=arguments.rows)

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.private_prediction import preconditions
-from dpsynth_assets.models.decoding import open_decoder, opening
-from dpsynth_assets.models.engines import EngineError, Provenance, Sampling
+from dpsynth_assets.models.decoding import open_decoder
+from dpsynth_assets.models.engines import EngineError, Provenance, Sampling, opening
 from dpsynth_assets.models.engines.opening import close_engines, open_engine
 
 MODULE = """

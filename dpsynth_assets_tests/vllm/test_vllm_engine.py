@@ -195,7 +195,7 @@ def test_prompts_and_texts_reach_no_log(vllm_engine, capfd, caplog):
 
 def test_too_little_memory_gives_one_line(language_model):
     with pytest.raises(EngineError, match="could not open toy") as raised:
-        VllmEngine(language_model, memory_fraction=0.9, cache_gib=0.00001)
+        VllmEngine(language_model, EngineSpec(kind="vllm", cache_gib=0.00001))
     assert "\n" not in str(raised.value)
 
 

@@ -30,9 +30,8 @@ from dpsynth_assets.models.conditional_generator import (
     ConditionalGenerator,
     load_conditional_generator,
 )
-from dpsynth_assets.models.decoding.opening import kind_for_folder
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
-from dpsynth_assets.models.engines.opening import serving
+from dpsynth_assets.models.engines.opening import kind_for_folder, serving
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 

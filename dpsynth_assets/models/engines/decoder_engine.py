@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint
-from dpsynth_assets.models.decoding.opening import DEFAULT, open_decoder
 from dpsynth_assets.models.decoding.protocol import Decoder, StateReading
 from dpsynth_assets.models.decoding.writing import WritingRules, written_tokens
+from dpsynth_assets.models.engines.opening import DEFAULT, open_decoder
 from dpsynth_assets.models.engines.protocol import (
     Capability,
     Engine,
