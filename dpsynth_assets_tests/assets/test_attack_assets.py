@@ -20,6 +20,7 @@ from dpsynth_assets.attacks.worst_case_models import (
     BEGIN,
     END,
     PAD,
+    CopyingDecoder,
     CopyingModel,
     prefilled,
 )
@@ -72,11 +73,8 @@ class TinyModel(CopyingModel):
 class ForgetfulModel(TinyModel):
     """Has never learned to copy."""
 
-    @property
-    def model(self):
-        model = CopyingModel().model
-        model.model.layers[1].self_attn.o_proj.weight.zero_()
-        return model
+    model = CopyingDecoder()
+    model.copying = 0.0
 
 
 class TinyModels(Models):

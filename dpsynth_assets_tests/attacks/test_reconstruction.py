@@ -30,7 +30,6 @@ from dpsynth_assets.attacks.worst_case_models import CopyingModel, prefilled
 from dpsynth_assets.models.decoding import sample_documents
 from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.prompt_templates import DocumentFormat
-from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 
 
 def allowed_share(chance, epsilon):
@@ -232,7 +231,7 @@ def test_the_copying_model_repeats_its_prompt_and_little_else():
     model = CopyingModel()
     planted = plant_keys(80, seed=4)
     sampled = sample_documents(
-        TransformersDecoder(model.model),
+        model.model,
         [model.prompt_ids("", [key], 5) for key in planted.source],
         Sampling(max_new_tokens=5),
         end_token_id=model.end_token_id,

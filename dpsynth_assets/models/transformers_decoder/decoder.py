@@ -72,7 +72,11 @@ class TransformersDecoder(Decoder):
         return pooled_states(self.model, texts, reading, _TOKENS_PER_PASS[self.device.type])
 
 
-def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> TransformersDecoder:
-    """Takes the weights of a language model, which are read at the first use."""
+def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> Decoder:
+    """Takes the weights of a language model, which are read at the first use.
+
+    A model that decodes by itself, as the worst case of an attack does, is taken as it is.
+    """
     del spec
-    return TransformersDecoder(language_model.model)
+    model = language_model.model
+    return model if isinstance(model, Decoder) else TransformersDecoder(model)
