@@ -16,8 +16,11 @@ from dpsynth_assets.attacks.circumstances import code_digest, files_behind, mach
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.work import Work
-from dpsynth_assets.public_base.documents import documents_here
-from dpsynth_assets.public_base.making import language_model_manifest, packaged_model
+from dpsynth_assets.public_base.making import (
+    documents_here,
+    language_model_manifest,
+    packaged_model,
+)
 from dpsynth_assets.public_base.opening import OpenedModels
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from dpsynth_assets.methods.models_run import CONDITIONAL_GENERATOR, LANGUAGE_MO
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_settings
 from dpsynth_assets.methods.work import PublicSizes, Work
-from dpsynth_assets.public_base.documents import documents_here
+from dpsynth_assets.public_base.making import documents_here
 
 _UNKNOWN_DOCUMENTS, _UNKNOWN_CHARACTERS = 5_000, 400
 """What is taken of public documents that are not on this machine."""
