@@ -327,6 +327,24 @@ def padded(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> "torch.Te
     return torch.from_numpy(result)
 
 
+def causal_rows(
+    prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], pad_token_id: int
+) -> "tuple[dict[str, torch.Tensor], torch.Tensor]":
+    """Lays each prompt and its targets into one row of a causal model, padded on the right.
+
+    Returns:
+        Arguments of the model's forward pass, (B, T), and labels (B, T) one token ahead of them,
+        `IGNORED` within the prompts.
+    """
+    pairs = list(zip(prompts, targets, strict=True))
+    rows = [[*prompt, *target[:-1]] for prompt, target in pairs]
+    labels = [[IGNORED] * (len(prompt) - 1) + list(target) for prompt, target in pairs]
+    mask = padded([[1] * len(row) for row in rows], 0)
+    return {"input_ids": padded(rows, pad_token_id), "attention_mask": mask}, padded(
+        labels, IGNORED
+    )
+
+
 def token_losses(logits: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":
     """Cross-entropy in nats of every token, (B, T) float32; zero where nothing is counted.
 

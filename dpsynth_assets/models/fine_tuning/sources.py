@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dpsynth_assets.models.language_model import IGNORED, mean_token_losses, padded
+from dpsynth_assets.models.language_model import causal_rows, mean_token_losses
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.per_example import (
     LossOfPart,
@@ -120,15 +120,10 @@ class CausalLoss:
         """Runs the model; returns (B,) mean losses of the targets."""
         device = next(model.parameters()).device
         prompts = [list(each.inputs) or [self.start_token_id] for each in examples]
-        rows = [[*p, *each.targets[:-1]] for p, each in zip(prompts, examples, strict=True)]
-        labelled = [
-            [*[IGNORED] * (len(p) - 1), *each.targets]
-            for p, each in zip(prompts, examples, strict=True)
-        ]
-        inputs = padded(rows, self.pad_token_id).to(device)
-        mask = padded([[1] * len(row) for row in rows], 0).to(device)
-        logits = model(input_ids=inputs, attention_mask=mask, use_cache=False).logits
-        return mean_token_losses(logits, padded(labelled, IGNORED).to(device))
+        targets = [each.targets for each in examples]
+        inputs, labels = causal_rows(prompts, targets, self.pad_token_id)
+        moved = {name: each.to(device) for name, each in inputs.items()}
+        return mean_token_losses(model(**moved, use_cache=False).logits, labels.to(device))
 
     def length(self, example: TokenExample) -> int:
         """Tokens of prompt and targets."""
