@@ -277,7 +277,7 @@ def passes(language_model, rows, vectors, arguments, graphs: bool) -> dict:
     import torch
 
     from dpsynth_assets.models.decoding.protocol import Reading
-    from dpsynth_assets.models.transformers_decoder.contexts import PackedContexts
+    from dpsynth_assets.models.transformers_decoder.decoder import PackedContexts
 
     model = language_model.model
     sides = {"unsteered": {}, "steered": vectors}

@@ -290,13 +290,9 @@ def _free_bytes(device: str) -> int:
         import torch
 
         return torch.cuda.mem_get_info(device)[0]
-    file = Path("/proc/meminfo")
-    if file.is_file():
-        lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
-        available = [1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:"]
-        if available:
-            return available[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    import psutil
+
+    return int(psutil.virtual_memory().available)
 
 
 def _require_memory(language_model: LanguageModel) -> None:

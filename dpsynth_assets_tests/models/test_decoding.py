@@ -17,8 +17,7 @@ from dpsynth_assets.models.decoding.protocol import prefix_groups
 from dpsynth_assets.models.decoding.writing import WritingRules, written_tokens
 from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.transformers_decoder.cached_attention import grouped_queries
-from dpsynth_assets.models.transformers_decoder.contexts import CapturedPasses
-from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
+from dpsynth_assets.models.transformers_decoder.decoder import CapturedPasses, TransformersDecoder
 
 VOCABULARY = 61
 END, PAD = 1, 0

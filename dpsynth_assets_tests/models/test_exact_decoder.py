@@ -30,6 +30,7 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     EXACT_INTEGERS,
     KERNELS,
     LIMIT,
+    ExactDecoderError,
     exact_width,
     fastest_kernel,
     is_exact,
@@ -37,11 +38,7 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     quantized_weight,
 )
 from dpsynth_assets.models.exact_decoder.opening import read_decoder
-from dpsynth_assets.models.exact_decoder.shapes import (
-    ExactDecoderError,
-    LlamaShape,
-    computes_folder,
-)
+from dpsynth_assets.models.exact_decoder.weights import LlamaShape, computes_folder
 
 VOCABULARY, COLUMNS, NEW, ROWS = 131, 24, 6, 19
 CONFIG = LlamaConfig(

@@ -139,7 +139,7 @@ def open_decoder(kind: str, language_model: Any, spec: "EngineSpec | None" = Non
 
 def kind_for_folder(kind: str, folder: Path) -> str:
     """The kind itself, or transformers where that one does not compute a folder's model."""
-    from dpsynth_assets.models.exact_decoder.shapes import computes_folder
+    from dpsynth_assets.models.exact_decoder.weights import computes_folder
 
     return DEFAULT if kind == "exact" and not computes_folder(folder) else kind
 

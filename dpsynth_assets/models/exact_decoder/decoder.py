@@ -16,7 +16,6 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     Kernel,
     quantized_rows,
 )
-from dpsynth_assets.models.exact_decoder.shapes import LlamaShape
 from dpsynth_assets.models.exact_decoder.weights import (
     ATTENTION,
     DOWN,
@@ -24,6 +23,7 @@ from dpsynth_assets.models.exact_decoder.weights import (
     FEED_FORWARD,
     FINAL,
     Layer,
+    LlamaShape,
     Weights,
     integer_weights,
     quantized_table,

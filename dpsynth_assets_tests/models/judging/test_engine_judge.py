@@ -8,14 +8,14 @@ import pytest
 from dpsynth_assets.models.engines import Engine, Generation, Provenance
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.openai_endpoint import UsageCounter
-from dpsynth_assets.models.judging.engine_judge import (
+from dpsynth_assets.models.judges import (
     PLAIN,
     EngineJudge,
+    JudgeError,
     overall_score,
     rubric_prompt,
     shuffled,
 )
-from dpsynth_assets.models.judging.likelihood_judge import JudgeError
 
 
 class Answers:

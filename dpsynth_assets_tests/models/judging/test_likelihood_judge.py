@@ -5,7 +5,7 @@ import pytest
 import torch
 from mailboxes import public_rows
 
-from dpsynth_assets.models.judging.likelihood_judge import JudgeError, LikelihoodJudge
+from dpsynth_assets.models.judges import JudgeError, LikelihoodJudge
 
 
 @pytest.fixture(scope="module")
