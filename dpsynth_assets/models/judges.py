@@ -92,7 +92,7 @@ class LikelihoodJudge:
         highest: Greatest one.
 
     Raises:
-        JudgeError: Too few public texts, or quantiles that leave nothing between them.
+        JudgeError: Too few public texts.
 
     **Privacy** Model and thresholds come from public text.
     """
@@ -106,11 +106,6 @@ class LikelihoodJudge:
         highest_quantile: float = 1.0,
         max_text_tokens: int = 1024,
     ) -> None:
-        if not 0 <= lowest_quantile < highest_quantile <= 1 or max_text_tokens < 1:
-            raise JudgeError(
-                "Expected 0 <= lowest_quantile < highest_quantile <= 1 and max_text_tokens >= 1, "
-                f"got {lowest_quantile}, {highest_quantile} and {max_text_tokens}."
-            )
         self._language_model, self._max_text_tokens = language_model, max_text_tokens
         self._quantiles = (lowest_quantile, highest_quantile)
         public = self.log_likelihoods(public_texts)
@@ -355,11 +350,6 @@ class EngineJudge:
     def __init__(
         self, engine: Engine, *, min_overall: float = 6.0, max_text_tokens: int = 1024
     ) -> None:
-        if not 1 <= min_overall <= 10 or max_text_tokens < 1:
-            raise ValueError(
-                "Expected min_overall in [1, 10] and max_text_tokens >= 1, "
-                f"got {min_overall} and {max_text_tokens}."
-            )
         self._engine, self._min_overall = engine, min_overall
         self._max_text_tokens = max_text_tokens
         self._prompted = _prompted(engine)

@@ -45,12 +45,7 @@ class PublicWordPieces:
         Args:
             vocabulary: V; at least 3,000, below which letters are missing. More than there are
                 takes all.
-
-        Raises:
-            ValueError: If V is below 3,000.
         """
-        if vocabulary < 3_000:
-            raise ValueError(f"Expected a vocabulary of at least 3000 pieces, got {vocabulary}.")
         self._rows = _rows(vocabulary)
         everything = _all_pieces()
         self.pieces = tuple(everything[row] for row in self._rows)

@@ -382,10 +382,10 @@ class PromptedModel:
         Raises:
             ValueError: The declared end is not one token of this model.
         """
-        declared, tokenizer = self._templates.end, self._inner.tokenizer
+        declared, private = self._templates.end, self._templates.private
         if declared is None:
-            own = tokenizer.eos_token_id if self._templates.private is not None else None
-            return int(self._inner.end_token_id if own is None else own)
+            own = None if private is None else self._inner.tokenizer.eos_token_id
+            return self._inner.end_token_id if own is None else int(own)
         ids = self._public_ids(declared)
         if len(ids) != 1:
             raise ValueError(

@@ -75,14 +75,9 @@ class TextEmbedder:
         Args:
             model: Hub id or folder of a sentence-transformers model; None is all-MiniLM-L6-v2.
             max_tokens: Tokens of a text that are read, special tokens included; at least 2.
-
-        Raises:
-            ValueError: The number is out of range.
         """
         import torch
 
-        if max_tokens < 2:
-            raise ValueError(f"Expected max_tokens >= 2, got {max_tokens}.")
         self._max_tokens = max_tokens
         self._engine = (
             _SentenceTransformerEngine(model, max_tokens)

@@ -145,8 +145,3 @@ def test_embeddings_are_public_constants_of_the_asked_width():
     assert one.shape == (3000, 8)
     assert np.array_equal(one, two)
     assert one.std() == pytest.approx(1.0, abs=1e-5)
-
-
-def test_a_vocabulary_without_all_letters_is_refused():
-    with pytest.raises(ValueError, match="3000"):
-        PublicWordPieces(1000)

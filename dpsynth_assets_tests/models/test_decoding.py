@@ -14,7 +14,6 @@ from transformers import (
 
 from dpsynth_assets.models.decoding import attention_limit, public_prefix, sample_documents
 from dpsynth_assets.models.decoding.protocol import prefix_groups
-from dpsynth_assets.models.decoding.writing import WritingRules, written_tokens
 from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.transformers_decoder.cached_attention import grouped_queries
 from dpsynth_assets.models.transformers_decoder.decoder import CapturedPasses, TransformersDecoder
@@ -200,12 +199,6 @@ def sample(model, prompts, limits=None, **rules):
     )
 
 
-def test_equal_seeds_give_equal_documents_and_other_seeds_others(llama):
-    prompts = random_prompts(20)
-    assert sample(llama, prompts, seed=4) == sample(llama, prompts, seed=4)
-    assert sample(llama, prompts, seed=4) != sample(llama, prompts, seed=5)
-
-
 def test_cold_sampling_follows_the_greedy_path(llama):
     prompts = random_prompts(6, seed=2)
     for prompt, document in zip(prompts, sample(llama, prompts, temperature=1e-4), strict=True):
@@ -232,26 +225,6 @@ def test_sampled_documents_hold_neither_end_nor_padding(llama):
     documents = sample(llama, random_prompts(64), temperature=5.0)
     assert any(document.ended for document in documents)
     assert all({END, PAD}.isdisjoint(document.tokens) for document in documents)
-
-
-def test_packing_does_not_change_what_an_almost_greedy_model_writes(llama):
-    prompts = random_prompts(30, seed=9)
-    one_by_one, together = (
-        written_tokens(
-            TransformersDecoder(llama),
-            prompts,
-            [NEW] * len(prompts),
-            Sampling(temperature=1e-4),
-            WritingRules((END,), never=(PAD,)),
-            batch_rows=rows,
-        )
-        for rows in (1, 30)
-    )
-    assert list(map(until_end, one_by_one)) == list(map(until_end, together))
-
-
-def until_end(tokens):
-    return tokens[: tokens.index(END)] if END in tokens else tokens
 
 
 POSITIONS = 64  # of the llama

@@ -81,11 +81,6 @@ def test_progress_rises_to_one(embedder):
     assert shares[-1] == 1.0
 
 
-def test_no_room_for_a_word_is_refused():
-    with pytest.raises(ValueError, match="Expected max_tokens >= 2, got 1"):
-        TextEmbedder(max_tokens=1)
-
-
 def test_an_unknown_model_is_refused_in_one_line(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(FileNotFoundError, match="sentence-transformers model named") as refusal:

@@ -133,8 +133,6 @@ class ConditionalGenerator(LanguageModel):
         Returns:
             N documents in the order of the conditions, each of at least one token.
         """
-        if batch_rows < 1:
-            raise ValueError(f"Expected batch_rows of at least 1, got {batch_rows}.")
         longest = max_new_tokens or self.max_document_tokens
         sampling = Sampling(top_p=top_p, temperature=temperature, seed=seed, max_new_tokens=longest)
         sources = self.encoder.distinct_conditions(conditions, self.max_condition_tokens)

@@ -67,19 +67,10 @@ class Sampling:
     begun: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses values outside their bounds."""
-        if self.temperature < 0 or not 0 < self.top_p <= 1:
-            raise ValueError(
-                "Expected temperature >= 0 and 0 < top_p <= 1, "
-                f"got {self.temperature} and {self.top_p}."
-            )
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"Expected top_k >= 1 or None, got {self.top_k}.")
+        """Refuses limits without room, and stop texts beside a schema."""
         given = self.max_new_tokens
         if any(limit < 1 for limit in ((given,) if isinstance(given, int) else given)):
             raise ValueError("Expected max_new_tokens >= 1, got less; drop such prompts first.")
-        if self.seed < 0 or "" in self.stop:
-            raise ValueError("Expected seed >= 0 and stop texts that are not empty.")
         if self.json_schema is not None and self.stop:
             raise ValueError("Expected no stop texts with a schema, whose text ends by itself.")
 

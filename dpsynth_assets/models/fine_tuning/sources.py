@@ -7,7 +7,6 @@ the step, and returns the clipped sum of what it drew.
 Shape letters: n examples, B of one batch, T tokens, V vocabulary.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,18 +52,6 @@ class FineTuningSettings:
     micro_batch: int = 32
     products: Products = Products.NATIVE
     checkpoint_seconds: float = 300.0
-
-    def __post_init__(self) -> None:
-        """Refuses numbers outside their domains."""
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"Expected 0 < learning_rate < inf, got {self.learning_rate}.")
-        if self.micro_batch < 1:
-            raise ValueError(f"Expected micro_batch >= 1, got {self.micro_batch}.")
-        if self.warmup_steps < 0 or self.weight_decay < 0:
-            raise ValueError(
-                "Expected warmup_steps >= 0 and weight_decay >= 0, got "
-                f"{self.warmup_steps} and {self.weight_decay}."
-            )
 
     def rate(self, step: int, steps: int) -> float:
         """Computes the learning rate of step 0, 1, … of a run of `steps`.
