@@ -35,19 +35,10 @@ class CopyingDecoder(Decoder):
     capabilities = frozenset({Capability.PRIVATE_TEXT})
     attention_limit = 8192
 
-    @property
-    def device(self) -> "torch.device":
-        """The processor."""
+    def __init__(self) -> None:
         import torch
 
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> "torch.dtype":
-        """Number type of the logits."""
-        import torch
-
-        return torch.float32
+        self.device, self.dtype = torch.device("cpu"), torch.float32
 
     def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> "CopyingContexts":
         del reading
@@ -98,8 +89,11 @@ class CopyingModel:
     end_token_id = END
     pad_token_id = PAD
     vocabulary_size = VOCABULARY
-    model = CopyingDecoder()
-    """Decodes by itself."""
+
+    @property
+    def model(self) -> CopyingDecoder:
+        """It decodes by itself."""
+        return CopyingDecoder()
 
     def encode(self, text: str) -> list[int]:
         """Tokens of the digits of a text, by their place in a key."""

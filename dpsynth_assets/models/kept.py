@@ -1,4 +1,4 @@
-"""Models that stay open in a process until nobody needs them."""
+"""Models that stay open in a process while a run uses them."""
 
 import ctypes
 import gc

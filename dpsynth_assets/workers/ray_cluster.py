@@ -4,7 +4,7 @@ Ray moves what a call is given and what it returns through the memory of its nod
 to their disks. So a call is given a path, and its function holds public values only; what it
 returns is short, or nothing. Ray repeats nothing here (`max_restarts=0`, `max_task_retries=0`):
 repeating what was begun is decided by the step, under its charge. That holds for what a call drew,
-too: it is kept in the sensitive store or was seen by nobody.
+too: it is kept in the sensitive store or was not seen.
 """
 
 import os

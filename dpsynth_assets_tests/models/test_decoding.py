@@ -15,6 +15,7 @@ from transformers import (
 from dpsynth_assets.models.decoding import attention_limit, public_prefix, sample_documents
 from dpsynth_assets.models.decoding.protocol import prefix_groups
 from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.transformers_decoder import decoder
 from dpsynth_assets.models.transformers_decoder.cached_attention import grouped_queries
 from dpsynth_assets.models.transformers_decoder.decoder import CapturedPasses, TransformersDecoder
 
@@ -248,7 +249,7 @@ def test_prompts_have_to_fit_with_their_own_limits_not_with_each_others(llama):
 def test_tokens_read_one_by_one_give_what_a_prefill_gives(llama, monkeypatch):
     prompts = random_prompts(20, seed=3)
     whole = sample(llama, prompts, temperature=1e-4)
-    monkeypatch.setattr(TransformersDecoder, "attention_limit", NEW + 3)  # 3 columns of prompt
+    monkeypatch.setattr(decoder, "attention_limit", lambda _: NEW + 3)  # 3 columns of prompt
     monkeypatch.setattr(TransformersDecoder, "require_room", lambda *_, **__: None)
     assert sample(llama, prompts, temperature=1e-4) == whole
 

@@ -39,34 +39,22 @@ class LocalEngine(Engine):
 
     Layers are numbered from 0; layer l's hidden state is the residual stream as it leaves decoder
     layer l, before any final normalisation: transformers' `hidden_states[l + 1]` but for the last.
+
+    Attributes:
+        layers: Number of decoder layers L.
+        width: Width d of the residual stream.
+        positions: Tokens the model has room for, prompt and new ones together.
     """
 
     capabilities: frozenset[Capability] = frozenset(Capability)
     _vectors: Vectors = MappingProxyType({})
 
     def __init__(self, language_model: "LanguageModel") -> None:
-        self.language_model = language_model
+        self.language_model, self.name = language_model, language_model.name
+        config = language_model.config
+        self.layers, self.width = int(config.num_hidden_layers), int(config.hidden_size)
+        self.positions = int(getattr(config, "max_position_embeddings", None) or 2**31)
         self._constraints: dict[tuple[str, str], JsonConstraint] = {}
-
-    @property
-    def name(self) -> str:
-        """Short public name of the model."""
-        return self.language_model.name
-
-    @property
-    def layers(self) -> int:
-        """Number of decoder layers L."""
-        return int(self.language_model.config.num_hidden_layers)
-
-    @property
-    def width(self) -> int:
-        """Width d of the residual stream."""
-        return int(self.language_model.config.hidden_size)
-
-    @property
-    def positions(self) -> int:
-        """Tokens the model has room for, prompt and new ones together."""
-        return int(getattr(self.language_model.config, "max_position_embeddings", None) or 2**31)
 
     def hidden_states(
         self,
@@ -264,6 +252,7 @@ class DecoderEngine(LocalEngine):
         self._batch_rows = batch_rows
         with self._one_line_errors():
             self._decoder: Decoder | None = open_decoder(kind, language_model)
+        self.capabilities = self.decoder.capabilities
 
     @property
     def decoder(self) -> Decoder:
@@ -275,11 +264,6 @@ class DecoderEngine(LocalEngine):
         if self._decoder is None:
             raise EngineError("Expected an open engine, got one that was closed; open it again.")
         return self._decoder
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:  # type: ignore[override]
-        """Those of the decoder."""
-        return self.decoder.capabilities
 
     def close(self) -> None:
         """Lets go of the weights; the engine is not used again."""

@@ -112,17 +112,14 @@ class Engine(ABC):
     """A language model that writes; one that runs here may be read inside (`LocalEngine`).
 
     Attributes:
+        name: Short public name of the model.
         capabilities: What it can do beyond writing from public text.
         spent: What was asked and paid since it was opened; nothing where it runs the model here.
     """
 
+    name: str
     capabilities: frozenset[Capability] = frozenset()
     spent: Mapping[str, float] = MappingProxyType({})
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Short public name of the model."""
 
     def generate(
         self,

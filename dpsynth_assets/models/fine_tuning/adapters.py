@@ -93,7 +93,7 @@ def merge_adapters(model: Any) -> Any:
 
 
 def reserved_tokens(tokenizer: Any) -> list[int]:
-    """Special tokens that stand for nothing: no begin, end or filler, none of a chat's turns."""
+    """Special tokens without a meaning: no begin, end or filler, none of a chat's turns."""
     named = (
         tokenizer.bos_token_id,
         tokenizer.eos_token_id,

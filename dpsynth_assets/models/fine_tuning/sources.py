@@ -149,7 +149,7 @@ class PrivateGradients:
     example's loss, which is a mean over its own tokens; what it changes in the last bits of a
     gradient is kept back by the mechanism, and where a batch is larger than that covers, every
     record passes alone. Weights that workers are given follow from earlier releases under the same
-    charge; they are nobody's to see before the stage is committed, and travel by the sensitive
+    charge; they may not be seen before the stage is committed, and travel by the sensitive
     store.
     """
 

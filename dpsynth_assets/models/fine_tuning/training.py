@@ -221,8 +221,8 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
 
     **Privacy** The model after the run is post-processing of the mechanism's T gradients. Nothing
     else is read from private examples: no validation loss, no early stopping, no batch sizes.
-    Checkpoints go by the clock and are nobody's to see; losses and lines go by public steps.
-    Whoever can watch the clock sees how long a batch takes, hence roughly how large it is.
+    Checkpoints go by the clock and are shown to no one; losses and lines go by public steps.
+    An observer with a clock sees how long a batch takes, hence roughly how large it is.
 
     **Source** CTCL, section 4.1.3 and appendix A: DP-Adam (Li et al. 2022) with clip 1, with the
     Poisson batches its accounting assumes (errata B-002.1).
@@ -327,7 +327,7 @@ class Reports:
     **Privacy** A loss is post-processing of the gradients before it, but of those that were drawn:
     a run killed before they were saved draws others, and both must not be seen. So a loss is
     measured, saved with the step it belongs to, and only then reported. Numbers of steps depend on
-    no draw and are reported at once. Whoever can watch the clock sees when.
+    no draw and are reported at once. An observer with a clock sees when.
 
     Attributes:
         steps: T.

@@ -316,36 +316,14 @@ class TransformersDecoder(Decoder):
     capabilities = frozenset(Capability)
 
     def __init__(self, model: Any) -> None:
-        self.model = model
-
-    @property
-    def device(self) -> "torch.device":
-        """Where the weights are."""
-        return self.model.device
-
-    @property
-    def dtype(self) -> "torch.dtype":
-        """Number type of the weights."""
-        return self.model.dtype
-
-    @property
-    def attention_limit(self) -> int | None:
-        """Positions of the model, or its sliding window."""
-        return attention_limit(self.model.config)
-
-    @property
-    def is_small(self) -> bool:  # type: ignore[override]
-        """Whether threads of a processor had better run passes of their own."""
-        if self.device.type != "cpu":
-            return False
-        return sum(each.numel() for each in self.model.parameters()) <= SMALL_MODEL_PARAMETERS
-
-    @property
-    def engine_name(self) -> str:
-        """Names transformers with its version."""
         import transformers
 
-        return f"transformers {transformers.__version__}"
+        self.model, self.device, self.dtype = model, model.device, model.dtype
+        self.attention_limit = attention_limit(model.config)
+        self.engine_name = f"transformers {transformers.__version__}"
+        if self.device.type == "cpu":
+            size = sum(each.numel() for each in model.parameters())
+            self.is_small = size <= SMALL_MODEL_PARAMETERS
 
     def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> PackedContexts:
         return PackedContexts(self.model, prompts, reading)
