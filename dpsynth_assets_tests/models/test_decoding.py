@@ -122,24 +122,6 @@ def test_rows_that_restart_read_their_prompt_again_while_others_go_on(model):
             documents[row].append(token)
 
 
-def test_a_rows_logits_do_not_depend_on_mates_or_position(llama):
-    record = random_prompts(1, seed=7)[0]
-    alone = logits_after_three_tokens(llama, [record], 0)
-    for mates, position in [(1, 0), (40, 40), (200, 17)]:
-        others = random_prompts(mates, seed=mates)
-        together = [*others[:position], record, *others[position:]]
-        moved = (logits_after_three_tokens(llama, together, position) - alone).abs().max()
-        assert moved <= SLACK
-
-
-def logits_after_three_tokens(model, prompts, row):
-    contexts = packed(model, prompts)
-    for step, token in enumerate([PAD, 5, 9, 11]):
-        tokens = torch.full((len(prompts),), token)
-        logits = contexts.next_logits(tokens, torch.full((len(prompts),), step))
-    return logits[row]
-
-
 @pytest.mark.parametrize("kept", [[3, 20, 49], [1], list(range(1, 50)), [0, 48, 49]])
 def test_dropped_rows_leave_the_others_logits_as_they_were(llama, kept):
     prompts = random_prompts(50, seed=5)

@@ -128,16 +128,6 @@ def test_calibration_changes_precision_and_not_the_model(model, prompts, togethe
     assert (plain - together).square().mean() < 0.01 * together.square().mean()
 
 
-def test_rows_may_stand_in_any_order(decoder, prompts, together):
-    order = np.random.default_rng(3).permutation(ROWS).tolist()
-    assert_equal_bits(decoded(decoder, [prompts[row] for row in order]), together[:, order])
-
-
-@pytest.mark.parametrize("rows", [[0], [1], [5, 4], list(range(17)), list(range(8, ROWS))])
-def test_rows_may_be_added_and_removed(decoder, prompts, together, rows):
-    assert_equal_bits(decoded(decoder, [prompts[row] for row in rows]), together[:, rows])
-
-
 @pytest.mark.parametrize("tokens", [1, 7, 40, 1000])
 def test_prompts_may_be_cut_into_any_passes(decoder, prompts, together, tokens):
     assert_equal_bits(decoded(decoder, prompts, tokens_per_pack=tokens), together)
