@@ -147,13 +147,6 @@ class NextWordSettings(BaseModel):
         return self
 
 
-PAPER_CLASS = NextWordSettings(
-    vocabulary=30_000, width=256, layers=4, heads=4, feed_forward=688, token_budget=24_000_000,
-    max_document_tokens=128, batch_tokens=4096, score_texts=5000,
-)  # fmt: skip
-"""About 11M parameters and 6,000 steps of 64 documents, as in CTCL; for a GPU."""
-
-
 @dataclass(frozen=True)
 class NextWordScores:
     """Scores of a model's predictions of real text.

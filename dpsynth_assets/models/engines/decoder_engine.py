@@ -137,11 +137,7 @@ class LocalEngine(Engine):
 
     @abstractmethod
     def _write(
-        self,
-        prompts: list[list[int]],
-        limits: list[int],
-        sampling: Sampling,
-        progress: ShareCallback | None,
+        self, prompts: list[list[int]], sampling: Sampling, progress: ShareCallback | None
     ) -> list[list[int]]:
         """New tokens of each prompt, up to its limit; what follows an end token is cut off here."""
 
@@ -183,11 +179,8 @@ class LocalEngine(Engine):
     def _generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, progress: ShareCallback | None
     ) -> list[Generation]:
-        limits = sampling.limits(len(prompts))
-        ids = self._prompt_ids(prompts, limits)
-        if not ids:
-            return []
-        written = self._write(ids, limits, sampling, progress)
+        ids = self._prompt_ids(prompts, sampling.limits(len(prompts)))
+        written = self._write(ids, sampling, progress) if ids else []
         return [self._generation(tokens, sampling.stop) for tokens in written]
 
     def _prompt_ids(self, prompts: Sequence[Prompt], limits: Sequence[int]) -> list[list[int]]:
@@ -271,18 +264,14 @@ class DecoderEngine(LocalEngine):
         self.language_model.__dict__.pop("model", None)
 
     def _write(
-        self,
-        prompts: list[list[int]],
-        limits: list[int],
-        sampling: Sampling,
-        progress: ShareCallback | None,
+        self, prompts: list[list[int]], sampling: Sampling, progress: ShareCallback | None
     ) -> list[list[int]]:
         rules = WritingRules(self._end_token_ids, sampling.stop, self.language_model.decode)
         with self._one_line_errors():
             return written_tokens(
                 self.decoder,
                 prompts,
-                limits,
+                sampling.limits(len(prompts)),
                 sampling,
                 rules,
                 batch_rows=self._batch_rows,

@@ -64,11 +64,7 @@ class VllmEngine(LocalEngine):
         del self._llm
 
     def _write(
-        self,
-        prompts: list[list[int]],
-        limits: list[int],
-        sampling: Sampling,
-        progress: ShareCallback | None,
+        self, prompts: list[list[int]], sampling: Sampling, progress: ShareCallback | None
     ) -> list[list[int]]:
         from vllm import SamplingParams
 
@@ -82,7 +78,7 @@ class VllmEngine(LocalEngine):
                 detokenize=bool(sampling.stop),
                 extra_args={DOCUMENT: row},
             )
-            for row, limit in enumerate(limits)
+            for row, limit in enumerate(sampling.limits(len(prompts)))
         ]
         draws = sampling.temperature or sampling.json_schema is not None
         model = self.language_model

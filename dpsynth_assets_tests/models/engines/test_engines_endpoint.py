@@ -4,7 +4,6 @@ import json
 import logging
 import threading
 import time
-from collections import Counter
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -14,7 +13,6 @@ from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.models.engines import Capability, EngineError, Provenance, Sampling
 from dpsynth_assets.models.engines.openai_endpoint import (
     OpenAiEndpoint,
-    _back_off,
     _retry_after,
 )
 
@@ -264,12 +262,6 @@ def test_a_key_that_is_not_there_is_named_not_guessed(server, monkeypatch):
     monkeypatch.delenv("SOME_KEY", raising=False)
     with pytest.raises(EngineError, match="environment variable SOME_KEY"):
         make(server, monkeypatch=None)
-
-
-def test_waits_grow_to_a_minute_and_differ():
-    assert all(0.25 <= _back_off(0) <= 0.5 for _ in range(50))
-    assert all(30 <= _back_off(30) <= 60 for _ in range(50))
-    assert max(Counter(_back_off(3) for _ in range(50)).values()) == 1
 
 
 def test_retry_after_reads_seconds_and_dates():
