@@ -16,7 +16,7 @@ row.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -234,8 +234,9 @@ ANSWER_SCHEMA = json.dumps(
 ANSWER_TOKENS = 96
 """Enough for the object, a fence around it and a word before it."""
 
-_OBJECT = re.compile(r"\{[^{}]*\}")
-_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:/\s*[0-9]+)?\s*")
+_OVERALL = re.compile(
+    r'"overall"\s*:\s*"?\s*(\d+(?:\.\d+)?)\s*(?:/\s*\d+\s*)?"?\s*[,}]', re.IGNORECASE
+)
 
 
 def rubric_prompt(text: str) -> str:
@@ -244,37 +245,16 @@ def rubric_prompt(text: str) -> str:
 
 
 def overall_score(answer: str) -> float | None:
-    """Reads the last JSON object of an answer that holds an overall score within its bounds.
+    """Reads the last overall score within its bounds out of the JSON of an answer.
 
     Words around the object, fences, numbers written as text and `7/10` are forgiven. The last
-    object counts: models think aloud first.
+    score counts: models think aloud first.
 
     Returns:
-        A number in [1, 10]; None where no object holds one.
+        A number in [1, 10]; None where there is none.
     """
-    scores = (_score(each.get("overall")) for each in _objects(answer))
-    return next((score for score in scores if score is not None), None)
-
-
-def _objects(answer: str) -> Iterator[dict[str, Any]]:
-    """Flat JSON objects of an answer, last first; names in lower case."""
-    for written in reversed(_OBJECT.findall(answer)):
-        try:
-            yield {str(key).strip().lower(): value for key, value in json.loads(written).items()}
-        except (json.JSONDecodeError, RecursionError):
-            continue
-
-
-def _score(value: Any) -> float | None:
-    """A number in [1, 10], written as number or text; None for anything else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str):
-        match = _NUMBER.fullmatch(value)
-        value = float(match[1]) if match else None
-    if not isinstance(value, int | float) or not 1 <= value <= HIGHEST["overall"]:
-        return None
-    return float(value)
+    scores = map(float, reversed(_OVERALL.findall(answer)))
+    return next((score for score in scores if 1 <= score <= HIGHEST["overall"]), None)
 
 
 PLAIN = (

@@ -1,7 +1,6 @@
 """Opens public models from what their assets say of them: on first use, once a process."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.datasets.engine import EngineSpec
@@ -50,23 +49,15 @@ class OpenedModels:
         return opened_once(load_conditional_generator, **_place(manifest))
 
 
-@dataclass(frozen=True)
-class OpensEngine:
-    """Opens the engine of a dataset file again, where it is sent to: public values only.
+def opened_engine(spec: EngineSpec, manifest: Mapping[str, Any] | None) -> "Engine":
+    """Opens the engine of a dataset file, once a process, from public values alone.
 
-    Attributes:
+    Args:
         spec: The engine.
         manifest: The artifact `public_language_model`, if there is one.
     """
-
-    spec: EngineSpec
-    manifest: Mapping[str, Any] | None
-
-    def __call__(self) -> "Engine":
-        """The engine, opened once a process."""
-        models = OpenedModels()
-        model = None if self.manifest is None else models.language_model(self.manifest)
-        return models.engine(self.spec, model)
+    models = OpenedModels()
+    return models.engine(spec, None if manifest is None else models.language_model(manifest))
 
 
 def _place(manifest: Mapping[str, Any]) -> dict[str, Any]:
