@@ -11,7 +11,7 @@ the chat template. It becomes an ordinary folder of the transformers format: `co
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,23 +24,6 @@ from dpsynth_assets.models.language_model import LanguageModelError
 
 _CONTROL_TOKEN = 3
 """Type number of special tokens in a GGUF file."""
-_TENSORS = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-_LAYER_TENSORS = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-"""Names of weights: GGUF's, and transformers' for the same matrix."""
 
 
 def write_llama_folder(gguf_file: Path, folder: Path) -> None:
@@ -64,28 +47,32 @@ def write_llama_folder(gguf_file: Path, folder: Path) -> None:
         ) from None
     reader = GGUFReader(gguf_file)
     fields = {key: field.contents() for key, field in reader.fields.items()}
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    config = _config(fields, tied="output.weight" not in tensors)
+    config.save_pretrained(folder)
     _write_tokenizer(fields, folder)
-    weights = _weights(reader.tensors, fields)
-    _write_config(fields, folder, tied="lm_head.weight" not in weights)
+    weights = _weights(tensors, config)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def _weights(tensors: Iterable[Any], fields: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """All weights in float32, by transformers' names."""
+def _weights(tensors: Mapping[str, Any], config: Any) -> dict[str, np.ndarray]:
+    """All weights in float32, by transformers' names; an output layer that is tied has none."""
+    import torch
+    from gguf import MODEL_ARCH, get_tensor_name_map
     from gguf.quants import dequantize
+    from transformers import LlamaForCausalLM
 
-    rotated = {
-        "attn_q": int(fields["llama.attention.head_count"]),
-        "attn_k": int(fields["llama.attention.head_count_kv"]),
-    }
+    names = get_tensor_name_map(MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    rotated = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    with torch.device("meta"):
+        expected = LlamaForCausalLM(config).state_dict()
     weights = {}
-    for tensor in tensors:
-        *layer, kind, part = tensor.name.split(".")  # blk.0.attn_q.weight, or output.weight
-        name = f"model.layers.{layer[1]}.{_LAYER_TENSORS[kind]}" if layer else _TENSORS[kind]
-        values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
-        if kind in rotated:
-            values = _halves_of_rotation(values, rotated[kind])
-        weights[f"{name}.{part}"] = np.ascontiguousarray(values)
+    for name in expected:
+        if (tensor := tensors.get(names.get_name(name, (".weight",)))) is not None:
+            values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+            if heads := rotated.get(name.split(".")[-2]):
+                values = _halves_of_rotation(values, heads)
+            weights[name] = np.ascontiguousarray(values)
     return weights
 
 
@@ -95,10 +82,10 @@ def _halves_of_rotation(values: np.ndarray, heads: int) -> np.ndarray:
     return values.reshape(heads, rows // heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
 
 
-def _write_config(fields: Mapping[str, Any], folder: Path, *, tied: bool) -> None:
+def _config(fields: Mapping[str, Any], *, tied: bool) -> Any:
     from transformers import LlamaConfig
 
-    LlamaConfig(
+    return LlamaConfig(
         architectures=["LlamaForCausalLM"],
         vocab_size=len(fields["tokenizer.ggml.tokens"]),
         hidden_size=int(fields["llama.embedding_length"]),
@@ -117,7 +104,7 @@ def _write_config(fields: Mapping[str, Any], folder: Path, *, tied: bool) -> Non
         pad_token_id=fields.get("tokenizer.ggml.padding_token_id"),
         tie_word_embeddings=tied,
         dtype="float32",
-    ).save_pretrained(folder)
+    )
 
 
 def _write_tokenizer(fields: Mapping[str, Any], folder: Path) -> None:
