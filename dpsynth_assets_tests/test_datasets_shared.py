@@ -11,7 +11,7 @@ from dpsynth_assets.datasets import (
     parse_dataset_file,
 )
 from dpsynth_assets.datasets.standing import shared_record_problems
-from dpsynth_assets.public_base.documents import read_documents
+from dpsynth_assets.public_base.making import read_documents
 from dpsynth_assets.records import SourceError
 from dpsynth_assets_tests.declared import FIELDS, written
 

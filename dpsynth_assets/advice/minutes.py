@@ -29,8 +29,11 @@ from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, Plan
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_settings
 from dpsynth_assets.methods.work import CONDITIONAL_GENERATOR, LANGUAGE_MODEL, PublicSizes, Work
-from dpsynth_assets.public_base.documents import documents_here
-from dpsynth_assets.public_base.making import language_model_manifest, packaged_model
+from dpsynth_assets.public_base.making import (
+    documents_here,
+    language_model_manifest,
+    packaged_model,
+)
 from dpsynth_assets.public_base.opening import OpenedModels
 
 if TYPE_CHECKING:

@@ -128,7 +128,7 @@ def public_base(name: str) -> "PublicBase":
         ValueError: No dataset file declares it.
     """
     from dpsynth_assets.public_base import PublicBase
-    from dpsynth_assets.public_base.documents import read_documents
+    from dpsynth_assets.public_base.making import read_documents
 
     base = declared_base(name)
     if base is None:

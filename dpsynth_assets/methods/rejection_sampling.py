@@ -27,14 +27,14 @@ from dpsynth_assets.methods.base import CohortTerms, Settings
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import LANGUAGE_MODEL_WEIGHTS, PublicSizes, RunModel, Work
-from dpsynth_assets.models.judging.engine_judge import EngineJudge
-from dpsynth_assets.models.judging.likelihood_judge import (
+from dpsynth_assets.models.judges import (
+    EngineJudge,
     Judge,
     JudgeError,
     LikelihoodJudge,
     Verdict,
 )
-from dpsynth_assets.models.judging.row_rules import RULES, RowRules, Rule, has_abuse
+from dpsynth_assets.models.row_rules import RULES, RowRules, Rule, has_abuse
 
 if TYPE_CHECKING:
     import polars as pl
@@ -122,7 +122,7 @@ class RejectionSettings(Settings):
         if self.judge == "likelihood":
             texts = candidates + self.public_texts
             return Work(read=texts * sizes.text(self.max_text_tokens))
-        from dpsynth_assets.models.judging.engine_judge import ANSWER_TOKENS, RUBRIC
+        from dpsynth_assets.models.judges import ANSWER_TOKENS, RUBRIC
 
         rubric = sizes.tokens_of(RUBRIC) + sizes.text(self.max_text_tokens)
         return sizes.writing(candidates, rubric, ANSWER_TOKENS, rows=64)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from dpsynth_assets.metrics.metric import Metric, Need, Sides, Tables
 from dpsynth_assets.models.next_word_model import (
-    PAPER_CLASS,
     NextWordScores,
     NextWordSettings,
     new_next_word_model,
@@ -18,7 +17,7 @@ from dpsynth_assets.models.next_word_model import (
     train_next_word_model,
 )
 
-__all__ = ["PAPER_CLASS", "NextWordScores", "NextWordSettings", "next_word_accuracy"]
+__all__ = ["NextWordScores", "NextWordSettings", "next_word_accuracy"]
 
 ProgressCallback = Callable[[float, str], None]
 
@@ -48,7 +47,7 @@ def next_word_accuracy(
         ValueError: If either side has no text with a word.
 
     **Source** CTCL, section 4.1.3 (Xie et al. 2024): 10M-class causal models trained on synthetic
-    text; `PAPER_CLASS` is of that size.
+    text; ours is smaller unless settings say otherwise.
     """
     settings = settings or NextWordSettings()
     model = new_next_word_model(settings)

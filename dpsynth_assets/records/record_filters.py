@@ -41,7 +41,7 @@ Rule 9 has a limit of its own, a million characters, where the declaration names
 Control characters of a text (all but tab and line ends) and marks that turn the direction of
 writing are read as blanks: they steer terminals and hide text from a reader. Text is otherwise kept
 as it is, formulas and instructions to a model included: nothing here runs or obeys a text, and
-special tokens written in one stay plain text to every model (`models/document_format.py`). Blanks
+special tokens written in one stay plain text to every model (`models/prompt_templates.py`). Blanks
 at its ends are dropped.
 """
 

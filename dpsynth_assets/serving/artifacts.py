@@ -50,8 +50,8 @@ class Cohort:
 
         Raises:
             PrivacyError: The method has none, or none yet, or its files are not those that the
-                ledger sealed, or an attack refuted its claim, or it is ex-post and nobody accepted
-                that.
+                ledger sealed, or an attack refuted its claim, or it is ex-post and that
+                was not accepted.
         """
         name = f"{self.spec.name}/{planned.folder}"
         paid = [stage.name for stage in planned.plan.stages if stage.name in planned.plan.charges]

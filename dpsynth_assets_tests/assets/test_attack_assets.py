@@ -20,8 +20,8 @@ from dpsynth_assets.attacks.worst_case_models import (
     BEGIN,
     END,
     PAD,
+    CopyingDecoder,
     CopyingModel,
-    PrefilledModel,
     prefilled,
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -33,7 +33,7 @@ from dpsynth_assets.methods.private_prediction.few_shot import FewShot
 from dpsynth_assets.methods.private_prediction.mean import MeanTokens, MeanUniform
 from dpsynth_assets.methods.private_prediction.references import generate_non_private
 from dpsynth_assets.methods.stages import StageRelease
-from dpsynth_assets.models.document_format import DocumentFormat
+from dpsynth_assets.models.prompt_templates import DocumentFormat, PromptedModel
 from dpsynth_assets.orchestration.assets import attacks
 from dpsynth_assets.orchestration.assets.attacks import median_metadata
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
@@ -67,17 +67,14 @@ class TinyModel(CopyingModel):
         return begin + super().encode(text.replace(PREFIX, ""))
 
     def prompt_ids(self, label_text, examples, max_example_tokens):
-        return self.document_format.prompt_ids(self, label_text, examples, max_example_tokens)
+        return PromptedModel(self).prompt_ids(label_text, examples, max_example_tokens)
 
 
 class ForgetfulModel(TinyModel):
     """Has never learned to copy."""
 
-    @property
-    def model(self):
-        model = CopyingModel().model
-        model.model.layers[1].self_attn.o_proj.weight.zero_()
-        return model
+    model = CopyingDecoder()
+    model.copying = 0.0
 
 
 class TinyModels(Models):
@@ -189,7 +186,7 @@ def test_batches_of_one_record_are_refuted():
 
 
 def test_a_model_that_cannot_copy_has_no_power_and_says_so():
-    found = run_once(Straight, PrefilledModel(ForgetfulModel()))
+    found = run_once(Straight, prefilled(ForgetfulModel(), None))
     assert found[0].result.passed
     assert not found[0].has_power
     outcome = {check.check_name: check for check in attacks.reconstruction_checks(found)}

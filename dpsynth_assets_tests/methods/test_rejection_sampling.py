@@ -17,8 +17,8 @@ from dpsynth_assets.methods.rejection_sampling import (
     round_seed,
     write_accepted,
 )
-from dpsynth_assets.models.judging.likelihood_judge import JudgeError, Verdict
-from dpsynth_assets.models.judging.row_rules import RULES
+from dpsynth_assets.models.judges import JudgeError, Verdict
+from dpsynth_assets.models.row_rules import RULES
 from dpsynth_assets.releases.published_rows import told_content
 
 

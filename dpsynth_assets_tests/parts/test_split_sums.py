@@ -1,6 +1,7 @@
 """Sums and votes of SecPE and EPSVec over parts: the same bits for any parts and any workers."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
@@ -28,7 +29,7 @@ from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
-from dpsynth_assets.public_base.opening import OpensEngine
+from dpsynth_assets.public_base.opening import opened_engine
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.stored_parts import StoredParts
@@ -158,7 +159,7 @@ def opens_reader(tmp_path_factory):
     return OpensReader(
         config=EpsVecConfig(max_document_tokens=12),
         terms=terms(),
-        opens_engine=OpensEngine(EngineSpec(), manifest),
+        opens_engine=partial(opened_engine, EngineSpec(), manifest),
         shots=(("A note",), ()),
         layers=LAYERS,
     )

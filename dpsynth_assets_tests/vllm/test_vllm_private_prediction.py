@@ -486,7 +486,8 @@ def test_closing_one_vllm_leaves_the_others_of_the_process(vllm_engine, decoder,
     start = torch.zeros(1, dtype=torch.long)
     logits = served(decoder, [[5, 6, 7]], 10, 5).next_logits(start, start)
     VllmDecoder(language_model, cache_gib=0.02, most_rows=32).close()
-    VllmEngine(language_model, batch_rows=4, cache_gib=0.05).close()
+    spec = EngineSpec(kind="vllm", batch_rows=4, cache_gib=0.05)
+    VllmEngine(language_model, spec).close()
     assert vllm_engine.generate(["hello"], greedy) == before
     assert torch.equal(served(decoder, [[5, 6, 7]], 10, 5).next_logits(start, start), logits)
 

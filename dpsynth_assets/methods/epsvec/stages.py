@@ -41,7 +41,8 @@ from dpsynth_assets.methods.inputs import (
 from dpsynth_assets.methods.rejection_sampling import accepted_work
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, StageRelease, StageRun
 from dpsynth_assets.methods.work import PublicSizes, Work
-from dpsynth_assets.models.engines import Engine, Provenance
+from dpsynth_assets.models.engines import Provenance
+from dpsynth_assets.models.engines.decoder_engine import LocalEngine
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.workers import Here
@@ -66,7 +67,7 @@ class OpensReader:
 
     config: EpsVecConfig
     terms: CohortTerms
-    opens_engine: Callable[[], Engine]
+    opens_engine: Callable[[], LocalEngine]
     shots: TextsByLabel
     layers: tuple[int, ...] | None
 
@@ -76,7 +77,7 @@ class OpensReader:
         require_private_engine(engine)
         return self.over(engine)
 
-    def over(self, engine: Engine) -> StateReader:
+    def over(self, engine: LocalEngine) -> StateReader:
         """The reader over an engine that is open."""
         return StateReader(
             engine=engine,
@@ -163,7 +164,7 @@ class StageWork:
         return Release(value=StageRelease(facts=facts, files=folder), cost=release.cost)
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> LocalEngine:
         """The engine that the dataset file declares.
 
         Raises:
@@ -171,7 +172,7 @@ class StageWork:
         """
         if self.public.engine is None:
             raise ValueError("Expected the engine of the dataset file, got none. Open it first.")
-        engine: Engine = self.public.engine
+        engine: LocalEngine = self.public.engine
         return engine
 
     @property

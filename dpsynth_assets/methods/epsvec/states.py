@@ -18,6 +18,7 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.models.engines import Capability, Engine, EngineError, Generation, Provenance
+from dpsynth_assets.models.engines.decoder_engine import LocalEngine
 from dpsynth_assets.models.engines.protocol import ShareCallback
 from dpsynth_assets.models.prompt_templates import GAP, PromptTemplates, prompted
 
@@ -158,7 +159,7 @@ class StateReader:
         max_tokens: Texts are cut to this.
     """
 
-    engine: Engine
+    engine: LocalEngine
     scaffold: Scaffold
     shots: TextsByLabel
     layers: tuple[int, ...]
@@ -203,7 +204,7 @@ class StateReader:
             )
 
 
-def reader_layers(layers: tuple[int, ...] | None, engine: Engine) -> tuple[int, ...]:
+def reader_layers(layers: tuple[int, ...] | None, engine: LocalEngine) -> tuple[int, ...]:
     """Declared layers in ascending order, or the default block of the engine's model.
 
     Raises:

@@ -13,7 +13,8 @@ from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.methods.rejection_sampling import RowFilter, round_seed, write_accepted
 from dpsynth_assets.methods.stages import SyntheticCorpus
-from dpsynth_assets.models.engines import Engine, Generation, Provenance, Sampling
+from dpsynth_assets.models.engines import Generation, Provenance, Sampling
+from dpsynth_assets.models.engines.decoder_engine import LocalEngine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class Writer:
         seed: Seed of public randomness.
     """
 
-    engine: Engine
+    engine: LocalEngine
     scaffold: Scaffold
     shots: FixedShots
     vectors: DatasetVectors | None
@@ -86,7 +87,7 @@ class Writer:
         return Provenance.RELEASED if self.shots.noisy else Provenance.PUBLIC
 
     @contextmanager
-    def _steered(self, label: int) -> Iterator[Engine]:
+    def _steered(self, label: int) -> Iterator[LocalEngine]:
         if self.vectors is None:
             yield self.engine
             return

@@ -30,10 +30,8 @@ from dpsynth_assets.models.conditional_generator import (
     ConditionalGenerator,
     load_conditional_generator,
 )
-from dpsynth_assets.models.decoding.opening import kind_for_folder
-from dpsynth_assets.models.document_format import PLAIN_PT, DocumentFormat
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
-from dpsynth_assets.models.engines.opening import serving
+from dpsynth_assets.models.engines.opening import kind_for_folder, serving
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 
@@ -47,11 +45,6 @@ class GeneratorWeights(LanguageModel):
     """
 
     end_token_id: int = field(kw_only=True)
-
-    @property
-    def document_format(self) -> DocumentFormat:  # type: ignore[override]
-        """No fences: a document may contain one."""
-        return PLAIN_PT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -140,7 +140,7 @@ def test_more_kept_shots_than_candidates_are_refused(cases, released):
 
 def test_a_judge_has_rejected_rows_written_again(cases, released, monkeypatch):
     from dpsynth_assets.methods import rejection_sampling
-    from dpsynth_assets.models.judging.likelihood_judge import Verdict
+    from dpsynth_assets.models.judges import Verdict
 
     class Picky:
         facts = {"judge": "picky"}  # noqa: RUF012

@@ -9,7 +9,7 @@ import pytest
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
-from dpsynth_assets.models.document_format import PLAIN_PT
+from dpsynth_assets.models.prompt_templates import PLAIN_PT, PromptedModel
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 AG_NEWS = 108_000
@@ -71,12 +71,13 @@ class Letters:
 
     begin_token_id = None
     end_token_id = "|"
+    document_format = PLAIN_PT
 
     def encode(self, text):
         return list(text)
 
     def prompt_ids(self, label_text, examples, max_example_tokens):
-        return PLAIN_PT.prompt_ids(self, label_text, examples, max_example_tokens)
+        return PromptedModel(self).prompt_ids(label_text, examples, max_example_tokens)
 
 
 def test_the_base_template_writes_the_label_above_each_example_and_opens_one_more():
