@@ -68,7 +68,7 @@ def _weights(tensors: Mapping[str, Any], config: Any) -> dict[str, np.ndarray]:
         expected = LlamaForCausalLM(config).state_dict()
     weights = {}
     for name in expected:
-        if (tensor := tensors.get(names.get_name(name, (".weight",)))) is not None:
+        if (tensor := tensors.get(names.get_name(name, (".weight",)) or "")) is not None:
             values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
             if heads := rotated.get(name.split(".")[-2]):
                 values = _halves_of_rotation(values, heads)

@@ -242,13 +242,15 @@ def _layer(table: Mapping[str, "torch.Tensor"], prefix: str, kernel: Kernel) -> 
     import torch
 
     attention = [f"{prefix}attention.self.{name}." for name in ("query", "key", "value")]
-    fused = [torch.cat([table[name + kind] for name in attention]) for kind in ("weight", "bias")]
+    weight, bias = (
+        torch.cat([table[name + kind] for name in attention]) for kind in ("weight", "bias")
+    )
 
     def read(name: str) -> Any:
         return _linear(table[f"{prefix}{name}.weight"], table[f"{prefix}{name}.bias"], kernel)
 
     return {
-        "query_key_value": _linear(*fused, kernel),
+        "query_key_value": _linear(weight, bias, kernel),
         "attention_output": read("attention.output.dense"),
         "attention_norm": _norm(table, f"{prefix}attention.output.LayerNorm"),
         "up": read("intermediate.dense"),

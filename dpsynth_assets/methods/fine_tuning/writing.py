@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -83,8 +83,6 @@ class DocumentWriter:
         Returns:
             N texts of the form, "" where none of it was written.
         """
-        from dpsynth_assets.models.conditional_generator.decoding import sample_for_conditions
-
         drawn = Sampling(
             temperature=self.config.temperature,
             top_p=self.config.top_p,
@@ -93,8 +91,14 @@ class DocumentWriter:
         )
         drawn = replace(drawn, **asked)
         if self.engine is None:
-            texts = sample_for_conditions(
-                self.generator, conditions, drawn, batch_rows=ROWS_PER_FORWARD, progress=progress
+            texts = self.generator.generate(
+                conditions,
+                top_p=drawn.top_p,
+                temperature=drawn.temperature,
+                seed=drawn.seed,
+                max_new_tokens=cast(int, drawn.max_new_tokens),  # One length for all rows.
+                batch_rows=ROWS_PER_FORWARD,
+                progress=progress,
             )
         else:
             texts = self._served(self.engine, conditions, drawn, progress)
