@@ -66,8 +66,13 @@ leaderboard: setup  ## docs/leaderboard.md and what `dpsynth advise` reads, from
 	cp build/leaderboard/pictures/*.png docs/pictures/
 	cp build/leaderboard/leaderboard.json dpsynth_assets/advice/
 
-docs: setup  ## the documentation as a site with search: build/site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
+docs: .venv-docs/.installed  ## the documentation as a site with search: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
+
+.venv-docs/.installed: Makefile
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet 'mkdocs-material>=9.7,<10' 'mkdocstrings[python]>=1.0,<2'
+	touch $@
 
 pictures: setup  ## the pictures of docs/tour.md, from a walk through the web UI (needs chromium, node)
 	$(BIN)/python -m dpsynth_assets_tests.web.pictures docs/pictures \

@@ -181,9 +181,11 @@ def directions(engine) -> dict:
 
 def open_engine(arguments, language_model):
     if arguments.engine == "vllm":
+        from dpsynth_assets.datasets.engine import EngineSpec
         from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 
-        return VllmEngine(language_model, batch_rows=arguments.rows, cache_gib=0.5)
+        spec = EngineSpec(kind="vllm", batch_rows=arguments.rows, cache_gib=0.5)
+        return VllmEngine(language_model, spec)
     from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 
     return DecoderEngine(language_model, batch_rows=arguments.rows)
@@ -275,7 +277,7 @@ def passes(language_model, rows, vectors, arguments, graphs: bool) -> dict:
     import torch
 
     from dpsynth_assets.models.decoding.protocol import Reading
-    from dpsynth_assets.models.transformers_decoder.contexts import PackedContexts
+    from dpsynth_assets.models.transformers_decoder.decoder import PackedContexts
 
     model = language_model.model
     sides = {"unsteered": {}, "steered": vectors}

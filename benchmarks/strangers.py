@@ -37,7 +37,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings, RowFilter, kept_rows
-from dpsynth_assets.models.judging.row_rules import trimmed
+from dpsynth_assets.models.row_rules import trimmed
 
 READ_OF_EACH = 60
 SCORES = ("mauve", "accuracy")

@@ -165,7 +165,7 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
     )
     runner = Runner(
         plan=plan,
-        ledger=ledger or _own_ledger(),
+        ledger=ledger or opened_ledger(home().ledger_url),
         store=own,
         models=public.models,
         release_name=release,
@@ -251,8 +251,3 @@ def _refuse_repeated(field_name: str, arguments: Iterable[str], fields: Iterable
             f"{field_name}.{name}: expected fields that no argument states, got one of {name!r}. "
             "Give it as the argument alone."
         )
-
-
-def _own_ledger() -> Ledger:
-    """Opens the ledger of this installation, as its assets do."""
-    return opened_ledger(home().ledger_url)

@@ -4,7 +4,7 @@
 `ledger/`, `sensitive/` (owner-only), `artifacts/` (public models and internal intermediates), and
 `released/` and `exports/` (the only folders meant to leave the machine). `DPSYNTH_STORE_URL` moves
 stored releases and public values to an object store, `DPSYNTH_PUBLISH_URL` receives a copy of every
-published corpus; what is private or internal stays under `DPSYNTH_HOME` whatever they say.
+published corpus; what is private or internal stays under `DPSYNTH_HOME` in any case.
 `DPSYNTH_SENSITIVE_URL` alone moves the sensitive store, encrypted, to a prefix of its own.
 """
 
@@ -203,7 +203,7 @@ def home_root() -> Path:
 
 
 def home() -> Home:
-    """Opens DPSYNTH_HOME; a new one is begun for its owner alone, whatever the umask.
+    """Opens DPSYNTH_HOME; a new one is begun for its owner alone, under any umask.
 
     Raises:
         FormatError: It is of another format; nothing was written to it.
@@ -226,7 +226,7 @@ def begin(place: Folder, holds_any: Callable[[], bool]) -> None:
     Args:
         place: The home or store.
         holds_any: Says whether anything of a home or store lies there; asked where no mark lies,
-            which whoever begins a place writes before all else.
+            which is written first when a place is begun.
 
     Raises:
         FormatError: It has another mark, or none and is not new.

@@ -22,7 +22,7 @@ PLANNED_EPSILON: Final = "dpsynth/planned_epsilon"
 """Tag of a run: what the tag above is to say once all that it was launched for is paid."""
 
 DEFAULT_RELEASE: Final = "1"
-"""The release that a run makes where nobody names another."""
+"""The release that a run makes where none is named."""
 
 NAMED_RELEASE: Final = "dpsynth/named_release"
 """Tag of a run: the release that one of its steps was configured to make. It decides nothing."""

@@ -83,6 +83,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of this test's own, not there yet; no ledger, store or dataset files elsewhere."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    for name in ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL", "DPSYNTH_DATASETS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No machine is tried: minutes are those of a known one."""
+    from dpsynth_assets.advice import minutes
+    from dpsynth_assets_tests.advice.conftest import speed_of
+
+    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
+
+
 @pytest.fixture(scope="session")
 def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a tiny language model with random weights."""

@@ -258,32 +258,30 @@ def test_a_charge_whose_run_died_is_told_and_is_no_disagreement(installation):
     assert trail.findings == ()
 
 
-@pytest.mark.parametrize(
-    "claim",
-    [
-        {"dpsynth/ledger_reservation": "0" * 32},
+FORGED = "letters/forged/corpus"
+CLAIMS = {
+    "unknown charge": (CORPUS, {"dpsynth/ledger_reservation": "0" * 32}),
+    "other event": (
+        CORPUS,
         {"dpsynth/accounting_event": dg.MetadataValue.json(event_to_json(HISTOGRAM_EVENT))},
-        {"dpsynth/guarantee": "ex-post"},
-        {"dpsynth/epsilon": 0.001},
-    ],
-    ids=["unknown charge", "other event", "other guarantee", "smaller ε"],
-)
+    ),
+    "other guarantee": (CORPUS, {"dpsynth/guarantee": "ex-post"}),
+    "smaller ε": (CORPUS, {"dpsynth/epsilon": 0.001}),
+    "charge of another method": (FORGED, {}),
+}
+
+
+@pytest.mark.parametrize(("asset", "claim"), CLAIMS.values(), ids=CLAIMS)
 def test_a_materialisation_that_claims_what_the_ledger_does_not_say_is_reported(
-    installation, claim
+    installation, asset, claim
 ):
-    installation.report_spend(CORPUS, CORPUS_EVENT, installation.corpus, **claim)
-    assert installation.findings() == [("event log -> ledger", CORPUS)]
-
-
-def test_a_materialisation_that_borrows_another_methods_charge_is_reported(installation):
-    other = "letters/median/candidate_corpus"
-    installation.report_spend(other, HISTOGRAM_EVENT, installation.histogram)
-    assert installation.findings() == [("event log -> ledger", other)]
+    installation.report_spend(asset, CORPUS_EVENT, installation.corpus, **claim)
+    assert installation.findings() == [("event log -> ledger", asset)]
 
 
 def test_a_materialisation_that_shows_a_price_and_no_charge_is_reported(installation):
-    installation.report("letters/forged/corpus", **{"dpsynth/epsilon": 9.0})
-    assert installation.findings() == [("event log -> ledger", "letters/forged/corpus")]
+    installation.report(FORGED, **{"dpsynth/epsilon": 9.0})
+    assert installation.findings() == [("event log -> ledger", FORGED)]
 
 
 def test_an_altered_and_a_missing_stored_release_are_reported(installation):

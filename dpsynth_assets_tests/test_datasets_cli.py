@@ -4,41 +4,28 @@ import json
 
 import polars as pl
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli import datasets as command
 from dpsynth_assets.cli.datasets import base_problems
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets_tests.declared import FIELDS as DECLARED, private, written
 
 SECRET = "Zaphod has gout"
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, own_home, monkeypatch):
     """A folder with a public base in place of the package's own files, and a home for plans."""
-    base = {"type": "dpsynth_assets.components.PublicData", "attributes": {"name": "demo"}}
-    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base), encoding="utf-8")
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    written(tmp_path / "base.yaml", {"name": "demo"}, "PublicData")
     monkeypatch.setattr(command, "dataset_folders", lambda: [tmp_path])
     return tmp_path
 
 
 def write(folder, name="reviews", text="hello", **changes):
     (folder / f"{name}.csv").write_text(f"text\n{text}\n{SECRET}\n", encoding="utf-8")
-    attributes = {
-        "name": name,
-        "source": {"path": str(folder / f"{name}.csv")},
-        "budget": {"epsilon": 4, "delta": 1e-6},
-        "methods": [{"method": "mean_uniform"}],
-    }
-    document = {
-        "type": "dpsynth_assets.components.PrivateDataset",
-        "attributes": attributes | changes,
-    }
-    file = folder / f"{name}.yaml"
-    file.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return file
+    own = {"name": name, "source": {"path": str(folder / f"{name}.csv")}}
+    return written(folder / f"{name}.yaml", DECLARED | own | changes)
 
 
 def run(*arguments):
@@ -106,40 +93,10 @@ LACKING = {
         {"methods": [{"method": "ctcl", "settings": TRAINING}], "topic_histogram": None},
         "topic_histogram: expected the released histogram of topics, which ctcl follows, got none",
     ),
-    "no topics for keywords": (
-        {
-            "methods": [GENERATOR | {"settings": TRAINING | {"keywords": True}}],
-            "topic_histogram": None,
-        },
-        "topic_histogram: expected the released histogram of topics, which dp_fine_tuning follows",
-    ),
     "no corpus": (
         {"methods": [GENERATOR, choosing("nobody")]},
         "methods.1.settings: expected the folder of another method, whose corpus resampled reads, "
         "got 'nobody'. Corpora of this file: dp_fine_tuning.",
-    ),
-    "its own corpus": (
-        {"methods": [GENERATOR, choosing("resampled")]},
-        "methods.1.settings: expected the folder of another method, whose corpus resampled reads, "
-        "got 'resampled', which is built on resampled itself",
-    ),
-    "no dp": (
-        {
-            "methods": [GENERATOR, {"method": "median_clustered"}, choosing("median_clustered")],
-            "budget": {"epsilon": 40, "delta": 1e-6, "accepts_ex_post": True},
-            "cluster_histogram": {},
-        },
-        "methods.2.settings: expected a DP corpus for resampled to build on, got median_clustered, "
-        "which is ex-post",
-    ),
-    "nothing to choose": (
-        {"methods": [GENERATOR, choosing("dp_fine_tuning", rows=100)]},
-        "methods.1.settings.rows: expected fewer rows than dp_fine_tuning writes (100), to choose "
-        "among them, got 100",
-    ),
-    "too little noise": (
-        {"methods": [GENERATOR], "topic_histogram": {"noise_std": 0.5}},
-        "topic_histogram.noise_std: expected greater than or equal to 1, got 0.5",
     ),
 }
 
@@ -206,9 +163,8 @@ def test_a_dataset_on_a_base_that_nobody_declares_is_an_error(folder):
     assert result.exit_code == 2
     line = f"{file}: public_data: expected the name of a declared public base, got 'dmeo'. Did you"
     assert line in result.output
-    base = {"type": "dpsynth_assets.components.PublicData", "attributes": {"name": "dmeo"}}
-    beside = folder / "base"  # Declared in no folder, but checked together with it.
-    beside.write_text(yaml.safe_dump(base), encoding="utf-8")
+    # Declared in no folder, but checked together with it.
+    beside = written(folder / "base", {"name": "dmeo"}, "PublicData")
     assert run("check", file, beside).exit_code == 0
 
 
@@ -236,14 +192,8 @@ CHINESE = "第三天的包裹迟到了，我给商店写了一封信，希望得
     ids=["English", "German", "Chinese", "long"],
 )
 def test_what_the_base_cannot_do_with_the_texts_is_a_warning(text, said):
-    facts = {
-        "name": "letters",
-        "source": {"path": "a.csv"},
-        "budget": {"epsilon": 4, "delta": 1e-6},
-        "public_data": "english",
-        "methods": [{"method": "aug_pe", "settings": {"max_new_tokens": 96}}],
-    }
-    spec = PrivateDatasetSpec.model_validate(facts)
+    methods = [{"method": "aug_pe", "settings": {"max_new_tokens": 96}}]
+    spec = private(public_data="english", methods=methods)
     found = base_problems(spec, pl.Series([f"{text} {number}" for number in range(40)]))
     assert {problem.severity for problem in found} <= {"warning"}
     told = [problem.got for problem in found]

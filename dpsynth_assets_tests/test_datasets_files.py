@@ -3,7 +3,6 @@
 import os
 
 import pytest
-import yaml
 
 from dpsynth_assets import paths
 from dpsynth_assets.datasets import (
@@ -14,34 +13,13 @@ from dpsynth_assets.datasets import (
     parse_dataset_file,
     standing,
 )
-
-PRIVATE = "dpsynth_assets.components.PrivateDataset"
-PUBLIC = "dpsynth_assets.components.PublicData"
-ATTRIBUTES = {
-    "name": "reviews",
-    "source": {"path": "reviews.csv"},
-    "budget": {"epsilon": 4.0, "delta": "1e-6"},
-    "methods": [{"method": "mean_uniform"}],
-}
-
-
-def write(file, attributes, kind=PRIVATE):
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump({"type": kind, "attributes": attributes}), encoding="utf-8")
-    return file
+from dpsynth_assets_tests.declared import FIELDS as ATTRIBUTES, only, written as write
 
 
 def only_problem(file):
     files, problems = parse_dataset_file(file)
     assert not files
-    assert len(problems) == 1, [str(problem) for problem in problems]
-    line = str(problems[0])
-    assert line.startswith(str(file))
-    assert "expected " in line
-    assert ", got " in line
-    assert problems[0].remedy
-    assert "\n" not in line
-    return problems[0]
+    return only(problems, file)
 
 
 def test_an_unknown_key_is_answered_with_the_key_that_was_meant(tmp_path):
@@ -56,26 +34,6 @@ def test_an_unknown_nested_key_is_looked_up_in_its_own_model(tmp_path):
     problem = only_problem(write(tmp_path / "a.yaml", ATTRIBUTES | {"methods": methods}))
     assert problem.field == "methods.0.budget_shares"
     assert problem.remedy == "Did you mean 'budget_share'?"
-
-
-@pytest.mark.parametrize(
-    ("section", "fields"),
-    [
-        ("language_model", {"kind": "embedded"}),
-        ("language_model", {"training_tokens": 1000}),
-        ("language_model", {"settings": {"width": 32}}),
-        ("language_model", {"seed": 1}),
-        ("conditional_generator", {"kind": "embedded"}),
-        ("conditional_generator", {"settings": {}}),
-        ("conditional_generator", {"aspects": {"kind": "vllm"}}),
-    ],
-)
-def test_a_base_that_asks_for_a_training_from_scratch_is_told_what_to_write(
-    tmp_path, section, fields
-):
-    problem = only_problem(write(tmp_path / "a.yaml", {"name": "base", section: fields}, PUBLIC))
-    assert problem.field == f"{section}.{next(iter(fields))}"
-    assert problem.remedy.startswith("It was removed: no model is trained from scratch.")
 
 
 @pytest.mark.parametrize(
@@ -120,8 +78,8 @@ def test_a_garbled_file_is_one_line(tmp_path, content, words):
 
 def test_a_missing_file_and_a_file_of_another_type_are_problems(tmp_path):
     assert only_problem(tmp_path / "absent.yaml").got == "none there"
-    wrong = write(tmp_path / "a.yaml", ATTRIBUTES, "dpsynth_assets.components.PrivateDatasets")
-    assert PRIVATE in only_problem(wrong).remedy
+    wrong = write(tmp_path / "a.yaml", ATTRIBUTES, "PrivateDatasets")
+    assert "'dpsynth_assets.components.PrivateDataset'" in only_problem(wrong).remedy
 
 
 def test_the_template_is_a_valid_file(tmp_path):
@@ -134,8 +92,8 @@ def test_the_template_is_a_valid_file(tmp_path):
 
 def test_folders_are_loaded_whole_and_foreign_components_passed_over(tmp_path, monkeypatch):
     write(tmp_path / "one" / "reviews" / "defs.yaml", ATTRIBUTES | {"public_data": "reviews"})
-    write(tmp_path / "two" / "base.yaml", {"name": "reviews"}, PUBLIC)
-    write(tmp_path / "two" / "other.yaml", {"anything": 1}, "elsewhere.Component")
+    write(tmp_path / "two" / "base.yaml", {"name": "reviews"}, "PublicData")
+    (tmp_path / "two" / "other.yaml").write_text("type: elsewhere.Component\n")
     monkeypatch.setenv("DPSYNTH_DATASETS", f"{tmp_path / 'two'}{os.pathsep}")
     folders = dataset_folders(tmp_path / "one")
     assert folders == [tmp_path / "one", tmp_path / "two"]
@@ -153,7 +111,7 @@ def test_folders_are_loaded_whole_and_foreign_components_passed_over(tmp_path, m
     ],
 )
 def test_a_misspelt_component_is_a_problem_of_its_folder_and_not_passed_over(tmp_path, kind):
-    write(tmp_path / "a.yaml", ATTRIBUTES, kind)
+    (tmp_path / "a.yaml").write_text(f"type: {kind}\nattributes: {{name: reviews}}\n")
     (problem,) = standing([tmp_path]).problems
     assert problem.expected == "a dataset component"
 

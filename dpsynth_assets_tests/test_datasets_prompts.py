@@ -3,17 +3,11 @@
 import json
 
 import pytest
-import yaml
 
 from dpsynth_assets.datasets import parse_dataset_file
 from dpsynth_assets.datasets.prompting import schema_outline
+from dpsynth_assets_tests.declared import FIELDS, only, written
 
-ATTRIBUTES = {
-    "name": "movies",
-    "source": {"path": "movies.parquet"},
-    "budget": {"epsilon": 4.0, "delta": "1e-6"},
-    "methods": [{"method": "mean_uniform"}],
-}
 SCHEMA = {
     "type": "object",
     "required": ["title"],
@@ -31,16 +25,7 @@ PROMPT = {"private": "Texts about {label}.\n{examples}\nOne more.", "example": "
 
 @pytest.fixture
 def parse(tmp_path):
-    def parse(**changes):
-        file = tmp_path / "movies.yaml"
-        document = {
-            "type": "dpsynth_assets.components.PrivateDataset",
-            "attributes": ATTRIBUTES | changes,
-        }
-        file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        return parse_dataset_file(file)
-
-    return parse
+    return lambda **changes: parse_dataset_file(written(tmp_path / "a.yaml", FIELDS | changes))
 
 
 @pytest.fixture
@@ -48,22 +33,9 @@ def only_problem(parse, tmp_path):
     def only_problem(**changes):
         files, problems = parse(**changes)
         assert not files
-        assert len(problems) == 1, [str(problem) for problem in problems]
-        line = str(problems[0])
-        assert line.startswith(f"{tmp_path / 'movies.yaml'}: {problems[0].field}: expected ")
-        assert ", got " in line
-        assert "\n" not in line
-        assert problems[0].remedy
-        return problems[0]
+        return only(problems, tmp_path / "a.yaml")
 
     return only_problem
-
-
-def test_without_declarations_there_are_no_templates_and_no_structure(parse):
-    (file,), _ = parse()
-    assert file.spec.prompt is None
-    assert file.spec.structured is None
-    assert file.spec.columns.object == []
 
 
 def test_braces_that_are_no_placeholder_may_stand_in_a_template(parse):

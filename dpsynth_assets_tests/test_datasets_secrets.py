@@ -1,15 +1,11 @@
 """What a dataset file may declare about secrets, and what it is refused for."""
 
-import json
-
 import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from dpsynth_assets.advice import minutes
 from dpsynth_assets.cli.datasets import method_problems
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
@@ -17,7 +13,7 @@ from dpsynth_assets.methods.promised_secrets import kept_promises, promise_probl
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets_tests.advice.conftest import speed_of
+from dpsynth_assets_tests.declared import private, written
 
 EMAIL = {"name": "email", "detector": "presidio", "entity": "EMAIL_ADDRESS", "max_records": 4}
 NAME = {
@@ -33,17 +29,14 @@ NAME = {
 def spec(secrets=None, **changes):
     fields = {
         "name": "notes",
-        "source": {"path": "notes.parquet"},
         "budget": {"epsilon": 4, "delta": 1e-6, "accountant": "tight"},
         "methods": [{"method": "secpe", "settings": {"population": 8}}],
         "secrets": secrets or {"kinds": [EMAIL, NAME]},
     }
-    return PrivateDatasetSpec.model_validate(fields | changes)
+    return private(**fields | changes)
 
 
-@pytest.fixture(autouse=True)
-def plans_of_this_test(monkeypatch, tmp_path):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 @pytest.mark.parametrize(
@@ -191,17 +184,12 @@ def test_an_ex_post_method_breaks_every_promise():
     assert all("median_clustered, whose ex-post bound" in line for line in lines)
 
 
+@pytest.mark.usefixtures("known_speed")
 def test_the_plan_command_prints_the_promise_it_breaks_and_fails(tmp_path, monkeypatch):
-    folder = tmp_path / "datasets"
-    folder.mkdir()
-    monkeypatch.setenv("DPSYNTH_DATASETS", str(folder))
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "datasets"))
     broken = spec({"kinds": [HELD_BY_FIFTY]}, **COUNTED)
-    document = {
-        "type": "dpsynth_assets.components.PrivateDataset",
-        "attributes": json.loads(broken.model_dump_json(exclude_none=True, exclude_defaults=True)),
-    }
-    (folder / "notes.yaml").write_text(json.dumps(document))
-    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
+    fields = broken.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    written(tmp_path / "datasets" / "notes.yaml", fields)
     told = CliRunner().invoke(app, ["plan", "notes"], env={"COLUMNS": "240"})
     assert told.exit_code == 2
     assert "posterior 1 after all rounds, of 0.001 promised" in told.output

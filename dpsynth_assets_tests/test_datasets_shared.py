@@ -1,7 +1,5 @@
 """Two dataset files over the same records: one account, or one line each and nothing charged."""
 
-import json
-
 import pytest
 from typer.testing import CliRunner
 
@@ -13,18 +11,16 @@ from dpsynth_assets.datasets import (
     parse_dataset_file,
 )
 from dpsynth_assets.datasets.standing import shared_record_problems
-from dpsynth_assets.public_base.documents import read_documents
+from dpsynth_assets.public_base.making import read_documents
 from dpsynth_assets.records import SourceError
-
-BUDGET = {"epsilon": 4.0, "delta": 1e-6}
+from dpsynth_assets_tests.declared import FIELDS, written
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, own_home, monkeypatch):
     folder = tmp_path / "datasets"
     folder.mkdir()
     monkeypatch.setenv("DPSYNTH_DATASETS", str(folder))
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     rows = "".join(f"{number},letter number {number} about trains\n" for number in range(20))
     for name in ("letters.csv", "copy.csv"):
         (folder / name).write_text(f"id,text\n{rows}")
@@ -32,17 +28,13 @@ def folder(tmp_path, monkeypatch):
 
 
 def declare(folder, name, source="letters.csv", **changes):
-    attributes = {
+    own = {
         "name": name,
         "source": {"path": source if "://" in source else str(folder / source)},
-        "budget": BUDGET,
         "cluster_histogram": {},
         "methods": [{"method": "mean_clustered"}],
     }
-    document = {"type": "dpsynth_assets.components.PrivateDataset"}
-    file = folder / f"{name}.yaml"
-    file.write_text(json.dumps(document | {"attributes": attributes | changes}))
-    return file
+    return written(folder / f"{name}.yaml", FIELDS | own | changes)
 
 
 def problems_of(*paths):
@@ -90,8 +82,7 @@ def test_a_public_base_over_a_private_source_is_refused_where_it_is_read(folder,
     declare(folder, "one")
     (folder / "link.csv").symlink_to(folder / "letters.csv")
     base = {"name": "base", "source": {"path": str(folder / source)}}
-    document = {"type": "dpsynth_assets.components.PublicData", "attributes": base}
-    (folder / "base.yaml").write_text(json.dumps(document))
+    written(folder / "base.yaml", base, "PublicData")
     told = run("datasets", "check", folder / "base.yaml")
     assert told.exit_code == 2
     assert "base.yaml: source.path: expected text that anyone may read, got" in told.output

@@ -1,20 +1,12 @@
 """Laws of declarations: what a dataset file may say, and how a refusal reads."""
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets.fields import models_in
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
-
-
-def declaration(**changes):
-    base = {
-        "name": "reviews",
-        "source": {"path": "reviews.csv"},
-        "budget": {"epsilon": 4, "delta": 1e-6},
-        "methods": [{"method": "mean_uniform", "budget_share": 0.5}],
-    }
-    return PrivateDatasetSpec.model_validate(base | changes)
+from dpsynth_assets_tests.declared import private as declaration
 
 
 def refusal(**changes):
@@ -24,13 +16,9 @@ def refusal(**changes):
 
 
 def models(model):
-    found = {model}
-    for field in model.model_fields.values():
-        for part in [field.annotation, *getattr(field.annotation, "__args__", ())]:
-            for leaf in [part, *getattr(part, "__args__", ())]:
-                if isinstance(leaf, type) and issubclass(leaf, BaseModel) and leaf not in found:
-                    found |= models(leaf)
-    return found
+    fields = model.model_fields.values()
+    inner = {each for field in fields for each in models_in(field.annotation)}
+    return {model}.union(*map(models, inner))
 
 
 ALL_MODELS = sorted(models(PrivateDatasetSpec) | models(PublicDataSpec), key=lambda m: m.__name__)
@@ -60,6 +48,7 @@ REFUSED = [
         "at most 1 in all, got 1.01",
     ),
     ({"methods": TWICE}, "'m' twice"),
+    ({"topic_histogram": {"noise_std": 0.5}}, "greater than or equal to 1"),
     (
         {"schedule": {"cron": "0 3 1 * *", "methods": ["absent"]}},
         "names among mean_uniform, got absent",
@@ -71,6 +60,10 @@ REFUSED = [
     ({"neighboring_relation": "zero-out"}, "public number of records"),
     ({"columns": {"text": "a", "id": "a"}}, "distinct columns"),
     ({"privacy_unit": {"column": "text", "max_records": 1}}, "another column than the text"),
+    (
+        {"neighboring_relation": "zero-out", "public_facts": {"records": 12, "slots": True}},
+        "an id column",
+    ),
 ]
 
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import dagster as dg
 import polars as pl
-import pyarrow as pa
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from dpsynth_assets.advice import minutes
 from dpsynth_assets.advice.advice import advise
 from dpsynth_assets.cli.advise import BESIDE, ROWS, proposed_methods
 from dpsynth_assets.cli.column_profiles import Columns, profile_columns
@@ -24,13 +22,14 @@ from dpsynth_assets.datasets import (
     dataset_template,
     parse_dataset_file,
 )
-from dpsynth_assets.datasets.prompt_words import looks_like_code
+from dpsynth_assets.datasets.prompting import looks_like_code
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.datasets.template import Choices, ProposedCohort, ProposedMethods, scalar
 from dpsynth_assets.defs import resources
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.records import SourceError
-from dpsynth_assets_tests.advice.conftest import speed_of
+
+pytestmark = pytest.mark.usefixtures("own_home", "known_speed")
 
 SECRET = "Ottoline Brackenbury asked why her account was closed"
 
@@ -53,31 +52,19 @@ def complaints(rows=400):
 
 def written(tmp_path, kind="csv"):
     frame, place = complaints(), tmp_path / f"data.{kind}"
-    if kind in ("csv", "tsv"):
-        frame.write_csv(place, separator="," if kind == "csv" else "\t")
+    if kind == "csv":
+        frame.write_csv(place)
     elif kind == "jsonl":
         rows = [{**row, "history": [1, 2]} for row in frame.to_dicts()]
         place.write_text("\n".join(map(json.dumps, rows)) + "\nbroken\n")
-    elif kind == "parquet":
-        frame.with_columns(history=pl.lit([1, 2])).write_parquet(place)
     else:
-        saved_to_disk(frame, place)
+        frame.with_columns(history=pl.lit([1, 2])).write_parquet(place)
     return place
-
-
-def saved_to_disk(frame, folder):
-    """What Hugging Face's `save_to_disk` writes: Arrow streams and their description."""
-    folder.mkdir()
-    table = frame.to_arrow()
-    with pa.ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), table.schema) as stream:
-        stream.write_table(table)
-    (folder / "dataset_info.json").write_text(json.dumps({"features": {}}))
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder of dataset files, where `init` writes; the machine's speed is known."""
-    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
+    """An empty folder of dataset files, where `init` writes."""
     folder = tmp_path / "datasets"
     folder.mkdir()
     monkeypatch.setenv("DPSYNTH_DATASETS", str(folder))
@@ -88,7 +75,7 @@ def init(*arguments):
     return CliRunner().invoke(app, ["init", *map(str, arguments)])
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "huggingface"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_every_format_gives_the_same_suggestions(tmp_path, kind):
     found = profile_columns(SourceSpec(path=str(written(tmp_path, kind))))
     assert found.text == "message"
@@ -133,7 +120,7 @@ def test_label_values_are_shown_on_the_terminal_alone(folder, tmp_path, options)
     result = init("complaints", "--from", written(tmp_path), *options)
     assert result.exit_code == 0, result.output
     told = " ".join(result.output.split())
-    assert "topic: [billing, delivery]. Whatever you list becomes public." in told
+    assert "topic: [billing, delivery]. What you list becomes public." in told
     assert "billing" not in defs(folder).read_text()
     assert ("TO DECIDE" in defs(folder).read_text()) == bool(options)
     assert in_force(folder)["public_facts"] == {"labels": {}}
@@ -410,13 +397,6 @@ def proposed(records, epsilon=4.0, labels=5, base=SMOLLM2, **further):
     return proposed_methods(choices, base)
 
 
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path, monkeypatch):
-    """Plans are kept in a home of their own, and the machine's speed is known."""
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
-
-
 @pytest.mark.parametrize(("records", "epsilon"), [(None, 4.0), (1500, 4.0), (20_000, 10.0)])
 def test_the_file_holds_what_advice_ranks_first_and_its_plan_is_not_refused(records, epsilon):
     method = proposed(records, epsilon)
@@ -451,7 +431,7 @@ def test_methods_beside_the_first_are_comments_that_can_take_its_place():
 
 def test_a_steward_with_little_time_gets_a_method_that_runs_in_it():
     slow = proposed_methods(Choices(records=3000), SMOLLM2)
-    quick = proposed_methods(Choices(records=3000), SMOLLM2, minutes=6)
+    quick = proposed_methods(Choices(records=3000), SMOLLM2, minutes=8.5)
     assert quick.chosen.title != slow.chosen.title
     with pytest.raises(ValueError, match="which the quickest method takes here, got 0"):
         proposed_methods(Choices(records=3000), SMOLLM2, minutes=0.001)
@@ -541,34 +521,6 @@ def test_dagster_loads_both_documents_of_the_file(folder, tmp_path, monkeypatch)
     keys = {key.to_user_string() for key in loaded.resolve_asset_graph().get_all_asset_keys()}
     method = documents(folder)[0]["attributes"]["methods"][0]["method"]
     assert {f"complaints/{method}/corpus", "public/complaints_public/public_corpus"} <= keys
-
-
-def jsonl(*texts):
-    return "\n".join(json.dumps({"id": i, "text": text}) for i, text in enumerate(texts)).encode()
-
-
-LETTERS = [f"The parcel of day {day} was late." for day in range(3)]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "records"),
-    [
-        ("mark.jsonl", b"\xef\xbb\xbf" + jsonl(*LETTERS), 3),
-        ("surrogate.jsonl", jsonl(*LETTERS, "the end \ud800 of it"), 4),
-        ("types.jsonl", jsonl(*LETTERS) + b'\n{"id": "x", "text": 7, "label": ["a"]}', 4),
-        ("one.csv", b"id,text\n7,The parcel was late.\n", 1),
-        ("blank.csv", b"id,text\n7,The parcel was late.\n8,It was late.\n\n\n", 2),
-        ("commas.csv", b"id,text,\n7,The parcel was late.,\n8,It was late.,\n", 2),
-        ("chinese.csv", "id,text\n7,第三天的包裹迟到了\n8,我写了一封信\n".encode(), 2),
-    ],
-)
-def test_files_are_profiled_as_they_are_read(tmp_path, name, content, records):
-    (tmp_path / name).write_bytes(content)
-    found = profile_columns(SourceSpec(path=str(tmp_path / name)))
-    assert {"id", "text"} <= set(found) <= {"id", "text", "label"}
-    assert found["text"].rows == records
-    assert found["id"].looks_like_id
-    assert found["text"].looks_like_text
 
 
 def test_labels_that_were_stored_as_floats_are_named_as_they_are_read(tmp_path):

@@ -10,11 +10,13 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.exports import verification
-from dpsynth_assets.exports.contents import write_corpus, write_generator
-from dpsynth_assets.exports.exporting import export_corpus
-from dpsynth_assets.exports.package import Packager
-from dpsynth_assets.exports.proof import PROOF_FILE
-from dpsynth_assets.exports.strangers_files import LONGEST_FILE, text_of
+from dpsynth_assets.exports.package import (
+    Packager,
+    export_corpus,
+    write_corpus,
+    write_generator,
+)
+from dpsynth_assets.exports.proof import LONGEST_FILE, PROOF_FILE, text_of
 from dpsynth_assets.exports.verification import _refuse_bombs, verify_package
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
@@ -129,6 +131,15 @@ def test_a_package_agrees(package):
     assert verify_package(package).problems == ()
 
 
+def packed(house, target, changed_rows=lambda rows: rows, **changes):
+    """Packs the published rows again, changed, as who owns the ledger can; returns the head."""
+    packager, planned, honest = house
+    label = json.loads((honest / LABEL_FILE).read_text()) | changes
+    rows = changed_rows(pl.read_parquet(honest / "data"))
+    fill = partial(write_corpus, label=label, rows=rows, hub=HUB)
+    return packager.write(target, folder=planned.folder, label=label, hub=HUB, fill=fill)
+
+
 def altered(**columns):
     return lambda rows: rows.with_columns(**columns)
 
@@ -150,16 +161,7 @@ def altered(**columns):
 )
 def test_a_true_label_on_other_rows_is_found(house, tmp_path, lie):
     """Who owns the ledger packs them himself, so that every digest of the export is true."""
-    packager, planned, honest = house
-    label = json.loads((honest / LABEL_FILE).read_text())
-    rows = lie(pl.read_parquet(honest / "data"))
-    head = packager.write(
-        tmp_path / "lie",
-        folder=planned.folder,
-        label=label,
-        hub=HUB,
-        fill=lambda folder: write_corpus(folder, label, rows, HUB),
-    )
+    head = packed(house, tmp_path / "lie", lie)
     found = verify_package(tmp_path / "lie", head.root)
     assert found.problems == ("rows: expected those of the release that was paid for, got others.",)
 
@@ -168,25 +170,16 @@ def test_a_true_label_on_other_rows_is_found(house, tmp_path, lie):
     "changes", [{"acceptance_rate": 1.0}, {"rules": ["Ottoline"]}, {"note": "Ottoline"}]
 )
 def test_another_word_on_which_rows_were_kept_is_found(house, tmp_path, changes):
-    packager, planned, honest = house
-    label = json.loads((honest / LABEL_FILE).read_text())
-    assert label["kept_rows"] == KEPT
-    label["kept_rows"] = KEPT | changes
-    rows = pl.read_parquet(honest / "data")
-    fill = partial(write_corpus, label=label, rows=rows, hub=HUB)
-    packager.write(tmp_path / "lie", folder=planned.folder, label=label, hub=HUB, fill=fill)
+    assert json.loads((house[2] / LABEL_FILE).read_text())["kept_rows"] == KEPT
+    packed(house, tmp_path / "lie", kept_rows=KEPT | changes)
     (problem,) = verify_package(tmp_path / "lie").problems
     assert problem.startswith(f"{LABEL_FILE}: kept_rows differs")
 
 
-@pytest.mark.parametrize("changes", [{"ledger_head": "Ottoline"}, {"ledger_head": "0" * 64 + "\n"}])
-def test_the_head_of_the_whole_ledger_is_a_digest(house, tmp_path, changes):
-    packager, planned, honest = house
-    label = json.loads((honest / LABEL_FILE).read_text())
-    label["cohort"] |= changes
-    rows = pl.read_parquet(honest / "data")
-    fill = partial(write_corpus, label=label, rows=rows, hub=HUB)
-    packager.write(tmp_path / "lie", folder=planned.folder, label=label, hub=HUB, fill=fill)
+@pytest.mark.parametrize("head", ["Ottoline", "0" * 64 + "\n"])
+def test_the_head_of_the_whole_ledger_is_a_digest(house, tmp_path, head):
+    cohort = json.loads((house[2] / LABEL_FILE).read_text())["cohort"]
+    packed(house, tmp_path / "lie", cohort=cohort | {"ledger_head": head})
     (problem,) = verify_package(tmp_path / "lie").problems
     assert problem.startswith(f"{LABEL_FILE}: expected a privacy label")
 

@@ -10,20 +10,17 @@ import yaml
 from typer.testing import CliRunner
 
 from dpsynth_assets.advice import minutes
-from dpsynth_assets.advice.machine_speed import SpeedUnknownError
+from dpsynth_assets.advice.minutes import SpeedUnknownError
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base.base import PublicBase
-from dpsynth_assets_tests.advice.conftest import speed_of
 
 SCREEN = {"COLUMNS": "100"}
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, own_home, known_speed, monkeypatch):
     """A home, and a machine whose speed is known: none is tried."""
-    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
     return tmp_path
 
@@ -99,13 +96,6 @@ def test_a_refused_method_is_a_line_and_exit_code_2(folder):
     assert uniform["tail"]["typical"] < 0.01
     assert clustered["tail"]["tokens"] == 49_152
     assert facts["undeclared"]
-
-
-def test_a_plan_of_which_nothing_can_run_says_so(folder):
-    declare(folder, {"method": "mean_clustered", "settings": {"clip_bound": 0.5}})
-    told = plan("notes")
-    assert told.exit_code == 2
-    assert "mean_clustered refused:" in told.output
 
 
 def test_an_unknown_vocabulary_is_said_to_be(folder):

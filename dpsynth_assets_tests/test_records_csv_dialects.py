@@ -7,15 +7,14 @@ import yaml
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from dpsynth_assets.advice import minutes
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec, SourceSpec
+from dpsynth_assets.datasets import PublicDataSpec, SourceSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.records import SourceError, read_public_records
 from dpsynth_assets.records.columns import ColumnNames
 from dpsynth_assets.records.csv_files import Dialect, recognised_dialect
 from dpsynth_assets.records.sources import read_source
-from dpsynth_assets_tests.advice.conftest import speed_of
+from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.stored import read_private_records
 
 ROWS = ['b,"Grüße; aus Köln",5', 'c,"naïve | café\nnext line",1', "d,“quoted” €3,5"]
@@ -41,16 +40,11 @@ def written(folder, sign=",", encoding="utf-8", name="d.csv"):
 
 
 def declare(path, **source):
-    return PrivateDatasetSpec.model_validate(
-        {
-            "name": "reviews",
-            "source": {"path": str(path), **source},
-            "columns": {"text": "body", "labels": ["stars"], "id": "key"},
-            "public_facts": {"labels": {"stars": [1, 5]}},
-            "budget": {"epsilon": 4, "delta": 1e-6},
-            "methods": [{"method": "mean_uniform"}],
-            "held_out_fraction": 0,
-        }
+    return private(
+        source={"path": str(path), **source},
+        columns={"text": "body", "labels": ["stars"], "id": "key"},
+        public_facts={"labels": {"stars": [1, 5]}},
+        held_out_fraction=0,
     )
 
 
@@ -199,10 +193,9 @@ def test_what_is_recognised_follows_from_the_header_alone(tmp_path):
     assert found == {Dialect(separator=";", encoding="utf-8")}
 
 
+@pytest.mark.usefixtures("own_home", "known_speed")
 @pytest.mark.parametrize(("sign", "encoding"), [(";", "utf-8"), ("|", "utf-16"), (",", "utf-8")])
-def test_init_writes_the_dialect_that_it_recognises(tmp_path, monkeypatch, sign, encoding):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
+def test_init_writes_the_dialect_that_it_recognises(tmp_path, sign, encoding):
     file = written(tmp_path, sign, encoding)
     wanted = ["--from", str(file), "--to", str(tmp_path), "--text", "body", "--id", "key"]
     result = CliRunner().invoke(app, ["init", "mine", *wanted])
@@ -214,9 +207,8 @@ def test_init_writes_the_dialect_that_it_recognises(tmp_path, monkeypatch, sign,
     assert checked.exit_code == 0, checked.output
 
 
+@pytest.mark.usefixtures("own_home", "known_speed")
 def test_init_tells_of_bytes_it_cannot_read_and_takes_an_encoding(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
     monkeypatch.setenv("COLUMNS", "400")
     file = written(tmp_path, ",", "cp1252")
     wanted = ["init", "mine", "--from", str(file), "--to", str(tmp_path), "--text", "body"]

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec, SourceSpec
+from dpsynth_assets.datasets import PublicDataSpec, SourceSpec
 from dpsynth_assets.records import SourceError, read_public_records
 from dpsynth_assets.records.columns import READABLE, ColumnNames
 from dpsynth_assets.records.sources import read_source
+from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.stored import read_private_records
 
 TEXT = ColumnNames(text="body", others={})
@@ -33,15 +34,12 @@ SECRET = "Zaphod has gout"
 
 def declare(path, **changes):
     base = {
-        "name": "reviews",
         "source": {"path": str(path)},
         "columns": {"text": "body", "labels": ["stars"], "id": "key"},
         "public_facts": {"labels": {"stars": [1, 5]}},
-        "budget": {"epsilon": 4, "delta": 1e-6},
-        "methods": [{"method": "mean_uniform"}],
         "held_out_fraction": 0,
     }
-    return PrivateDatasetSpec.model_validate(base | changes)
+    return private(**base | changes)
 
 
 def plain(path, **changes):

@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import canonical_record_id
 from dpsynth_assets.records.hashing import Purpose, keyed_hash
 from dpsynth_assets.records.reading import rows_of_parts
+from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.stored import read_private_records
 
 FAST = settings(
@@ -30,16 +30,13 @@ HAS_COLUMNS = {"text": None, "kind": None, "key": None, "who": None}
 
 def declare(path, *, ids, bound=None, **changes):
     base = {
-        "name": "reviews",
         "source": {"path": str(path)},
         "columns": {"labels": ["kind"], "id": "key" if ids else None, "max_text_characters": 8},
         "public_facts": {"labels": {"kind": ["x", "y"]}},
         "privacy_unit": {"column": "who", "max_records": bound} if bound else {},
-        "budget": {"epsilon": 4, "delta": 1e-6},
-        "methods": [{"method": "mean_uniform"}],
         "held_out_fraction": 0.5,
     }
-    return PrivateDatasetSpec.model_validate(base | changes)
+    return private(**base | changes)
 
 
 def read(folder, rows, **terms):
@@ -150,17 +147,6 @@ def test_every_record_is_kept_held_out_or_set_aside(tmp_path, rows, ids, bound):
     assert total == len(rows) + 1
 
 
-def test_the_bound_keeps_exactly_the_bound_and_the_same_records_each_time(tmp_path):
-    rows = [{"text": f"t{i}", "kind": "x", "key": str(i), "who": "1"} for i in range(9)]
-    result = read(tmp_path, rows, ids=True, bound=3, held_out_fraction=0)
-    assert result.records.height == 3
-    assert result.set_aside["over the unit's bound"] == 6
-    dropped = [row for row in rows if row["text"] not in set(result.records["text"])]
-    kept = [row for row in rows if row not in dropped]
-    again = read(tmp_path, [*dropped[:2], *kept], ids=True, bound=3, held_out_fraction=0)
-    assert again.records.equals(result.records)
-
-
 def test_the_bound_keeps_the_smallest_hashes_not_the_first_or_shortest_texts(tmp_path):
     rows = [{"text": f"t{i}", "kind": "x", "key": str(i), "who": "1"} for i in range(9)]
     everything = read(tmp_path, rows, ids=True, bound=9, held_out_fraction=0).records
@@ -168,8 +154,9 @@ def test_the_bound_keeps_the_smallest_hashes_not_the_first_or_shortest_texts(tmp
         everything["record_id"],
         key=lambda name: keyed_hash(Purpose.UNIT_BOUND, "reviews", name),
     )
-    bounded = read(tmp_path, rows, ids=True, bound=4, held_out_fraction=0).records
-    assert set(bounded["record_id"]) == set(ids[:4])
+    bounded = read(tmp_path, rows, ids=True, bound=4, held_out_fraction=0)
+    assert set(bounded.records["record_id"]) == set(ids[:4])
+    assert bounded.set_aside["over the unit's bound"] == 5
 
 
 def test_an_id_belongs_to_its_unit(tmp_path):
@@ -202,31 +189,6 @@ def test_spellings_of_a_unit_lie_in_one_part_and_are_looked_up_as_one(tmp_path):
     assert canonical_record_id(spec, "4.0", "17.0") == canonical_record_id(spec, "4", " 17")
 
 
-def test_records_come_sorted_whatever_their_order_was(tmp_path):
-    rows = [{"text": f"t{i}", "kind": "x", "key": f"k{i}"} for i in range(9)]
-    for given_order in (rows, rows[::-1]):
-        records = read(tmp_path, given_order, ids=True, held_out_fraction=0).records
-        assert records["record_id"].to_list() == [f"k{i}" for i in range(9)]
-
-
-def test_records_of_one_unit_lie_on_one_side_of_the_split(tmp_path):
-    rows = [
-        {"text": f"t{i}", "kind": "xy"[i % 2], "key": str(i), "who": str(i % 40)}
-        for i in range(400)
-    ]
-    result = read(tmp_path, rows, ids=True, bound=10, held_out_fraction=0.5)
-    kept, held = set(result.records["unit_id"]), set(result.held_out["unit_id"])
-    assert not kept & held
-    assert 8 <= len(held) <= 32
-
-
-def test_a_record_keeps_its_side_when_the_source_grows(tmp_path):
-    rows = [{"text": f"t{i}", "kind": "x", "key": str(i)} for i in range(100)]
-    before = set(read(tmp_path, rows[:50], ids=True).held_out["record_id"])
-    after = set(read(tmp_path, rows, ids=True).held_out["record_id"])
-    assert before == {name for name in after if int(name) < 50}
-
-
 def test_held_out_shares_follow_the_declared_fraction(tmp_path):
     rows = [{"text": f"t{i}", "kind": "x", "key": str(i)} for i in range(2000)]
     for fraction in (0, 0.1, 0.5):
@@ -245,41 +207,6 @@ def test_the_same_text_under_another_label_has_another_id(tmp_path):
     rows = [{"text": "same", "kind": "x"}, {"text": "same", "kind": "y"}]
     records = read(tmp_path, rows, ids=False, held_out_fraction=0).records
     assert records["record_id"].n_unique() == 2
-
-
-@pytest.mark.parametrize(
-    ("row", "rule"),
-    [
-        ({"text": "", "kind": "x", "key": "1"}, "missing text"),
-        ({"text": " \n\t", "kind": "x", "key": "1"}, "missing text"),
-        ({"text": ["a"], "kind": "x", "key": "1"}, "text is not a string"),
-        ({"text": 5, "kind": "x", "key": "1"}, "text is not a string"),
-        ({"text": "a\ufffd", "kind": "x", "key": "1"}, "text is not UTF-8"),
-        ({"text": "a", "kind": "z", "key": "1"}, "missing or unknown label"),
-        ({"text": "a", "kind": None, "key": "1"}, "missing or unknown label"),
-        ({"text": "a", "kind": "x", "key": " "}, "missing id"),
-        ({"text": "a", "kind": "x", "key": "\ufffd1"}, "missing id"),
-        ({"text": "a", "kind": "x", "key": "0"}, "repeated id"),
-        ({"text": "123456789", "kind": "x", "key": "1"}, "text too long"),
-    ],
-)
-def test_each_rule_sets_its_record_aside(tmp_path, row, rule):
-    good = {"text": "12345678", "kind": "x", "key": "0"}
-    result = read(tmp_path, [good, row], ids=True, held_out_fraction=0)
-    repeated = rule == "repeated id"
-    assert result.records.height == (0 if repeated else 1)
-    expected = Counter({"missing text": 1})
-    expected[rule] += 2 if repeated else 1
-    assert result.set_aside == dict(expected)
-
-
-def test_a_line_that_is_no_object_is_set_aside_alone(tmp_path):
-    file = tmp_path / "rows.jsonl"
-    good = json.dumps({"text": "a", "kind": "x", "key": "1"})
-    file.write_text(f'{good}\n{{"text": "torn\n[1]\n', encoding="utf-8")
-    result = read_private_records(declare(file, ids=True, held_out_fraction=0))
-    assert result.records.height == 1
-    assert result.set_aside == {"unreadable record": 2}
 
 
 def test_the_repr_shows_nothing_of_the_records(tmp_path):
@@ -307,13 +234,3 @@ def test_no_text_moves_another_record_where_places_are_public(tmp_path, rows, te
     other = read(tmp_path, others, ids=True, **terms)
     for before, after in ((one.records, other.records), (one.held_out, other.held_out)):
         assert before.drop("text").equals(after.drop("text"))
-
-
-def test_public_places_need_public_ids(tmp_path):
-    with pytest.raises(ValueError, match="id column"):
-        declare(
-            tmp_path,
-            ids=False,
-            neighboring_relation="zero-out",
-            public_facts={"labels": {"kind": ["x", "y"]}, "records": 12, "slots": True},
-        )

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.records import SourceError, check_dataset_file
 from dpsynth_assets.records.columns import OBJECT, compose_column, compose_record
+from dpsynth_assets_tests.declared import FIELDS, private, written
 from dpsynth_assets_tests.stored import read_private_records
 
 NAMES = ["title", "year", "cast", "score", "seen"]
@@ -46,15 +46,8 @@ rows = st.fixed_dictionaries(
 
 
 def declare(path, **changes):
-    base = {
-        "name": "movies",
-        "source": {"path": str(path)},
-        "columns": {"object": NAMES},
-        "budget": {"epsilon": 4, "delta": 1e-6},
-        "methods": [{"method": "mean_uniform"}],
-        "held_out_fraction": 0,
-    }
-    return PrivateDatasetSpec.model_validate(base | changes)
+    own = {"source": {"path": str(path)}, "columns": {"object": NAMES}, "held_out_fraction": 0}
+    return private(**own | changes)
 
 
 def write_parquet(folder, table):
@@ -188,18 +181,9 @@ def test_a_nested_label_is_refused_as_a_label(tmp_path):
 
 def test_checking_names_the_object_where_a_text_has_a_problem(tmp_path):
     write_jsonl(tmp_path, [ROWS[0], dict.fromkeys(NAMES)])
+    source = {"path": str(tmp_path / "a.jsonl"), "max_set_aside": 0.5}
     file = tmp_path / "movies.yaml"
-    file.write_text(
-        f"""type: dpsynth_assets.components.PrivateDataset
-attributes:
-  name: movies
-  source: {{path: {tmp_path / "a.jsonl"}, max_set_aside: 0.5}}
-  columns: {{object: [{", ".join(NAMES)}]}}
-  budget: {{epsilon: 4, delta: 1.0e-6}}
-  methods: [{{method: mean_uniform}}]
-""",
-        encoding="utf-8",
-    )
+    written(file, FIELDS | {"source": source, "columns": {"object": NAMES}})
     (problem,) = check_dataset_file(file).problems
     assert (problem.field, problem.severity) == ("columns.object", "warning")
     assert SECRET not in str(problem)

@@ -8,8 +8,9 @@ import polars as pl
 import pytest
 
 from dpsynth_assets import paths
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.records import read_public_records
+from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.stored import read_private_records
 
 FOLDER = Path(os.environ.get("DPSYNTH_REAL_DATA", paths.project_root().parent / "shared" / "data"))
@@ -23,15 +24,8 @@ pytestmark = [
 
 
 def declare(file, labels, **changes):
-    base = {
-        "name": "real",
-        "source": {"path": str(FOLDER / file)},
-        "columns": {"labels": list(labels)},
-        "public_facts": {"labels": labels},
-        "budget": {"epsilon": 4, "delta": 1e-6},
-        "methods": [{"method": "mean_uniform"}],
-    }
-    return PrivateDatasetSpec.model_validate(base | changes)
+    source, columns = {"path": str(FOLDER / file)}, {"labels": list(labels)}
+    return private(source=source, columns=columns, public_facts={"labels": labels}, **changes)
 
 
 def values(file, column):

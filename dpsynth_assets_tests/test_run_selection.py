@@ -1,6 +1,5 @@
 """`dpsynth run` materialises what its selection names, and asks before it pays."""
 
-import json
 from types import SimpleNamespace
 
 import dagster as dg
@@ -8,11 +7,10 @@ import pytest
 import typer
 from rich.console import Console
 
-from dpsynth_assets.advice import minutes
 from dpsynth_assets.cli import run as run_module
 from dpsynth_assets.cli.cohorts import find_cohort
-from dpsynth_assets.cli.one_line import described
 from dpsynth_assets.cli.run import PendingRelease, pending_releases
+from dpsynth_assets.cli.terminal import described
 from dpsynth_assets.datasets import CohortSpec, DatasetFileError, PublicDataSpec
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
@@ -22,9 +20,9 @@ from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.tags import COHORT, LAUNCHED_BY, RELEASE
-from dpsynth_assets_tests.advice.conftest import speed_of
 from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.assets.test_schedules import spec_with
+from dpsynth_assets_tests.declared import FIELDS, written
 
 KEYS = {
     "letters/shared/cluster_histogram": (),
@@ -35,10 +33,7 @@ KEYS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _known_speed(monkeypatch):
-    """No machine is tried: minutes are those of a known one."""
-    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
+pytestmark = pytest.mark.usefixtures("known_speed")
 
 
 @pytest.fixture(scope="module")
@@ -283,19 +278,15 @@ def test_what_a_check_finds_is_said_before_anybody_is_asked_to_pay(
 ):
     rows = [f"The parcel of day {i} was late,{'x' if i >= unknown else 'X'}" for i in range(20)]
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]))
-    document = {
-        "type": "dpsynth_assets.components.PrivateDataset",
-        "attributes": {
-            "name": "parcels",
-            "source": {"path": str(tmp_path / "rows.csv")},
-            "columns": {"labels": ["label"]},
-            "public_facts": {"labels": {"label": ["x"]}},
-            "budget": {"epsilon": 8, "delta": 1e-6},
-            "public_data": "english",
-            "methods": [{"method": "aug_pe"}],
-        },
+    own = {
+        "name": "parcels",
+        "source": {"path": str(tmp_path / "rows.csv")},
+        "columns": {"labels": ["label"]},
+        "public_facts": {"labels": {"label": ["x"]}},
+        "public_data": "english",
+        "methods": [{"method": "aug_pe"}],
     }
-    (tmp_path / "parcels.yaml").write_text(json.dumps(document))
+    written(tmp_path / "parcels.yaml", FIELDS | own)
     monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
     console = Console(record=True, width=400)
     spec = find_cohort("parcels")

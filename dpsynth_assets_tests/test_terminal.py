@@ -35,11 +35,7 @@ COMMANDS = dict(
 )
 
 
-@pytest.fixture(autouse=True)
-def own_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("DPSYNTH_DATASETS", raising=False)
-    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+pytestmark = pytest.mark.usefixtures("own_home")
 
 
 def said(*words):

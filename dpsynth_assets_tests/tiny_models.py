@@ -123,6 +123,19 @@ def write_generator(
     return _saved(folder, weights)
 
 
+def random_llama(vocabulary: int, **changes: Any) -> Any:
+    """Makes a Llama of one layer with random weights, the same ones each time."""
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 512}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    settings = {"vocab_size": vocabulary, "initializer_range": 0.2, **sizes, **heads, **changes}
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**settings), attn_implementation="sdpa")
+    return model.eval()
+
+
 def write_tokenizer(
     folder: Path, texts: Sequence[str], vocabulary: int = 400
 ) -> "PreTrainedTokenizerFast":

@@ -23,7 +23,7 @@ _UNCONCERNED = {
     "structured": "is for text with a fixed structure, such as JSON; declare `structured`",
     "secrets": "protects declared secret words alone, not the whole record; declare `secrets`",
 }
-"""Why a candidate is for nobody who has not declared a section."""
+"""Why a candidate needs a section to be declared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Offer:
         epsilon: ε of its release and of the histograms it needs; None where it has none.
         rows: Rows it writes: as many as are asked for, or as its budget buys.
         expectation: What the leaderboard lets one expect; None: it has no cell of this method.
-        minutes: Minutes on this machine, with those of what it builds on (`expected_minutes`); None
+        minutes: Minutes of a whole run on this machine, with what it builds on and scores; None
             where they are not known.
         asks: What a steward has to declare for it.
         follows_schema: Whether every row is a valid record of the declared schema.
@@ -73,11 +73,6 @@ class Offer:
         """Expected share of the gap; below all others where nothing was measured."""
         return -math.inf if self.expectation is None else self.expectation.share
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        expectation = None if self.expectation is None else asdict(self.expectation)
-        return {**vars(self), "expectation": expectation}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
@@ -95,11 +90,7 @@ class Advice:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "offers": [offer.to_json() for offer in self.offers],
-            "others": dict(self.others),
-            "notes": list(self.notes),
-        }
+        return {**asdict(self), "others": dict(self.others)}
 
 
 def advise(
@@ -191,6 +182,7 @@ def _offer(
     if not free and bought < wanted:
         return f"its budget buys {bought:,} rows, {wanted:,} are wanted"
     epsilon = spec.budget.epsilon / spec.budget.rounds
+    domain = base.domain if base else ""
     return Offer(
         line=candidate.line,
         method=name,
@@ -203,7 +195,7 @@ def _offer(
         # The leaderboard's texts are free text: nothing follows for records with a structure.
         expectation=None
         if spec.structured is not None
-        else expected(candidate.line, epsilon, spec.public_facts.records, cells, _domain(base)),
+        else expected(candidate.line, epsilon, spec.public_facts.records, cells, domain),
         minutes=_minutes(with_method, plan, own) if timed else None,
         asks=candidate.asks,
         follows_schema=SCHEMA in planned.plan.parameters,
@@ -220,11 +212,6 @@ def _first(candidate: Candidate, facts: DeclaredFacts) -> dict[str, Any]:
         return {}
     (own, *_) = get_method(candidate.after).advice.candidates(facts)
     return {"method": candidate.after, "budget_share": 0.5, "settings": dict(own.settings)}
-
-
-def _domain(base: PublicDataSpec | None) -> str:
-    """What the base says its texts are; empty where it says nothing."""
-    return "" if base is None else base.domain
 
 
 def _unfit(candidate: Candidate, spec: PrivateDatasetSpec) -> str:
@@ -268,12 +255,8 @@ def _with_method(
 def _minutes(
     spec: PrivateDatasetSpec, plan: "DatasetPlan", base: PublicDataSpec | None
 ) -> float | None:
-    """Minutes of all releases of a plan on this machine; None where those of one are not known."""
-    if base is None:
-        return None
-    taken = list(expected_minutes(spec, plan, base).releases.values())
-    known = [each for each in taken if each is not None]
-    return sum(known) if known and len(known) == len(taken) else None
+    """Minutes of a run of the plan on this machine; None where those of a release are not known."""
+    return None if base is None else expected_minutes(spec, plan, base).whole
 
 
 def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> Iterator[str]:

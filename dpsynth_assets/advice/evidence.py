@@ -169,7 +169,7 @@ def expected(
         epsilon: Budget ε.
         records: Declared records; None: not declared, then that of the smallest cell, to be safe.
         cells: Lines of the leaderboard.
-        domain: What the cohort's texts are, in public words; empty where nobody has said.
+        domain: What the cohort's texts are, in public words; empty: not declared.
 
     Returns:
         None where the leaderboard has no cell of this method.

@@ -15,14 +15,20 @@ places.
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import FALSE_ALARM, Finding, lower_rate, upper_rate
+from dpsynth_assets.models.decoding.protocol import Decoder, Reading
+from dpsynth_assets.models.engines.protocol import Capability
 from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
+
+if TYPE_CHECKING:
+    import torch
 
 DIGITS = 5
 KEYS = 10**DIGITS
@@ -270,18 +276,69 @@ def _logit(share: float) -> float:
 
 # Models for reconstruction tests: one that only copies, and one that frames texts by a prefix.
 #
-# A language model that never repeats its prompt would pass any reconstruction test. This one starts
-# with a hand-set copying circuit and is not trained: its ten digits have no meaning that could draw
-# attention from repeating what the prompt holds.
+# A language model that never repeats its prompt would pass any reconstruction test. This one has no
+# weights: it gives probability to what followed the last token earlier in its row, and its ten
+# digits have no meaning that could draw attention from repeating what the prompt holds.
 
 BEGIN, END, PAD = 0, 1, 2
 SPECIAL = 3
 PLACES = 5
-WIDTH, HEAD, POSITIONS = 256, 128, 8192
-ROTARY_BASE = 1e7
-SEED = 0  # of public weights
-COPYING = 3.0
-"""Factor by which the copied token is written louder than in a model that is to be trained."""
+VOCABULARY = SPECIAL + 10 * PLACES
+COPYING = 24.0
+"""Logit of a token that always followed the last one; others have 0, special ones as much less."""
+
+
+class CopyingDecoder(Decoder):
+    """Gives each token that followed the last one earlier in its row its share of `copying`.
+
+    **Source** Olsson et al. 2022, "In-context learning and induction heads": what such heads do.
+    """
+
+    copying = COPYING
+    capabilities = frozenset({Capability.PRIVATE_TEXT})
+    attention_limit = 8192
+
+    def __init__(self) -> None:
+        import torch
+
+        self.device, self.dtype = torch.device("cpu"), torch.float32
+
+    def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> "CopyingContexts":
+        del reading
+        return CopyingContexts([(list(prompt), []) for prompt in prompts], self.copying)
+
+
+class CopyingContexts:
+    """Prompts and documents of tokens; see `Contexts`."""
+
+    def __init__(self, rows: "list[tuple[list[int], list[int]]]", copying: float) -> None:
+        """Takes a prompt and a document for each row."""
+        self._rows, self._copying = rows, copying
+
+    def __len__(self) -> int:
+        """Number of contexts."""
+        return len(self._rows)
+
+    def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
+        """Advances every row by one token."""
+        import torch
+
+        logits = torch.zeros((len(self), VOCABULARY))
+        logits[:, :SPECIAL] = -COPYING
+        drawn = zip(self._rows, tokens.tolist(), generated.tolist(), strict=True)
+        for row, ((prompt, document), token, count) in enumerate(drawn):
+            document[max(0, count - 1) :] = [token] if count else []
+            text = [*prompt, *document]
+            followers = [after for before, after in pairwise(text) if before == text[-1]]
+            for each in followers:
+                if each >= SPECIAL:
+                    logits[row, each] += self._copying / len(followers)
+        return logits
+
+    def keep(self, contexts: "torch.Tensor") -> None:
+        """Drops all contexts but these."""
+        kept = [self._rows[row] for row in contexts.tolist()]
+        self._rows = [(prompt, list(document)) for prompt, document in kept]
 
 
 class CopyingModel:
@@ -294,37 +351,12 @@ class CopyingModel:
     name = "copying model"
     end_token_id = END
     pad_token_id = PAD
-    vocabulary_size = SPECIAL + 10 * PLACES
+    vocabulary_size = VOCABULARY
 
-    @cached_property
-    def model(self) -> Any:
-        """A two-layer Llama, float32, on the processor."""
-        import torch
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        from dpsynth_assets.models.copying_start import start_with_copying
-
-        config = LlamaConfig(
-            vocab_size=self.vocabulary_size,
-            hidden_size=WIDTH,
-            intermediate_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=HEAD,
-            max_position_embeddings=POSITIONS,
-            rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
-            tie_word_embeddings=False,
-        )
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(SEED)
-            model = LlamaForCausalLM(config)
-            start_with_copying(model)
-            model.model.layers[1].self_attn.o_proj.weight.mul_(COPYING)
-            tokens = model.model.embed_tokens.weight
-            model.lm_head.weight.copy_(tokens)
-            model.lm_head.weight[:SPECIAL] = -4.0 * tokens.mean(dim=0)
-        return model.eval().requires_grad_(False)
+    @property
+    def model(self) -> CopyingDecoder:
+        """It decodes by itself."""
+        return CopyingDecoder()
 
     def encode(self, text: str) -> list[int]:
         """Tokens of the digits of a text, by their place in a key."""
@@ -345,30 +377,12 @@ class CopyingModel:
         return [*ids, BEGIN]
 
 
-def prefilled(language_model: Any, templates: PromptTemplates | None) -> Any:
-    """Gives a model its declared prompts, if there are any, with `PREFIX` before every text."""
-    if templates is None:
-        return PrefilledModel(language_model)
-    return PrefilledPrompts(language_model, templates)
-
-
-class PrefilledModel:
-    """A model that reads and writes in its document format, with `PREFIX` in the opening."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        """Looks all else up in the wrapped model."""
-        return getattr(self._inner, name)
-
-    def prompt_ids(
-        self, label_text: str, examples: Sequence[str], max_example_tokens: int
-    ) -> list[int]:
-        """Prompt of keys in the model's own format, ending where a key begins."""
-        form = self._inner.document_format
-        opened = replace(form, opening=form.opening + PREFIX)
-        return opened.prompt_ids(self._inner, label_text, examples, max_example_tokens)
+def prefilled(language_model: Any, templates: PromptTemplates | None) -> PromptedModel:
+    """Gives a model its declared prompts, or its document format, with `PREFIX` before a text."""
+    if templates is not None:
+        return PrefilledPrompts(language_model, templates)
+    form = language_model.document_format
+    return PromptedModel(language_model, form=form._replace(opening=form.opening + PREFIX))
 
 
 class PrefilledPrompts(PromptedModel):

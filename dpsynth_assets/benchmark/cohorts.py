@@ -17,7 +17,7 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.declared_terms import cohort_terms
 from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
 from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
-from dpsynth_assets.methods.fine_tuning.writing import equal_cells, write_rows
+from dpsynth_assets.methods.fine_tuning.writing import DocumentWriter, equal_cells, write_rows
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.references import (
@@ -200,7 +200,8 @@ def public_generator(cohort: Cohort, public: PublicBase, rows: int, seed: int) -
     known = Conditioning(labels=terms.labels, label_texts=terms.label_texts, document_type="")
     cells = equal_cells(known, round(SPARE * rows))
     config = GeneratorConfig(max_document_tokens=96)
-    return write_rows(opened.conditional_generator, known, cells, config, seed, _quiet).rows[:rows]
+    writer = DocumentWriter(generator=opened.conditional_generator, config=config)
+    return write_rows(writer, known, cells, seed, _quiet).rows[:rows]
 
 
 def one_real_example(cohort: Cohort, public: PublicBase, rows: int, seed: int) -> pl.DataFrame:

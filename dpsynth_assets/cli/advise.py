@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dpsynth_assets.advice.advice import Advice, Offer, advise as weighed
-from dpsynth_assets.cli.cohorts import cohort_names, find_cohort, find_file, public_base
+from dpsynth_assets.cli.cohorts import cohort_names, file_name, find_cohort, find_file, public_base
 from dpsynth_assets.cli.terminal import (
     AsJson,
     answer,
@@ -117,7 +117,7 @@ def proposed_methods(
         minutes: Minutes that a run may take on this machine; None: any number.
 
     **Privacy** Reads declared numbers alone, and how fast this machine is. Label values that were
-    found in the records and are not confirmed count for nothing.
+    found in the records and are not confirmed have no part in it.
 
     Raises:
         ValueError: The declared numbers contradict one another, or no method fits.
@@ -136,7 +136,7 @@ def proposed_methods(
 
 
 def _has(base: PublicDataSpec | None, offer: Offer) -> bool:
-    """Whether the base has the generator that a method fine-tunes; without a base nobody knows."""
+    """Whether the base has the generator that a method fine-tunes; without a base it is unknown."""
     needed = offer.base.get("conditional_generator")
     return needed is None or (
         base is not None and base.conditional_generator.kind == needed["kind"]
@@ -227,7 +227,7 @@ def optimise(
     _print_splits(found)
     if not found.advised:
         return
-    changed = _changed(find_file(cohort), _dataset_name(spec), entry.key, found.advised)
+    changed = _changed(find_file(cohort), file_name(spec), entry.key, found.advised)
     if output is None:
         say("With --output FILE the dataset file is written with it.")
     else:
@@ -255,7 +255,7 @@ def _read(file: Path) -> Any:
     """Columns `text` and `label` of a file; the label is empty where there is none."""
     import polars as pl
 
-    from dpsynth_assets.datasets.private_files import PrivateFiles
+    from dpsynth_assets.datasets.standing import PrivateFiles
     from dpsynth_assets.sensitive.fingerprints import refuse_private_table
 
     if file.suffix not in (".csv", ".parquet") or not file.is_file():
@@ -304,12 +304,6 @@ def _weight(found: Any) -> str:
         f"where noise weighs more than on the records: as heavily as there it would be at ε = "
         f"{epsilon_up(found.wanted_epsilon)}, which is not tried; name more texts"
     )
-
-
-def _dataset_name(spec: Any) -> str:
-    """Name in the file: that of the dataset where the cohort is one of several."""
-    part = getattr(spec, "part", None)
-    return str(spec.name if part is None else part.dataset)
 
 
 def _changed(file: Path, dataset: str, folder: str, patch: Any) -> str:

@@ -38,7 +38,7 @@ from dpsynth_assets.cli.terminal import (
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.tables import markdown_table
-from dpsynth_assets.methods.private_prediction.measured_slack import (
+from dpsynth_assets.methods.private_prediction.decoding import (
     cohort_audit,
     settings_of,
     slack_file,
@@ -237,7 +237,8 @@ def run(
             results = run_audits(chosen, report, with_planted_bugs=with_planted_bugs)
             save_results(home().audits, results)
         else:
-            audit, settings = _of_cohort(cohort, only, report)
+            with refusals(ValueError, FileNotFoundError):
+                audit, settings = _of_cohort(cohort, only, report)
             results = run_audits([audit], report, with_planted_bugs=with_planted_bugs)
             kept = [replace(each, settings=settings) for each in results if each.bug is None]
             save_results(slack_file(), kept)  # Where plans look for them.
@@ -297,15 +298,6 @@ def _chosen(names: Sequence[str] | None) -> tuple[Audit, ...]:
         return tuple(find_audit(name) for name in names) if names else AUDITS
 
 
-def _of_cohort(
-    cohort: str, names: Sequence[str] | None, report: Callable[[float, str], None]
-) -> tuple[Audit, str]:
-    if names and set(names) != {NAME}:
-        refuse(f"Expected --only {NAME} for a cohort, got {', '.join(names)}.")
-    with refusals(ValueError, FileNotFoundError):
-        return _cohort_audit(cohort, report)
-
-
 def _facts(audit: Audit) -> dict[str, object]:
     names = ("name", "mechanism", "events", "claim", "measure", "kind", "false_alarm")
     return {name: getattr(audit, name) for name in names} | {"planted": list(audit.planted)}
@@ -352,20 +344,25 @@ def _verdict(results: Sequence[AuditResult]) -> str:
     return f"{sentence}; {times[0]} to {times[-1]}, version {results[-1].version}."
 
 
-def _cohort_audit(name: str, report: Callable[[float, str], None]) -> tuple[Audit, str]:
+def _of_cohort(
+    name: str, only: Sequence[str] | None, report: Callable[[float, str], None]
+) -> tuple[Audit, str]:
     """Opens the public model of a cohort, in what decodes for it; no private record is read.
 
     Args:
         name: The cohort.
+        only: Names of audits that were asked for.
         report: Told what is being made or opened.
 
     Returns:
         The audit, and the digest of what it measures.
 
     Raises:
-        ValueError: It is not declared, no method of it predicts privately, or its model cannot be
-            opened.
+        ValueError: Another audit was asked for, no method of the cohort predicts privately, or its
+            model cannot be opened.
     """
+    if only and set(only) != {NAME}:
+        raise ValueError(f"Expected --only {NAME} for a cohort, got {', '.join(only)}.")
     from dpsynth_assets.methods.capabilities import DrawsTokens, capability
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.methods.private_prediction.decoding import decoder_of
@@ -381,24 +378,11 @@ def _cohort_audit(name: str, report: Callable[[float, str], None]) -> tuple[Audi
             "move, got none. There is nothing to measure."
         )
     report(0.0, "opening the public model")
-    model = prompted(_language_model(spec), plan.terms.prompts)
+    public, named = public_base(spec.public_data), "public_language_model"
+    opened = public.models.language_model(public.values([named])[named])
+    model = prompted(opened, plan.terms.prompts)
     slack = min(method.config.logit_slack for method, _ in draws)
     decoder = decoder_of(plan.terms, model)
-    passes = _largest([own.pass_shape(method, model) for method, own in draws])
+    shapes = [asdict(own.pass_shape(method, model)) for method, own in draws]
+    passes = PassShape(**{field: max(shape[field] for shape in shapes) for field in shapes[0]})
     return cohort_audit(plan.terms, slack, decoder, model, passes), settings_of(plan.terms)
-
-
-def _language_model(spec: PrivateDatasetSpec) -> Any:
-    """The language model of a cohort's base."""
-    name = "public_language_model"
-    public = public_base(spec.public_data)
-    return public.models.language_model(public.values([name])[name])
-
-
-def _largest(shapes: list[PassShape]) -> PassShape:
-    return replace(
-        shapes[0],
-        rows=max(shape.rows for shape in shapes),
-        columns=max(shape.columns for shape in shapes),
-        new_tokens=max(shape.new_tokens for shape in shapes),
-    )

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -12,8 +12,6 @@ from dpsynth_assets.cli.terminal import AsJson, say, show_json
 from dpsynth_assets.methods.inputs import ProgressCallback
 
 app = typer.Typer(no_args_is_help=True)
-
-Named = Annotated[str, typer.Argument(help="Name of a declared benchmark, or its YAML file.")]
 
 
 @app.command()

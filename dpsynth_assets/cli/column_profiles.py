@@ -2,7 +2,7 @@
 
 What `dpsynth init` puts in force is read off the schema, by the names of columns alone: a
 dataset file is public, and a choice that followed from values would tell something of the records.
-Suggestions come from private values, so they are shown to whoever holds the file and decide
+Suggestions come from private values, so they are shown to the steward alone and decide
 nothing; they, and names that leave a choice, only make `init` stop and ask. No cell is shown, but
 for the values of columns with few distinct ones, which the steward is asked to confirm: labels are
 public.

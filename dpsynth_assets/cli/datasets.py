@@ -28,7 +28,8 @@ from dpsynth_assets.datasets import (
     standing,
     unknown_bases,
 )
-from dpsynth_assets.datasets.prompt_words import prompt_problems
+from dpsynth_assets.datasets.fields import described, models_in
+from dpsynth_assets.datasets.prompting import prompt_problems
 from dpsynth_assets.datasets.standing import declared_base, shared_record_problems
 from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.orchestration.components.refused import planning_problems
@@ -88,9 +89,7 @@ def list_datasets(as_json: AsJson = False) -> None:
     """List the declared datasets and public bases; exit code 2 where a file cannot be used."""
     declared = standing(dataset_folders())
     rows = [_summary(file.spec, file.path) for file in declared.usable]
-    names = {"epsilon": "ε", "delta": "δ", "neighboring_relation": "Relation"}
-    names["privacy_unit"] = "Unit"
-    columns = {names.get(name, name.title()): partial(_cell, name) for name in _SUMMARY}
+    columns = {title: partial(_cell, name) for name, title in _SUMMARY.items()}
     answer(rows, as_json, lambda: show_table(rows, columns))
     _tell_refused(declared)
 
@@ -152,13 +151,16 @@ def print_problems(problems: Sequence[Problem], console: Console) -> None:
         say(str(problem), style=_COLOURS[problem.severity], to=console)
 
 
-_SUMMARY = (
-    "name", "kind", "epsilon", "delta", "neighboring_relation", "privacy_unit", "methods", "file",
-)  # fmt: skip
+_SUMMARY = {
+    "name": "Name", "kind": "Kind", "epsilon": "ε", "delta": "δ",
+    "neighboring_relation": "Relation", "privacy_unit": "Unit",
+    "methods": "Methods", "file": "File",
+}  # fmt: skip
+"""Field of a declared dataset -> title of its column."""
 
 
 def _summary(spec: PrivateDatasetSpec | PublicDataSpec, path: Path) -> dict[str, Any]:
-    row = dict.fromkeys(_SUMMARY)
+    row: dict[str, Any] = dict.fromkeys(_SUMMARY)
     row |= {"name": spec.name, "kind": "public", "methods": [], "file": str(path)}
     if isinstance(spec, PrivateDatasetSpec):
         row |= {
@@ -225,7 +227,7 @@ def _tables(model: type[BaseModel], prefix: str, shown: dict[Any, str]) -> Itera
     nested: list[tuple[str, type[BaseModel]]] = []
     for name, field in model.model_fields.items():
         rows.append((f"`{prefix}{name}`", _default(field), _meaning(field)))
-        nested.extend((f"{prefix}{name}.", part) for part in _models(field.annotation))
+        nested.extend((f"{prefix}{name}.", part) for part in models_in(field.annotation))
     yield markdown_table(("field", "default", "meaning"), rows) + "\n"
     for inner, part in nested:
         yield from _tables(part, inner, shown)
@@ -241,17 +243,10 @@ def _default(field: FieldInfo) -> str:
 
 
 def _meaning(field: FieldInfo) -> str:
-    text, annotation = field.description or "", field.annotation
+    text, annotation = described(field), field.annotation
     if get_origin(annotation) is not Literal:
         return text
     return f"{text} One of {', '.join(f'`{choice}`' for choice in get_args(annotation))}."
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    """Declarations inside an annotation, e.g. of `list[MethodSpec]` or `HistogramSpec | None`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in _models(part)]
 
 
 SAMPLE = 200

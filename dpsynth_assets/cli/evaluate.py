@@ -1,6 +1,6 @@
 """`dpsynth evaluate`: score any synthetic file against any real file, outside Dagster.
 
-The scores are computed from real text without noise: they are for whoever may read that text.
+The scores are computed from real text without noise: they are for those who may read that text.
 """
 
 import dataclasses
@@ -194,7 +194,7 @@ def _score(
     scored = ScoredCorpus(name="synthetic", **parts["corpus"])
     real = real_scores(reference, public.texts, settings)
     scores = score_corpus(scored, reference, public.texts, settings)
-    # Whoever made the corpus may have read every real row.
+    # The maker of the corpus may have read every real row.
     copied = verbatim_share(scored.texts, [*source.texts, *held_out.texts], public.texts)
     values = {**scores.values, VERBATIM_SHARE.name: copied}
     table = [real, dataclasses.replace(scores, values=values)]

@@ -79,12 +79,12 @@ def init(  # noqa: PLR0913 - options are arguments
         public_labels: Label column and its values, which are public.
         words_of: How prompts write a label value that is a code, e.g. 'ABBR=what an
             abbreviation means'; on a terminal you are asked.
-        unit: Column of whoever is protected, or "record"; default: by its name.
+        unit: Column of the persons who are protected, or "record"; default: by its name.
         max_records: Records used of one unit.
         epsilon: Budget ε.
         delta: Budget δ, a public constant.
-        records: Number of records, if anybody may know it.
-        words: Words of a typical record, if anybody may know it.
+        records: Number of records, if it is public.
+        words: Words of a typical record, if public.
         minutes: Minutes a run may take here; default: any number.
         domain: What the texts are, in a few public words: the file gets a public base of its
             own, written from them.

@@ -21,12 +21,11 @@ from dpsynth_assets.cli.column_profiles import (
     is_csv,
     kept_share,
 )
-from dpsynth_assets.cli.terminal import say, show_table
+from dpsynth_assets.cli.terminal import printable, say, show_table
 from dpsynth_assets.datasets import SourceSpec
-from dpsynth_assets.datasets.prompt_words import looks_like_code
+from dpsynth_assets.datasets.prompting import looks_like_code
 from dpsynth_assets.datasets.source_section import UTF_8
-from dpsynth_assets.datasets.template import Choices, label_line
-from dpsynth_assets.privacy.directed_rounding import declared
+from dpsynth_assets.datasets.template import Choices, filled, label_line
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.csv_files import dialect_of, recognised_dialect
 from dpsynth_assets.records.sources import source_files, stray_encodings
@@ -53,34 +52,28 @@ class Draft:
     @cached_property
     def decisions(self) -> list[tuple[str, str]]:
         """What only the steward can decide: what the file says now, and what to change."""
-        choices, damaged = self.choices, sum(each.damaged for each in self.columns.values())
-        written = describe_bytes(self._source, damaged)
-        return [
-            *([("Source: how the file is written", written)] if written else []),
-            (
-                "Columns: what each of them holds",
-                "Text, id and unit were chosen by the names of columns, not by what is in them: "
-                "check the table above, and correct the file or use --text, --id, --unit.",
-            ),
-            ("Unit: whose presence is hidden", self._unit),
-            (
-                "Relation: what a neighbour is",
-                "add-remove: the dataset with and without the unit. It hides the number of records "
-                "too. Keep it unless that number is public.",
-            ),
-            ("Public facts: labels", self._labels),
-            (
-                "Public facts: number of records",
-                "None declared, so it stays private. With it, methods that fine-tune can run and "
-                "rows of private prediction are known: name it with --records if anybody may know "
-                "it."
-                if choices.records is None
-                else f"{choices.records:,}, public because you named it.",
-            ),
-            ("Budget: ε and δ for all that will ever be released", self._budget),
-            ("Public base", self._base),
-            ("Method", self._method),
-        ]
+        choices, suggested = self.choices, self._suggested
+        found = {**choices.unconfirmed, **suggested}
+        rows = max((each.rows for each in self.columns.values()), default=0)
+        named = {
+            "labels": choices.labels,
+            "unconfirmed": choices.unconfirmed,
+            "suggested": suggested,
+            "codes": codes_of(choices.labels, choices.label_words),
+        }
+        text = filled(
+            "decisions.txt.template",
+            **{name: printable(", ".join(each)) for name, each in named.items()},
+            choices=choices,
+            written=describe_bytes(self._source, sum(c.damaged for c in self.columns.values())),
+            repeated=next(iter(self._repeated), None),
+            shares="" if choices.unit is None else self._shares(choices.unit),
+            found="; ".join(label_line(name, sorted(each)) for name, each in found.items()),
+            least=LEAST_RECORDS_PER_LABEL,
+            large_delta=choices.delta * rows > LARGEST_DELTA_TIMES_RECORDS,
+        )
+        blocks = (block.partition("\n") for block in text.strip().split("\n\n"))
+        return [(about, " ".join(now.split())) for about, _, now in blocks]
 
     def facts(self) -> dict[str, Any]:
         """The same as JSON values."""
@@ -97,7 +90,7 @@ class Draft:
     def show(self) -> None:
         """Prints the columns, the decisions, and what comes next."""
         columns = {
-            "column": lambda each: _printable(each.name),
+            "column": lambda each: printable(each.name),
             "filled": lambda each: "" if each.nested else f"{each.filled:.0%}",
             "distinct": lambda each: "" if each.nested else f"{each.distinct:,}",
             "words": lambda each: "" if each.nested else f"{each.words:.1f}",
@@ -109,7 +102,7 @@ class Draft:
         first = "list the public label values in the file, then "
         checked = f"dpsynth datasets check {self.path}, then dpsynth plan {self.name}"
         say(
-            *(_printable(f"- {about}. {now}") for about, now in self.decisions),
+            *(printable(f"- {about}. {now}") for about, now in self.decisions),
             f"\nWritten: {self.path}",
             f"Next: {first if self.choices.unconfirmed else ''}{checked}",
         )
@@ -122,55 +115,10 @@ class Draft:
             path=str(choices.path), separator=choices.separator, encoding=choices.encoding
         )
 
-    @property
-    def _unit(self) -> str:
-        choices = self.choices
-        if choices.unit is None:
-            repeated = next(iter(self._repeated), None)
-            hint = (
-                f" Column {repeated!r} repeats: if it is a person, make it the unit (--unit)."
-                if repeated
-                else " If one person has several records, name their column in privacy_unit."
-            )
-            return f"One record.{hint}"
-        shares = [
-            f"{bound}: {kept_share(self._source, choices.unit, bound):.0%}" for bound in (1, 5, 20)
-        ]
-        return (
-            f"Everything of one {choices.unit!r}, at most {choices.max_records} record(s) of each. "
-            f"Share of records kept by max_records: {', '.join(shares)}. A larger bound costs more "
-            "noise. Choose a round number: one that is computed from the data tells of it."
-        )
-
-    @property
-    def _labels(self) -> str:
-        choices, suggested, said = self.choices, self._suggested, []
-        if choices.labels:
-            named = ", ".join(choices.labels)
-            said.append(f"Columns {named}: the values that you named are public.")
-            if codes := codes_of(choices.labels, choices.label_words):
-                said.append(
-                    f"{', '.join(codes)}: codes tell a model nothing. Write in the file what each "
-                    "stands for, or use --label-words."
-                )
-        if choices.unconfirmed:
-            said.append(
-                f"Columns {', '.join(choices.unconfirmed)}: nothing runs before "
-                "public_facts.labels lists their public values, or --public-labels COLUMN=A,B,C "
-                "does."
-            )
-        if suggested:
-            said.append(
-                f"Columns {', '.join(suggested)} look like labels: with them in columns.labels, "
-                "corpora have labels."
-            )
-        if shown := {**choices.unconfirmed, **suggested}:
-            values = "; ".join(label_line(name, sorted(each)) for name, each in shown.items())
-            said.append(
-                f"Found, shared by at least {LEAST_RECORDS_PER_LABEL} records each, and written "
-                f"nowhere: {values}. Whatever you list becomes public."
-            )
-        return " ".join(said) or "None found. Corpora will have no labels."
+    def _shares(self, unit: str) -> str:
+        """Share of the records that some bounds on a unit keep."""
+        kept = {bound: kept_share(self._source, unit, bound) for bound in (1, 5, 20)}
+        return ", ".join(f"{bound}: {share:.0%}" for bound, share in kept.items())
 
     @property
     def _repeated(self) -> list[str]:
@@ -180,41 +128,12 @@ class Draft:
 
     @property
     def _suggested(self) -> dict[str, Sequence[str]]:
-        """Columns that look like labels by their values, which nobody has named for anything."""
+        """Columns that look like labels by their values, which have no role yet."""
         choices = self.choices
         taken = {*choices.labels, *choices.unconfirmed, choices.text, choices.unit}
         return {
             each.name: each.label_values for each in self.columns.labels if each.name not in taken
         }
-
-    @property
-    def _method(self) -> str:
-        method = self.choices.method
-        others = "; ".join(each.expected for each in method.beside)
-        return method.why + (f" Beside it as comments: {others}." if others else "")
-
-    @property
-    def _base(self) -> str:
-        domain = self.choices.domain
-        if domain:
-            short = "" if " " in domain else " One word says little: of what, and for whom?"
-            return (
-                f"One of its own, written by a pretrained model from {domain!r} alone: check that "
-                f"these words, and the labels beside them, may be public.{short}"
-            )
-        return (
-            f"{self.choices.public_data}: the public text and model to build on. Say what your "
-            "texts are, in a few public words, with --domain, and the file declares a base of its "
-            "own."
-        )
-
-    @property
-    def _budget(self) -> str:
-        rows = max((each.rows for each in self.columns.values()), default=0)
-        said = f"ε = {declared(self.choices.epsilon)}, δ = {declared(self.choices.delta)}."
-        if self.choices.delta * rows > LARGEST_DELTA_TIMES_RECORDS:
-            said += " δ is too large for so many records: at most 1 / (10 x number of records)."
-        return f"{said} Spent budget never comes back; `dpsynth plan` prices everything beforehand."
 
     def _role(self, profile: ColumnProfile) -> str:
         choices, name = self.choices, profile.name
@@ -228,11 +147,6 @@ class Draft:
         if name == choices.id:
             return "id"
         return "unit? decide" if name in self._repeated else "not read"
-
-
-def _printable(text: str) -> str:
-    """Escapes control characters, so that a terminal shows them and does not act on them."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def recognised_source(path: str, separator: str, encoding: str) -> SourceSpec:

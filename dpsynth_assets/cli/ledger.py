@@ -1,4 +1,4 @@
-"""`dpsynth ledger`: show what was spent, verify that nobody edited it, hand it on, recover it."""
+"""`dpsynth ledger`: show what was spent, verify that it was not edited, export it, recover it."""
 
 import re
 from dataclasses import asdict
@@ -41,18 +41,18 @@ def open_ledger(url: str | None) -> Ledger:
     """Opens an existing ledger; looking at one never creates it."""
     url = url or home().ledger_url
     path = sqlite_path(url)
-    seen = Witness(home().witness).load() if path is not None and url == home().ledger_url else None
-    if path is not None and not path.exists() and seen is not None:
-        raise PrivacyError(
-            f"Expected the ledger with entry {seen.seq}, which this installation has seen, got no "
-            f"file at {path}: it was deleted or moved. Restore it: `dpsynth ledger restore FILE`."
-        )
-    if path is not None and not path.exists():
+    if path is None or path.exists():
+        return Ledger(url)
+    seen = Witness(home().witness).load() if url == home().ledger_url else None
+    if seen is None:
         raise PrivacyError(
             f"Expected a ledger, got no file at {path}: nothing was charged yet. Run a release "
             "first, or name the ledger with --ledger."
         )
-    return Ledger(url)
+    raise PrivacyError(
+        f"Expected the ledger with entry {seen.seq}, which this installation has seen, got no "
+        f"file at {path}: it was deleted or moved. Restore it: `dpsynth ledger restore FILE`."
+    )
 
 
 def ledger_if_any() -> Ledger | None:
@@ -123,7 +123,7 @@ def head(
 ) -> None:
     """Print the head that proofs of exported packages lead to: publish it where all can see it.
 
-    It seals public columns alone, so it may be published whatever the ledger holds.
+    It seals public columns alone, so it may always be published.
 
     Args:
         entries: Over so many first entries; default: all.
@@ -243,7 +243,13 @@ def _not_summed(spend: CohortSpend) -> str:
     return ", ".join(apart) or "nothing"
 
 
-Because = Annotated[str, typer.Option("--because", help="Why; kept in the ledger, so public.")]
+def _reason(text: str) -> str:
+    if not text.strip():
+        raise typer.BadParameter("Expected a reason, got a blank. Say why, in a sentence.")
+    return text.strip()
+
+
+Because = Annotated[str, typer.Option(callback=_reason, help="Why; kept in the ledger, so public.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -259,7 +265,6 @@ def restore(backup: Path, because: Because, yes: Yes = False) -> None:
         because: Why; kept in the ledger, so public.
         yes: Do not ask.
     """
-    _require_reason(because)
     url, witness = home().ledger_url, Witness(home().witness)
     place, seen = sqlite_path(url), witness.load()
     if place is None:
@@ -296,7 +301,6 @@ def accept(because: Because, yes: Yes = False) -> None:
     What the lost entries charged is then counted nowhere. Every label and statement of this
     installation says so from now on.
     """
-    _require_reason(because)
     url, witness = home().ledger_url, Witness(home().witness)
     seen = witness.load()
     ledger = Ledger(url)
@@ -337,11 +341,6 @@ def _verified(backup: Path) -> list[LedgerEntry]:
     return copy.entries()
 
 
-def _require_reason(because: str) -> None:
-    if not because.strip():
-        raise PrivacyError("Expected a reason in --because, got a blank. Say why, in a sentence.")
-
-
 def _refuse_newer(place: Path, url: str, held: dict[int, str]) -> None:
     """Refuses to put a copy in the place of one that is whole and holds more, or of another format.
 
@@ -374,7 +373,7 @@ def _recorded(
     url: str, witness: Witness, seen: Seen | None, action: str, because: str
 ) -> LedgerEntry:
     """Writes the entry and remembers the ledger from here on."""
-    entry = Ledger(url).record_recovery(action, because.strip(), seen)
+    entry = Ledger(url).record_recovery(action, because, seen)
     Checkpoint(home().root / "ledger", url).remove()
     witness.replace(Seen(entry.seq, entry.hash, entry.recorded_at))
     return entry

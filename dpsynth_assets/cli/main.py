@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from dpsynth_assets.cli.one_line import OneLineGroup
+from dpsynth_assets.cli.terminal import OneLineGroup
 
 _CLI = "dpsynth_assets.cli"
 
@@ -62,7 +62,7 @@ ENTRIES: dict[str, Entry] = {
     "account": Entry("pricing:account", "Price mechanisms without any data."),
     "calibrate": Entry("pricing:calibrate", "Find the noise that a target needs."),
     "audit": Entry("audit:app", "Audit a cohort; test mechanisms by their claims."),
-    "budgets": Entry("budgets:budgets", "Show ε spent and left of every cohort, and rounds left."),
+    "budgets": Entry("cohorts:budgets", "Show ε spent and left of every cohort, and rounds left."),
     "ledger": Entry("ledger:app", "Show, verify and export the privacy ledger."),
     "secrets": Entry("pricing.secret:app", "Compare noise for secrets with Gaussian DP."),
 }
@@ -178,7 +178,7 @@ def root(
     except ValueError as problem:
         raise typer.BadParameter(str(problem)) from None
     if context.invoked_subcommand is None:
-        from dpsynth_assets.cli.budgets import overview
+        from dpsynth_assets.cli.cohorts import overview
 
         overview()
     else:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpsynth_assets.cli.cohorts import close_name
+from dpsynth_assets.cli.ledger import open_ledger
 from dpsynth_assets.cli.terminal import AsJson, answer, complain, say
 from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger import Ledger, sqlite_path
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.leak_scan import LeakReport
@@ -95,12 +95,8 @@ def waiting() -> Callable[[str], bool]:
 
     Where the ledger cannot be read every reservation counts as waiting: what it paid for stays.
     """
-    url = home().ledger_url
-    path = sqlite_path(url)
-    if path is not None and not path.exists():
-        return lambda _: True
     try:
-        ledger = Ledger(url)
+        ledger = open_ledger(None)
         ledger.head()
     except PrivacyError:
         return lambda _: True

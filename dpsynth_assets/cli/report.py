@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort, find_method
-from dpsynth_assets.cli.terminal import AsJson, answer, complain, say, show_table
+from dpsynth_assets.cli.terminal import AsJson, answer, complain, printable, say, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
@@ -185,8 +185,7 @@ def export(
         license_id: Licence for the card, e.g. cc-by-4.0.
         language: Language of the texts, e.g. en.
     """
-    from dpsynth_assets.exports.exporting import export_corpus, export_generator
-    from dpsynth_assets.exports.package import Packager
+    from dpsynth_assets.exports.package import Packager, export_corpus, export_generator
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.orchestration.assets.audit import audit_results
     from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
@@ -229,16 +228,11 @@ def verify(folder: Path, head: str | None = None, as_json: AsJson = False) -> No
     shown = None if found.head is None else vars(found.head)
     facts = {"ok": not found.problems, "problems": list(found.problems), "head": shown}
     if found.problems or found.label is None or found.head is None:
-        told = partial(complain, *map(_printable, found.problems))
+        told = partial(complain, *map(printable, found.problems))
     else:
         lines = _agreement(found.label, found.head.entries, found.head.root, head)
-        told = partial(say, *map(_printable, lines))
+        told = partial(say, *map(printable, lines))
     answer(facts, as_json, told, code=1 if found.problems else 0)
-
-
-def _printable(line: str) -> str:
-    """A line without what a terminal obeys: names and texts of a package are a stranger's."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in line)
 
 
 def _agreement(label: dict, entries: int, root: str, published: str | None) -> list[str]:

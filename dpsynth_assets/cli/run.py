@@ -20,7 +20,7 @@ from dpsynth_assets.cli.progress_display import progress_display
 from dpsynth_assets.cli.report import print_summary, summarise
 from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
 from dpsynth_assets.datasets import DatasetFileError, PrivateDatasetSpec, parse_dataset_file
-from dpsynth_assets.datasets.prompt_words import prompt_problems
+from dpsynth_assets.datasets.prompting import prompt_problems
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.planning import plan_dataset
@@ -145,7 +145,7 @@ def _ask_before_paying(
 
     Raises:
         PrivacyError: The budget does not hold what the run would pay for; nothing is started.
-        typer.BadParameter: Nobody can be asked and `yes` was not given.
+        typer.BadParameter: There is no terminal to ask on and `yes` was not given.
         typer.Abort: The person said no.
     """
     ledger = PrivacyLedger().open()
@@ -189,7 +189,7 @@ def _expect_room(spec: PrivateDatasetSpec, assets: set[str], release: str, ledge
 
 
 def _expect_fit(spec: PrivateDatasetSpec, console: Console) -> None:
-    """Checks the records as `dpsynth datasets check` does, before anybody is asked to pay for them.
+    """Checks the records as `dpsynth datasets check` does, before a person is asked to pay.
 
     Those in parts are not held whole here: the step that reads them refuses them, uncharged.
 

@@ -1,19 +1,35 @@
-"""What commands share: options, lines as they are, tables, JSON, and refusals in one line."""
+"""What commands share: options, lines as they are, tables, JSON, and refusals in one line.
+
+Where a command cannot be done it ends with a line on stderr, never a traceback. Exit code 2: the
+request is wrong, or is refused. 1: something else failed. 130: interrupted.
+"""
 
 import json
+import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from pathlib import PurePath
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
-from dpsynth_assets.cli.one_line import WRONG_REQUEST
-from dpsynth_assets.datasets.dataset_sections import LARGEST_DELTA
+from dpsynth_assets.files.redaction import may_be_shown, redacted
 from dpsynth_assets.privacy.directed_rounding import declared
+
+WRONG_REQUEST, FAILED, INTERRUPTED = 2, 1, 130
+
+_Misuse = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
+"""Every error of a command line (an unknown option, too); typer exports only this subclass."""
+
+_NOT_THE_USERS = {"StoreUnavailableError", "SensitiveKeyError"}
+_DAGSTER_INTERRUPTED = {"DagsterExecutionInterruptedError", "StepInterruptedError"}
+_OF_A_PATH = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -32,11 +48,13 @@ def epsilon_option(value: float) -> float:
 
 
 def delta_option(value: float) -> float:
-    """Refuses a δ that protects nobody.
+    """Refuses a δ that gives no protection.
 
     Raises:
         typer.BadParameter: It is not between 0 and `LARGEST_DELTA`.
     """
+    from dpsynth_assets.datasets.dataset_sections import LARGEST_DELTA  # Help opens without it.
+
     if not 0 < value < LARGEST_DELTA:
         most = declared(LARGEST_DELTA)
         raise typer.BadParameter(
@@ -58,6 +76,11 @@ def say(*lines: str, style: str = "", err: bool = False, to: Console | None = No
     console = to or Console(stderr=err)
     for line in lines:
         console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Escapes control characters, so that a terminal shows them and does not act on them."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def complain(*lines: str) -> None:
@@ -161,3 +184,84 @@ def progress_bar(*, quiet: bool) -> Iterator[Callable[[float, str], None]]:
     with Progress(*columns, console=Console(stderr=True, quiet=quiet), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda share, message: bar.update(task, completed=share, description=message)
+
+
+class OneLineGroup(TyperGroup):
+    """The root of all commands: each error becomes a line and an exit code."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the options before the command's name."""
+        try:
+            return super().parse_args(ctx, args)
+        except _Misuse as misuse:
+            raise _ended(misuse) from None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, BrokenPipeError, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the last to catch any
+            raise _ended(error) from None
+
+
+def _ended(error: BaseException) -> BaseException:
+    """Prints the line of an error; returns what ends the process with its code."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return error  # Its text is the help.
+    line, code = described(error)
+    sys.stdout.flush()
+    typer.secho(line, err=True, fg=typer.colors.RED)
+    return typer.Exit(code)
+
+
+def described(error: BaseException) -> tuple[str, int]:
+    """The line and the exit code of an error.
+
+    **Privacy** Only messages that are written to be shown are shown; of any other error the line
+    says what `redacted` does, and the place.
+    """
+    from dpsynth_assets.datasets.fields import DatasetFileError
+    from dpsynth_assets.privacy.errors import PrivacyError
+    from dpsynth_assets.records.columns import SourceError
+
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ in _DAGSTER_INTERRUPTED:
+        return "Interrupted. What was charged stays charged; the next run goes on from it.", (
+            INTERRUPTED
+        )
+    if isinstance(error, _Misuse):
+        return " ".join(error.format_message().split()), WRONG_REQUEST
+    if isinstance(error, DatasetFileError):  # A line for each problem.
+        return str(error), WRONG_REQUEST
+    if isinstance(error, PrivacyError | SourceError):
+        code = FAILED if type(error).__name__ in _NOT_THE_USERS else WRONG_REQUEST
+        return " ".join(str(error).split()), code
+    if isinstance(error, UnicodeDecodeError):
+        return "Expected UTF-8 text, got other bytes. Save the file as UTF-8.", WRONG_REQUEST
+    if isinstance(error, OSError) and error.errno is not None:
+        return _of_the_machine(error)
+    if isinstance(error, FileNotFoundError):  # Polars' and ours name a path, which is no record.
+        return " ".join(str(error).split()), WRONG_REQUEST
+    line = redacted(_place(error), error)
+    return (f"{line} {' '.join(str(error).split())}" if may_be_shown() else line), FAILED
+
+
+def _of_the_machine(error: OSError) -> tuple[str, int]:
+    """A path that is wrong is the user's; a disk that is full is not."""
+    place = f"{error.filename}: " if isinstance(error.filename, str | PurePath) else ""
+    reason = os.strerror(error.errno or 0)
+    if isinstance(error, _OF_A_PATH):
+        return f"{place}{reason}. Mend the path, or its rights.", WRONG_REQUEST
+    return f"{place}{reason}. Mend this and run again.", FAILED
+
+
+def _place(error: BaseException) -> str:
+    """The last line of the package that an error passed."""
+    trace, place = error.__traceback__, "An unknown place"
+    while trace is not None:
+        name = trace.tb_frame.f_globals.get("__name__", "")
+        if name.startswith("dpsynth_assets"):
+            place = f"{name}, line {trace.tb_lineno},"
+        trace = trace.tb_next
+    return place

@@ -24,6 +24,7 @@ from dpsynth_assets.datasets.dataset_sections import (
     ScheduleSpec,
     TopicHistogramSpec,
 )
+from dpsynth_assets.datasets.fields import DatasetFileError, Problem, suggest
 from dpsynth_assets.datasets.files import (
     DatasetFile,
     dataset_folders,
@@ -34,7 +35,6 @@ from dpsynth_assets.datasets.files import (
     resolve_paths,
 )
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
-from dpsynth_assets.datasets.problems import DatasetFileError, Problem, suggest
 from dpsynth_assets.datasets.public_spec import (
     ClustersSpec,
     InventedTextSpec,

@@ -7,18 +7,24 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse
+from dpsynth_assets.datasets.fields import (
+    DatasetFileError,
+    Declaration,
+    Name,
+    Problem,
+    PublicWord,
+    refuse,
+)
 from dpsynth_assets.datasets.files import (
     BENCHMARK,
     dataset_folders,
     find_dataset_files,
     locate,
+    read_documents,
     validated,
 )
-from dpsynth_assets.datasets.private_files import PrivateFiles
-from dpsynth_assets.datasets.problems import DatasetFileError, Problem
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
-from dpsynth_assets.datasets.yaml_documents import read_documents
+from dpsynth_assets.datasets.standing import PrivateFiles
 
 Reference = Literal["public_only", "one_real_example", "real_data"]
 REFERENCES: tuple[Reference, ...] = ("public_only", "one_real_example", "real_data")
@@ -31,103 +37,91 @@ class BenchmarkDataset(Declaration):
     Its scores are shown as they are: never name records of people here.
     """
 
-    path: str = Field(description="CSV or Parquet file of records that may be read by anyone.")
-    public: Literal[True] = Field(
-        description="true: anyone may read these records. Their scores are shown without noise."
-    )
-    text: str = Field(default="text", description="Column of texts.")
-    label: str | None = Field(default=None, description="Column of labels; none: unlabelled.")
-    label_texts: dict[PublicWord, str] = Field(
-        default_factory=dict,
-        description="How prompts word each label; records of other labels are left out. Empty: "
-        "the labels of the file as they are.",
-    )
-    domain: str = Field(
-        min_length=1, max_length=200, description="What the texts are, in public words."
-    )
-    held_out: int = Field(
-        default=1_000, ge=100, description="Records that score, a fifth of all at most (records)."
-    )
-    scored_rows: int | None = Field(
-        default=None,
-        ge=1,
-        description="Rows that every corpus of this dataset is scored on, for lines whose budget "
-        "buys fewer rows than the benchmark asks for; none: those of the benchmark (rows).",
-    )
-    max_characters: int | None = Field(
-        default=None,
-        ge=20,
-        description="Texts are cut at the end of a sentence to so many characters; none: not cut.",
-    )
-    documents: str | None = Field(
-        default=None,
-        description="CSV or Parquet file of public documents, column `text` and perhaps `label`; "
-        "none: the base invents them from domain and labels.",
-    )
-    declared: dict[str, Any] = Field(
-        default_factory=dict, description="Further fields of its dataset file (docs/datasets.md)."
-    )
+    path: str
+    """CSV or Parquet file of records that may be read by anyone."""
+    public: Literal[True]
+    """true: anyone may read these records. Their scores are shown without noise."""
+    text: str = "text"
+    """Column of texts."""
+    label: str | None = None
+    """Column of labels; none: unlabelled."""
+    label_texts: dict[PublicWord, str] = Field(default_factory=dict)
+    """How prompts word each label; records of other labels are left out. Empty: the labels of the
+    file as they are."""
+    domain: str = Field(min_length=1, max_length=200)
+    """What the texts are, in public words."""
+    held_out: int = Field(1_000, ge=100)
+    """Records that score, a fifth of all at most (records)."""
+    scored_rows: int | None = Field(None, ge=1)
+    """Rows that every corpus of this dataset is scored on, for lines whose budget buys fewer rows
+    than the benchmark asks for; none: those of the benchmark (rows)."""
+    max_characters: int | None = Field(None, ge=20)
+    """Texts are cut at the end of a sentence to so many characters; none: not cut."""
+    documents: str | None = None
+    """CSV or Parquet file of public documents, column `text` and perhaps `label`; none: the base
+    invents them from domain and labels."""
+    declared: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of its dataset file (docs/datasets.md)."""
 
 
 class Budgets(Declaration):
     """Cells of a line: every ε with every number of records."""
 
-    epsilons: list[float] = Field(min_length=1, description="Budgets ε (no unit).")
-    records: list[int] = Field(min_length=1, description="Most source records (records).")
-    seeds: int | None = Field(
-        default=None, ge=1, le=100, description="Runs of these cells; none: those of the benchmark."
-    )
-    datasets: list[Name] | None = Field(
-        default=None, description="Names of the datasets with these cells; none: all."
-    )
+    epsilons: list[float] = Field(min_length=1)
+    """Budgets ε (no unit)."""
+    records: list[int] = Field(min_length=1)
+    """Most source records (records)."""
+    seeds: int | None = Field(None, ge=1, le=100)
+    """Runs of these cells; none: those of the benchmark."""
+    datasets: list[Name] | None = None
+    """Names of the datasets with these cells; none: all."""
 
 
 class BenchmarkMethod(Declaration):
     """A line of the leaderboard: a method with settings."""
 
-    name: Name = Field(description="Of the line, in asset keys and tables.")
-    method: str = Field(description="Name of a registered method.")
-    settings: dict[str, Any] = Field(default_factory=dict, description="As in a dataset file.")
-    declared: dict[str, Any] = Field(
-        default_factory=dict, description="Further fields of the dataset file, e.g. `methods`."
-    )
-    datasets: list[Name] | None = Field(
-        default=None, description="Names of the datasets it runs on; none: all."
-    )
-    grid: list[Budgets] | None = Field(
-        default=None, description="Budgets and sizes of this line; none: those of the benchmark."
-    )
+    name: Name
+    """Of the line, in asset keys and tables."""
+    method: str
+    """Name of a registered method."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """As in a dataset file."""
+    declared: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of the dataset file, e.g. `methods`."""
+    datasets: list[Name] | None = None
+    """Names of the datasets it runs on; none: all."""
+    grid: list[Budgets] | None = None
+    """Budgets and sizes of this line; none: those of the benchmark."""
 
 
 class BenchmarkSpec(Declaration):
     """One benchmark: everything that its cells share, and what they are."""
 
-    name: Name = Field(description="First part of its asset keys; folder of its results.")
-    public: dict[str, Any] = Field(
-        default_factory=lambda: {"language_model": {"kind": "smollm2"}},
-        description="Fields of the public base of every dataset (docs/datasets.md); each dataset "
-        "adds its own domain.",
-    )
-    invented_documents: int = Field(
-        default=1_500, ge=50, description="Public documents that a base invents (documents)."
-    )
-    datasets: dict[Name, BenchmarkDataset] = Field(min_length=1, description="Corpora by name.")
-    methods: list[BenchmarkMethod] = Field(min_length=1, description="Lines.")
-    references: list[Reference] = Field(
-        default=list(REFERENCES), description="Floor, ceiling and real records, at the same size."
-    )
-    grid: list[Budgets] = Field(min_length=1, description="Budgets and sizes of every line.")
-    seeds: int = Field(default=1, ge=1, le=100, description="Runs of every cell.")
-    rows: int = Field(default=400, ge=1, description="Rows of a corpus where they are free.")
-    scored_rows: int = Field(
-        default=380,
-        ge=1,
-        description="Rows that every corpus is scored on; one with fewer has no scores (rows).",
-    )
-    next_word: bool = Field(
-        default=True, description="Whether a next-word model is trained on every corpus."
-    )
-    delta: float = Field(default=1e-6, gt=0, lt=1, description="Public constant δ.")
+    name: Name
+    """First part of its asset keys; folder of its results."""
+    public: dict[str, Any] = Field(default_factory=lambda: {"language_model": {"kind": "smollm2"}})
+    """Fields of the public base of every dataset (docs/datasets.md); each dataset adds its own
+    domain."""
+    invented_documents: int = Field(1_500, ge=50)
+    """Public documents that a base invents (documents)."""
+    datasets: dict[Name, BenchmarkDataset] = Field(min_length=1)
+    """Corpora by name."""
+    methods: list[BenchmarkMethod] = Field(min_length=1)
+    """Lines."""
+    references: list[Reference] = Field(list(REFERENCES))
+    """Floor, ceiling and real records, at the same size."""
+    grid: list[Budgets] = Field(min_length=1)
+    """Budgets and sizes of every line."""
+    seeds: int = Field(1, ge=1, le=100)
+    """Runs of every cell."""
+    rows: int = Field(400, ge=1)
+    """Rows of a corpus where they are free."""
+    scored_rows: int = Field(380, ge=1)
+    """Rows that every corpus is scored on; one with fewer has no scores (rows)."""
+    next_word: bool = True
+    """Whether a next-word model is trained on every corpus."""
+    delta: float = Field(1e-6, gt=0, lt=1)
+    """Public constant δ."""
 
     @model_validator(mode="after")
     def _lines_are_told_apart(self) -> Self:
@@ -197,8 +191,7 @@ def _pairs(grid: Sequence[Budgets]) -> Iterator[tuple[float, int]]:
 
 def benchmark_files(folders: Sequence[Path]) -> list[tuple[Path, BenchmarkSpec | Problem]]:
     """Reads every benchmark below `folders`, or what is wrong with it; no record is read."""
-    files = find_dataset_files([folder for folder in folders if folder.is_dir()])
-    return [(path, found) for path in files for found in _parsed(path)]
+    return [(path, found) for path in find_dataset_files(folders) for found in _parsed(path)]
 
 
 def read_benchmark(path: Path) -> BenchmarkSpec:

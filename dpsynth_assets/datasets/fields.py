@@ -1,10 +1,22 @@
-"""The base of every declaration, and refusals that say expected, got and remedy."""
+"""The base of every declaration, and its problems: file, field, expected, got, remedy."""
 
+import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Any, NoReturn
+import typing
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    StringConstraints,
+    ValidationError,
+)
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 REFUSAL = "dpsynth_refusal"
@@ -12,9 +24,12 @@ REFUSAL = "dpsynth_refusal"
 
 
 class Declaration(BaseModel):
-    """A frozen part of a dataset file; a key it does not know is an error, never ignored."""
+    """A frozen part of a dataset file; a key it does not know is an error, never ignored.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    The text below a field is its description, in messages and in docs/datasets.md.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def refuse(field: str, expected: str, got: str, remedy: str) -> NoReturn:
@@ -69,11 +84,11 @@ PublicWord = Annotated[
 """A label value or a version as the file writes it; YAML numbers are read as text."""
 
 INVISIBLE = r"[\p{Cf}\p{Default_Ignorable_Code_Point}]"
-"""Characters that nobody sees in a text, as a pattern of Polars: joiners, selectors, fillers."""
+"""Invisible characters, as a pattern of Polars: joiners, selectors, fillers."""
 
 
 def as_seen(texts: Iterable[str]) -> list[str]:
-    """Texts without characters that nobody sees, in one form of Unicode (NFC)."""
+    """Texts without invisible characters, in one form of Unicode (NFC)."""
     listed = list(texts)
     if all(each.isascii() for each in listed):  # Before a command nothing heavy is imported.
         return listed
@@ -100,3 +115,140 @@ LabelWord = Annotated[PublicWord, AfterValidator(normal_label)]
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 """A name that is safe in asset keys, folders and tags."""
+
+
+_WRONG_BRANCH = {"list_type", "dict_type", "model_type", "model_attributes_type"}
+_MOST_PROBLEMS = 100
+"""Of one file: a person mends some and asks again, and each is compared with all known keys."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing to mend. No part of it ever holds a private text or a value of a private column.
+
+    Attributes:
+        field: Dotted path below `attributes`, e.g. `budget.epsilon`; "" for the file as a whole.
+        expected: What should be there.
+        got: What is there: public values, or counts and row numbers of the private source.
+        remedy: What to do, a sentence.
+        severity: `error`: the dataset cannot be used. `warning`: records will be set aside. `note`:
+            nothing is wrong; what is stated follows from the declaration.
+        file: The YAML file; empty: the caller names it.
+    """
+
+    field: str
+    expected: str
+    got: str
+    remedy: str
+    severity: Literal["error", "warning", "note"] = "error"
+    file: str = ""
+
+    def __str__(self) -> str:
+        """Writes the line that the terminal shows."""
+        place = f"{self.file}: {self.field}" if self.field else self.file
+        return f"{place}: expected {self.expected}, got {self.got}. {self.remedy}"
+
+
+class DatasetFileError(ValueError):
+    """Dataset files that cannot be used; `problems` says why, one line each."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def problems_of(
+    error: ValidationError, file: Path, model: type[Declaration], attributes: Any
+) -> list[Problem]:
+    """Translates a validation error; a value is one the public YAML file holds."""
+    found = error.errors()
+    shown = [
+        _problem(detail, file, model, attributes)
+        for detail in found[:_MOST_PROBLEMS]
+        if not _is_other_branch(detail, found)
+    ]
+    if (left := len(found) - _MOST_PROBLEMS) > 0:
+        mend = "Mend those above, and ask again."
+        shown.append(Problem("", "fewer problems", f"{left} more", mend, file=str(file)))
+    return shown
+
+
+def described(field: FieldInfo) -> str:
+    """What a field is, in one line."""
+    return " ".join((field.description or "").split())
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
+    """Says which known word was meant, or lists those known."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+
+
+def _is_other_branch(detail: Any, found: Sequence[Any]) -> bool:
+    """Says whether the value fits another branch of a union, whose own errors say more."""
+    parent = detail["loc"][:-1]
+    return detail["type"] in _WRONG_BRANCH and any(
+        other["loc"][: len(parent)] == parent and other["loc"] != detail["loc"] for other in found
+    )
+
+
+def _problem(detail: Any, file: Path, model: type[Declaration], attributes: Any) -> Problem:
+    path = _path(detail, attributes)
+    if detail["type"] == REFUSAL:
+        told = dict(detail["ctx"])
+        field = ".".join([*map(str, path), *filter(None, [told.pop("field")])])
+        return Problem(field, **told, file=str(file))
+    owner = _model_at(model, path[:-1])
+    key = str(path[-1]) if path else ""
+    return Problem(".".join(map(str, path)), *_parts(detail, key, owner), file=str(file))
+
+
+def _parts(detail: Any, key: str, owner: type[BaseModel] | None) -> tuple[str, str, str]:
+    fields = owner.model_fields if owner else {}
+    meaning = described(fields[key]) if key in fields else ""
+    if detail["type"] == "extra_forbidden":
+        return "a known key", repr(key), suggest(key, list(fields))
+    if detail["type"] == "missing":
+        return "a value", "none", f"Add {key}: {meaning}".strip()
+    expected = detail["msg"].removeprefix("Input should be ")
+    got = detail["input"]
+    shown = repr(got) if isinstance(got, str | int | float | None) else f"a {type(got).__name__}"
+    return expected[:1].lower() + expected[1:], shown[:80], meaning or "Mend the value."
+
+
+def _path(detail: Any, attributes: Any) -> list[str | int]:
+    """Keeps the steps that exist in the file: pydantic also names union branches."""
+    path: list[str | int] = []
+    here = attributes
+    for step in detail["loc"]:
+        if _holds(here, step):
+            here = here[step]
+        elif detail["type"] != "missing" or step != detail["loc"][-1]:
+            continue
+        path.append(step)
+    return path
+
+
+def _holds(here: Any, step: str | int) -> bool:
+    if isinstance(here, list):
+        return isinstance(step, int) and step < len(here)
+    return isinstance(here, dict) and step in here
+
+
+def _model_at(model: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel] | None:
+    """Finds the declaration that owns the keys at `path`."""
+    found: type[BaseModel] | None = model
+    for step in path:
+        if isinstance(step, int):
+            continue
+        field = found.model_fields.get(step) if found else None
+        found = next(models_in(field.annotation), None) if field else None
+    return found
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Declarations inside an annotation, e.g. of `list[MethodSpec]` or `HistogramSpec | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in typing.get_args(annotation):
+        yield from models_in(part)

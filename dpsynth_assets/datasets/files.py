@@ -1,26 +1,26 @@
 """Reading dataset files: YAML in, validated declarations or problems out.
 
 A file is a Dagster component: `type: dpsynth_assets.components.PrivateDataset` (or `.PublicData`)
-and `attributes:`. `{{ env.NAME }}` in a string is read from the environment.
+and `attributes:`. `{{ env.NAME }}` in a string is read from the environment. YAML is read as plain
+values: no Python objects, no key twice, no page that means billions.
 """
 
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import yaml
 from pydantic import ValidationError
 
 from dpsynth_assets import paths
-from dpsynth_assets.datasets.fields import Declaration
+from dpsynth_assets.datasets.fields import Declaration, Problem, problems_of, suggest
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
-from dpsynth_assets.datasets.problems import DatasetFileError, Problem, problems_of, suggest
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
 from dpsynth_assets.datasets.source_section import SourceSpec
-from dpsynth_assets.datasets.yaml_documents import read_documents
 
 COMPONENTS: dict[str, type[PrivateDatasetSpec] | type[PublicDataSpec]] = {
     "dpsynth_assets.components.PrivateDataset": PrivateDatasetSpec,
@@ -34,6 +34,10 @@ _ENVIRONMENT = re.compile(r"\{\{\s*env(?:\.(\w+)|\(\s*['\"](\w+)['\"]\s*\))\s*\}
 _SHOWABLE = re.compile(r"DPSYNTH_(REAL_DATA|DATA_\w+)")
 """Variables that a declaration, which is shown, may quote: any other may hold a secret."""
 _GLOB = re.compile(r"[*?\[]")
+
+LARGEST_FILE_BYTES = 1 << 20
+LARGEST_FILE_VALUES = 100_000
+"""Values of a file once its aliases are written out; a few lines of YAML can mean billions."""
 
 SpecT = TypeVar("SpecT", bound=PrivateDatasetSpec | PublicDataSpec)
 ModelT = TypeVar("ModelT", bound=Declaration)
@@ -67,20 +71,10 @@ def dataset_folders(defs: Path | None = None) -> list[Path]:
 
 
 def find_dataset_files(folders: Sequence[Path]) -> list[Path]:
-    """Lists the YAML files below `folders`, sorted, each once.
-
-    Raises:
-        DatasetFileError: A folder does not exist.
-    """
-    if missing := missing_folders(folders):
-        raise DatasetFileError(missing)
-    found = {
-        file.resolve()
-        for folder in folders
-        for pattern in ("*.yaml", "*.yml")
-        for file in folder.rglob(pattern)
-    }
-    return sorted(found)
+    """Lists the YAML files below `folders`, sorted, each once; none where there is no folder."""
+    patterns = ("*.yaml", "*.yml")
+    found = (file for folder in folders for pattern in patterns for file in folder.rglob(pattern))
+    return sorted({file.resolve() for file in found})
 
 
 def missing_folders(folders: Sequence[Path]) -> list[Problem]:
@@ -95,37 +89,28 @@ def repeated_names(files: Sequence[DatasetFile]) -> list[Problem]:
 
     A partitioned dataset also has the names of its cohorts, those to come included.
     """
-    holders: dict[tuple[type, str], list[DatasetFile]] = {}
+    found = []
     for file in files:
-        holders.setdefault((type(file.spec), file.spec.name), []).append(file)
-    shared = [
-        (file, next(each for each in sharing if each is not file))
-        for sharing in holders.values()
-        if len(sharing) > 1
-        for file in sharing
-    ]
-    partitioned = [file for file in files if getattr(file.spec, "cohorts", None) is not None]
-    for other in partitioned:
-        for file in (each for each in files if _is_cohort_of(each, other)):
-            shared += [(file, other), (other, file)]
-    return [
-        Problem(
-            "name",
-            "a name of its own",
-            f"{file.spec.name!r}, which {other.path} has",
-            "Rename one of the two: the name is the ledger account.",
-            file=str(file.path),
-        )
-        for file, other in shared
-    ]
+        others = (each for each in files if each is not file and _share_a_name(each, file))
+        if (other := next(others, None)) is not None:
+            got = f"{file.spec.name!r}, which {other.path} has"
+            remedy = "Rename one of the two: the name is the ledger account."
+            found.append(Problem("name", "a name of its own", got, remedy, file=str(file.path)))
+    return found
 
 
-def _is_cohort_of(file: DatasetFile, other: DatasetFile) -> bool:
-    """Says whether a private dataset has the name of a cohort of a partitioned one."""
-    rule = getattr(other.spec, "cohorts", None)
-    key = file.spec.name.removeprefix(f"{other.spec.name}_")
-    private = isinstance(file.spec, type(other.spec))
-    return rule is not None and private and key != file.spec.name and rule.has_key(key)
+def _share_a_name(one: DatasetFile, other: DatasetFile) -> bool:
+    """Says whether two files have one name, or one that of a cohort of the other."""
+    first, second = one.spec, other.spec
+    if isinstance(first, PrivateDatasetSpec) != isinstance(second, PrivateDatasetSpec):
+        return False
+    return first.name == second.name or _is_cohort(first, second) or _is_cohort(second, first)
+
+
+def _is_cohort(spec: PrivateDatasetSpec | PublicDataSpec, whole: Any) -> bool:
+    rule = getattr(whole, "cohorts", None)
+    key = spec.name.removeprefix(f"{whole.name}_")
+    return rule is not None and key != spec.name and bool(rule.has_key(key))
 
 
 def parse_dataset_file(
@@ -144,8 +129,10 @@ def parse_dataset_file(
     files: list[DatasetFile] = []
     for document in documents:
         parsed = _parse_document(document, path, foreign_ok)
-        files += [part for part in parsed if isinstance(part, DatasetFile)]
-        problems += [part for part in parsed if isinstance(part, Problem)]
+        if isinstance(parsed, DatasetFile):
+            files.append(parsed)
+        else:
+            problems += parsed
     return files, problems
 
 
@@ -208,7 +195,7 @@ def _exists(path: Path) -> bool:
     return any(True for _ in Path(path.anchor).glob(str(path.relative_to(path.anchor))))
 
 
-def _parse_document(document: Any, path: Path, foreign_ok: bool) -> list[DatasetFile | Problem]:
+def _parse_document(document: Any, path: Path, foreign_ok: bool) -> DatasetFile | list[Problem]:
     kind = document.get("type") if isinstance(document, Mapping) else None
     if not isinstance(kind, str) or kind not in COMPONENTS:
         if foreign_ok and _is_foreign(document, kind):
@@ -218,8 +205,8 @@ def _parse_document(document: Any, path: Path, foreign_ok: bool) -> list[Dataset
         return [Problem("type", "a dataset component", got, remedy, file=str(path))]
     found = validated(COMPONENTS[kind], document, path)
     if isinstance(found, list):
-        return [*found]
-    return [DatasetFile(path=path, spec=resolve_paths(found, path))]
+        return found
+    return DatasetFile(path=path, spec=resolve_paths(found, path))
 
 
 def validated(
@@ -252,3 +239,81 @@ def _is_foreign(document: Any, kind: Any) -> bool:
     package = __name__.partition(".")[0]
     ours = str(kind).partition(".")[0] == package
     return not ours and not difflib.get_close_matches(str(kind), COMPONENTS, n=1, cutoff=0.8)
+
+
+class TooLargeError(ValueError):
+    """A file, or what its aliases stand for, is too large for a dataset file."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that is written twice, where YAML would keep the last, and merges without end.
+
+    A subclass of the safe loader: no Python objects are built.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            name = self.construct_object(key, deep=True)
+            if isinstance(name, Hashable) and name in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {name!r} is written twice", key.start_mark
+                )
+            if isinstance(name, Hashable):
+                seen.add(name)
+        return super().construct_mapping(node, deep=deep)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > LARGEST_FILE_VALUES:
+            raise TooLargeError("merged keys without end")
+
+
+def _loaded(path: Path) -> list[Any]:
+    """Loads the documents of a file.
+
+    Raises:
+        TooLargeError: It is larger than a megabyte, or means more than 100,000 values.
+    """
+    with path.open("rb") as file:
+        content = file.read(LARGEST_FILE_BYTES + 1)
+    if len(content) > LARGEST_FILE_BYTES:
+        raise TooLargeError(f"more than {LARGEST_FILE_BYTES >> 20} MiB")
+    documents = list(yaml.load_all(content.decode("utf-8"), Loader=_StrictLoader))
+    waiting, values = [*documents], 0
+    while waiting:
+        value = waiting.pop()
+        values += 1
+        if values > LARGEST_FILE_VALUES:
+            raise TooLargeError("aliases that stand for too many values")
+        if isinstance(value, Mapping):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return documents
+
+
+def read_documents(path: Path) -> tuple[list[Any], list[Problem]]:
+    """Reads the documents of one file that are not empty, or says what is wrong with it."""
+    try:
+        documents = _loaded(path)
+    except (FileNotFoundError, IsADirectoryError):
+        got, remedy = "none there", "Mend the path, or write one with `dpsynth init`."
+    except OSError as error:
+        got, remedy = error.strerror or "an unreadable file", "Make it readable."
+    except UnicodeDecodeError:
+        got, remedy = "bytes that are not UTF-8", "Save it as UTF-8 text."
+    except TooLargeError as error:
+        got, remedy = str(error), "Shorten it: a dataset file is a page of settings."
+    except RecursionError:
+        got, remedy = "values nested too deeply", "Nest them as the template does."
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        got = f"{getattr(error, 'problem', None) or 'text that is not YAML'}{where}"
+        remedy = "Mend the line: indent with spaces, quote text with ':' or '#'."
+    else:
+        return [document for document in documents if document is not None], []
+    return [], [Problem("", "a YAML file", got, remedy, file=str(path))]

@@ -25,7 +25,7 @@ from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 from dpsynth_assets.datasets.prompting import PromptSpec, StructuredSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.datasets.source_section import SourceSpec
-from dpsynth_assets.json_grammar import JsonGrammarError, json_grammar
+from dpsynth_assets.json_records import JsonGrammarError, json_grammar
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
@@ -33,73 +33,56 @@ from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 class PrivateDatasetSpec(Declaration):
     """One private dataset: its records, whom it protects, what is public, what is made of it."""
 
-    name: Name = Field(description="Name of the cohort; first segment of its asset keys.")
-    description: str = Field(default="", description="What the records are, in a sentence.")
-    source: SourceSpec = Field(description="Where the records lie.")
-    shares_records_with: Name | None = Field(
-        default=None,
-        description="Private dataset whose records are among these: both are charged to its "
-        "account, under the same budget, unit and relation; none: no other file reads them.",
-    )
-    parts: int = Field(
-        default=1,
-        ge=1,
-        le=4096,
-        description="Parts that the records lie in, in [1, 4096]: a public number, by which large "
-        "stages are split among workers. Another number changes no release.",
-    )
-    cohorts: CohortsSpec | None = Field(
-        default=None,
-        description="How the source is partitioned into disjoint cohorts, each a partition of the "
-        "dataset's assets with a ledger account of its own; none: it is one cohort.",
-    )
-    columns: ColumnsSpec = Field(default_factory=ColumnsSpec, description="Columns that are read.")
-    structured: StructuredSpec | None = Field(
-        default=None, description="Structure of texts that are JSON records; none: free text."
-    )
-    prompt: PromptSpec | None = Field(
-        default=None, description="Templates of the prompts; none: the model's document format."
-    )
-    privacy_unit: PrivacyUnitSpec = Field(
-        default_factory=PrivacyUnitSpec, description="Whose presence is hidden; default: a record."
-    )
-    neighboring_relation: NeighboringRelation = Field(
-        default=NeighboringRelation.ADD_REMOVE,
-        description="When two datasets are neighbours; under replace-one declared ids are kept, "
-        "hence public, and may not repeat.",
-    )
-    public_facts: PublicFactsSpec = Field(
-        default_factory=PublicFactsSpec, description="What is public about the records."
-    )
-    budget: BudgetSpec = Field(description="All that may ever be spent on this dataset.")
-    held_out_fraction: float = Field(
-        default=0.1,
-        ge=0,
-        le=0.5,
-        description="Share of units, in [0, 0.5], that no mechanism reads; kept for evaluation.",
-    )
-    public_data: Name = Field(default="demo", description="Name of the public base it builds on.")
-    cluster_histogram: HistogramSpec | None = Field(
-        default=None, description="Shared noisy histogram of clusters; none: not released."
-    )
-    topic_histogram: TopicHistogramSpec | None = Field(
-        default=None, description="Shared noisy histogram of public topics; none: not released."
-    )
-    engine: EngineSpec = Field(
-        default_factory=EngineSpec,
-        description="What runs the language model where a method writes through an engine.",
-    )
-    secrets: SecretsSpec | None = Field(
-        default=None, description="Secrets of the records and their protection; none: no promise."
-    )
-    methods: list[MethodSpec] = Field(min_length=1, description="Corpora to be made (>= 1).")
-    evaluation: EvaluationSpec = Field(
-        default_factory=EvaluationSpec, description="How corpora are scored."
-    )
-    schedule: ScheduleSpec | None = Field(default=None, description="When corpora are remade.")
-    owners: list[str] = Field(
-        default_factory=list, description='Who answers for it: an e-mail address or "team:name".'
-    )
+    name: Name
+    """Name of the cohort; first segment of its asset keys."""
+    description: str = ""
+    """What the records are, in a sentence."""
+    source: SourceSpec
+    """Where the records lie."""
+    shares_records_with: Name | None = None
+    """Private dataset whose records are among these: both are charged to its account, under the
+    same budget, unit and relation; none: no other file reads them."""
+    parts: int = Field(1, ge=1, le=4096)
+    """Parts that the records lie in, in [1, 4096]: a public number, by which large stages are split
+    among workers. Another number changes no release."""
+    cohorts: CohortsSpec | None = None
+    """How the source is partitioned into disjoint cohorts, each a partition of the dataset's assets
+    with a ledger account of its own; none: it is one cohort."""
+    columns: ColumnsSpec = Field(default_factory=ColumnsSpec)
+    """Columns that are read."""
+    structured: StructuredSpec | None = None
+    """Structure of texts that are JSON records; none: free text."""
+    prompt: PromptSpec | None = None
+    """Templates of the prompts; none: the model's document format."""
+    privacy_unit: PrivacyUnitSpec = Field(default_factory=PrivacyUnitSpec)
+    """Whose presence is hidden; default: a record."""
+    neighboring_relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE
+    """When two datasets are neighbours; under replace-one declared ids are kept, hence public, and
+    may not repeat."""
+    public_facts: PublicFactsSpec = Field(default_factory=PublicFactsSpec)
+    """What is public about the records."""
+    budget: BudgetSpec
+    """All that may ever be spent on this dataset."""
+    held_out_fraction: float = Field(0.1, ge=0, le=0.5)
+    """Share of units, in [0, 0.5], that no mechanism reads; kept for evaluation."""
+    public_data: Name = "demo"
+    """Name of the public base it builds on."""
+    cluster_histogram: HistogramSpec | None = None
+    """Shared noisy histogram of clusters; none: not released."""
+    topic_histogram: TopicHistogramSpec | None = None
+    """Shared noisy histogram of public topics; none: not released."""
+    engine: EngineSpec = Field(default_factory=EngineSpec)
+    """What runs the language model where a method writes through an engine."""
+    secrets: SecretsSpec | None = None
+    """Secrets of the records and their protection; none: no promise."""
+    methods: list[MethodSpec] = Field(min_length=1)
+    """Corpora to be made (>= 1)."""
+    evaluation: EvaluationSpec = Field(default_factory=EvaluationSpec)
+    """How corpora are scored."""
+    schedule: ScheduleSpec | None = None
+    """When corpora are remade."""
+    owners: list[str] = Field(default_factory=list)
+    """Who answers for it: an e-mail address or "team:name"."""
 
     @property
     def constraining_schema(self) -> Mapping[str, Any] | None:

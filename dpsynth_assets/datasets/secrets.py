@@ -35,70 +35,47 @@ _NEEDED = {
 class SecretKindSpec(Declaration):
     """One kind of secret: how it is found, and what each secret of this kind is promised."""
 
-    name: Name = Field(description="Public name of the kind, e.g. email.")
-    detector: Literal["presidio", "ner", "dictionary", "regex", "rare_words", "column"] = Field(
-        description="presidio: a recogniser of Presidio by rules, without a model. ner: a named-"
-        "entity model. dictionary: words of a private file. regex: a pattern. rare_words: words "
-        "near a quantile of word frequency (SecPE 4.2). column: values of a column of the source."
-    )
-    prior: float = Field(
-        default=1e-4,
-        gt=0,
-        lt=1,
-        description="p in (0, 1): chance with which an attacker names the secret beforehand.",
-    )
-    posterior: float = Field(
-        default=1e-3,
-        gt=0,
-        lt=1,
-        description="r in (p, 1): chance afterwards, at most, over all releases of the cohort.",
-    )
-    max_records: int = Field(
-        ge=1,
-        description="Records that hold one secret of this kind, at most (>= 1): a public constant, "
-        "never counted from the records. A secret in more records keeps a weaker bound.",
-    )
-    each: Literal["value", "kind"] = Field(
-        default="value",
-        description="value: every value found is a secret. kind: all records with one share one "
-        "secret, that they hold any.",
-    )
-    entity: str | None = Field(
-        default=None, description="Entity to look for (presidio, ner), e.g. EMAIL_ADDRESS, PERSON."
-    )
-    min_score: float = Field(
-        default=0.3, ge=0, le=1, description="Least confidence that counts (presidio, ner)."
-    )
-    model: str | None = Field(
-        default=None, description="Named-entity model (ner): an installed package or a folder."
-    )
-    framework: Literal["spacy", "transformers"] = Field(
-        default="spacy", description="What loads the named-entity model (ner)."
-    )
-    path: str | None = Field(
-        default=None, description="Text file with one secret a line (dictionary); stays private."
-    )
-    pattern: str | None = Field(default=None, description="Regular expression (regex).")
-    ignore_case: bool = Field(
-        default=True, description="Whether case is ignored (dictionary, regex)."
-    )
-    quantile: float = Field(
-        default=0.2,
-        ge=0,
-        le=1,
-        description="Place in the vocabulary, rarest first, around which words are secrets "
-        "(rare_words), in [0, 1].",
-    )
-    words: int = Field(default=20, ge=1, description="Number of such words (rare_words), >= 1.")
-    column: str | None = Field(
-        default=None, description="Column of the source whose values are secrets (column)."
-    )
+    name: Name
+    """Public name of the kind, e.g. email."""
+    detector: Literal["presidio", "ner", "dictionary", "regex", "rare_words", "column"]
+    """presidio: a recogniser of Presidio by rules, without a model. ner: a named-entity model.
+    dictionary: words of a private file. regex: a pattern. rare_words: words near a quantile of word
+    frequency (SecPE 4.2). column: values of a column of the source."""
+    prior: float = Field(1e-4, gt=0, lt=1)
+    """p in (0, 1): chance with which an attacker names the secret beforehand."""
+    posterior: float = Field(1e-3, gt=0, lt=1)
+    """r in (p, 1): chance afterwards, at most, over all releases of the cohort."""
+    max_records: int = Field(ge=1)
+    """Records that hold one secret of this kind, at most (>= 1): a public constant, never counted
+    from the records. A secret in more records keeps a weaker bound."""
+    each: Literal["value", "kind"] = "value"
+    """value: every value found is a secret. kind: all records with one share one secret, that they
+    hold any."""
+    entity: str | None = None
+    """Entity to look for (presidio, ner), e.g. EMAIL_ADDRESS, PERSON."""
+    min_score: float = Field(0.3, ge=0, le=1)
+    """Least confidence that counts (presidio, ner)."""
+    model: str | None = None
+    """Named-entity model (ner): an installed package or a folder."""
+    framework: Literal["spacy", "transformers"] = "spacy"
+    """What loads the named-entity model (ner)."""
+    path: str | None = None
+    """Text file with one secret a line (dictionary); stays private."""
+    pattern: str | None = None
+    """Regular expression (regex)."""
+    ignore_case: bool = True
+    """Whether case is ignored (dictionary, regex)."""
+    quantile: float = Field(0.2, ge=0, le=1)
+    """Place in the vocabulary, rarest first, around which words are secrets (rare_words), in [0,
+    1]."""
+    words: int = Field(20, ge=1)
+    """Number of such words (rare_words), >= 1."""
+    column: str | None = None
+    """Column of the source whose values are secrets (column)."""
 
-    examples: list[PublicWord] = Field(
-        default_factory=list,
-        description="Made-up values of this kind, public, planted in public text to measure how "
-        "many the detector misses. Empty: invented ones, for entities whose look is known.",
-    )
+    examples: list[PublicWord] = Field(default_factory=list)
+    """Made-up values of this kind, public, planted in public text to measure how many the detector
+    misses. Empty: invented ones, for entities whose look is known."""
 
     @property
     def budget(self) -> SecretBudget:
@@ -130,25 +107,18 @@ class SecretKindSpec(Declaration):
 class SecretsSpec(Declaration):
     """Secrets of the records, and the (p, r)-protection each is promised."""
 
-    adjacency: Literal["removal", "substitution"] = Field(
-        default="removal",
-        description="removal: a neighbour lacks every record with the secret. substitution: those "
-        "records are there with other content; all of them are charged, sampled or not.",
-    )
-    kinds: list[SecretKindSpec] = Field(min_length=1, description="Kinds of secrets (>= 1).")
-    public_incidence: str | None = Field(
-        default=None,
-        description="Parquet file with columns record_id, secret and kind: which record holds "
-        "which secret, DECLARED PUBLIC. Only then may sampling follow the secrets (linear program "
-        "of SecPE). None: private, every record is sampled alike. Needs columns.id.",
-    )
-    planted: int = Field(
-        default=200,
-        ge=0,
-        le=10_000,
-        description="Secrets of each kind planted in public text to measure the detectors' recall "
-        "(>= 0; 0: not measured).",
-    )
+    adjacency: Literal["removal", "substitution"] = "removal"
+    """removal: a neighbour lacks every record with the secret. substitution: those records are
+    there with other content; all of them are charged, sampled or not."""
+    kinds: list[SecretKindSpec] = Field(min_length=1)
+    """Kinds of secrets (>= 1)."""
+    public_incidence: str | None = None
+    """Parquet file with columns record_id, secret and kind: which record holds which secret,
+    DECLARED PUBLIC. Only then may sampling follow the secrets (linear program of SecPE). None:
+    private, every record is sampled alike. Needs columns.id."""
+    planted: int = Field(200, ge=0, le=10_000)
+    """Secrets of each kind planted in public text to measure the detectors' recall (>= 0; 0: not
+    measured)."""
 
     @property
     def promise(self) -> SecretPromise:

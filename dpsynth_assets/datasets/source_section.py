@@ -64,42 +64,29 @@ def _field_separator(sign: str) -> str:
 class SourceSpec(Declaration):
     """The source of the records."""
 
-    path: str = Field(
-        min_length=1,
-        description="File, glob, folder written by Hugging Face `save_to_disk`, or hf:// address. "
-        "A relative path starts at the project root or, failing that, at the YAML file's folder.",
-    )
-    format: Literal["auto", "csv", "jsonl", "parquet", "huggingface"] = Field(
-        default="auto", description="File format; auto: by the suffix, or by a folder's content."
-    )
-    separator: Annotated[str, AfterValidator(_field_separator)] | None = Field(
-        default=None,
-        description='Character between the fields of a CSV file, e.g. ";"; none: a tab in a .tsv '
-        "file, else a comma.",
-    )
-    encoding: Annotated[str, AfterValidator(_canonical_encoding)] = Field(
-        default=UTF_8,
-        description="Encoding of a CSV file, by a name that Python knows, e.g. cp1252, latin-1 or "
-        "utf-16. Bytes that it does not know spoil their record alone.",
-    )
-    max_set_aside: float = Field(
-        default=MAX_SET_ASIDE,
-        ge=0,
-        le=1,
-        description="Largest share of the records, in [0, 1], that rules may set aside; more is "
-        "refused before anything is charged.",
-    )
-    version: PublicWord = Field(
-        default="1",
-        description="Public name of the data's version. A new version is a new state of the same "
-        "records: it does not refund budget.",
-    )
+    path: str = Field(min_length=1)
+    """File, glob, folder written by Hugging Face `save_to_disk`, or hf:// address. A relative path
+    starts at the project root or, failing that, at the YAML file's folder."""
+    format: Literal["auto", "csv", "jsonl", "parquet", "huggingface"] = "auto"
+    """File format; auto: by the suffix, or by a folder's content."""
+    separator: Annotated[str, AfterValidator(_field_separator)] | None = None
+    """Character between the fields of a CSV file, e.g. ";"; none: a tab in a .tsv file, else a
+    comma."""
+    encoding: Annotated[str, AfterValidator(_canonical_encoding)] = UTF_8
+    """Encoding of a CSV file, by a name that Python knows, e.g. cp1252, latin-1 or utf-16. Bytes
+    that it does not know spoil their record alone."""
+    max_set_aside: float = Field(MAX_SET_ASIDE, ge=0, le=1)
+    """Largest share of the records, in [0, 1], that rules may set aside; more is refused before
+    anything is charged."""
+    version: PublicWord = "1"
+    """Public name of the data's version. A new version is a new state of the same records: it does
+    not refund budget."""
 
     _is_found: bool = PrivateAttr(default=False)
 
     @property
     def is_found(self) -> bool:
-        """Whether a pattern found the file: nobody has named it, and a link may lead elsewhere."""
+        """Whether a pattern found the file: it was not named, and a link may lead elsewhere."""
         return self._is_found
 
     def with_file(self, path: str) -> Self:

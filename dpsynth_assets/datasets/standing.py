@@ -1,30 +1,39 @@
 """Which of the declared dataset files can be used, and what is wrong with the others.
 
-A file that is broken, a name that two files have, and a base that nobody declares each cost only
+A file that is broken, a name that two files have, and a base that is not declared each cost only
 the files they are in: all others are used. Files that read the same records need one account, and
 the terms of its owner: what can be told of that from declarations alone stands here; copies of a
 source under other paths are told by fingerprints of their texts (`sensitive/fingerprints.py`).
+
+Which files hold private text follows, too. What runs on public text, and shows what it finds
+without noise, asks here before it opens a file. A private declaration that does not hold counts as
+well: a misspelt field elsewhere makes its source no less private. Where even its source cannot be
+told, nothing is known to be public.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.datasets.cohort_registry import cohorts_of
+from dpsynth_assets.datasets.fields import DatasetFileError, Problem, suggest
 from dpsynth_assets.datasets.files import (
     DatasetFile,
+    SecretVariableError,
     dataset_folders,
     find_dataset_files,
+    locate,
     missing_folders,
     parse_dataset_file,
+    read_documents,
+    render_environment,
     repeated_names,
 )
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
-from dpsynth_assets.datasets.problems import DatasetFileError, Problem, suggest
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
-from dpsynth_assets.datasets.yaml_documents import read_documents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +85,7 @@ def standing(folders: Sequence[Path]) -> Standing:
     problems = missing_folders(folders)
     usable: list[DatasetFile] = []
     names: dict[str, Path] = {}
-    for path in find_dataset_files([folder for folder in folders if folder.is_dir()]):
+    for path in find_dataset_files(folders):
         files, found = parse_dataset_file(path, foreign_ok=True)
         usable += files
         problems += found
@@ -138,14 +147,11 @@ def _is_base(file: DatasetFile) -> bool:
 
 
 def _names_in(path: Path) -> set[str]:
-    """The names that the documents of a file give, whatever else is wrong with them."""
-    documents, _ = read_documents(path)
-    return {name for document in documents if isinstance(name := _name_in(document), str)}
-
-
-def _name_in(document: Any) -> Any:
-    attributes = document.get("attributes") if isinstance(document, Mapping) else None
-    return attributes.get("name") if isinstance(attributes, Mapping) else None
+    """The names that the documents of a file give, also where the file has other mistakes."""
+    documents = (each for each in read_documents(path)[0] if isinstance(each, Mapping))
+    attributes = (document.get("attributes") for document in documents)
+    names = (each.get("name") for each in attributes if isinstance(each, Mapping))
+    return {name for name in names if isinstance(name, str)}
 
 
 def declared_base(name: str) -> PublicDataSpec | None:
@@ -159,8 +165,7 @@ def declared_base(name: str) -> PublicDataSpec | None:
     Returns:
         Its declaration; None where no file that can be read declares it.
     """
-    folders = [folder for folder in dataset_folders() if folder.is_dir()]
-    for path in find_dataset_files(folders):
+    for path in find_dataset_files(dataset_folders()):
         state = path.stat()
         for base in _bases(path, state.st_mtime_ns, state.st_size):
             if base.name == name:
@@ -185,6 +190,9 @@ _TERMS = {
 }
 """Fields that files over one account have in common: composition assumes it."""
 
+_Declared = Mapping[tuple[Path, str], PrivateDatasetSpec]
+"""File and name of each private dataset -> its declaration."""
+
 
 def shared_record_problems(
     files: Sequence[DatasetFile], declared: Sequence[DatasetFile] = ()
@@ -198,59 +206,54 @@ def shared_record_problems(
     Returns:
         A problem for each file that reads another's source, or shares an account on other terms.
     """
-    known = {(file.path.resolve(), file.spec.name): file for file in (*declared, *files)}
-    others = [file for file in known.values() if isinstance(file.spec, PrivateDatasetSpec)]
-    problems: list[Problem] = []
-    for file in files:
-        if not isinstance(file.spec, PrivateDatasetSpec):
-            continue
-        if file.spec.shares_records_with is not None:
-            problems += _of_account(file, file.spec, others)
-        problems += _of_source(file, file.spec, others)
-    return problems
+    others = {
+        (file.path.resolve(), file.spec.name): file.spec
+        for file in (*declared, *files)
+        if isinstance(file.spec, PrivateDatasetSpec)
+    }
+    return [
+        replace(problem, file=str(file.path))
+        for file in files
+        if isinstance(file.spec, PrivateDatasetSpec)
+        for problem in (*_of_account(file.spec, others), *_of_source(file.spec, others))
+    ]
 
 
-def _of_account(
-    file: DatasetFile, spec: PrivateDatasetSpec, others: Sequence[DatasetFile]
-) -> Iterator[Problem]:
-    owners = {other.spec.name: other.spec for other in others if other.spec.name != spec.name}
+def _of_account(spec: PrivateDatasetSpec, others: _Declared) -> Iterator[Problem]:
+    if spec.shares_records_with is None:
+        return
+    owners = {other.name: other for other in others.values() if other.name != spec.name}
     owner = owners.get(spec.account)
     field = "shares_records_with"
-    if not isinstance(owner, PrivateDatasetSpec):
+    if owner is None:
         expected, got = "the name of a declared private dataset", repr(spec.account)
-        yield _problem(file, field, expected, got, suggest(spec.account, sorted(owners)))
-        return
-    if owner.account != owner.name or owner.cohorts is not None:
+        yield Problem(field, expected, got, suggest(spec.account, sorted(owners)))
+    elif owner.account != owner.name or owner.cohorts is not None:
         what = (
             "is partitioned into cohorts" if owner.cohorts else f"shares those of {owner.account!r}"
         )
+        expected = "a dataset with one account of its own"
         remedy = "Name the dataset that owns the account; one that is partitioned cannot be shared."
-        yield _problem(
-            file, field, "a dataset with one account of its own", f"{owner.name!r}, which {what}",
-            remedy,
-        )  # fmt: skip
-        return
-    for name, read in _TERMS.items():
-        mine, theirs = read(spec), read(owner)
-        if mine != theirs:
-            remedy = "Both charge one account: write the same in both files."
-            yield _problem(file, name, f"{theirs}, as {owner.name!r} has it", f"{mine}", remedy)
+        yield Problem(field, expected, f"{owner.name!r}, which {what}", remedy)
+    else:
+        remedy = "Both charge one account: write the same in both files."
+        for name, read in _TERMS.items():
+            mine, theirs = read(spec), read(owner)
+            if mine != theirs:
+                yield Problem(name, f"{theirs}, as {owner.name!r} has it", f"{mine}", remedy)
 
 
-def _of_source(
-    file: DatasetFile, spec: PrivateDatasetSpec, others: Sequence[DatasetFile]
-) -> Iterator[Problem]:
+def _of_source(spec: PrivateDatasetSpec, others: _Declared) -> Iterator[Problem]:
     mine = source_places(spec.source.path)
-    for other in others:
-        if not isinstance(other.spec, PrivateDatasetSpec) or other.spec.name == spec.name:
+    for (path, _), other in others.items():
+        if other.name == spec.name or other.account == spec.account:
             continue
-        if other.spec.account != spec.account and mine & source_places(other.spec.source.path):
-            yield _problem(
-                file,
+        if mine & source_places(other.source.path):
+            yield Problem(
                 "source.path",
                 "records that no other account pays for",
-                f"{spec.source.path}, which {other.spec.name!r} ({other.path}) reads",
-                f"Write shares_records_with: {other.spec.account} so that both spend one budget, "
+                f"{spec.source.path}, which {other.name!r} ({path}) reads",
+                f"Write shares_records_with: {other.account} so that both spend one budget, "
                 "or name another source.",
             )
             return
@@ -265,5 +268,95 @@ def source_places(path: str) -> set[str]:
     return {str(each.resolve()) for each in found} or {str(given.resolve())}
 
 
-def _problem(file: DatasetFile, field: str, expected: str, got: str, remedy: str) -> Problem:
-    return Problem(file=str(file.path), field=field, expected=expected, got=got, remedy=remedy)
+_PATHS = ("path", "canaries")
+"""Fields of a private declaration that name files: source, dictionary of secrets, canaries."""
+_PUBLIC_DATA = "dpsynth_assets.components.PublicData"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateFiles:
+    """Files of private declarations.
+
+    Attributes:
+        declared: Path, pattern or folder, and the name of the dataset that declares it.
+        unreadable: Dataset files with a private declaration whose source cannot be told.
+    """
+
+    declared: tuple[tuple[str, str], ...]
+    unreadable: tuple[Path, ...]
+
+    @classmethod
+    def of_installation(cls) -> "PrivateFiles":
+        """Reads every declaration in `defs` and in the folders of DPSYNTH_DATASETS; no record."""
+        declared: list[tuple[str, str]] = []
+        unreadable: list[Path] = []
+        for file in find_dataset_files(dataset_folders()):
+            documents, problems = read_documents(file)
+            found = [_declared(document, file) for document in documents]
+            if problems or None in found:
+                unreadable.append(file)
+            declared += [each for own in found for each in own or ()]
+        return cls(declared=tuple(declared), unreadable=tuple(unreadable))
+
+    def problem(self, path: Path | str) -> tuple[str, str] | None:
+        """Says why a file may not be read as public text: what it is, and what to do about it."""
+        if self.unreadable:
+            return (
+                f"a private declaration that cannot be read, in {self.unreadable[0]}",
+                "Mend that file first: its source may be the file named here.",
+            )
+        for source, owner in self.declared:
+            if _holds(source, path):
+                return f"a file of the private dataset {owner!r}", "Name public text."
+        return None
+
+
+def _declared(document: Any, file: Path) -> list[tuple[str, str]] | None:
+    """Files of one declaration; none of another component; None where they cannot be told."""
+    if not _is_private(document):
+        return []
+    attributes = document.get("attributes")
+    if not isinstance(attributes, Mapping):
+        return None
+    name = str(attributes.get("name", file.name))
+    try:
+        paths = [render_environment(path) for path in _paths(attributes)]
+    except (KeyError, SecretVariableError):
+        return None
+    if not paths:
+        return None
+    return [(locate(path, file), name) for path in paths]
+
+
+def _is_private(document: Any) -> bool:
+    """Whether a document declares private records, perhaps with mistakes."""
+    if not isinstance(document, Mapping):
+        return False
+    kind = str(document.get("type", ""))
+    ours = kind.partition(".")[0] == __name__.partition(".")[0]
+    if ours:
+        return not (kind == _PUBLIC_DATA or kind.endswith(".Benchmark"))
+    return {"budget", "methods"} <= set(document.get("attributes") or ())
+
+
+def _paths(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if key in _PATHS and isinstance(part, str):
+                yield part
+            else:
+                yield from _paths(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _paths(part)
+
+
+def _holds(source: str, path: Path | str) -> bool:
+    """Whether a file is a private source, one of its files, or a link to one; addresses: equal."""
+    if "://" in source or isinstance(path, str):
+        return source == path
+    own = path.resolve()
+    if own == Path(source).resolve() or own.is_relative_to(Path(source).resolve()):
+        return True
+    parts = [Path(source)] if Path(source).is_file() else map(Path, glob(source, recursive=True))  # noqa: PTH207
+    return path.exists() and any(part.is_file() and part.samefile(path) for part in parts)

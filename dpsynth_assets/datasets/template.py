@@ -11,8 +11,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from dpsynth_assets.datasets.prompt_words import looks_like_code
+from dpsynth_assets.datasets.prompting import looks_like_code
 from dpsynth_assets.datasets.source_section import UTF_8
+from dpsynth_assets.privacy.directed_rounding import declared
 
 _DOCUMENTS, _FOR_TOPICS = 500, 1500
 """Public documents that are written; topics are fitted to more of them."""
@@ -63,7 +64,7 @@ class Choices:
         encoding: Encoding of a CSV file.
         text: Column of the text.
         id: Column that identifies a record.
-        unit: Column of whoever is protected; None: one record is.
+        unit: Column of the persons who are protected; None: one record is.
         max_records: Records used of one unit.
         labels: Label column -> values that the steward has named as public.
         unconfirmed: Label column that is used -> values found in the records. The file is refused
@@ -110,14 +111,15 @@ def dataset_template(name: str, choices: Choices | None = None) -> str:
         public values are to be listed. Nothing in it depends on values of records.
     """
     known = choices or Choices()
-    document = _filled("dataset", name=name, known=known, base=base_name(name))
+    document = filled("dataset.yaml.template", name=name, known=known, base=base_name(name))
     if not known.domain:
         return document
     documents = _FOR_TOPICS if "topic_histogram" in known.method.chosen.sections else _DOCUMENTS
-    return document + base_template(name, known.domain, _label_words(known), documents)
+    own = {"name": base_name(name), "domain": known.domain, "labels": _label_words(known)}
+    return document + filled("base.yaml.template", documents=documents, **own)
 
 
-def _filled(template: str, **values: Any) -> str:
+def filled(template: str, **values: Any) -> str:
     """Fills a template beside this module; it stands in the words of YAML, not of HTML."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -134,10 +136,12 @@ def _filled(template: str, **values: Any) -> str:
         "json": json.dumps,
         "words": partial(json.dumps, ensure_ascii=False),
         "number": _float,
+        "declared": declared,
+        "quoted": repr,
         "wrapped": lambda text: textwrap.wrap(text, _COMMENT),
     }
     made.globals |= {"label_line": label_line}
-    return made.get_template(f"{template}.yaml.template").render(values)
+    return made.get_template(template).render(values)
 
 
 def _label_words(known: Choices) -> list[str]:
@@ -179,17 +183,3 @@ def _float(value: float) -> str:
 def base_name(dataset: str) -> str:
     """The name of a dataset's own public base."""
     return f"{dataset}_public"
-
-
-def base_template(dataset: str, domain: str, labels: Sequence[str], documents: int) -> str:
-    """Fills the template of a dataset's own public base, a second YAML document.
-
-    Args:
-        dataset: Name of the dataset.
-        domain: What the texts are, in public words.
-        labels: Kinds of text in public words; none: a comment shows where they stand.
-        documents: How many public documents are written.
-    """
-    return _filled(
-        "base", name=base_name(dataset), documents=documents, domain=domain, labels=labels
-    )

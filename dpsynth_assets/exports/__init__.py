@@ -1,5 +1,5 @@
-"""Packages that leave the house: a corpus or a generator, with its label and proof of what it cost.
+"""Packages for others: a corpus or a generator, with its label and proof of what it cost.
 
-Read in this order: `contents` (the files of a package), `package` (writing one, and its line in the
-ledger), `proof` (the ledger entries behind it), `verification` (without the ledger).
+Read in this order: `package` (writing one, and its line in the ledger), `proof` (the ledger entries
+behind it), `verification` (without the ledger).
 """

@@ -1,26 +1,51 @@
-"""Writes a package whole or not at all, after the ledger has a line of what leaves in it."""
+"""What may leave: a corpus as it was published, or a generator as the ledger sealed it.
 
-from collections.abc import Callable, Mapping
+A package is written whole or not at all, after the ledger has a line of what leaves in it.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind
+from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind, text_of
 from dpsynth_assets.files.whole_folders import file_digests, file_names, replaced_whole
-from dpsynth_assets.methods.dataset_plan import DatasetPlan
-from dpsynth_assets.methods.stages import EXPORTED
+from dpsynth_assets.methods.capabilities import ReleasesGenerator, capability
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, EXPORTED, FINETUNED_GENERATOR
+from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
 from dpsynth_assets.releases.once import StoredRelease
+from dpsynth_assets.releases.published_rows import published_rows
+from dpsynth_assets.releases.sealed import problem_behind, sealed_release
 from dpsynth_assets.releases.store import StoredReleases
-from dpsynth_assets.report.cards import HubFacts
+from dpsynth_assets.report.attack_record import attacks_on_release, refusal
+from dpsynth_assets.report.cards import (
+    CARD_FILE,
+    LABEL_FILE,
+    HubFacts,
+    corpus_problems,
+    hub_dataset_card,
+    hub_model_card,
+    rows_problem,
+)
+from dpsynth_assets.report.label import CORPUS, GENERATOR, corpus_label
 from dpsynth_assets.run.runner import recorded
 
+ROWS_PER_FILE = 100_000
+PROMPTS_FILE = "prompts.json"
 MECHANISM = "export"
 RELEASE = "release"
 """Name of the exported release among the inputs of a package's entry."""
+FindAudits = Callable[[list[Any]], list[dict[str, Any]]]
+"""Events of the releases behind -> stored results of the mechanism audits that concern them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +54,7 @@ class Packager:
 
     Attributes:
         spec: The cohort.
-        plan: Its plan; a package is in it for nothing, being post-processing.
+        plan: Its plan; a package costs nothing in it, being post-processing.
         ledger: Gets one line for each different package.
         store: Keeps the list of files under that line.
     """
@@ -118,3 +143,188 @@ def _is_package(folder: Path) -> bool:
     except (PrivacyError, KeyError):
         return False
     return set(file_names(folder)) <= {PROOF_FILE, *files}
+
+
+def export_corpus(
+    packager: Packager, planned: PlannedMethod, target: Path, hub: HubFacts
+) -> TreeHead:
+    """Packs a published corpus: rows that passed the release gate, under their own label.
+
+    Raises:
+        PrivacyError: Nothing was published, or what lies there is not what the ledger sealed, or an
+            attack on these very settings has refuted their claim since.
+    """
+    published = home().released / packager.spec.name / planned.folder
+    if not (published / LABEL_FILE).is_file():
+        raise PrivacyError(
+            f"Expected a published corpus of {planned.folder!r} in {published}, got none. Run "
+            f"`dpsynth run {packager.spec.name}`, which publishes what passes the release gate."
+        )
+    _refuse_altered(packager, planned, published)
+    label = json.loads((published / LABEL_FILE).read_text())
+    refuse_refuted(packager.ledger.entries(), label["subject"]["reservation"])
+    rows = pl.read_parquet(published / "data")
+    return packager.write(
+        target,
+        folder=planned.folder,
+        label=label,
+        hub=hub,
+        fill=lambda folder: write_corpus(folder, label, rows, hub),
+    )
+
+
+def export_generator(
+    packager: Packager,
+    planned: PlannedMethod,
+    target: Path,
+    hub: HubFacts,
+    find_audits: FindAudits,
+) -> TreeHead:
+    """Packs the weights that a method fine-tuned on the records, under a label of their own.
+
+    Raises:
+        PrivacyError: The method releases no generator, or has not yet, or an attack on these very
+            settings refuted their claim.
+    """
+    generator = capability(planned.method, ReleasesGenerator)
+    if generator is None:
+        raise PrivacyError(
+            f"Expected a method that releases a generator, got {planned.folder!r}, which releases "
+            "a corpus alone. Export that, or name another method."
+        )
+    asset = f"{packager.spec.name}/{planned.folder}/{FINETUNED_GENERATOR}"
+    charge = last_release(packager.ledger, packager.store, asset, packager.spec.account)
+    entries = packager.ledger.entries()
+    attacks = refuse_refuted(entries, charge.reservation)
+    behind = [each.event for each in ChargeGraph(entries).charges_behind(charge.reservation)]
+    audits = [*find_audits(behind), *attacks]
+    label = corpus_label(entries, charge.reservation, audits, kind=GENERATOR)
+    weights = packager.store.files(charge.reservation)
+    prompts = generator.prompts(planned.method, weights)
+    return packager.write(
+        target,
+        folder=planned.folder,
+        label=label,
+        hub=hub,
+        fill=lambda folder: write_generator(folder, label, weights, prompts, hub),
+    )
+
+
+def refuse_refuted(entries: Sequence[LedgerEntry], reservation: str) -> list[dict[str, Any]]:
+    """Refuses to hand out a release whose claim an attack has refuted.
+
+    Args:
+        entries: The ledger, in order.
+        reservation: The charge of the release.
+
+    Returns:
+        The attacks that concern it, as a label prints them.
+
+    Raises:
+        PrivacyError: One of them refuted its claim, or that of what it was made from.
+    """
+    attacks = attacks_on_release(entries, reservation)
+    if (refused := refusal(attacks)) is not None:
+        raise PrivacyError(refused)
+    return attacks
+
+
+def last_release(ledger: Ledger, store: StoredReleases, asset: str, account: str) -> LedgerEntry:
+    """The charge of the last release of an asset, after comparing its files with the ledger.
+
+    Raises:
+        PrivacyError: It was never released, or the store holds other files.
+    """
+    graph = ledger.provenance()
+    found = [
+        each
+        for each in graph.charges.values()
+        if each.asset == asset and each.cohort == account and ledger.sealed_digest(each.reservation)
+    ]
+    if not found:
+        raise PrivacyError(f"Expected a release of {asset}, got none. Materialise it first.")
+    last = max(found, key=lambda each: each.seq)
+    sealed_release(ledger, store, last.reservation, asset)
+    if (problem := problem_behind(last.reservation, graph, ledger, store)) is not None:
+        raise PrivacyError(problem)
+    return last
+
+
+def _refuse_altered(packager: Packager, planned: PlannedMethod, published: Path) -> None:
+    """Refuses a published folder that the ledger and the store contradict."""
+    ledger, store, spec = packager.ledger, packager.store, packager.spec
+    asset = f"{spec.name}/{planned.folder}/{CANDIDATE_CORPUS}"
+
+    def expected(reservation: str) -> pl.DataFrame | None:
+        rows = sealed_release(ledger, store, reservation, asset)[1]
+        return None if rows is None else published_rows(spec, planned, rows)
+
+    problems = corpus_problems(published, ledger.entries()) or rows_problem(published, expected)
+    if problems:
+        raise PrivacyError(f"{published}: {'; '.join(problems)}")
+
+
+def write_corpus(folder: Path, label: Mapping[str, Any], rows: pl.DataFrame, hub: HubFacts) -> None:
+    """Writes a corpus as `datasets.load_dataset` reads it.
+
+    Args:
+        folder: An empty folder.
+        label: Privacy label of the published corpus.
+        rows: Its rows.
+        hub: What the card says besides.
+    """
+    (folder / "data").mkdir()
+    parts = [rows.slice(start, ROWS_PER_FILE) for start in range(0, rows.height, ROWS_PER_FILE)]
+    for number, part in enumerate(parts or [rows]):
+        name = f"train-{number:05d}-of-{max(1, len(parts)):05d}.parquet"
+        part.rechunk().write_parquet(folder / "data" / name)
+    _write_text(folder, label, hub_dataset_card(label, rows, hub))
+
+
+def write_generator(
+    folder: Path,
+    label: Mapping[str, Any],
+    weights: Path,
+    prompts: Mapping[str, str],
+    hub: HubFacts,
+) -> None:
+    """Writes a generator as `AutoModelForCausalLM.from_pretrained` reads it.
+
+    Args:
+        folder: An empty folder.
+        label: Privacy label of the generator.
+        weights: The released folder: weights with everything folded in, tokenizer, configuration.
+        prompts: Label -> the text that a row of it is written after.
+        hub: What the card says besides.
+    """
+    shutil.copytree(weights, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    _write_prompts(folder, label, prompts, hub)
+
+
+def write_again(source: Path, folder: Path, label: Mapping[str, Any], hub: HubFacts) -> None:
+    """Writes what the files of a package say, but a generator's weights.
+
+    Args:
+        source: The package.
+        folder: An empty folder.
+        label: Its label.
+        hub: What its card says besides.
+    """
+    if label["subject"]["kind"] == CORPUS:
+        write_corpus(folder, label, pl.read_parquet(source / "data"), hub)
+        return
+    prompts = json.loads(text_of(source / PROMPTS_FILE))
+    _write_prompts(folder, label, prompts, hub)
+
+
+def _write_prompts(
+    folder: Path, label: Mapping[str, Any], prompts: Mapping[str, str], hub: HubFacts
+) -> None:
+    document = json.dumps(dict(prompts), indent=1, ensure_ascii=False)
+    (folder / PROMPTS_FILE).write_text(document + "\n", encoding="utf-8")
+    _write_text(folder, label, hub_model_card(label, prompts, hub))
+
+
+def _write_text(folder: Path, label: Mapping[str, Any], card: str) -> None:
+    (folder / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")

@@ -17,10 +17,14 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.exports.contents import PROMPTS_FILE, write_again
-from dpsynth_assets.exports.package import MECHANISM, RELEASE
-from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
-from dpsynth_assets.exports.strangers_files import LONGEST_FILE, digest_of, text_of
+from dpsynth_assets.exports.package import MECHANISM, PROMPTS_FILE, RELEASE, write_again
+from dpsynth_assets.exports.proof import (
+    LONGEST_FILE,
+    PROOF_FILE,
+    LedgerProof,
+    digest_of,
+    text_of,
+)
 from dpsynth_assets.files.whole_folders import file_digests, file_names
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import ChargeGraph, LedgerEntry
@@ -81,7 +85,7 @@ def verify_package(folder: Path, published_root: str | None = None) -> Verificat
             problems.append(f"{LABEL_FILE}: expected a privacy label, got none that can be read.")
         elif not problems:
             problems = _label_problems(folder, label, proof)
-    except Exception as error:  # noqa: BLE001 - a forged entry may break whatever reads it
+    except Exception as error:  # noqa: BLE001 - a forged entry may break any reader
         kind = type(error).__name__
         problems.append(f"{PROOF_FILE}: expected entries that can be read, got others ({kind}).")
     return Verification(problems=tuple(problems), head=proof.head, label=label)
@@ -140,17 +144,12 @@ def _label(folder: Path) -> dict[str, Any] | None:
             label["cohort"],
             label["audits"],
         )
-        cohort = label["cohort"]
-        if type(cohort["as_of_entry"]) is not int or not _is_head(cohort["ledger_head"]):
+        last, head = label["cohort"]["as_of_entry"], label["cohort"]["ledger_head"]
+        if type(last) is not int or not (head is None or _DIGEST.fullmatch(head)):
             return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return label
-
-
-def _is_head(head: object) -> bool:
-    """Whether it has the form of a ledger's head, which a proof does not show."""
-    return head is None or (isinstance(head, str) and _DIGEST.fullmatch(head) is not None)
 
 
 def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> list[str]:
@@ -241,7 +240,7 @@ def _refuse_bombs(data: Path) -> None:
         SourceError: They do; a `ValueError`.
     """
     files = [data] if data.is_file() else [each for each in data.rglob("*") if each.is_file()]
-    for file in files:  # Whatever they are called: Polars reads them all.
+    for file in files:  # Polars reads files of every name.
         refuse_many_rows(file, declared_rows(file))
         refuse_unpacked_bytes(file, bytes_of_text(pl.scan_parquet(file, glob=False)))
 

@@ -38,7 +38,7 @@ def bytes_of_texts(texts: int, tokens: int) -> int:
 def missing_room(needs: Sequence[tuple[str, Path, int]]) -> str | None:
     """Compares what places need with what their disks have; places on one disk are added up.
 
-    A disk that is mounted read-only is left out: whoever writes there says so.
+    A disk that is mounted read-only is left out: writing there fails with its own message.
 
     Args:
         needs: Name of each place, its folder, which need not exist, and the bytes it will take.

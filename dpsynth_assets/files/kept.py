@@ -53,7 +53,7 @@ def kept_file(place: Path, make: Callable[[], T], form: Form[T]) -> T:
         form: How it is read and written.
 
     Returns:
-        The value as it was read back, so whoever comes first gets what later ones get.
+        The value as it was read back, so the first caller gets what later ones get.
     """
     value = found(place, form.read)
     if value is not None:

@@ -23,20 +23,32 @@ from dpsynth_assets.methods.stages import (
     Mechanism,
     MethodPlan,
     Stage,
+    Tail,
     Writing,
 )
-from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.methods.text_form import FREE, TextForm, schema_parameters
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
 from dpsynth_assets.privacy.secret_noise import SecretPromise
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 
-class MethodConfig(BaseModel):
-    """Settings of a method in the dataset file. Subclasses add a `method` literal and fields."""
+class Settings(BaseModel):
+    """Settings in a dataset file. What stands behind a field in words is its description."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Puts each description on one line, as tables and refusals show it."""
+        for field_info in cls.model_fields.values():
+            if field_info.description is not None:
+                field_info.description = " ".join(field_info.description.split())
+
+
+class MethodConfig(Settings):
+    """Settings of a method in the dataset file. Subclasses add a `method` literal and fields."""
 
     constants: ClassVar[Mapping[str, Any]] = {}
     """Former settings, which requests keep on stating: what was paid for is found again."""
@@ -119,6 +131,25 @@ class CohortTerms:
         """The form of texts that are written under the declared schema, where there is one."""
         schema = self.json_schema if follows_schema else None
         return TextForm.of(schema, self.prompts, self.label_texts)
+
+    @property
+    def priced_by(self) -> dict[str, Any]:
+        """What every calibration of noise depends on: JSON values for `plan_cache.remembered`."""
+        return {
+            "delta": self.delta,
+            "accountant": self.accountant,
+            "relation": str(self.relation),
+            "max_records_per_unit": self.unit.max_records,
+        }
+
+    def histogram(self, scale: float, noise: NoiseKind = "gaussian") -> NoisyHistogram:
+        """A histogram in which records count one each, with noise of such a scale (records)."""
+        return NoisyHistogram(
+            noise=noise,
+            scale=scale,
+            relation=self.relation,
+            max_records_per_unit=self.unit.max_records,
+        )
 
     @property
     def ledger_account(self) -> str:

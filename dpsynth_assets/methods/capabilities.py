@@ -5,11 +5,11 @@ declared, or None. So a method of another package has every capability that it d
 reader knows a class. Functions among the values take the bound method first.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
@@ -147,3 +147,49 @@ def attacks_on(method: "Declaring") -> tuple[Attack, ...]:
         return ()
     audited = () if declared.audit_median is None else (Attack.MEDIAN_AUDIT,)
     return (Attack.RECONSTRUCTION, *audited)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSampling:
+    """How tokens of a row are drawn; None: as the method's settings say.
+
+    Attributes:
+        temperature: Divides the logits, >= 0.
+        top_p: Draws from the smallest set of tokens with at least this mass; in (0, 1].
+        max_new_tokens: Longest row, at most what the settings say.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_new_tokens: int | None = None
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """What is asked for otherwise than the method's settings say, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+class RowSource(Protocol):
+    """An open artifact that rows are written from. Everything it reads is public or released.
+
+    Attributes:
+        labels: Declared labels, in order; ("",) where there are none.
+        engine: What runs the model.
+        longest: Tokens of a row at most.
+    """
+
+    labels: tuple[str, ...]
+    engine: str
+    longest: int
+
+    def write(self, labels: Sequence[int], sampling: RowSampling, seed: int) -> list[str]:
+        """Writes one row for each place of `labels`; a row without a word is "".
+
+        Args:
+            labels: Places of labels.
+            sampling: How tokens are drawn.
+            seed: Of public randomness; another one gives other rows.
+        """
+
+    def tokens(self, text: str) -> int:
+        """Counts the tokens of a text."""

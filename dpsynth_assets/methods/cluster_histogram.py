@@ -13,14 +13,8 @@ from pydantic import BaseModel, model_validator
 
 from dpsynth_assets.datasets import HistogramSpec
 from dpsynth_assets.methods.base import Staged, planned
-from dpsynth_assets.methods.counted_labels import counted_labels
-from dpsynth_assets.methods.inputs import (
-    Checkpoint,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-)
-from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
+from dpsynth_assets.methods.inputs import PrivateInputs, counted_labels
+from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.privacy.events import ComposedEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram, scale_for
@@ -59,12 +53,6 @@ class ClusterHistogram(BaseModel, frozen=True):
         if len(self.dp_counts_before) not in (0, len(self.labels)):
             raise ValueError("Expected counts before rebalancing for every label, or for none.")
         return self
-
-
-def label_indices(labels: Sequence[str], declared: Sequence[str]) -> np.ndarray:
-    """Maps each record's label to its index among the declared ones, -1 if it is none of them."""
-    index = {label: i for i, label in enumerate(declared)}
-    return np.array([index.get(label, -1) for label in labels], dtype=np.int64)
 
 
 def assign_clusters(
@@ -127,12 +115,8 @@ class CellCounts:
         Raises:
             ValueError: If there are no embeddings.
         """
-        if private.embeddings is None:
-            raise ValueError(
-                "Expected embeddings of the private records, got none. Embed them first."
-            )
         own = counted_labels(private.records, self.labels)
-        clusters = assign_clusters(private.embeddings, own, self.centers, self.kept)
+        clusters = assign_clusters(private.vectors, own, self.centers, self.kept)
         return count_by_label_and_center(own, clusters, len(self.kept), len(self.centers))
 
 
@@ -219,12 +203,7 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
 
     def plan(self, rho: float) -> MethodPlan:
         """Calibrates two equal histograms that cost ρ together."""
-        noise = NoisyHistogram(
-            noise=self.config.noise,
-            scale=self._scale(rho),
-            relation=self.terms.relation,
-            max_records_per_unit=self.terms.unit.max_records,
-        )
+        noise = self.terms.histogram(self._scale(rho), self.config.noise)
         mechanism = ClusterCounting(
             histogram=noise,
             labels=self.terms.labels,
@@ -251,20 +230,12 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
         )
         return math.sqrt(2) * each if gaussian else each
 
-    def release(
-        self,
-        stage: Stage,
-        private: PrivateInputs,
-        public: PublicInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
+    def release(self, run: StageRun) -> Release[StageRelease]:
         """Releases both histograms; see `ClusterCounting`."""
-        del checkpoint, progress
-        mechanism, centers = stage.mechanism, public.cluster_centers
+        mechanism, centers = run.stage.mechanism, run.public.cluster_centers
         if not isinstance(mechanism, ClusterCounting) or centers is None:
             raise ValueError("Expected public centres and a planned histogram, got none.")
-        made = mechanism.release(private, centers)
+        made = mechanism.release(run.private, centers)
         return Release(value=StageRelease(facts=made.value.model_dump(mode="json")), cost=made.cost)
 
 

@@ -10,48 +10,20 @@ every step behind it is.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
-from dpsynth_assets.methods.base import Method, Staged
 from dpsynth_assets.methods.capabilities import BuildsOn, capability, corpora_named, reads_weights
-from dpsynth_assets.methods.stages import MethodPlan, Writing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Provenance
 
-
-class Part(Protocol):
-    """What releases in stages: a planned method, or a histogram that methods share."""
-
-    @property
-    def folder(self) -> str:
-        """Its name within the dataset."""
-
-    @property
-    def method(self) -> Staged[Any]:
-        """It, bound to its settings."""
-
-    @property
-    def plan(self) -> MethodPlan:
-        """What it will do and charge."""
+if TYPE_CHECKING:
+    from dpsynth_assets.methods.dataset_plan import PlannedMethod, PlannedShared
 
 
-class Planned(Part, Protocol):
-    """A method of a dataset file with its settings and its plan (`dataset_plan.PlannedMethod`)."""
+Part: TypeAlias = "PlannedMethod | PlannedShared"
+"""What releases in stages: a planned method, or a histogram that methods share."""
 
-    @property
-    def method(self) -> Method[Any]:
-        """The bound method."""
-
-    @property
-    def writes_corpus(self) -> bool:
-        """Whether it writes a corpus."""
-
-    @property
-    def writing(self) -> Writing | None:
-        """How its rows are written for nothing."""
-
-
-Methods = Mapping[str, Planned]
+Methods: TypeAlias = "Mapping[str, PlannedMethod]"
 """All methods of one dataset file by folder."""
 
 _IN_WORDS = {
@@ -84,20 +56,22 @@ class InputProblem:
         return f"Expected {self.expected}, got {self.got}. {self.remedy}"
 
 
-def input_problems(planned: Planned, known: Methods, *, has_topics: bool) -> list[InputProblem]:
+def input_problems(
+    planned: "PlannedMethod", known: Methods, *, has_topics: bool
+) -> list[InputProblem]:
     """Lists what a method builds on that is not there; empty if all of it is."""
     topics = [] if has_topics else _topic_problems(planned)
     found = [_corpus_problem(planned, folder, known) for folder in corpora_named(planned.method)]
     return topics + [problem for problem in found if problem is not None]
 
 
-def readable_corpora(planned: Planned, known: Methods) -> tuple[str, ...]:
+def readable_corpora(planned: "PlannedMethod", known: Methods) -> tuple[str, ...]:
     """Folders that a method's settings name and whose corpora it can read, without a circle."""
     named = corpora_named(planned.method)
     return tuple(folder for folder in named if _unreadable(planned, folder, known) is None)
 
 
-def refusal_for_inputs(planned: Planned, known: Methods, *, has_topics: bool) -> str | None:
+def refusal_for_inputs(planned: "PlannedMethod", known: Methods, *, has_topics: bool) -> str | None:
     """What is wrong with its own inputs, or else which method behind it is refused."""
     if problems := input_problems(planned, known, has_topics=has_topics):
         return str(problems[0])
@@ -112,7 +86,7 @@ def refusal_for_inputs(planned: Planned, known: Methods, *, has_topics: bool) ->
     return None
 
 
-def _topic_problems(planned: Planned) -> list[InputProblem]:
+def _topic_problems(planned: "PlannedMethod") -> list[InputProblem]:
     if planned.writing is None or not planned.writing.follows_topics:
         return []
     return [
@@ -127,7 +101,7 @@ def _topic_problems(planned: Planned) -> list[InputProblem]:
     ]
 
 
-def _corpus_problem(planned: Planned, folder: str, known: Methods) -> InputProblem | None:
+def _corpus_problem(planned: "PlannedMethod", folder: str, known: Methods) -> InputProblem | None:
     """Why a method may not build on the corpus of one folder."""
     if (problem := _unreadable(planned, folder, known)) is not None:
         return problem
@@ -143,7 +117,7 @@ def _corpus_problem(planned: Planned, folder: str, known: Methods) -> InputProbl
     return _no_generator(planned, known[folder]) or _nothing_to_choose(planned, known[folder])
 
 
-def _no_generator(planned: Planned, other: Planned) -> InputProblem | None:
+def _no_generator(planned: "PlannedMethod", other: "PlannedMethod") -> InputProblem | None:
     """Why the corpus of another method has no fine-tuned language model behind it."""
     fine_tunes = any(stage.releases_language_model for stage in other.plan.stages)
     if not reads_weights(planned.method) or fine_tunes:
@@ -157,7 +131,7 @@ def _no_generator(planned: Planned, other: Planned) -> InputProblem | None:
     )
 
 
-def _unreadable(planned: Planned, folder: str, known: Methods) -> InputProblem | None:
+def _unreadable(planned: "PlannedMethod", folder: str, known: Methods) -> InputProblem | None:
     """Why there is no corpus of a folder that a method could read at all."""
     name = f"the folder of another method, whose corpus {planned.folder} reads"
     remedy = f"Corpora of this file: {', '.join(_readable(planned, known)) or 'none'}."
@@ -172,7 +146,7 @@ def _unreadable(planned: Planned, folder: str, known: Methods) -> InputProblem |
     return None
 
 
-def _nothing_to_choose(planned: Planned, other: Planned) -> InputProblem | None:
+def _nothing_to_choose(planned: "PlannedMethod", other: "PlannedMethod") -> InputProblem | None:
     """Whoever asks for all rows of a corpus, or for more, gets that corpus under another name."""
     own, others = planned.writing, other.writing
     built = capability(planned.method, BuildsOn)
@@ -189,7 +163,7 @@ def _nothing_to_choose(planned: Planned, other: Planned) -> InputProblem | None:
     )
 
 
-def _readable(planned: Planned, known: Methods) -> list[str]:
+def _readable(planned: "PlannedMethod", known: Methods) -> list[str]:
     return [
         folder
         for folder, other in known.items()

@@ -1,6 +1,6 @@
 """Inputs of a stage: private records, public and released values, and its own checkpoints."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -112,6 +112,34 @@ class Shards(Protocol):
         """
 
 
+UNCOUNTED = -1
+"""In a label's place: of no declared label, or a null record."""
+
+
+def label_indices(labels: Iterable[str], declared: Sequence[str]) -> np.ndarray:
+    """Maps each label to its place among the declared ones, -1 if it is none of them: int64."""
+    place = {label: number for number, label in enumerate(declared)}
+    return np.array([place.get(label, UNCOUNTED) for label in labels], dtype=np.int64)
+
+
+def counted_labels(records: "pl.DataFrame", declared: Sequence[str]) -> np.ndarray:
+    """Finds each record's place among the declared labels, for what counts it or trains on it.
+
+    Args:
+        records: N rows with `label` and `text`.
+        declared: Declared labels, in order.
+
+    Returns:
+        (N,) int64 places, UNCOUNTED for a record of none of them and for one of blank text.
+
+    **Privacy** Reads one record at a time. Blank texts are the null records of zero-out neighbours
+    (`public_facts.slots`); elsewhere they were set aside. A null record must count nowhere: in the
+    cell of its blank text it would replace a record, which moves two cells instead of one.
+    """
+    worded = np.array([bool(text.strip()) for text in records["text"]], dtype=bool)
+    return np.where(worded, label_indices(records["label"], declared), UNCOUNTED)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivateInputs:
     """What a mechanism reads after the ledger was charged. Never logged, never returned.
@@ -139,6 +167,20 @@ class PrivateInputs:
     state: Sequence[np.ndarray] = field(default=(), repr=False)
     told: Callable[[float], None] = field(default=lambda _: None, repr=False, compare=False)
     prepared: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """(N, d) embeddings, one for each record.
+
+        Raises:
+            ValueError: There are none, or another number.
+        """
+        if self.embeddings is None or len(self.embeddings) != self.records.height:
+            raise ValueError(
+                "Expected one embedding for each private record, got none or another number. Embed "
+                "the records again."
+            )
+        return self.embeddings
 
     def once(self, name: str, make: Callable[[], MadeT]) -> MadeT:
         """What was made of these records before under this name, or is made now; private."""

@@ -7,9 +7,9 @@ public as they are: texts that they write stand where those of the public model 
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from dpsynth_assets.methods.base import Method, refused
+from dpsynth_assets.methods.base import Method, Settings, refused
 from dpsynth_assets.methods.capabilities import BuildsOn
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.stages import MethodPlan, Stage, Writing
@@ -19,15 +19,11 @@ from dpsynth_assets.models.language_model import LanguageModel, load_language_mo
 from dpsynth_assets.models.prompt_templates import prompted
 
 
-class GeneratorChoice(BaseModel):
+class GeneratorChoice(Settings):
     """The setting that names a generator; a config inherits it beside its method's own."""
 
-    generator: str = Field(
-        default="ctcl",
-        pattern=r"^[a-z0-9_]+$",
-        description="Folder of the DP method whose fine-tuned language model takes the place of "
-        "the public one.",
-    )
+    generator: str = Field(default="ctcl", pattern=r"^[a-z0-9_]+$")
+    """Folder of the DP method whose fine-tuned language model takes the place of the public one."""
 
 
 READS_GENERATOR = BuildsOn(corpora=lambda method: (method.config.generator,), weights=True)
@@ -85,9 +81,7 @@ class OnGenerator(Method[Any]):
         if make is not None:
             calls["make"] = lambda public, *rest: make(on(public), *rest)
         if draws is not None:
-            calls["draws"] = lambda own, private, public, *rest: draws(
-                own, private, on(public), *rest
-            )
+            calls["draws"] = lambda run: draws(run._replace(public=on(run.public)))
         return calls
 
     @property

@@ -12,12 +12,17 @@ anew from what is read here, and the ledger composes them itself before it admit
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.files.kept import JSON, Form, kept_file
+from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.calibration import training_noise_multiplier
+from dpsynth_assets.privacy.events import Event, event_to_json
+from dpsynth_assets.privacy.units import NeighboringRelation
 
 PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "scipy")
 """Packages whose versions decide the last digits of a calibration."""
@@ -40,6 +45,48 @@ def remembered(key: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
     place = home().plans / f"{_digest(key)}.json"
     form = Form(read, JSON.write)
     return kept_file(place, lambda: {"key": key, "value": compute()}, form)["value"]
+
+
+def remembered_epsilon(events: Sequence[Event], terms: CohortTerms) -> float:
+    """ε of events together, for people who plan; the ledger composes the events itself."""
+    key = {
+        "epsilon of": [event_to_json(event) for event in events],
+        "at": [terms.delta, terms.accountant],
+    }
+    return float(remembered(key, lambda: epsilon_of(events, terms.delta, terms.accountant)))
+
+
+def sampled_noise(
+    terms: CohortTerms, *, sampling_probability: float, steps: int, target_epsilon: float
+) -> float:
+    """Finds the least noise multiplier of T steps over Poisson samples, in seconds or from a file.
+
+    Args:
+        terms: Declared facts; `terms.accountant` decides what the noise is calibrated to.
+        sampling_probability: q of every record in every step.
+        steps: T.
+        target_epsilon: ε that all steps may cost alone at δ.
+    """
+    asked: dict[str, Any] = {
+        "sampling_probability": sampling_probability,
+        "steps": steps,
+        "target_epsilon": target_epsilon,
+    }
+    # Only a filter looks at the whole budget.
+    budget = {"budget_epsilon": terms.epsilon} if terms.accountant == "zcdp" else {}
+    key = {"calibration": "sampled steps", **asked, **budget, **terms.priced_by}
+
+    def find() -> float:
+        return training_noise_multiplier(
+            **asked,
+            budget_epsilon=terms.epsilon,
+            delta=terms.delta,
+            accountant=terms.accountant,
+            max_records_per_unit=terms.unit.max_records,
+            replaced=terms.relation is NeighboringRelation.REPLACE_ONE,
+        )
+
+    return float(remembered(key, find))
 
 
 def _digest(key: Mapping[str, Any]) -> str:

@@ -6,11 +6,11 @@ reads of another. Definitions, requests, prices and audits read it.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.methods.capabilities import reads_weights
-from dpsynth_assets.methods.dependencies import Methods, Part, Planned, readable_corpora
+from dpsynth_assets.methods.dependencies import Methods, Part, readable_corpora
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
     FINETUNED_GENERATOR,
@@ -22,6 +22,9 @@ from dpsynth_assets.methods.stages import (
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import Provenance
+
+if TYPE_CHECKING:
+    from dpsynth_assets.methods.dataset_plan import PlannedMethod
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class PlanGraph(Provenance):
         spec: PrivateDatasetSpec,
         base: PublicDataSpec | None,
         shared: Iterable[Part],
-        methods: Iterable[Planned],
+        methods: "Iterable[PlannedMethod]",
     ) -> None:
         """Links what is planned; a corpus that a method may not read is no edge."""
         known = {planned.folder: planned for planned in methods}
@@ -131,7 +134,7 @@ def _read(part: Part, stage: Stage) -> dict[str, str]:
     return own | {name: f"{SHARED}/{name}" for name in stage.shared}
 
 
-def _corpora(planned: Planned, known: Methods) -> dict[str, str]:
+def _corpora(planned: "PlannedMethod", known: Methods) -> dict[str, str]:
     """Corpora that a method reads, or the weights that wrote them, by folder."""
     found = {}
     for folder in readable_corpora(planned, known):

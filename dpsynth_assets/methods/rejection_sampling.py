@@ -20,112 +20,66 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.base import CohortTerms, Settings
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
-from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS, RunModel
 from dpsynth_assets.methods.text_form import TextForm
-from dpsynth_assets.methods.work import PublicSizes, Work
-from dpsynth_assets.models.judging.engine_judge import EngineJudge
-from dpsynth_assets.models.judging.likelihood_judge import (
+from dpsynth_assets.methods.work import LANGUAGE_MODEL_WEIGHTS, PublicSizes, RunModel, Work
+from dpsynth_assets.models.judges import (
+    EngineJudge,
     Judge,
     JudgeError,
     LikelihoodJudge,
     Verdict,
 )
-from dpsynth_assets.models.judging.row_rules import RULES, RowRules, Rule, has_abuse
+from dpsynth_assets.models.row_rules import RULES, RowRules, Rule, has_abuse
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from dpsynth_assets.methods.base import CohortTerms
 
 Row = TypeVar("Row", covariant=True)
 _JUDGING_SHARE = 0.2
 """Of a round's progress."""
 
 
-class RejectionSettings(BaseModel):
+class RejectionSettings(Settings):
     """Which rows are kept, as it stands in a dataset file; it changes no charge."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    rules: tuple[Rule, ...] = Field(
-        default=RULES,
-        description=(
-            "Rows that are turned down. placeholders: `[Bank Name]`. language: under three words, "
-            "few letters, or the same words again and again. repeats: nearly the same words as an "
-            "earlier row. abuse: words of a short public list, unless domain or labels say that "
-            "records hold abuse."
-        ),
-    )
-    judge: Literal["none", "likelihood", "rubric"] = Field(
-        default="none",
-        description=(
-            "none: the rules alone. "
-            "likelihood: the public language model; keeps rows about as likely as public text. "
-            "rubric: an instruction-tuned model scores each row's writing."
-        ),
-    )
-    lowest_quantile: float = Field(
-        default=0.05,
-        ge=0,
-        lt=1,
-        description=(
-            "likelihood: rows less likely per token than this share of public text is are written "
-            "again (no unit), in [0, 1)."
-        ),
-    )
-    highest_quantile: float = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description=(
-            "likelihood: rows more likely per token than this share of public text is are written "
-            "again, as loops are (no unit), in (0, 1]."
-        ),
-    )
-    public_texts: int = Field(
-        default=500,
-        ge=10,
-        le=100_000,
-        description="likelihood: public documents that thresholds are taken from, at most.",
-    )
-    min_overall: float = Field(
-        default=6,
-        ge=1,
-        le=10,
-        description="rubric: least overall score of a row that is kept, in [1, 10]; EPSVec: 6.",
-    )
-    engine: EngineSpec | None = Field(
-        default=None,
-        description=(
-            "rubric: what runs the judge; EPSVec takes Qwen3-4B-Instruct. An endpoint may judge "
-            "too: rows are released. Empty: the dataset's engine."
-        ),
-    )
-    rounds: int = Field(
-        default=6,
-        ge=1,
-        le=100,
-        description=(
-            "Times a row is written at most, in [1, 100]; places without an accepted row are left "
-            "out."
-        ),
-    )
-    best_of: int = Field(
-        default=1,
-        ge=1,
-        le=100,
-        description=(
-            "Candidates of a place of which the accepted one with the judge's best score is kept "
-            "(n, texts), in [1, rounds]; writing and judging take n times as long. 1: the first."
-        ),
-    )
-    max_text_tokens: int = Field(
-        default=1024, ge=1, le=1_000_000, description="Rows are judged by their first tokens."
-    )
+    rules: tuple[Rule, ...] = RULES
+    """Rows that are turned down. placeholders: `[Bank Name]`. language: under three words, few
+    letters, or the same words again and again. repeats: nearly the same words as an earlier row.
+    abuse: words of a short public list, unless domain or labels say that records hold abuse.
+    """
+    judge: Literal["none", "likelihood", "rubric"] = "none"
+    """none: the rules alone. likelihood: the public language model; keeps rows about as likely as
+    public text. rubric: an instruction-tuned model scores each row's writing.
+    """
+    lowest_quantile: float = Field(default=0.05, ge=0, lt=1)
+    """likelihood: rows less likely per token than this share of public text is are written again
+    (no unit), in [0, 1).
+    """
+    highest_quantile: float = Field(default=1.0, gt=0, le=1)
+    """likelihood: rows more likely per token than this share of public text is are written again,
+    as loops are (no unit), in (0, 1].
+    """
+    public_texts: int = Field(default=500, ge=10, le=100_000)
+    """likelihood: public documents that thresholds are taken from, at most."""
+    min_overall: float = Field(default=6, ge=1, le=10)
+    """rubric: least overall score of a row that is kept, in [1, 10]; EPSVec: 6."""
+    engine: EngineSpec | None = None
+    """rubric: what runs the judge; EPSVec takes Qwen3-4B-Instruct. An endpoint may judge too: rows
+    are released. Empty: the dataset's engine.
+    """
+    rounds: int = Field(default=6, ge=1, le=100)
+    """Times a row is written at most, in [1, 100]; places without an accepted row are left out."""
+    best_of: int = Field(default=1, ge=1, le=100)
+    """Candidates of a place of which the accepted one with the judge's best score is kept (n,
+    texts), in [1, rounds]; writing and judging take n times as long. 1: the first.
+    """
+    max_text_tokens: int = Field(default=1024, ge=1, le=1_000_000)
+    """Rows are judged by their first tokens."""
 
     @model_validator(mode="after")
     def _settings_of_the_judge(self) -> Self:
@@ -168,7 +122,7 @@ class RejectionSettings(BaseModel):
         if self.judge == "likelihood":
             texts = candidates + self.public_texts
             return Work(read=texts * sizes.text(self.max_text_tokens))
-        from dpsynth_assets.models.judging.engine_judge import ANSWER_TOKENS, RUBRIC
+        from dpsynth_assets.models.judges import ANSWER_TOKENS, RUBRIC
 
         rubric = sizes.tokens_of(RUBRIC) + sizes.text(self.max_text_tokens)
         return sizes.writing(candidates, rubric, ANSWER_TOKENS, rows=64)
@@ -193,15 +147,15 @@ def accepted_work(
         sizes: Declared numbers and public lengths.
         write: Work of writing so many texts.
     """
-    settings = settings or RejectionSettings()
+    settings = settings_of(settings)
     candidates = rows * settings.best_of
     again = candidates * WRITTEN_AGAIN
     return write(candidates) + write(again) + settings.work(candidates + again, sizes)
 
 
-def judged_inputs(settings: RejectionSettings | None) -> frozenset[str]:
-    """Artifacts of the public base that only writing reads: no paid release depends on them."""
-    return frozenset() if settings is None else settings.public_inputs()
+def settings_of(said: RejectionSettings | None) -> RejectionSettings:
+    """What a dataset file says of the rows that are kept; the rules alone where it says nothing."""
+    return said or RejectionSettings()
 
 
 _KEPT = (
@@ -216,8 +170,7 @@ KEPT_IF_SAID: Any = Field(default=None, description=_KEPT, exclude_if=lambda val
 
 def _needs_no_artifact(settings: RejectionSettings | None) -> RejectionSettings | None:
     """Refuses a judge that reads artifacts beside those a paid stage is known by in the ledger."""
-    needed = frozenset() if settings is None else settings.public_inputs()
-    if needed:
+    if needed := settings_of(settings).public_inputs():
         raise ValueError(
             f"Expected rejection.judge none, or rubric with an engine of its own, for rows that "
             f"private tokens draw, got one that reads {', '.join(sorted(needed))}. Change it."
@@ -256,12 +209,12 @@ class RowFilter:
     """Turns rows down by public rules and by a judge, where there is one.
 
     Attributes:
-        settings: Which rules, and how often a place is written; None: every worded row is kept.
+        settings: Which rules, and how often a place is written.
         judge: Judges what keeps the rules.
         words: Public words about the records: they may say that those hold abuse.
     """
 
-    settings: RejectionSettings | None
+    settings: RejectionSettings
     judge: Judge | None = None
     words: str = ""
 
@@ -269,7 +222,7 @@ class RowFilter:
     def of(
         cls,
         settings: RejectionSettings | None,
-        terms: "CohortTerms",
+        terms: CohortTerms,
         public: PublicInputs,
         form: TextForm,
     ) -> "RowFilter":
@@ -281,7 +234,7 @@ class RowFilter:
             JudgeError: No engine, language model or public text to judge with.
             EngineError: The judge's engine cannot be opened.
         """
-        settings = settings or RejectionSettings()
+        settings = settings_of(settings)
         if form.schema is not None:  # Whole records, which no rule of prose is for.
             settings = settings.model_copy(update={"rules": ()})
         words = " ".join((terms.domain, *terms.label_texts))
@@ -289,18 +242,18 @@ class RowFilter:
 
     def rules(self) -> RowRules:
         """The rules that are asked for, about to see a corpus."""
-        asked = () if self.settings is None else self.settings.rules
+        asked = self.settings.rules
         drops = [rule for rule in asked if rule != "abuse" or not has_abuse(self.words)]
         return RowRules(drops)
 
     @property
     def facts(self) -> dict[str, Any]:
         """Public settings, for metadata and card."""
-        asked = {} if self.settings is None else {"rules": list(self.settings.rules)}
-        return {**asked, **({} if self.judge is None else self.judge.facts)}
+        judged = {} if self.judge is None else self.judge.facts
+        return {"rules": list(self.settings.rules), **judged}
 
 
-EVERY_ROW = RowFilter(settings=None)
+EVERY_ROW = RowFilter(settings=RejectionSettings(rules=(), rounds=1))
 """Keeps every row that has a word."""
 
 
@@ -373,7 +326,7 @@ def write_accepted(
     settings, tally, rules = kept.settings, _Tally(), kept.rules()
     todo = empty = list(range(rows))
     round_number = 0
-    for round_number in range(1 if settings is None else settings.rounds):
+    for round_number in range(settings.rounds):
         report = _round_progress(progress, round_number, len(todo))
         candidates = write_rows(todo, round_number, report)
         texts = [text_of(each) for each in candidates]
@@ -387,11 +340,10 @@ def write_accepted(
             if verdict.accepted and score > best[place]:
                 accepted[place], best[place] = candidate, score
         empty = [place for place in range(rows) if accepted[place] is None]
-        choosing = settings is not None and round_number + 1 < settings.best_of
-        todo = list(range(rows)) if choosing else empty
+        todo = list(range(rows)) if round_number + 1 < settings.best_of else empty
         if not todo:
             break
-    if len(empty) == rows and kept.settings is not None:
+    if len(empty) == rows:
         raise JudgeError(
             f"Expected rows that keep the rules and that the judge accepts, got none in "
             f"{tally.candidates} candidates ({tally.reasons}); lower rejection's threshold, drop a "
@@ -417,7 +369,7 @@ def kept_rows(frame: "pl.DataFrame", kept: RowFilter) -> tuple["pl.DataFrame", d
         that turn down most of what records have paid for are not for records of this kind. And
         released facts as `write_accepted` has them, `rules_fit` False in that case.
     """
-    if kept.settings is None or not frame.height:
+    if not frame.height:
         return frame, {}
     texts = frame["text"].to_list()
     faults = list(map(kept.rules().fault, texts))

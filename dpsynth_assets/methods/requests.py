@@ -40,15 +40,10 @@ def stage_request(
         raise TypeError(f"Expected a planned stage {stage.name}, got one without a mechanism.")
     parameters = stage.request_parameters(inputs or {})
     return ReleaseRequest(
-        cohort=spec.account,
-        dataset=spec.dataset,
-        asset=f"{spec.name}/{planned.folder}/{stage.name}",
+        **_of_part(spec, planned, stage.name),
         mechanism=stage.mechanism_name or planned.method.name,
-        guarantee=planned.plan.guarantee,
         event=POST_PROCESSING if stage.mechanism is None else stage.mechanism.event(),
         parameters={**parameters, RESTS_ON: {**(rests_on or {}), **stage.rests_on}},
-        code_version=planned.method.code_version,
-        data_version=spec.source.version,
         release=release,
         run_id=run_id,
     )
@@ -65,11 +60,8 @@ def corpus_request(
 ) -> ReleaseRequest:
     """Records rows written from what a method's stages released: free post-processing."""
     return ReleaseRequest(
-        cohort=spec.account,
-        dataset=spec.dataset,
-        asset=f"{spec.name}/{planned.folder}/{CANDIDATE_CORPUS}",
+        **_of_part(spec, planned, CANDIDATE_CORPUS),
         mechanism=planned.method.name,
-        guarantee=planned.plan.guarantee,
         event=POST_PROCESSING,
         parameters={
             **planned.plan.parameters,
@@ -77,8 +69,18 @@ def corpus_request(
             "rows": rows,
             "inputs": dict(inputs),
         },
-        code_version=planned.method.code_version,
-        data_version=spec.source.version,
         release=release,
         run_id=run_id,
     )
+
+
+def _of_part(spec: PrivateDatasetSpec, planned: Part, name: str) -> dict[str, Any]:
+    """Whose request it is, and of which version."""
+    return {
+        "cohort": spec.account,
+        "dataset": spec.dataset,
+        "asset": f"{spec.name}/{planned.folder}/{name}",
+        "guarantee": planned.plan.guarantee,
+        "code_version": planned.method.code_version,
+        "data_version": spec.source.version,
+    }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.files.disk_room import Room, bytes_of_texts
@@ -14,14 +14,15 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
 )
-from dpsynth_assets.methods.models_run import (
+from dpsynth_assets.methods.work import (
     CONDITIONAL_GENERATOR,
     LANGUAGE_MODEL,
     TEXT_EMBEDDER,
+    PublicSizes,
     RunModel,
+    Work,
 )
-from dpsynth_assets.methods.tails import Tail
-from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.events import POST_PROCESSING, ComposedEvent, Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Release
@@ -37,12 +38,6 @@ CANDIDATE_CORPUS = "candidate_corpus"
 
 FINETUNED_GENERATOR = "finetuned_generator"
 """Name of the stage whose files are weights that were fine-tuned on the records."""
-
-
-PaidRun = Callable[
-    ["Stage", PrivateInputs, PublicInputs, Checkpoint, ProgressCallback], "Release[StageRelease]"
-]
-"""Runs one paid stage; the caller has charged its mechanism to the ledger already."""
 
 
 def with_corpora_behind(inputs: Mapping[str, str], corpora: Mapping[str, str]) -> dict[str, str]:
@@ -191,7 +186,7 @@ class Stage(Step):
     takes: "Callable[[Stage, PublicInputs], Room]" = field(
         default=lambda _stage, _public: Room(), compare=False
     )
-    draws: PaidRun | None = field(default=None, compare=False)
+    draws: "Callable[[StageRun], Release[StageRelease]] | None" = field(default=None, compare=False)
     make: "Callable[[PublicInputs, Path, ProgressCallback], StageRelease] | None" = field(
         default=None, compare=False
     )
@@ -253,7 +248,25 @@ class Stage(Step):
         """
         if self.draws is None or self.mechanism is None:
             raise TypeError(f"Expected a planned paid stage, got {self.name}. Plan first.")
-        return self.draws(self, private, public, checkpoint, progress)
+        return self.draws(StageRun(self, private, public, checkpoint, progress))
+
+
+class StageRun(NamedTuple):
+    """One run of a paid stage, whose mechanism was charged to the ledger already.
+
+    Attributes:
+        stage: It, with its mechanism.
+        private: What it reads of the records.
+        public: Public and released inputs.
+        checkpoint: Where an unfinished run keeps its state, and its scratch folders.
+        progress: Told the share done.
+    """
+
+    stage: Stage
+    private: PrivateInputs
+    public: PublicInputs
+    checkpoint: Checkpoint
+    progress: ProgressCallback
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,6 +324,67 @@ class SyntheticCorpus:
     rows: "pl.DataFrame"
     facts: Mapping[str, Any]
     internal: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+LARGEST_TAIL = 0.1
+"""A plan of a longer tail is refused: one token in ten would have nothing to do with the text."""
+
+TYPICAL_AGREEMENT = 0.9
+"""How high the leading token of a typical draw stands, as a share of what full agreement gives it.
+
+Measured on public text (news reports and Brown paragraphs, 48 contexts of SmolLM2-135M-Instruct,
+c from 6 to 12): the maximum of the mean of re-centred clipped logits is above 0.92 c in nine draws
+of ten, and 0.98 c in the median. 0.9 errs on the side of a longer tail.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tail:
+    """Share of private draws on tokens that nobody proposes, by public facts and one assumption.
+
+    One token leads and all others lie where a token lies that no context proposes, so the share is
+    an upper estimate: tokens in between take draws from both.
+
+    Attributes:
+        tokens: Tokens among which one is drawn; None if no declaration says how many there are.
+        agreed: The share if all contexts agree on the leading token; None where unknown.
+        typical: The share at TYPICAL_AGREEMENT; None where unknown.
+        settings: What it follows from, in words.
+        remedy: What would shorten it, in a sentence.
+    """
+
+    tokens: int | None
+    agreed: float | None
+    typical: float | None
+    settings: str
+    remedy: str
+
+    @property
+    def refusal(self) -> str | None:
+        """Why so long a tail is refused, in one line; None where it is short, or unknown."""
+        if self.typical is None or self.typical <= LARGEST_TAIL:
+            return None
+        return (
+            f"Expected a tail of at most {LARGEST_TAIL:.0%} of private draws (tokens that no "
+            f"context proposes), got {percent(self.typical)} with {self.tokens:,} tokens, "
+            f"{self.settings}. {self.remedy}"
+        )
+
+    def describe(self) -> str:
+        """States the typical share and, in brackets, the one where all contexts agree."""
+        if self.typical is None or self.agreed is None:
+            return "unknown"
+        return f"{percent(self.typical)} ({percent(self.agreed)})"
+
+
+def percent(share: float) -> str:
+    """Writes a share in [0, 1] in percent, with two digits, rounded up; less than 0.01% as that.
+
+    Shares near 1 keep below it.
+    """
+    if share < 1e-4:
+        return "<0.01%"
+    return f"{rounded_up(100 * share, '.2g') if share < 0.99 else '>99'}%"
 
 
 @dataclass(frozen=True, kw_only=True)

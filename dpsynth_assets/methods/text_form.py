@@ -8,8 +8,8 @@ from functools import cache
 
 from dpsynth_assets.json_records import record_check
 from dpsynth_assets.models.engines import Sampling
-from dpsynth_assets.models.judging.row_rules import trimmed
 from dpsynth_assets.models.prompt_templates import PromptTemplates
+from dpsynth_assets.models.row_rules import trimmed
 
 SCHEMA = "json_schema_sha256"
 """Parameter of a charge that names the schema which decoding was constrained to, if any."""

@@ -3,7 +3,7 @@
 Letters: N records, L labels, K topics; bin K holds records that no topic fits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,22 +11,14 @@ import numpy as np
 from pydantic import BaseModel, model_validator
 
 from dpsynth_assets.datasets import TopicHistogramSpec
-from dpsynth_assets.methods.base import CohortTerms, Staged, planned
-from dpsynth_assets.methods.counted_labels import UNCOUNTED, counted_labels
-from dpsynth_assets.methods.inputs import (
-    Checkpoint,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-)
-from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
+from dpsynth_assets.methods.base import Staged, planned
+from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, counted_labels
+from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.release import Release
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from dpsynth_assets.models.topic_model import TopicModel
 
 TOPIC_HISTOGRAM = "topic_histogram"
@@ -166,14 +158,10 @@ class TopicCounts:
         Raises:
             ValueError: There are no embeddings, or they do not match the records or the topics.
         """
-        if private.embeddings is None:
-            raise ValueError(
-                "Expected embeddings of the private records, got none. Embed them first."
-            )
-        if len(private.embeddings) != private.records.height:
-            raise ValueError("Expected one embedding for each private record. Embed them again.")
-        topics = self.topic_model.assign(private.embeddings)
-        return _count(private.records, topics, self.labels, self.topic_model.bins)
+        topics, bins = self.topic_model.assign(private.vectors), self.topic_model.bins
+        label_of = counted_labels(private.records, self.labels)
+        cells = (label_of * bins + topics)[label_of != UNCOUNTED]
+        return np.bincount(cells, minlength=len(self.labels) * bins)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,25 +211,6 @@ class TopicCounting:
         return Release(value=histogram, cost=made.cost)
 
 
-def topic_counting(noise_std: float, terms: CohortTerms) -> TopicCounting:
-    """Makes the mechanism of a cohort.
-
-    Args:
-        noise_std: Standard deviation of discrete Gaussian noise on a count (records), at least 1.
-        terms: Declared labels, unit and relation.
-
-    Raises:
-        ValueError: `noise_std` is below 1 or not finite.
-    """
-    histogram = NoisyHistogram(
-        noise="gaussian",
-        scale=noise_std,
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-    )
-    return TopicCounting(histogram=histogram, labels=terms.labels)
-
-
 class TopicHistogramRelease(Staged[TopicHistogramSpec]):
     """The topic histogram of a dataset, in whose proportions corpora are written."""
 
@@ -269,39 +238,25 @@ class TopicHistogramRelease(Staged[TopicHistogramSpec]):
     def plan(self) -> MethodPlan:
         """Prices the declared noise."""
         noise_std = self.config.noise_std
+        mechanism = TopicCounting(
+            histogram=self.terms.histogram(noise_std), labels=self.terms.labels
+        )
         return planned(
             self,
-            {TOPIC_HISTOGRAM: topic_counting(noise_std, self.terms)},
+            {TOPIC_HISTOGRAM: mechanism},
             {"noise_std": noise_std, "labels": list(self.terms.labels)},
             free=frozenset({"prompts"}),  # Counting reads no prompt.
         )
 
-    def release(
-        self,
-        stage: Stage,
-        private: PrivateInputs,
-        public: PublicInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
+    def release(self, run: StageRun) -> Release[StageRelease]:
         """Releases the histogram; see `TopicCounting`."""
-        del checkpoint, progress
-        mechanism = stage.mechanism
-        if not isinstance(mechanism, TopicCounting) or public.topic_model is None:
+        mechanism, topics = run.stage.mechanism, run.public.topic_model
+        if not isinstance(mechanism, TopicCounting) or topics is None:
             raise ValueError("Expected a public topic model and a planned histogram, got none.")
-        made = mechanism.release(private, public.topic_model)
+        made = mechanism.release(run.private, topics)
         return Release(value=StageRelease(facts=made.value.model_dump(mode="json")), cost=made.cost)
 
 
 def _named(inputs: Mapping[str, str]) -> dict[str, Any]:
     """Names the topics in the ledger."""
     return {"inputs": dict(inputs)}
-
-
-def _count(
-    records: "pl.DataFrame", topics: np.ndarray, declared: Sequence[str], bins: int
-) -> np.ndarray:
-    """Counts records in each cell, row by row of the declared labels. Private."""
-    label_of = counted_labels(records, declared)
-    cells = (label_of * bins + topics)[label_of != UNCOUNTED]
-    return np.bincount(cells, minlength=len(declared) * bins)

@@ -7,10 +7,26 @@ length is that of the public documents.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from dpsynth_assets.datasets.engine import EngineSpec
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.prompt_templates import PromptTemplates
+
+
+LANGUAGE_MODEL: Final = "public_language_model"
+"""The base's language model, decoded: by exact integers on processors where the base says so."""
+
+LANGUAGE_MODEL_WEIGHTS: Final = "public_language_model weights"
+"""Its weights in floating point (training, likelihoods), on the device that the base names."""
+
+TEXT_EMBEDDER: Final = "text_embedder"
+CONDITIONAL_GENERATOR: Final = "conditional_generator"
+
+RunModel = str | EngineSpec
+"""One of these names, or an engine with what it serves."""
+
 
 _FORMAT_TOKENS = 6
 """Tokens around a label and a text in a model's own document format, about."""

@@ -242,7 +242,7 @@ def next_word_accuracy(
         ValueError: If either side has no text with a word.
 
     **Source** CTCL, section 4.1.3 (Xie et al. 2024): 10M-class causal models trained on synthetic
-    text; `PAPER_CLASS` is of that size.
+    text; ours is smaller unless settings say otherwise.
     """
     model = new_next_word_model(settings)
     train_next_word_model(model, train_texts, settings)

@@ -1,11 +1,11 @@
-"""Models that stay open in a process until nobody needs them."""
+"""Models that stay open in a process while a run uses them."""
 
 import ctypes
 import gc
 from collections.abc import Callable
 from functools import lru_cache
 from threading import Lock
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Opened = TypeVar("Opened")
@@ -30,6 +30,19 @@ def kept(
         return remembered  # type: ignore[return-value]
 
     return decorate
+
+
+_opened: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def opened_once(
+    opens: Callable[Arguments, Opened], *given: Arguments.args, **named: Arguments.kwargs
+) -> Opened:
+    """What a function opens, kept by its arguments; two of each kind stay open."""
+    if opens not in _opened:
+        _opened[opens] = kept(2)(opens)
+    found: Opened = _opened[opens](*given, **named)
+    return found
 
 
 def forget_models() -> None:

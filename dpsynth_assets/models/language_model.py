@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.models.document_format import PAPER_PT, PLAIN_PT, DocumentFormat
+from dpsynth_assets.models.prompt_templates import (
+    PAPER_PT,
+    PLAIN_PT,
+    DocumentFormat,
+    PromptedModel,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -152,12 +157,16 @@ class LanguageModel:
     def prompt_ids(
         self, label_text: str, examples: Sequence[str], max_example_tokens: int
     ) -> list[int]:
-        """Few-shot prompt in the model's own format; see `DocumentFormat.prompt_ids`."""
-        return self.document_format.prompt_ids(self, label_text, examples, max_example_tokens)
+        """Few-shot prompt in the model's own format; see `PromptedModel.prompt_ids`."""
+        return self._documents.prompt_ids(label_text, examples, max_example_tokens)
 
     def read_text(self, generated: Sequence[int]) -> tuple[str, bool]:
-        """Text of generated tokens and whether it ended; see `DocumentFormat.read_text`."""
-        return self.document_format.read_text(self, generated)
+        """Text of generated tokens and whether it ended; see `PromptedModel.read_text`."""
+        return self._documents.read_text(generated)
+
+    @cached_property
+    def _documents(self) -> PromptedModel:
+        return PromptedModel(self)
 
 
 Model = TypeVar("Model", bound=LanguageModel)
@@ -281,13 +290,9 @@ def _free_bytes(device: str) -> int:
         import torch
 
         return torch.cuda.mem_get_info(device)[0]
-    file = Path("/proc/meminfo")
-    if file.is_file():
-        lines = (line.split() for line in file.read_text(encoding="ascii").splitlines())
-        available = [1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:"]
-        if available:
-            return available[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    import psutil
+
+    return int(psutil.virtual_memory().available)
 
 
 def _require_memory(language_model: LanguageModel) -> None:
@@ -316,6 +321,24 @@ def padded(rows: Sequence[Sequence[int] | np.ndarray], filler: int) -> "torch.Te
         [np.asarray(row, dtype=np.int64) for row in rows]
     )
     return torch.from_numpy(result)
+
+
+def causal_rows(
+    prompts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], pad_token_id: int
+) -> "tuple[dict[str, torch.Tensor], torch.Tensor]":
+    """Lays each prompt and its targets into one row of a causal model, padded on the right.
+
+    Returns:
+        Arguments of the model's forward pass, (B, T), and labels (B, T) one token ahead of them,
+        `IGNORED` within the prompts.
+    """
+    pairs = list(zip(prompts, targets, strict=True))
+    rows = [[*prompt, *target[:-1]] for prompt, target in pairs]
+    labels = [[IGNORED] * (len(prompt) - 1) + list(target) for prompt, target in pairs]
+    mask = padded([[1] * len(row) for row in rows], 0)
+    return {"input_ids": padded(rows, pad_token_id), "attention_mask": mask}, padded(
+        labels, IGNORED
+    )
 
 
 def token_losses(logits: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":

@@ -45,12 +45,7 @@ class PublicWordPieces:
         Args:
             vocabulary: V; at least 3,000, below which letters are missing. More than there are
                 takes all.
-
-        Raises:
-            ValueError: If V is below 3,000.
         """
-        if vocabulary < 3_000:
-            raise ValueError(f"Expected a vocabulary of at least 3000 pieces, got {vocabulary}.")
         self._rows = _rows(vocabulary)
         everything = _all_pieces()
         self.pieces = tuple(everything[row] for row in self._rows)
@@ -150,13 +145,6 @@ class NextWordSettings(BaseModel):
                 f"Expected width to be a multiple of 2 x heads, got {self.width} and {self.heads}."
             )
         return self
-
-
-PAPER_CLASS = NextWordSettings(
-    vocabulary=30_000, width=256, layers=4, heads=4, feed_forward=688, token_budget=24_000_000,
-    max_document_tokens=128, batch_tokens=4096, score_texts=5000,
-)  # fmt: skip
-"""About 11M parameters and 6,000 steps of 64 documents, as in CTCL; for a GPU."""
 
 
 @dataclass(frozen=True)

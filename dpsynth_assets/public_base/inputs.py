@@ -1,7 +1,7 @@
 """Public artifacts as stages read them: opened by name, each with an identity."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from dpsynth_assets.files.shared_models import local_copy
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.models.prompt_templates import prompted
-from dpsynth_assets.public_base.opening import OpenedModels, OpensEngine
+from dpsynth_assets.public_base.opening import OpenedModels, opened_engine
 
 
 def load_public_inputs(
@@ -29,6 +29,8 @@ def load_public_inputs(
     seed: int,
 ) -> PublicInputs:
     """Opens artifacts by name; what is not there stays None.
+
+    They can be opened again in another process (`reopened`), which finds them open from then on.
 
     Args:
         values: Artifacts: documents, centres, or what describes a model.
@@ -50,45 +52,23 @@ def load_public_inputs(
     language_model = None if manifest is None else models.language_model(manifest)
     return PublicInputs(
         engine=None if engine is None else models.engine(engine, language_model),
-        opens_engine=None if engine is None else OpensEngine(engine, manifest),
+        opens_engine=None if engine is None else partial(opened_engine, engine, manifest),
         language_model=None if language_model is None else prompted(language_model, terms.prompts),
         cluster_centers=values.get("public_clusters"),
         public_records=values.get("public_corpus"),
         salt=salt,
         seed=seed,
-        reopened=Reopened(_manifests(values), terms, engine, salt, seed),
+        reopened=partial(
+            load_public_inputs,
+            _manifests(values),
+            OpenedModels(),
+            terms,
+            engine,
+            salt=salt,
+            seed=seed,
+        ),
         **opened,
     )
-
-
-@dataclass(frozen=True)
-class Reopened:
-    """Opens the models of public inputs in another process, once there, from what names them.
-
-    Attributes:
-        manifests: Artifacts that describe models.
-        terms: Prompt templates of the cohort.
-        engine: What a method writes through, if anything.
-        salt: As the inputs have it.
-        seed: As the inputs have it.
-    """
-
-    manifests: Mapping[str, Any]
-    terms: CohortTerms
-    engine: EngineSpec | None
-    salt: str
-    seed: int
-
-    def __call__(self) -> PublicInputs:
-        """Opens them; a process that has opened them before finds them open."""
-        return load_public_inputs(
-            self.manifests,
-            OpenedModels(),
-            self.terms,
-            self.engine,
-            salt=self.salt,
-            seed=self.seed,
-        )
 
 
 def _manifests(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """Opens public models from what their assets say of them: on first use, once a process."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.files.shared_models import local_copy
-from dpsynth_assets.models.kept import kept
+from dpsynth_assets.models.kept import opened_once
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.conditional_generator import ConditionalGenerator
@@ -21,11 +20,15 @@ class OpenedModels:
 
     def text_embedder(self, manifest: Mapping[str, Any]) -> "TextEmbedder":
         """Opens the embedder that the artifact `text_embedder` describes."""
-        return _text_embedder(manifest["model"], manifest["max_tokens"])
+        from dpsynth_assets.models.text_embedder import TextEmbedder
+
+        return opened_once(TextEmbedder, manifest["model"], manifest["max_tokens"])
 
     def language_model(self, manifest: Mapping[str, Any]) -> "LanguageModel":
         """Opens the model that the artifact `public_language_model` describes."""
-        return _language_model(local_copy(manifest["path"]), manifest["dtype"], manifest["device"])
+        from dpsynth_assets.models.language_model import load_language_model
+
+        return opened_once(load_language_model, **_place(manifest))
 
     def engine(self, spec: EngineSpec, language_model: "LanguageModel | None") -> "Engine":
         """Opens the engine of a dataset file, serving the language model unless it names one."""
@@ -35,56 +38,28 @@ class OpenedModels:
 
     def topic_model(self, manifest: Mapping[str, Any]) -> "TopicModel":
         """Opens the topics that the artifact `topic_model` describes."""
-        return _topic_model(local_copy(manifest["path"]))
+        from dpsynth_assets.models.topic_model import TopicModel
+
+        return opened_once(TopicModel.load, local_copy(manifest["path"]))
 
     def conditional_generator(self, manifest: Mapping[str, Any]) -> "ConditionalGenerator":
         """Opens the generator that the artifact `conditional_generator` describes."""
-        path = local_copy(manifest["path"])
-        return _conditional_generator(path, manifest["dtype"], manifest["device"])
+        from dpsynth_assets.models.conditional_generator import load_conditional_generator
+
+        return opened_once(load_conditional_generator, **_place(manifest))
 
 
-@dataclass(frozen=True)
-class OpensEngine:
-    """Opens the engine of a dataset file again, where it is sent to: public values only.
+def opened_engine(spec: EngineSpec, manifest: Mapping[str, Any] | None) -> "Engine":
+    """Opens the engine of a dataset file, once a process, from public values alone.
 
-    Attributes:
+    Args:
         spec: The engine.
         manifest: The artifact `public_language_model`, if there is one.
     """
-
-    spec: EngineSpec
-    manifest: Mapping[str, Any] | None
-
-    def __call__(self) -> "Engine":
-        """The engine, opened once a process."""
-        models = OpenedModels()
-        model = None if self.manifest is None else models.language_model(self.manifest)
-        return models.engine(self.spec, model)
+    models = OpenedModels()
+    return models.engine(spec, None if manifest is None else models.language_model(manifest))
 
 
-@kept(2)
-def _topic_model(path: str) -> "TopicModel":
-    from dpsynth_assets.models.topic_model import TopicModel
-
-    return TopicModel.load(path)
-
-
-@kept(2)
-def _conditional_generator(path: str, dtype: str, device: str) -> "ConditionalGenerator":
-    from dpsynth_assets.models.conditional_generator import load_conditional_generator
-
-    return load_conditional_generator(path, dtype=dtype, device=device)
-
-
-@kept(2)
-def _text_embedder(model: str | None, max_tokens: int) -> "TextEmbedder":
-    from dpsynth_assets.models.text_embedder import TextEmbedder
-
-    return TextEmbedder(model=model, max_tokens=max_tokens)
-
-
-@kept(2)
-def _language_model(path: str, dtype: str, device: str) -> "LanguageModel":
-    from dpsynth_assets.models.language_model import load_language_model
-
-    return load_language_model(path, dtype=dtype, device=device)
+def _place(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    path = local_copy(manifest["path"])
+    return {"path_or_id": path, "dtype": manifest["dtype"], "device": manifest["device"]}

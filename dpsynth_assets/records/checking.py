@@ -150,13 +150,16 @@ def check_records(
     raw = in_window(source, spec)
     judged = judge(raw, spec)
     usable = judged.filter(pl.col(REASON).is_null())
-    problems = [problem for rule in Rule for problem in _set_aside(judged, rule)]
-    problems = _of_encodings(problems, spec)
-    problems = _of_kept_ids(judged, spec, problems)
+    stray = stray_encodings(spec.source)
+    problems = [*_of_encodings(stray, spec), *_of_kept_ids(judged, spec)]
+    problems += [problem for rule in Rule for problem in _set_aside(judged, rule, spec, stray)]
     problems += _cleaned(raw[column_names(spec).text])
     problems += _no_records(usable, spec) + _in_no_cohort(source, whole or spec)
     if spec.columns.object:
-        problems = [_of_object(problem) for problem in problems]
+        problems = [
+            replace(problem, field=problem.field.replace("columns.text", "columns.object"))
+            for problem in problems
+        ]
     if base_checker is not None:
         problems += base_checker(spec, usable["text"])
     tally = tally_of(judged)
@@ -204,29 +207,29 @@ def _in_no_cohort(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem]:
     return [Problem(field, expected, got, remedy, "warning")]
 
 
-def _set_aside(judged: pl.DataFrame, rule: Rule) -> list[Problem]:
+def _set_aside(
+    judged: pl.DataFrame, rule: Rule, spec: PrivateDatasetSpec, stray: tuple[str, str] | None
+) -> list[Problem]:
     rows = judged.filter(pl.col(REASON) == rule.value)[ROW].to_list()
-    if not rows:
+    if not rows or (rule is Rule.REPEATED_ID and kept_id_columns(spec)):
         return []
     field, expected, remedy = _ADVICE[rule]
     got = f"{_counted(rows)} set aside ({rule.value}; {_shown(rows)})"
+    if rule is Rule.DAMAGED_TEXT and stray is not None and spec.source.encoding == UTF_8:
+        got, remedy = f"{got}; {stray[0]}", stray[1]
     return [Problem(field, expected, got, remedy, "warning")]
 
 
-def _of_kept_ids(
-    judged: pl.DataFrame, spec: PrivateDatasetSpec, problems: list[Problem]
-) -> list[Problem]:
+def _of_kept_ids(judged: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem]:
     """Says what replace-one takes for kept; repeated ids are then an error, not a warning."""
     kept = kept_id_columns(spec)
     if not kept:
-        return problems
-    repeated = f"({Rule.REPEATED_ID.value};"
-    others = [problem for problem in problems if repeated not in problem.got]
+        return []
     if spec.columns.id is not None and (rows := repeated_ids(judged)):
         got = f"{_counted(rows)} that share one ({_shown(rows)})"
         remedy = "Mend them, drop columns.id, or use neighboring_relation: add-remove."
         expected = "ids that differ, since replace-one neighbours keep them"
-        return [Problem("columns.id", expected, got, remedy), *others]
+        return [Problem("columns.id", expected, got, remedy)]
     note = Problem(
         "neighboring_relation",
         "ids that anybody may know: what is replaced keeps them, so they are not protected",
@@ -234,7 +237,7 @@ def _of_kept_ids(
         "Nothing has to be done if ids say nothing; else use neighboring_relation: add-remove.",
         "note",
     )
-    return [note, *others]
+    return [note]
 
 
 def _cleaned(texts: pl.Series) -> list[Problem]:
@@ -247,21 +250,11 @@ def _cleaned(texts: pl.Series) -> list[Problem]:
     return [Problem("columns.text", "text without control characters", got, remedy, "warning")]
 
 
-def _of_encodings(problems: list[Problem], spec: PrivateDatasetSpec) -> list[Problem]:
-    """Names the files, where no encoding fits all or another one than declared is misread."""
-    found = stray_encodings(spec.source)
-    if found is None:
-        return problems
-    got, remedy = found
-    if spec.source.encoding != UTF_8:  # Every byte has a meaning, so no record shows it.
-        expected = f"{spec.source.encoding} text"
-        return [Problem("source.encoding", expected, got, remedy), *problems]
-    return [
-        replace(problem, got=f"{problem.got}; {got}", remedy=remedy)
-        if f"({Rule.DAMAGED_TEXT.value};" in problem.got
-        else problem
-        for problem in problems
-    ]
+def _of_encodings(stray: tuple[str, str] | None, spec: PrivateDatasetSpec) -> list[Problem]:
+    """Names files of another encoding than declared, which no record shows: each byte has one."""
+    if stray is None or spec.source.encoding == UTF_8:
+        return []
+    return [Problem("source.encoding", f"{spec.source.encoding} text", *stray)]
 
 
 def _counted(rows: Sequence[int]) -> str:
@@ -271,12 +264,6 @@ def _counted(rows: Sequence[int]) -> str:
 def _shown(rows: Sequence[int]) -> str:
     shown = ", ".join(map(str, rows[:_ROWS_SHOWN])) + (", …" if len(rows) > _ROWS_SHOWN else "")
     return f"{'row' if len(rows) == 1 else 'rows'} {shown}"
-
-
-def _of_object(problem: Problem) -> Problem:
-    """Names the field that declares the text, where several columns make it up."""
-    field = problem.field.replace("columns.text", "columns.object")
-    return replace(problem, field=field)
 
 
 def _check_canaries(spec: PrivateDatasetSpec) -> list[Problem]:

@@ -3,7 +3,7 @@
 Errors name the file and never repeat its content: polars' own messages quote the offending field.
 
 Where several columns of a record make its text, it is a JSON object, a function of its own record:
-an absent value is null, whatever other records hold, and numbers and lists are written by the type
+an absent value is null, independent of other records, and numbers and lists are written by the type
 that a file declares (Parquet, Arrow) or that the record itself has (JSON Lines). CSV has text
 alone; dates, times and decimal numbers become text. Keys follow the declared order; there are no
 blanks between them, and letters stay letters.

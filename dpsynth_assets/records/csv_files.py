@@ -117,9 +117,9 @@ def refuse_dialect(file: Path, declared: Dialect, columns: ColumnNames) -> None:
         )
     if wanted & set(names):
         return
-    for other in _others(start, declared):
-        if wanted & set(_names(start, other)):
-            raise _refusal(file, declared, other)
+    found = recognised_dialect(file, declared)
+    if wanted & set(_names(start, found)):
+        raise _refusal(file, declared, found)
 
 
 def refuse_stray_dialect(source: SourceSpec, kind: str) -> None:
@@ -160,16 +160,6 @@ def opened(file: Path) -> gzip.GzipFile | io.BufferedReader:
     return gzip.open(file) if file.suffix == ".gz" else file.open("rb")
 
 
-def _others(start: bytes, declared: Dialect) -> Iterator[Dialect]:
-    """Dialects that a file may have instead, the likeliest first."""
-    likely = [declared.encoding, _marked(start) or _UTF_8]
-    if not _is_utf_8(_first_line(start)):
-        likely.append(_EIGHT_BIT)
-    for encoding in dict.fromkeys(likely):
-        for separator in dict.fromkeys([declared.separator, *_SEPARATORS]):
-            yield replace(declared, separator=separator, encoding=encoding)
-
-
 def _marked(start: bytes) -> str | None:
     """The encoding that a byte order mark, or the bytes of its first letter, show; None: neither.
 
@@ -193,7 +183,7 @@ def _start(file: Path) -> bytes:
         with opened(file) as raw:
             return raw.read(_LONGEST_HEADER_BYTES)
     except (OSError, EOFError, zlib.error):
-        return b""  # Whoever reads it says so.
+        return b""  # The reader of the file reports it.
 
 
 def _first_line(start: bytes) -> bytes:

@@ -25,7 +25,7 @@ from dpsynth_assets.datasets import (
     SourceSpec,
 )
 from dpsynth_assets.datasets.fields import WHOLE_NUMBER
-from dpsynth_assets.datasets.private_files import PrivateFiles
+from dpsynth_assets.datasets.standing import PrivateFiles
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import (
     IS_TEXT,
@@ -120,7 +120,7 @@ def refuse_unfit(tally: Tally, spec: PrivateDatasetSpec) -> None:
     """Refuses records before anything is charged for them.
 
     Raises:
-        PrivacyError: With one constant sentence, whatever the reason.
+        PrivacyError: With one constant sentence for every reason.
     """
     if any(unfit(tally, spec)):
         raise PrivacyError(
@@ -245,7 +245,7 @@ def bound_units(records: pl.DataFrame, spec: PrivateDatasetSpec) -> pl.DataFrame
 def split_held_out(
     records: pl.DataFrame, spec: PrivateDatasetSpec
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Splits by a keyed hash of the unit: a unit stays on one side whatever records join it.
+    """Splits by a keyed hash of the unit: a unit keeps its side when other records come.
 
     Privacy:
         The side is a function of the unit alone, so the two parts compose in parallel.
@@ -297,7 +297,7 @@ def refuse_private(source: SourceSpec) -> None:
 
 
 def read_public_source(source: PublicSource) -> tuple[pl.DataFrame, int]:
-    """Reads one source whose labels nobody declares: columns `text` and `label`, absent as "".
+    """Reads one source whose labels are not declared: columns `text` and `label`, absent as "".
 
     Returns:
         The usable documents, and how many there were.

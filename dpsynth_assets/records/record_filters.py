@@ -41,7 +41,7 @@ Rule 9 has a limit of its own, a million characters, where the declaration names
 Control characters of a text (all but tab and line ends) and marks that turn the direction of
 writing are read as blanks: they steer terminals and hide text from a reader. Text is otherwise kept
 as it is, formulas and instructions to a model included: nothing here runs or obeys a text, and
-special tokens written in one stay plain text to every model (`models/document_format.py`). Blanks
+special tokens written in one stay plain text to every model (`models/prompt_templates.py`). Blanks
 at its ends are dropped.
 """
 
@@ -85,7 +85,7 @@ class Rule(StrEnum):
 def canonical_id(column: pl.Expr) -> pl.Expr:
     """An id, of a record or a unit, as all are listed, compared and looked up.
 
-    Characters that nobody sees and blanks at its ends are dropped, accents have one form of Unicode
+    Invisible characters and blanks at its ends are dropped, accents have one form of Unicode
     (NFC), and `17.0`, which tools write of `17` beside a gap, is `17`. A blank id is absent.
     """
     stripped = column.str.replace_all(INVISIBLE, "").str.normalize("NFC").str.strip_chars()

@@ -20,7 +20,7 @@ LARGEST_RATIO = 200
 """Text shrinks five to twenty times; what unpacks to more than this is made to fill a disk."""
 
 UNSUSPICIOUS_BYTES = 1 << 28
-"""An archive that unpacks to less is read whatever its ratio."""
+"""An archive that unpacks to less is read, with any ratio."""
 
 LARGEST_ROWS_PER_BYTE = 100
 UNSUSPICIOUS_ROWS = 10_000_000
@@ -167,7 +167,7 @@ def refuse_bomb(file: Path) -> None:
                 if size > most:
                     break
     except (OSError, EOFError, zlib.error):
-        return  # Damaged: whoever reads it says so.
+        return  # Damaged: the reader of the file reports it.
     if size > most:
         raise SourceError(
             expected=f"a gzip file that unpacks to at most {LARGEST_RATIO} times its size",

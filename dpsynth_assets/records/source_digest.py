@@ -59,7 +59,7 @@ def source_digest(raw: pl.DataFrame, spec: PrivateDatasetSpec, key: bytes) -> st
     so that the same rows in another file have the same digest; how often a row occurs does matter.
 
     The digest is the sum, modulo 2^256, of keyed BLAKE2b digests of the rows: without the key
-    nobody can choose rows whose sum is a given one.
+    rows cannot be chosen whose sum is a given one.
 
     Args:
         raw: What `read_source` returned.

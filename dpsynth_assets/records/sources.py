@@ -100,7 +100,7 @@ def check_files(source: SourceSpec, parts: int = 1) -> None:
 def source_batches(source: SourceSpec, columns: ColumnNames) -> Iterator[pl.DataFrame]:
     """Reads as `read_source` does, some rows at a time.
 
-    Memory is bounded by a batch of rows, whatever the size of a file.
+    Memory is bounded by a batch of rows, for a file of any size.
 
     Raises:
         SourceError: As `read_source`, though perhaps after some batches.

@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dpsynth_assets.methods.row_source import RowSource
+from dpsynth_assets.methods.capabilities import RowSource
 from dpsynth_assets.report.label import Label
 from dpsynth_assets.serving.artifacts import Artifact
 from dpsynth_assets.serving.requests import Chat, Completion, RefusedError, RowRequest, read_request

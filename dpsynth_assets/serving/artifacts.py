@@ -7,12 +7,11 @@ from functools import cached_property
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.exports.exporting import FindAudits, last_release, refuse_refuted
-from dpsynth_assets.methods.capabilities import ServesRows, capability
+from dpsynth_assets.exports.package import FindAudits, last_release, refuse_refuted
+from dpsynth_assets.methods.capabilities import RowSource, ServesRows, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.provenance import Node
-from dpsynth_assets.methods.row_source import RowSource
 from dpsynth_assets.methods.stages import SERVED, SHARED, Writing
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -51,8 +50,8 @@ class Cohort:
 
         Raises:
             PrivacyError: The method has none, or none yet, or its files are not those that the
-                ledger sealed, or an attack refuted its claim, or it is ex-post and nobody accepted
-                that.
+                ledger sealed, or an attack refuted its claim, or it is ex-post and that
+                was not accepted.
         """
         name = f"{self.spec.name}/{planned.folder}"
         paid = [stage.name for stage in planned.plan.stages if stage.name in planned.plan.charges]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dpsynth_assets.methods.row_source import RowSampling, RowSource
+from dpsynth_assets.methods.capabilities import RowSampling, RowSource
 
 _NEUTRAL: Mapping[str, Any] = {
     "presence_penalty": 0,

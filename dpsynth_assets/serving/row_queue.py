@@ -1,4 +1,4 @@
-"""Rows of many requests, written together: whoever waits for the same artifact shares a batch."""
+"""Rows of many requests, written together: requests for the same artifact share a batch."""
 
 import secrets
 import threading
@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from dpsynth_assets.attacks.leak_scan import contains_canary
-from dpsynth_assets.methods.row_source import RowSampling, RowSource
+from dpsynth_assets.methods.capabilities import RowSampling, RowSource
 from dpsynth_assets.serving.requests import RefusedError
 
 TRIES = 4
@@ -107,7 +107,7 @@ class RowQueue:
             batch = [each for each in batch if each.row.set_running_or_notify_cancel()]
             try:
                 texts = self._written(batch) if batch else []
-            except BaseException as error:  # noqa: BLE001 - whoever asked is told, the thread lives
+            except BaseException as error:  # noqa: BLE001 - the client is told, the thread lives
                 for each in batch:
                     each.row.set_exception(error)
                 continue

@@ -7,9 +7,8 @@ for every kind of workers is in `protocol.py`.
 import os
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.workers.keeping import Here, forget, kept
 from dpsynth_assets.workers.local_processes import LocalWorkers
-from dpsynth_assets.workers.protocol import WorkerError, Workers
+from dpsynth_assets.workers.protocol import Here, WorkerError, Workers, forget, kept
 from dpsynth_assets.workers.ray_cluster import ADDRESS_VARIABLE, RayWorkers
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""One seam between a stage and whoever does its parts, and what every kind of workers keeps to.
+"""What every kind of workers does with the parts of a stage.
 
-- A part travels as a path. Whoever works on it reads the records from the sensitive store itself.
+- A part travels as a path. The worker reads the records from the sensitive store itself.
 - What comes back is in the order of the parts, whichever was finished first. So a sum over parts is
   one sum, and a stage has one result for any number of workers.
 - A worker opens no ledger, and adds no noise to what it counts: the process that runs the step does
@@ -9,7 +9,7 @@
   records, the coin of each is tossed where the record is read, from the randomness of the operating
   system; it is sent nowhere.
 - Workers that were opened (`Workers.opened`) stay over several maps, with what their functions keep
-  (`keeping.kept`): a model is opened once a process. They are gone at the end of the block.
+  (`kept`): a model is opened once a process. They are gone at the end of the block.
 - No engine repeats a task. A failed part fails the step, and running it again goes on from the
   files of the finished parts, under the same charge.
 - An error of a worker arrives as one line. Its own message may quote a record, so it is neither
@@ -19,10 +19,12 @@
 often. `docs/privacy.md` says who may see it on a cluster.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from dpsynth_assets.files.redaction import redacted
 from dpsynth_assets.paths import Folder
@@ -31,16 +33,74 @@ from dpsynth_assets.privacy.errors import PrivacyError
 R = TypeVar("R")
 
 
+_kept: dict[str, tuple[str, Any]] = {}
+
+
+def kept(name: str, version: str, make: Callable[[], R]) -> R:
+    """What a function of a worker made before in this process, or makes now.
+
+    It lasts as long as the workers (`Workers.opened`). A process of its own takes what it kept with
+    it; where the calling process works on the parts itself, `forget` gives the memory back.
+
+    Args:
+        name: Place in which one thing at a time is kept.
+        version: Which one: another goes before this one is made.
+        make: Makes it.
+    """
+    if _kept.get(name, ("",))[0] != version:
+        _kept.pop(name, None)
+        _kept[name] = (version, make())
+    made: R = _kept[name][1]
+    return made
+
+
+def forget() -> None:
+    """Drops everything that was kept in this process."""
+    _kept.clear()
+
+
+@dataclass(frozen=True)
+class Here(Generic[R]):
+    """What a task uses where the process that made it does it; where it is sent, there is none."""
+
+    value: R | None = None
+
+    def __reduce__(self) -> tuple[type["Here[R]"], tuple[()]]:
+        """Is sent without its value."""
+        return type(self), ()
+
+
 class WorkerError(PrivacyError):
     """A part that failed in a worker. The message names the part and a type, no content."""
 
 
-class Workers(Protocol):
-    """Somebody who calls a function for every part."""
+class Workers(ABC):
+    """Processes that call a function for every part.
 
-    @property
-    def count(self) -> int:
-        """Parts that are worked on at the same time, at least 1."""
+    Attributes:
+        count: Parts that are worked on at the same time, at least 1.
+    """
+
+    count: int
+    _stay = False
+
+    @contextmanager
+    def opened(self) -> Iterator[Self]:
+        """Workers that stay until the block ends, whatever is mapped in it.
+
+        They begin with the first map that needs them, and anew after a map that failed or was left
+        early. At the end of the block they are gone, and what they kept with them. Those that stay
+        already are closed by the block that opened them.
+        """
+        if self._stay:
+            yield self
+            return
+        workers = copy.copy(self)
+        workers._stay = True
+        try:
+            yield workers
+        finally:
+            workers.close()
 
     def map_parts(
         self,
@@ -64,15 +124,25 @@ class Workers(Protocol):
 
         Raises:
             WorkerError: A call failed, or a worker ended; those not begun are dropped.
-            TypeError: A part is no path.
+            TypeError: A part is no path; it is not shown.
         """
+        for part in parts:
+            if not isinstance(part, Folder):
+                raise TypeError(
+                    f"Expected the path of a part, got {type(part).__name__}. Store it first."
+                )
+        with self.opened() as workers:
+            yield from workers._results(function, parts, gpus, memory)
 
-    def opened(self) -> "AbstractContextManager[Workers]":
-        """Workers that stay until the block ends, whatever is mapped in it.
+    @abstractmethod
+    def _results(
+        self, function: Callable[[Folder], Any], parts: Sequence[Folder], gpus: float, memory: int
+    ) -> Iterator[Any]:
+        """Yields the results in the order of the parts; after a failure nothing works on."""
 
-        They begin with the first map that needs them, and anew after a map that failed or was left
-        early. At the end of the block they are gone, and what they kept with them.
-        """
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the processes and what they kept."""
 
 
 @dataclass(frozen=True)
@@ -109,22 +179,28 @@ def result_of(outcome: Outcome) -> Any:
     return outcome.result
 
 
-def failed(part: Folder, reason: str) -> WorkerError:
-    """The error of a part whose worker said nothing."""
-    return WorkerError(
-        f"Part {part.name} in a worker failed with {reason}. Finished parts are kept: mend the "
-        "cause and run the step again."
-    )
+def awaited(
+    part: Folder, wait: Callable[[], Outcome], ends: type[Exception], what: str = ""
+) -> Any:
+    """Waits for a result.
 
-
-def check_paths(parts: Sequence[Folder]) -> None:
-    """Refuses records in the place of paths.
+    Args:
+        part: What is worked on.
+        wait: Returns what the worker sent.
+        ends: What `wait` raises where a worker ended; its message may hold lines of the worker.
+        what: What that means; empty: the name of the error.
 
     Raises:
-        TypeError: A part is no path; it is not shown.
+        WorkerError: There is no result.
     """
-    for part in parts:
-        if not isinstance(part, Folder):
-            raise TypeError(
-                f"Expected the path of a part, got {type(part).__name__}. Store it first."
-            )
+    outcome, reason = None, what
+    try:
+        outcome = wait()
+    except ends as problem:
+        reason = what or type(problem).__name__
+    if outcome is None:  # Raised outside the handler: nothing is chained to it.
+        raise WorkerError(
+            f"Part {part.name} in a worker failed with {reason}. Finished parts are kept: mend the "
+            "cause and run the step again."
+        )
+    return result_of(outcome)

@@ -4,20 +4,18 @@ Ray moves what a call is given and what it returns through the memory of its nod
 to their disks. So a call is given a path, and its function holds public values only; what it
 returns is short, or nothing. Ray repeats nothing here (`max_restarts=0`, `max_task_retries=0`):
 repeating what was begun is decided by the step, under its charge. That holds for what a call drew,
-too: it is kept in the sensitive store or was seen by nobody.
+too: it is kept in the sensitive store or was not seen.
 """
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from dpsynth_assets.paths import Folder, absolute
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.workers.protocol import Outcome, attempt, check_paths, failed, result_of
-
-R = TypeVar("R")
+from dpsynth_assets.workers.protocol import Outcome, Workers, attempt, awaited
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 """Address of the cluster, as Ray reads it; set by Ray itself in a job."""
@@ -26,9 +24,11 @@ _PASSED = ("HF_HUB_OFFLINE", "OMP_NUM_THREADS", "PYTHONPATH")
 """No secret among them: Ray shows the environment of a task. Secrets belong to the nodes."""
 
 
-@dataclass(frozen=True)
-class RayWorkers:
-    """Works on parts in a Ray cluster.
+@dataclass
+class RayWorkers(Workers):
+    """Works on parts in a Ray cluster, in a pool of actors, each a process of the cluster.
+
+    Actors ask for what a call needs; a map that needs something else gets other actors.
 
     Attributes:
         count: Workers at the same time, at most.
@@ -37,67 +37,22 @@ class RayWorkers:
 
     count: int = 1
     address: str | None = None
+    _ray: Any = field(default=None, init=False, compare=False, repr=False)
+    _actors: list[Any] = field(default_factory=list, init=False, compare=False, repr=False)
+    _asked: tuple[float, int] = field(default=(0, 0), init=False, compare=False, repr=False)
 
-    def map_parts(
-        self,
-        function: Callable[[Folder], R],
-        parts: Sequence[Folder],
-        *,
-        gpus: float = 0,
-        memory: int = 0,
-    ) -> Generator[R]:
-        """Calls `function` for every part; see `Workers.map_parts`."""
-        with self.opened() as workers:
-            yield from workers.map_parts(function, parts, gpus=gpus, memory=memory)
-
-    @contextmanager
-    def opened(self) -> "Iterator[OpenedActors]":
-        """Actors that stay until the block ends; see `Workers.opened`."""
-        workers = OpenedActors(self.count, self.address)
-        try:
-            yield workers
-        finally:
-            workers.close()
-
-
-class OpenedActors:
-    """A pool of actors, each a process of the cluster; `RayWorkers.opened` makes and closes it."""
-
-    def __init__(self, count: int, address: str | None) -> None:
-        """Starts nothing, and connects to nothing: the first map does."""
-        self.count = count
-        self._address = address
-        self._ray: Any = None
-        self._actors: list[Any] = []
-        self._asked: tuple[float, int] = (0, 0)
-
-    def map_parts(
-        self,
-        function: Callable[[Folder], R],
-        parts: Sequence[Folder],
-        *,
-        gpus: float = 0,
-        memory: int = 0,
-    ) -> Generator[R]:
-        """Calls `function` for every part; see `Workers.map_parts`.
-
-        Actors ask for what a call needs; a map that needs something else gets other actors.
-        """
-        check_paths(parts)
+    def _results(
+        self, function: Callable[[Folder], Any], parts: Sequence[Folder], gpus: float, memory: int
+    ) -> Iterator[Any]:
         if not parts:
             return
-        self._ray = _connected(self._address)
+        self._ray = _connected(self.address)
         self._start(min(self.count, len(parts)), (gpus, memory))
         try:
-            yield from self._results(self._ray.put(function), parts)
+            yield from self._given_out(self._ray.put(function), parts)
         except BaseException:  # A failure, Ctrl-C, or a caller that wants no more.
             self.close()
             raise
-
-    @contextmanager
-    def opened(self) -> "Iterator[OpenedActors]":
-        """These same workers, which whoever made them closes."""
-        yield self
 
     def close(self) -> None:
         """Ends the actors, in the midst of a part, too: its files are written whole or not."""
@@ -114,9 +69,10 @@ class OpenedActors:
         kind = self._ray.remote(_Worker).options(
             num_cpus=1, num_gpus=gpus, memory=memory or None, max_restarts=0, max_task_retries=0
         )
-        self._actors += [kind.remote() for _ in range(count - len(self._actors))]
+        new = [kind.remote() for _ in range(count - len(self._actors))]
+        self._actors = [*self._actors, *new]
 
-    def _results(self, given: Any, parts: Sequence[Folder]) -> Iterator[Any]:
+    def _given_out(self, given: Any, parts: Sequence[Folder]) -> Iterator[Any]:
         """Gives each part to an actor that is free; yields in the order of the parts.
 
         An actor for which the cluster has no place yet gets none: others do its parts. Parts far
@@ -137,9 +93,13 @@ class OpenedActors:
                 (found,), _ = ray.wait(list(coming), num_returns=1)
                 free.append(coming.pop(found))
                 if found not in begun.values():  # An actor begins, or cannot.
-                    _awaited(ray, part, found)
-            yield _awaited(ray, part, begun[due])
+                    self._awaited(part, found)
+            yield self._awaited(part, begun[due])
             begun[due] = None
+
+    def _awaited(self, part: Folder, reference: Any) -> Any:
+        wait = partial(self._ray.get, reference)
+        return awaited(part, wait, self._ray.exceptions.RayError)
 
 
 class _Worker:
@@ -154,23 +114,6 @@ class _Worker:
         return attempt(function, part)
 
 
-def _awaited(ray: Any, part: Folder, reference: Any) -> Any:
-    """Waits for a result.
-
-    Raises:
-        WorkerError: There is none.
-    """
-    outcome: Outcome | None = None
-    error = ""
-    try:
-        outcome = ray.get(reference)
-    except ray.exceptions.RayError as problem:  # Its message holds lines of the worker.
-        error = type(problem).__name__
-    if outcome is None:  # Raised outside the handler: nothing is chained to it.
-        raise failed(part, error)
-    return result_of(outcome)
-
-
 def _connected(address: str | None) -> Any:
     """Ray, connected; lines that workers print stay on their nodes.
 
@@ -180,26 +123,22 @@ def _connected(address: str | None) -> Any:
     try:
         import ray
     except ImportError:
-        ray = None
-    if ray is None:
         raise PrivacyError(
             "Expected the package of DPSYNTH_WORKERS=ray, got none. Install the extra `ray` of "
             "dpsynth_assets, on every node."
-        )
-    if ray.is_initialized():
-        return ray
+        ) from None
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level="ERROR",
-            runtime_env={"env_vars": {n: os.environ[n] for n in _PASSED if n in os.environ}},
-        )
+        if not ray.is_initialized():
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level="ERROR",
+                runtime_env={"env_vars": {n: os.environ[n] for n in _PASSED if n in os.environ}},
+            )
     except (ConnectionError, RuntimeError, ValueError) as problem:
-        error = type(problem).__name__
-    else:
-        return ray
-    raise PrivacyError(
-        f"{ADDRESS_VARIABLE}: expected the address of a Ray cluster, got {error} at {address}. "
-        "Start one (`ray start --head`), or set DPSYNTH_WORKERS=local."
-    )
+        raise PrivacyError(
+            f"{ADDRESS_VARIABLE}: expected the address of a Ray cluster, got "
+            f"{type(problem).__name__} at {address}. Start one (`ray start --head`), or set "
+            "DPSYNTH_WORKERS=local."
+        ) from None
+    return ray

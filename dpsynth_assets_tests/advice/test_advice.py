@@ -10,36 +10,29 @@ from dpsynth_assets.advice import minutes
 from dpsynth_assets.advice.advice import advise
 from dpsynth_assets.advice.evidence import Measured, expected, likeness, measured_lines
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.methods.candidates import Advice, DeclaredFacts
 from dpsynth_assets.methods.registry import REGISTRY
-from dpsynth_assets_tests.advice.conftest import speed_of
+from dpsynth_assets_tests.declared import private
 
 BASE = PublicDataSpec(name="words", domain="Letters", language_model={"kind": "smollm2"})
 WORST = 0.1
 """Share of the best cell's score that advice may lose."""
 
 
-@pytest.fixture(autouse=True)
-def _known_speed(monkeypatch):
-    """No machine is tried: minutes are those of a known one."""
-    monkeypatch.setattr(minutes, "machine_speed", lambda _base: speed_of())
+pytestmark = pytest.mark.usefixtures("known_speed")
 
 
 def declared(records=None, epsilon=4.0, labels=0, **further):
     values = {"kind": [f"kind {number}" for number in range(labels)]} if labels else {}
-    return PrivateDatasetSpec.model_validate(
-        {
-            "name": "mine",
-            "source": {"path": "nowhere/at_all.csv"},
-            "columns": {"text": "text", "labels": list(values)},
-            "public_facts": {"labels": values, "records": records},
-            "budget": {"epsilon": epsilon, "delta": 1e-6},
-            "public_data": "words",
-            "methods": [{"method": "aug_pe"}],
-            **further,
-        }
-    )
+    own = {
+        "columns": {"text": "text", "labels": list(values)},
+        "public_facts": {"labels": values, "records": records},
+        "budget": {"epsilon": epsilon, "delta": 1e-6},
+        "public_data": "words",
+        "methods": [{"method": "aug_pe"}],
+    }
+    return private(**own | further)
 
 
 def cell(line, share, epsilon=3.0, records=4000, dataset="reviews", **costs):

@@ -20,26 +20,22 @@ from dpsynth_assets.advice.budget_split import (
     optimise_split,
 )
 from dpsynth_assets.cli.advise import _changed, _stand_ins
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.methods.evolution import AugPe
 from dpsynth_assets.metrics.comparison import compare
 from dpsynth_assets.metrics.metric import Estimate
+from dpsynth_assets_tests.declared import private, written
 
 ROOT = Path(__file__).parents[2]
 AUG_PE = {"population": 12, "variations": 2, "iterations": 2, "max_new_tokens": 16}
 
 
 def declared(*methods, **fields):
-    return PrivateDatasetSpec.model_validate(
-        {
-            "name": "notes",
-            "source": {"path": "notes.csv"},
-            "budget": {"epsilon": 4.0, "delta": 1e-6},
-            "public_facts": {"records": 4000},
-            "methods": methods or [{"method": "aug_pe", "settings": AUG_PE}],
-            **fields,
-        }
-    )
+    own = {
+        "public_facts": {"records": 4000},
+        "methods": methods or [{"method": "aug_pe", "settings": AUG_PE}],
+    }
+    return private(**own | fields)
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +79,7 @@ def test_too_few_texts_are_refused_in_one_line(stand_ins):
 
 def test_texts_that_the_model_has_invented_are_no_stand_ins(tmp_path, monkeypatch):
     fields = {"name": "words", "domain": "Letters", "language_model": {"kind": "smollm2"}}
-    document = {"type": "dpsynth_assets.components.PublicData", "attributes": fields}
-    (tmp_path / "words.yaml").write_text(yaml.safe_dump(document))
+    written(tmp_path / "words.yaml", fields, "PublicData")
     monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path))
     with pytest.raises(ValueError, match="--texts"):
         _stand_ins("words", None)

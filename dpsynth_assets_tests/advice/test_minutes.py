@@ -4,33 +4,23 @@ import json
 
 import pytest
 
-from dpsynth_assets.advice import machine_speed as module
-from dpsynth_assets.advice.machine_speed import SpeedUnknownError, machine_speed
-from dpsynth_assets.advice.minutes import expected_minutes
-from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.advice import minutes as module
+from dpsynth_assets.advice.minutes import SpeedUnknownError, expected_minutes, machine_speed
+from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.paths import home
 from dpsynth_assets_tests.advice.conftest import speed_of
+from dpsynth_assets_tests.declared import private
 
 BASE = PublicDataSpec(name="words", domain="Letters", language_model={"kind": "smollm2"})
 AUG_PE = {"method": "aug_pe", "settings": {"population": 40, "iterations": 2, "rows": 50}}
 
 
 def cohort(*methods, records=4000, **further):
-    return PrivateDatasetSpec.model_validate(
-        {
-            "name": "mine",
-            "source": {"path": "nowhere/at_all.csv"},
-            "columns": {"text": "text"},
-            "public_facts": {"records": records},
-            "budget": {"epsilon": 4.0, "delta": 1e-6},
-            "public_data": "words",
-            "methods": list(methods or (AUG_PE,)),
-            **further,
-        }
-    )
+    own = {"public_facts": {"records": records}, "methods": list(methods or (AUG_PE,))}
+    return private(public_data="words", **own, **further)
 
 
 def minutes(spec, base=BASE):

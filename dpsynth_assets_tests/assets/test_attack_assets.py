@@ -20,8 +20,8 @@ from dpsynth_assets.attacks.reconstruction import (
     END,
     PAD,
     PREFIX,
+    CopyingDecoder,
     CopyingModel,
-    PrefilledModel,
     prefilled,
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -33,7 +33,7 @@ from dpsynth_assets.methods.private_prediction.few_shot import FewShot
 from dpsynth_assets.methods.private_prediction.mean import MeanTokens, MeanUniform
 from dpsynth_assets.methods.private_prediction.references import generate_non_private
 from dpsynth_assets.methods.stages import StageRelease
-from dpsynth_assets.models.document_format import DocumentFormat
+from dpsynth_assets.models.prompt_templates import DocumentFormat, PromptedModel
 from dpsynth_assets.orchestration.assets import attacks
 from dpsynth_assets.orchestration.assets.attacks import median_metadata
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
@@ -67,17 +67,14 @@ class TinyModel(CopyingModel):
         return begin + super().encode(text.replace(PREFIX, ""))
 
     def prompt_ids(self, label_text, examples, max_example_tokens):
-        return self.document_format.prompt_ids(self, label_text, examples, max_example_tokens)
+        return PromptedModel(self).prompt_ids(label_text, examples, max_example_tokens)
 
 
 class ForgetfulModel(TinyModel):
     """Has never learned to copy."""
 
-    @property
-    def model(self):
-        model = CopyingModel().model
-        model.model.layers[1].self_attn.o_proj.weight.zero_()
-        return model
+    model = CopyingDecoder()
+    model.copying = 0.0
 
 
 class TinyModels(Models):
@@ -136,18 +133,20 @@ def run_once(kind, model=None):
 class Straight(MeanUniform):
     """Planted bug: tokens are drawn from one record's own logits."""
 
-    def release(self, stage, private, public, checkpoint, progress):
-        made = generate_non_private(self.config, self.terms, private, public, 60, progress)
+    def release(self, run):
+        made = generate_non_private(
+            self.config, self.terms, run.private, run.public, 60, run.progress
+        )
         value = StageRelease(facts=made.value.facts, rows=made.value.rows)
-        cost = Cost(guarantee=self.guarantee, event=stage.mechanism.event())
+        cost = Cost(guarantee=self.guarantee, event=run.stage.mechanism.event())
         return Release(value=value, cost=cost)
 
 
 class Alone(MeanUniform):
     """Planted bug: a batch holds one record, s = 1, and is priced with the declared s."""
 
-    def release(self, stage, private, public, checkpoint, progress):
-        records = len(private.records)
+    def release(self, run):
+        records = len(run.private.records)
         single = self.config.model_copy(
             update={
                 "expected_batch_size": 1,
@@ -159,10 +158,10 @@ class Alone(MeanUniform):
         )
         alone = MeanUniform(single, self.terms)
         tokens = MeanTokens(tokens=5, mechanism=alone.mean_mechanism)
-        assert stage.mechanism.tokens >= 5
-        leaking = replace(stage, mechanism=tokens)
-        made = alone.release(leaking, private, public, checkpoint, progress)
-        cost = Cost(guarantee=self.guarantee, event=stage.mechanism.event())
+        assert run.stage.mechanism.tokens >= 5
+        leaking = replace(run.stage, mechanism=tokens)
+        made = alone.release(run._replace(stage=leaking))
+        cost = Cost(guarantee=self.guarantee, event=run.stage.mechanism.event())
         return Release(value=made.value, cost=cost)
 
 
@@ -187,7 +186,7 @@ def test_batches_of_one_record_are_refuted():
 
 
 def test_a_model_that_cannot_copy_has_no_power_and_says_so():
-    found = run_once(Straight, PrefilledModel(ForgetfulModel()))
+    found = run_once(Straight, prefilled(ForgetfulModel(), None))
     assert found[0].result.passed
     assert not found[0].has_power
     outcome = {check.check_name: check for check in attacks.reconstruction_checks(found)}
@@ -296,9 +295,9 @@ def test_many_records_are_stood_for_by_fewer_keys():
 class Repeating(FewShot):
     """Planted bug: few-shot generation that returns what it was shown."""
 
-    def release(self, stage, private, public, checkpoint, progress):
-        rows = private.records.select("text", "label").head(200)
-        cost = Cost(guarantee=self.guarantee, event=stage.mechanism.event())
+    def release(self, run):
+        rows = run.private.records.select("text", "label").head(200)
+        cost = Cost(guarantee=self.guarantee, event=run.stage.mechanism.event())
         return Release(value=StageRelease(rows=rows, facts={}), cost=cost)
 
 

@@ -9,14 +9,14 @@ import pytest
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.declared_terms import cohort_terms
-from dpsynth_assets.methods.models_run import (
+from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR
+from dpsynth_assets.methods.work import (
     CONDITIONAL_GENERATOR,
     LANGUAGE_MODEL,
     LANGUAGE_MODEL_WEIGHTS,
     TEXT_EMBEDDER,
 )
-from dpsynth_assets.methods.registry import bound_method
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR
 from dpsynth_assets.orchestration.assets.public import public_definitions
 from dpsynth_assets.orchestration.components.cohort import declared_definitions
 from dpsynth_assets.orchestration.resources import model_pool

@@ -17,7 +17,6 @@ from dpsynth_assets.attacks.reconstruction import (
     NULL_CHANCE,
     PREFIX,
     CopyingModel,
-    PrefilledModel,
     Rate,
     audit_delta,
     count_overlap,
@@ -25,13 +24,13 @@ from dpsynth_assets.attacks.reconstruction import (
     judge,
     plant_in_places,
     plant_keys,
+    prefilled,
     prove,
     read_keys,
 )
 from dpsynth_assets.models.decoding import sample_documents
-from dpsynth_assets.models.document_format import DocumentFormat
 from dpsynth_assets.models.engines import Sampling
-from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
+from dpsynth_assets.models.prompt_templates import DocumentFormat
 
 
 def allowed_share(chance, epsilon):
@@ -233,7 +232,7 @@ def test_the_copying_model_repeats_its_prompt_and_little_else():
     model = CopyingModel()
     planted = plant_keys(80, seed=4)
     sampled = sample_documents(
-        TransformersDecoder(model.model),
+        model.model,
         [model.prompt_ids("", [key], 5) for key in planted.source],
         Sampling(max_new_tokens=5),
         end_token_id=model.end_token_id,
@@ -258,7 +257,7 @@ def test_a_prefilled_prompt_ends_where_a_key_begins_and_leaves_the_rest_alone():
         encode=list,
         document_format=DocumentFormat("{label}: ", "", None, "\n"),
     )
-    model = PrefilledModel(inner)
+    model = prefilled(inner, None)
     prompt = "".join(model.prompt_ids("keys", ["01234", "56789"], 5))
     opening = f"keys: {PREFIX}"
     assert prompt == f"{opening}01234|\n{opening}56789|\n{opening}"

@@ -7,7 +7,7 @@ import yaml
 from dpsynth_assets.benchmark.running import DatasetBench, places
 from dpsynth_assets.datasets import dataset_folders, standing
 from dpsynth_assets.datasets.benchmark_spec import benchmark_files, found_benchmark, read_benchmark
-from dpsynth_assets.datasets.problems import DatasetFileError, Problem
+from dpsynth_assets.datasets.fields import DatasetFileError, Problem
 from dpsynth_assets.paths import Home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.sensitive.fingerprints import Fingerprints, Reader

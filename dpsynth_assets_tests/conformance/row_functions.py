@@ -87,8 +87,11 @@ def nearest() -> dict[str, Moved]:
 
 def topics_at_the_threshold(records: np.ndarray, public: np.ndarray) -> Moved:
     """The threshold is one record's own cosine, so that a last bit decides."""
-    from dpsynth_assets.models.topic_model.model import TopicModel, nearest_topics
-    from dpsynth_assets.models.topic_model.settings import TopicModelSettings
+    from dpsynth_assets.models.topic_model.model import (
+        TopicModel,
+        TopicModelSettings,
+        nearest_topics,
+    )
 
     found = Moved(rows=0, by=0.0)
     for record in (0, 3, 30):

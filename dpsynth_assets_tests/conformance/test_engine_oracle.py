@@ -13,7 +13,6 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
 
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
@@ -30,6 +29,7 @@ from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_to
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.tiny_models import random_llama
 
 BOUND, TEMPERATURE, SIZE = 5.3, 1.3, 4
 DIFFERENCE_BOUND, TOP_K = 0.7, 9
@@ -252,18 +252,9 @@ RULES = GenerationRules(
 
 @pytest.fixture(scope="module")
 def model():
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        initializer_range=0.3,
+    return random_llama(
+        VOCABULARY, num_hidden_layers=2, max_position_embeddings=64, initializer_range=0.3
     )
-    return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
 
 
 @pytest.mark.parametrize(("selector", "oracle"), PAIRS)

@@ -16,16 +16,14 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from dpsynth_assets.cli import serve
 from dpsynth_assets.defs.resources import resources
-from dpsynth_assets.exports.contents import PROMPTS_FILE
-from dpsynth_assets.exports.exporting import export_generator
-from dpsynth_assets.exports.package import Packager
+from dpsynth_assets.exports.package import PROMPTS_FILE, Packager, export_generator
 from dpsynth_assets.exports.verification import verify_package
+from dpsynth_assets.methods.capabilities import RowSampling
 from dpsynth_assets.methods.epsvec.vectors import VECTORS_FILE, DatasetVectors
 from dpsynth_assets.methods.evolution import aug_pe
 from dpsynth_assets.methods.fine_tuning import generators as generator_inputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
-from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.orchestration.assets.public import generation_definitions, public_definitions
 from dpsynth_assets.orchestration.components.cohort import declared_definitions
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
@@ -59,7 +57,6 @@ EVOLUTION = {
     "variations": 3,
     "max_new_tokens": 24,
     "rows": 30,
-    "label_shares": "released",
 }
 SETTINGS = {
     "ctcl": TRAINING,

@@ -20,7 +20,7 @@ WAITING = textwrap.dedent(
     """
     import sys
     import dagster as dg
-    from dpsynth_assets.cli.one_line import described
+    from dpsynth_assets.cli.terminal import described
     from dpsynth_assets.orchestration.resources import live_runs
 
     ended_by_signals, was_interrupted = live_runs.ended_by_signals, live_runs.was_interrupted

@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 
 from dpsynth_assets import PublicBase, run_method
-from dpsynth_assets.methods.evolution.aug_pe import StartingRows
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
@@ -155,12 +154,7 @@ def test_the_label_states_the_other_corpus_and_the_method_together(run):
         (*ON_GENERATOR[0], TUNED, "fixed_shots"),
         (*ON_GENERATOR[0], TUNED, "public_language_model"),
         (*ON_GENERATOR[1], TUNED, "language_model"),
-        (
-            "aug_pe_from_corpus",
-            {**EVOLUTION, "label_shares": "released", "corpus": "first"},
-            FIRST,
-            "label_histogram",
-        ),
+        ("aug_pe_from_corpus", {**EVOLUTION, "corpus": "first"}, FIRST, "text_embedder"),
     ],
 )
 def test_a_folder_named_as_a_stage_takes_no_charge_off_the_label(
@@ -202,28 +196,3 @@ def test_an_ex_post_corpus_is_no_start(run):
     with pytest.raises((PrivacyError, ValueError)):
         run("aug_pe_from_corpus", {**EVOLUTION, "corpus": "first"}, behind=(median,))
     assert not run.ledger.entries()
-
-
-class Writer:
-    """Writes numbered texts and counts what it was asked for."""
-
-    def __init__(self):
-        self.asked = []
-
-    def random(self, labels, *, seed, progress=None):
-        self.asked.append(list(labels))
-        return [f"random {label} {number}" for number, label in enumerate(labels)]
-
-    def vary(self, texts, labels, *, degree, seed, progress=None):
-        return [f"{text} varied" for text in texts]
-
-
-def test_released_rows_come_first_and_only_what_is_lacking_is_written():
-    writer = Writer()
-    api = StartingRows(api=writer, rows={"a": ["a1", "a2"], "b": ["b1"]})
-    texts = api.random(["a", "b", "b", "a", "a", "c"], seed=1)
-    assert texts == ["a1", "b1", "random b 0", "a2", "random a 1", "random c 2"]
-    assert writer.asked == [["b", "a", "c"]]
-    assert api.random(["a"], seed=1) == ["a1"]
-    assert len(writer.asked) == 1
-    assert api.vary(["x"], ["a"], degree=0.5, seed=1) == ["x varied"]

@@ -45,16 +45,16 @@ def installed(tmp_path_factory):
     return folder
 
 
-def run(installed, program):
-    """Runs a program in a process that finds the installed package."""
+def ended(installed, program, site="site"):
+    """Runs a program in a process that finds the packages installed in a folder."""
     environment = os.environ | {
-        "PYTHONPATH": f"{installed / 'site'}{os.pathsep}{ROOT}",
+        "PYTHONPATH": f"{installed / site}{os.pathsep}{ROOT}",
         "DPSYNTH_HOME": str(installed / "home"),
         "DAGSTER_HOME": str(installed / "home" / "dagster"),
         "DPSYNTH_DATASETS": str(installed),
     }
     (installed / "home" / "dagster").mkdir(parents=True, exist_ok=True)
-    made = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", program],
         check=False,
         cwd=ROOT,
@@ -63,6 +63,10 @@ def run(installed, program):
         text=True,
         timeout=600,
     )
+
+
+def run(installed, program):
+    made = ended(installed, program)
     assert made.returncode == 0, made.stderr[-3000:]
     return made.stdout
 
@@ -139,15 +143,6 @@ def test_a_package_that_offers_no_method_is_named(installed):
     broken.mkdir(parents=True)
     (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (broken / "entry_points.txt").write_text("[dpsynth.methods]\nbroken = json:dumps\n")
-    program = "import sys\nsys.path.insert(0, sys.argv[1])\nimport dpsynth_assets.methods.registry"
-    made = subprocess.run(
-        [sys.executable, "-c", program, str(broken.parent)],
-        check=False,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    made = ended(installed, "import dpsynth_assets.methods.registry", site="broken")
     assert made.returncode != 0
     assert "entry point broken of group dpsynth.methods in broken" in made.stderr

@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods import plan_scale
+from dpsynth_assets.methods import planning
 from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest
+from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.renyi import zcdp_rho
+from dpsynth_assets_tests.privacy.ledger_cases import make_request
 
 SETTINGS = {"expected_batch_size": 64, "max_batches": 8}
 
@@ -137,16 +138,8 @@ def test_the_ledger_admits_every_release_of_a_plan_that_spends_everything(tmp_pa
         plan = plan_dataset(spec(accountant))
         ledger = Ledger(f"sqlite:///{tmp_path / accountant / 'ledger.sqlite'}")
         for line in plan.releases:
-            request = ReleaseRequest(
-                cohort="letters",
-                dataset="letters",
-                asset=line.asset,
-                mechanism="any",
-                guarantee="dp",
-                event=line.event,
-                parameters={},
-                code_version="1",
-                data_version="1",
+            request = make_request(
+                cohort="letters", dataset="letters", asset=line.asset, event=line.event
             )
             ledger.reserve(request, plan.budget, plan.releases)
         assert ledger.spend("letters", plan.budget).epsilon <= 10.0
@@ -158,7 +151,7 @@ def test_a_scale_once_fitted_is_read_back_and_changes_with_the_plan(monkeypatch)
     def refuse(cost, epsilon, largest):
         raise AssertionError("fitted again")
 
-    monkeypatch.setattr(plan_scale, "_search", refuse)
+    monkeypatch.setattr(planning, "_search", refuse)
     assert plan_dataset(spec("tight")).releases == first.releases
     with pytest.raises(AssertionError, match="fitted again"):
         plan_dataset(spec("tight", epsilon=9.0))
@@ -166,28 +159,28 @@ def test_a_scale_once_fitted_is_read_back_and_changes_with_the_plan(monkeypatch)
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 1.7])
 def test_the_search_ends_just_below_the_budget_for_any_growth_of_the_cost(power):
-    scale = plan_scale._search(lambda factor: 3.0 * factor**power, 3.3)
-    assert 3.3 * (1 - plan_scale.SLACK) <= 3.0 * scale**power <= 3.3
+    scale = planning._search(lambda factor: 3.0 * factor**power, 3.3)
+    assert 3.3 * (1 - planning.SLACK) <= 3.0 * scale**power <= 3.3
 
 
 @pytest.mark.parametrize("fixed", [0.0, 0.3, 0.9])
 def test_shares_beside_noise_that_stands_still_may_gain_what_the_whole_budget_may(fixed):
-    largest = plan_scale.largest_scale(fixed)
-    assert fixed + (1 - fixed) * largest == pytest.approx(plan_scale.largest_scale(0.0))
-    scale = plan_scale._search(lambda f: 5.0 * (fixed + (1 - fixed) * f) ** 0.8, 6.0, largest)
-    assert 6 * (1 - plan_scale.SLACK) <= 5.0 * (fixed + (1 - fixed) * scale) ** 0.8 <= 6
+    largest = planning.largest_scale(fixed)
+    assert fixed + (1 - fixed) * largest == pytest.approx(planning.largest_scale(0.0))
+    scale = planning._search(lambda f: 5.0 * (fixed + (1 - fixed) * f) ** 0.8, 6.0, largest)
+    assert 6 * (1 - planning.SLACK) <= 5.0 * (fixed + (1 - fixed) * scale) ** 0.8 <= 6
 
 
 @pytest.mark.parametrize("fixed", [1.0, 7.5])
 def test_noise_that_takes_the_whole_budget_leaves_nothing_to_be_scaled(fixed):
-    assert plan_scale.largest_scale(fixed) == plan_scale.largest_scale(0.0)
+    assert planning.largest_scale(fixed) == planning.largest_scale(0.0)
 
 
 def test_a_plan_that_fits_at_the_bound_is_left_there_after_a_few_steps():
     asked = []
-    assert plan_scale._search(lambda f: asked.append(f) or f, 30.0) == max(asked)
+    assert planning._search(lambda f: asked.append(f) or f, 30.0) == max(asked)
     assert len(asked) <= 3
 
 
 def test_the_search_scales_down_a_plan_that_costs_too_much():
-    assert plan_scale._search(lambda factor: 100.0 * factor, 1.0) <= 0.01
+    assert planning._search(lambda factor: 100.0 * factor, 1.0) <= 0.01

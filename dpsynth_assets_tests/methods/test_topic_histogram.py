@@ -6,39 +6,30 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, counted_labels
 from dpsynth_assets.methods.topic_histogram import (
+    TopicCounting,
     TopicHistogram,
     project_to_total,
-    topic_counting,
 )
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
 
 LABELS = ("good", "bad", "mixed")
 TOPICS = 4
 
 
 def terms(relation=NeighboringRelation.ADD_REMOVE, max_records=1, labels=LABELS):
-    column = None if max_records == 1 else "customer"
-    return CohortTerms(
-        cohort="tests",
-        relation=relation,
-        unit=PrivacyUnit(column=column, max_records=max_records),
-        epsilon=4.0,
-        delta=1e-6,
-        accountant="zcdp",
-        labels=labels,
-        label_texts=labels,
-    )
+    unit = PrivacyUnit(column=None if max_records == 1 else "customer", max_records=max_records)
+    return made_terms(relation=relation, unit=unit, labels=labels, label_texts=labels)
 
 
 def counting(of_terms, noise_std=10.0):
     """The mechanism with the paper's noise."""
-    return topic_counting(noise_std, of_terms)
+    return TopicCounting(histogram=of_terms.histogram(noise_std), labels=of_terms.labels)
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +46,7 @@ def model():
 
 
 def private_inputs(labels, axes):
-    records = pl.DataFrame(
-        {
-            "record_id": [str(i) for i in range(len(axes))],
-            "unit_id": [str(i) for i in range(len(axes))],
-            "text": ["private words"] * len(axes),
-            "label": labels,
-        },
-        schema_overrides={"label": pl.String},
-    )
+    records = records_of(["private words"] * len(axes), labels or [""])
     embeddings = np.eye(6, dtype=np.float32)[np.asarray(axes, dtype=int)]
     return PrivateInputs(records=records, embeddings=embeddings)
 
@@ -116,6 +99,12 @@ def test_a_nulled_record_leaves_its_cell_and_enters_none(counts_of):
 
 def test_records_without_a_declared_label_are_counted_nowhere(counts_of):
     assert counts_of(private_inputs(["good", "unheard of"], [0, 0])).sum() == 1
+
+
+def test_undeclared_labels_and_blank_texts_are_not_counted():
+    records = pl.DataFrame({"text": ["one", " ", "three", "\n"], "label": ["x", "x", "y", "z"]})
+    assert counted_labels(records, ("y", "x")).tolist() == [1, UNCOUNTED, 0, UNCOUNTED]
+    assert counted_labels(records.clear(), ("y", "x")).tolist() == []
 
 
 def test_without_labels_there_is_one_row_for_all(counts_of):

@@ -2,10 +2,18 @@
 
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from transformers import (
+    AutoModelForCausalLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    CohereConfig,
+    LlamaConfig,
+)
 
 from dpsynth_assets.models import fine_tuning
 from dpsynth_assets.models.fine_tuning import (
@@ -49,8 +57,6 @@ SEQUENCE = SequenceLoss()
 
 
 def bart():
-    from transformers import BartConfig, BartForConditionalGeneration
-
     torch.manual_seed(0)
     config = BartConfig(
         vocab_size=VOCABULARY,
@@ -71,34 +77,17 @@ def bart():
     return BartForConditionalGeneration(config)
 
 
-def llama():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=32,
-        tie_word_embeddings=True,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
-    )
-    return LlamaForCausalLM(config)
-
-
-def cohere():
-    """A causal model whose norms book-keeping does not know."""
-    from transformers import CohereConfig, CohereForCausalLM
-
+def causal(kind, **own):
     torch.manual_seed(0)
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24}
-    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
-    tokens = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-    return CohereForCausalLM(CohereConfig(**sizes, **heads, **tokens, logit_scale=1.0))
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 2}
+    special = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    return AutoModelForCausalLM.from_config(kind(**sizes, **layers, **special, **own))
+
+
+llama = partial(causal, LlamaConfig, max_position_embeddings=32, tie_word_embeddings=True)
+cohere = partial(causal, CohereConfig, num_key_value_heads=1, logit_scale=1.0)
+"""A causal model whose norms book-keeping does not know."""
 
 
 def examples(count=24, seed=3):
@@ -233,8 +222,6 @@ def test_adapters_train_alone_and_fold_into_an_ordinary_model():
         folded = merge_adapters(adapted)
         torch.testing.assert_close(SEQUENCE(folded, data), expected, rtol=1e-4, atol=1e-5)
     assert type(folded).__name__ == "BartForConditionalGeneration"
-    with pytest.raises(ValueError, match="rank >= 1"):
-        add_adapters(bart(), 0)
 
 
 def _base_name(name):
@@ -604,24 +591,6 @@ def test_weights_that_are_no_numbers_fail_the_trial():
         model.lm_head.weight[3] = math.nan
     with pytest.raises(ValueError, match="finite losses"):
         refuse_untrainable(model, examples(2), SEQUENCE, 1.0)
-
-
-# Bad input
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"learning_rate": 0.0},
-        {"learning_rate": math.inf},
-        {"micro_batch": 0},
-        {"weight_decay": -0.1},
-        {"warmup_steps": -1},
-    ],
-)
-def test_settings_outside_their_domain_are_refused(wrong):
-    with pytest.raises(ValueError, match="Expected"):
-        settings(**wrong)
 
 
 class Centred(torch.nn.Module):

@@ -12,10 +12,10 @@ import pytest
 from dpsynth_assets import PublicBase
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.models.engines import Generation, Provenance
-from dpsynth_assets.models.invented_text import LEAST_WORDS, invent_documents
 from dpsynth_assets.models.language_model import LanguageModel, LanguageModelError
 from dpsynth_assets.models.prompt_templates import default_templates
 from dpsynth_assets.orchestration.assets.public import public_definitions
+from dpsynth_assets.public_base.invented import LEAST_WORDS, invent_documents
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets_tests.tiny_models import write_tokenizer
 

@@ -7,12 +7,12 @@ import shutil
 import pytest
 
 from dpsynth_assets.models import language_model as module
-from dpsynth_assets.models.document_format import PLAIN_PT
 from dpsynth_assets.models.language_model import (
     LanguageModel,
     LanguageModelError,
     load_language_model,
 )
+from dpsynth_assets.models.prompt_templates import PLAIN_PT
 from dpsynth_assets_tests.tiny_models import write_tokenizer
 
 
@@ -54,11 +54,11 @@ def test_the_end_token_written_in_a_text_stays_text(toy_model):
 
 def test_a_prompt_continued_by_a_document_reads_back(toy_model):
     prompt = toy_model.prompt_ids("Care", ["one example"], 50)
-    document = PLAIN_PT.document_ids(toy_model, "Care", "the next one", 50)
     opening = toy_model.prompt_ids("Care", [], 50)[1:]
     assert prompt[-len(opening) :] == opening
-    assert document[: len(opening)] == opening
-    assert toy_model.read_text(document[len(opening) :]) == ("the next one", True)
+    written = [*toy_model.encode("the next one"), toy_model.end_token_id]
+    assert toy_model.read_text(written) == ("the next one", True)
+    assert toy_model.read_text(written[:-1]) == ("the next one", False)
 
 
 def test_a_text_beyond_the_models_length_leaves_no_line_in_a_log(tmp_path, monkeypatch):

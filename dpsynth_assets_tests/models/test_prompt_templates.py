@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.private_prediction.prompts import (
+from dpsynth_assets.methods.private_prediction.decoding import (
     context_prompts,
     prompt_columns,
     public_prompt,
 )
-from dpsynth_assets.models.document_format import PAPER_PT, PLAIN_PT
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.prompt_templates import (
+    PAPER_PT,
+    PLAIN_PT,
+    PromptedModel,
     PromptTemplates,
     declared_templates,
     default_templates,
@@ -93,13 +95,21 @@ def test_without_templates_the_model_is_the_very_same(model):
 
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("form", [PAPER_PT, PLAIN_PT], ids=["paper", "plain"])
-def test_empty_templates_write_the_document_format_token_by_token(model, form, label, monkeypatch):
+def test_without_templates_whole_documents_precede_the_opening_of_one_more(
+    model, form, label, monkeypatch
+):
+    (tick,) = model.encode("`")
+    end = tick if form is PAPER_PT else model.end_token_id
+    monkeypatch.setitem(model.__dict__, "end_token_id", end)
     monkeypatch.setitem(model.__dict__, "document_format", form)
-    monkeypatch.setitem(model.__dict__, "end_token_id", 1 if form.end != "```" else 50)
-    same = prompted(model, PromptTemplates())
-    assert same.end_token_id == model.end_token_id
-    for examples in ([], ["one text"], ["one text", "", "two <end> `texts`"]):
-        assert same.prompt_ids(label, examples, 5) == model.prompt_ids(label, examples, 5)
+    opening = model.encode(form.opening.replace("{label}", label))
+    close = [*model.encode(form.closing), end, *model.encode(form.separator)]
+    prompt = [model.begin_token_id]
+    for examples in ([], ["one {label} {0}"], ["one {label} {0}", "", "`two <end> `texts`"]):
+        ids = [[each for each in model.encode(text) if each != end][:5] for text in examples]
+        documents = [token for own in ids for token in [*opening, *own, *close]]
+        for same in (PromptedModel(model, form=form), prompted(model, PromptTemplates())):
+            assert same.prompt_ids(label, examples, 5) == [*prompt, *documents, *opening]
 
 
 @settings(max_examples=40, deadline=None)
@@ -235,14 +245,6 @@ def test_a_chat_template_that_repeats_the_prompt_is_refused(model, monkeypatch):
 def test_a_non_positive_cut_is_refused(model):
     with pytest.raises(ValueError, match="at least 1, got 0"):
         prompted(model, TURNS).prompt_ids("Care", ["a"], 0)
-
-
-def test_a_record_cannot_close_a_document_that_a_plain_token_ends(model, monkeypatch):
-    (tick,) = model.encode("`")
-    monkeypatch.setitem(model.__dict__, "document_format", PAPER_PT)
-    monkeypatch.setitem(model.__dict__, "end_token_id", tick)
-    frame = model.prompt_ids("Care", [""], 50).count(tick)
-    assert model.prompt_ids("Care", ["a ` b ` c"], 50).count(tick) == frame
 
 
 @pytest.mark.parametrize("private", [None, "{examples}"])

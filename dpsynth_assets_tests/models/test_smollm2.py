@@ -43,8 +43,8 @@ def shapes():
             yield f"blk.{layer}.{name}.weight", (WIDTH,)
 
 
-def write_gguf(path, *, architecture="llama", tokenizer="gpt2", extra=()):
-    writer = GGUFWriter(path, architecture)
+def write_gguf(path):
+    writer = GGUFWriter(path, "llama")
     writer.add_block_count(LAYERS)
     writer.add_context_length(64)
     writer.add_embedding_length(WIDTH)
@@ -53,19 +53,16 @@ def write_gguf(path, *, architecture="llama", tokenizer="gpt2", extra=()):
     writer.add_head_count_kv(GROUPS)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(100_000.0)
-    if tokenizer:
-        writer.add_tokenizer_model(tokenizer)
-        writer.add_tokenizer_pre("smollm")
-        writer.add_token_list(TOKENS)
-        writer.add_token_types([3] * 3 + [1] * (len(TOKENS) - 3))
-        writer.add_token_merges(["Ġ a", "1 2"])
-        writer.add_bos_token_id(1)
-        writer.add_eos_token_id(2)
-        writer.add_chat_template("{{ messages[0]['content'] }}")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([3] * 3 + [1] * (len(TOKENS) - 3))
+    writer.add_token_merges(["Ġ a", "1 2"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template("{{ messages[0]['content'] }}")
     random = np.random.default_rng(0)
-    weights = {
-        name: random.normal(size=shape).astype(np.float32) for name, shape in (*shapes(), *extra)
-    }
+    weights = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes()}
     for name, values in weights.items():
         writer.add_tensor(name, values)
     writer.write_header_to_file()
@@ -104,28 +101,6 @@ def test_queries_and_keys_are_rotated_by_halves(tmp_path):
         read = getattr(layer, f"{name}_proj").weight.numpy().reshape(heads, 2, DEPTH // 2, WIDTH)
         np.testing.assert_array_equal(read.swapaxes(1, 2), stored)
     np.testing.assert_array_equal(layer.v_proj.weight.numpy(), weights["blk.1.attn_v.weight"])
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"architecture": "mamba"}, "architecture llama, got 'mamba'"),
-        ({"tokenizer": None}, "found nothing"),
-        ({"tokenizer": "llama"}, "tokenizer of kind gpt2, smollm, got llama"),
-        ({"extra": [("blk.0.attn_q.bias2.x", (4,))]}, "plain Llama model"),
-    ],
-)
-def test_other_files_are_refused_in_one_line(tmp_path, options, expected):
-    write_gguf(tmp_path / "tiny.gguf", **options)
-    with pytest.raises(LanguageModelError, match=expected) as refusal:
-        write_llama_folder(tmp_path / "tiny.gguf", tmp_path)
-    assert "\n" not in str(refusal.value)
-
-
-def test_a_file_that_is_no_gguf_is_refused(tmp_path):
-    (tmp_path / "tiny.gguf").write_bytes(b"PK" + bytes(64))
-    with pytest.raises(LanguageModelError, match="Expected a GGUF file"):
-        write_llama_folder(tmp_path / "tiny.gguf", tmp_path)
 
 
 def test_a_missing_package_names_the_command(monkeypatch):

@@ -35,14 +35,6 @@ def test_embeddings_are_unit_length_float32_in_order(embedder):
     assert embedder.embed([]).shape == (0, 384)
 
 
-def test_an_embedding_depends_on_its_text_alone(embedder):
-    together = embedder.embed(TEXTS)
-    np.testing.assert_array_equal(embedder.embed(TEXTS[::-1])[::-1], together)
-    np.testing.assert_array_equal(embedder.embed(TEXTS[1:]), together[1:])
-    for row in range(len(TEXTS)):
-        np.testing.assert_array_equal(embedder.embed([TEXTS[row]])[0], together[row])
-
-
 def test_a_private_text_has_a_pass_of_its_own_and_public_ones_share(named, monkeypatch):
     assert named.made_by["arithmetic"] == "one text a pass"
     passes, encode = [], named._engine._model.encode
@@ -79,11 +71,6 @@ def test_progress_rises_to_one(embedder):
     embedder.embed(TEXTS, lambda share, message: shares.append(share))
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
-
-
-def test_no_room_for_a_word_is_refused():
-    with pytest.raises(ValueError, match="Expected max_tokens >= 2, got 1"):
-        TextEmbedder(max_tokens=1)
 
 
 def test_an_unknown_model_is_refused_in_one_line(monkeypatch):

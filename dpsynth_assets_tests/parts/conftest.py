@@ -4,9 +4,15 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.private_prediction.declared_batches import RecordCells
+from dpsynth_assets.methods.private_prediction.split_batches import SlotCells
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 
 LABELS = ("good", "bad")
+BY_LABEL = SlotCells(
+    record_cells=RecordCells(labels=LABELS), cells=tuple((n, None) for n in range(len(LABELS)))
+)
+"""Counts records by label, without embeddings."""
 WORDS = ["river", "lantern", "orchard", "winter", "harbour", "copper", "meadow", "violin"]
 SECRET = "Ottoline Brackenbury"
 MANIFEST = {"model": None, "max_tokens": 32, "name": "all-MiniLM-L6-v2"}

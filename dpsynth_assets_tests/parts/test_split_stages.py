@@ -9,13 +9,12 @@ import pytest
 from dpsynth_assets.datasets.files import dataset_folders
 from dpsynth_assets.datasets.standing import standing
 from dpsynth_assets.methods.cluster_histogram import CellCounts, ClusterCounting
-from dpsynth_assets.methods.counted_labels import LabelCounts
 from dpsynth_assets.methods.evolution.population import Population
 from dpsynth_assets.methods.evolution.votes import PrivateVotes, VoteCounts, VotingRounds
 from dpsynth_assets.methods.inputs import PrivateInputs
-from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.topic_histogram import TopicCounts
+from dpsynth_assets.methods.work import TEXT_EMBEDDER
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
@@ -32,7 +31,7 @@ from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
-from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared
+from dpsynth_assets_tests.parts.conftest import BY_LABEL, LABELS, MANIFEST, SECRET, declared
 from dpsynth_assets_tests.stored import read_private_records
 
 ROWS = 120
@@ -71,7 +70,7 @@ def countings(public):
         "votes": VoteCounts(
             labels=LABELS, candidates=public, candidate_labels=np.arange(8, dtype=np.int64) % 2
         ),
-        "labels": LabelCounts(labels=LABELS),
+        "labels": BY_LABEL,
     }
 
 
@@ -203,7 +202,7 @@ def test_a_part_without_embeddings_is_not_counted(tmp_path, store, public):
     parts = StoredParts(store.parts("letters").places, LocalWorkers(1))
     with pytest.raises(WorkerError, match="FileNotFoundError"):
         parts.summed(countings(public)["centres"])
-    labels = replace(parts, with_embeddings=False).summed(LabelCounts(labels=LABELS))
+    labels = replace(parts, with_embeddings=False).summed(BY_LABEL)
     assert labels.sum() > 0
 
 

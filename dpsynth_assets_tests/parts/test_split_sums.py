@@ -1,6 +1,7 @@
 """Sums and votes of SecPE and EPSVec over parts: the same bits for any parts and any workers."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
@@ -28,11 +29,11 @@ from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
 from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
-from dpsynth_assets.public_base.opening import OpensEngine
+from dpsynth_assets.public_base.opening import opened_engine
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.stored_parts import StoredParts
-from dpsynth_assets.workers import LocalWorkers
+from dpsynth_assets.workers import Here, LocalWorkers
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, WORDS, declared
 from dpsynth_assets_tests.tiny_models import write_language_model
 
@@ -158,7 +159,7 @@ def opens_reader(tmp_path_factory):
     return OpensReader(
         config=EpsVecConfig(max_document_tokens=12),
         terms=terms(),
-        opens_engine=OpensEngine(EngineSpec(), manifest),
+        opens_engine=partial(opened_engine, EngineSpec(), manifest),
         shots=(("A note",), ()),
         layers=LAYERS,
     )
@@ -179,7 +180,7 @@ def negatives_of(reader):
 def task_of(opens_reader, sampling_probability=1.0):
     reader = opens_reader()
     return VectorTask(
-        reader=reader,
+        reader=Here(reader),
         opens_reader=opens_reader,
         negatives=negatives_of(reader),
         noise=VectorNoise(
@@ -195,17 +196,9 @@ def task_of(opens_reader, sampling_probability=1.0):
 
 
 def difference_sums(task):
-    width = task.reader.engine.width
+    width = task.opened().engine.width
     mean = task.noise.mean(layers=2, dimensions=2 * width, records=1)
-    return DifferenceSums(
-        opens_reader=task.opens_reader,
-        sums=mean.sums,
-        negatives=task.negatives,
-        config=task.config,
-        labels=LABELS,
-        sampling_probability=task.noise.sampling_probability,
-        salt=task.salt,
-    )
+    return DifferenceSums(task=replace(task, reader=Here()), sums=mean.sums)
 
 
 def test_records_are_drawn_part_by_part_where_the_charge_is_for_a_sample(places, opens_reader):

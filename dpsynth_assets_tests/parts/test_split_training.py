@@ -26,7 +26,7 @@ from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.sealing import HEADER
 from dpsynth_assets.sensitive.stored_parts import StoredParts
-from dpsynth_assets.workers import LocalWorkers, WorkerError, keeping
+from dpsynth_assets.workers import LocalWorkers, WorkerError, protocol
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.fine_tuning import conftest as toys
 from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, declared
@@ -139,7 +139,7 @@ def test_weights_over_parts_are_those_of_the_whole(name, tmp_path, store, public
     assert equal(found, expected)
     assert len(planted_noise) == drawn > 0, "noise is drawn once a step, by the driver"
     assert not list(exchange_of(store).iterdir())
-    assert not keeping._kept
+    assert not protocol._kept
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ def drawn_in(parts, steps, chance):
     count = StepOfPart(run="marks", inputs=Marks(), settings=SETTINGS, sampled=sampled)
     weights = [np.zeros((1, RECORDS), dtype=np.float32)]
     found = [parts.summed(count, weights) for _ in range(steps)]
-    keeping.forget()
+    protocol.forget()
     model = Marks().open().model
     sums = [sampled.sums_of(each, [model.weight]) for each in found]
     return np.array([each[0][0].numpy()[0] for each in sums]), np.array([each[1] for each in sums])

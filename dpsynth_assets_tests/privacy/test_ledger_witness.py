@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.cli.one_line import described
+from dpsynth_assets.cli.terminal import described
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.ledger import Ledger, Witness, chain

@@ -11,7 +11,6 @@ import pytest
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import CellCounts
-from dpsynth_assets.methods.counted_labels import LabelCounts
 from dpsynth_assets.methods.fine_tuning.private_training import StepOfPart
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
@@ -29,7 +28,7 @@ from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets.workers.ray_cluster import RayWorkers
 from dpsynth_assets_tests.parts import test_split_sums as sums
-from dpsynth_assets_tests.parts.conftest import LABELS, MANIFEST, SECRET, declared, store
+from dpsynth_assets_tests.parts.conftest import BY_LABEL, LABELS, MANIFEST, SECRET, declared, store
 from dpsynth_assets_tests.parts.shown_passes import Shows
 from dpsynth_assets_tests.parts.test_secret_parts import DECLARED
 from dpsynth_assets_tests.parts.test_split_sums import opens_reader, places
@@ -201,11 +200,11 @@ def test_a_part_whose_worker_was_killed_is_counted_when_the_step_is_repeated(
         records=whole.records.clear(),
         parts=StoredParts(places, RayWorkers(2), with_embeddings=False),
     )
-    count = tasks.CountsAfterADeath(marks, LabelCounts(labels=LABELS))
+    count = tasks.CountsAfterADeath(marks, BY_LABEL)
     with pytest.raises(WorkerError, match="in a worker failed with"):
         inputs.counted(count)
     assert len(list(marks.iterdir())) == 1
-    assert np.array_equal(inputs.counted(count), LabelCounts(labels=LABELS)(whole))
+    assert np.array_equal(inputs.counted(count), BY_LABEL(whole))
 
 
 def test_sums_of_secpe_and_epsvec_are_those_of_one_process(

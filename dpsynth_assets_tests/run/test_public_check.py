@@ -9,7 +9,7 @@ from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
-from dpsynth_assets.models.document_format import DocumentFormat
+from dpsynth_assets.models.prompt_templates import DocumentFormat, PromptedModel
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.opening import OpenedModels
@@ -38,7 +38,7 @@ class FormattedModel(CopyingModel):
         return [0] * text.count("#") + super().encode(text)
 
     def prompt_ids(self, label_text, examples, max_example_tokens):
-        return self.document_format.prompt_ids(self, label_text, examples, max_example_tokens)
+        return PromptedModel(self).prompt_ids(label_text, examples, max_example_tokens)
 
 
 class FormattedModels(OpenedModels):

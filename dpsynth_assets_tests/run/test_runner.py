@@ -221,7 +221,7 @@ def test_a_failure_is_withheld_and_its_charge_is_resumed(houses):
     part = house.part("mean_uniform")
     (node,) = [each for each in house.runner.plan.graph.nodes.values() if each.part is part]
 
-    def fails(stage, private, public, checkpoint, progress):
+    def fails(run):
         raise RuntimeError("a private text")
 
     failing = replace(node, stage=replace(node.stage, draws=fails))

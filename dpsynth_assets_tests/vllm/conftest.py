@@ -7,10 +7,13 @@ import torch
 from mailboxes import public_rows
 from transformers import AutoConfig, LlamaForCausalLM
 
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 from dpsynth_assets_tests.tiny_models import write_language_model
+
+SMALL = EngineSpec(kind="vllm", batch_rows=12, cache_gib=0.25)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,7 +35,7 @@ def writers(_vllm_is_here, tmp_path_factory):
     write_language_model(folder, vocabulary=500, width=64, layers=3)
     continue_on(folder, [f"{row['label']}: {row['text']}" for row in public_rows(300, seed=0)])
     language_model = load_language_model(folder, device="cpu")
-    engine = VllmEngine(language_model, batch_rows=12, batch_tokens=48, cache_gib=0.25)
+    engine = VllmEngine(language_model, SMALL, batch_tokens=48)
     yield engine, DecoderEngine(language_model, batch_rows=16), language_model
     engine.close()
 
@@ -68,6 +71,6 @@ def transformers_engine(language_model):
 @pytest.fixture(scope="session")
 def vllm_engine(language_model):
     """So small that prompts are read in parts and rows wait for one another."""
-    engine = VllmEngine(language_model, batch_rows=12, batch_tokens=48, cache_gib=0.25)
+    engine = VllmEngine(language_model, SMALL, batch_tokens=48)
     yield engine
     engine.close()

@@ -8,8 +8,8 @@ from mailboxes import public_rows
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.epsvec.prompts import scaffold_of
 from dpsynth_assets.methods.epsvec.shots import FixedShots
+from dpsynth_assets.methods.epsvec.states import scaffold_of
 from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.methods.epsvec.writing import Writer, write_corpus
 from dpsynth_assets.methods.fine_tuning import DpFineTuning
@@ -17,7 +17,7 @@ from dpsynth_assets.methods.fine_tuning.config import DpFineTuningConfig
 from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings, RowFilter
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
-from dpsynth_assets.models.judging.engine_judge import EngineJudge
+from dpsynth_assets.models.judges import EngineJudge
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 ROWS = 24

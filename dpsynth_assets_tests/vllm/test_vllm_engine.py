@@ -12,7 +12,6 @@ from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.models.engines import Capability, Engine, EngineError, Sampling
 from dpsynth_assets.models.engines.opening import close_engines, open_engine
 from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
-from dpsynth_assets_tests.models.engines.decoder_logits import next_logits
 
 NEW = 24
 GREEDY = Sampling(temperature=0, max_new_tokens=NEW)
@@ -78,27 +77,6 @@ def test_steered_text_equals_transformers_and_is_not_the_unsteered(
     assert vllm_engine.generate(prompts, GREEDY) == before
 
 
-def test_steering_moves_the_corpus_towards_the_vector(vllm_engine, language_model):
-    """A small corpus from one prompt, as dataset vectors write it."""
-    prompt = language_model.prompt_ids("billing", [], 8)
-    own = [row["text"] for row in public_rows(60, seed=2)]
-    sampling = Sampling(temperature=0.9, top_p=0.95, max_new_tokens=40, seed=1)
-    plain = vllm_engine.generate([prompt] * 40, sampling)
-    states = vllm_engine.hidden_states(own, [1])[1].mean(0)
-    gap = states - vllm_engine.hidden_states([g.text for g in plain], [1])[1].mean(0)
-    unit = {1: gap / np.linalg.norm(gap)}
-    with vllm_engine.steered(unit, 3.0) as steered:
-        moved = steered.generate([prompt] * 40, sampling)
-    assert all(generation.text for generation in moved)
-    assert len({generation.text for generation in moved}) > 30
-
-    def along(generations):
-        texts = [generation.text for generation in generations]
-        return float((vllm_engine.hidden_states(texts, [1])[1] @ unit[1]).mean())
-
-    assert along(moved) > along(plain)
-
-
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 def test_hidden_states_equal_transformers(vllm_engine, transformers_engine, pooling):
     texts = ["", *(row["text"] for row in public_rows(30, seed=3)), "a", "same", "same"]
@@ -151,19 +129,6 @@ def test_texts_of_a_schema_equal_transformers_row_by_row(vllm_engine, transforme
         assert same >= len(prompts) - 2  # As above, rounding may move a row.
 
 
-def test_first_tokens_follow_the_logits(writers):
-    vllm_engine, transformers_engine, language_model = writers
-    prompt = language_model.prompt_ids("delivery", [], 8)
-    logits = next_logits(transformers_engine, [prompt])[0].astype(np.float64)
-    expected = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
-    drawn = vllm_engine.generate([prompt] * 400, Sampling(max_new_tokens=1, seed=2))
-    first = [g.token_ids[0] if g.token_ids else language_model.end_token_id for g in drawn]
-    counts = np.bincount(first, minlength=len(expected)) / len(first)
-    likely = expected > 0.05
-    assert likely.any()
-    np.testing.assert_allclose(counts[likely], expected[likely], atol=0.1)
-
-
 def test_progress_grows_to_one(vllm_engine, prompts):
     shares = []
     vllm_engine.generate(prompts, GREEDY, progress=shares.append)
@@ -195,7 +160,7 @@ def test_prompts_and_texts_reach_no_log(vllm_engine, capfd, caplog):
 
 def test_too_little_memory_gives_one_line(language_model):
     with pytest.raises(EngineError, match="could not open toy") as raised:
-        VllmEngine(language_model, memory_fraction=0.9, cache_gib=0.00001)
+        VllmEngine(language_model, EngineSpec(kind="vllm", cache_gib=0.00001))
     assert "\n" not in str(raised.value)
 
 

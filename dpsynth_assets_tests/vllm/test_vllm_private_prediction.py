@@ -16,8 +16,8 @@ from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.methods.private_prediction import measured_slack
-from dpsynth_assets.methods.private_prediction.measured_slack import self_tested
+from dpsynth_assets.methods.private_prediction import decoding
+from dpsynth_assets.methods.private_prediction.decoding import self_tested
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import sample_documents
 from dpsynth_assets.models.engines import Sampling
@@ -486,7 +486,8 @@ def test_closing_one_vllm_leaves_the_others_of_the_process(vllm_engine, decoder,
     start = torch.zeros(1, dtype=torch.long)
     logits = served(decoder, [[5, 6, 7]], 10, 5).next_logits(start, start)
     VllmDecoder(language_model, cache_gib=0.02, most_rows=32).close()
-    VllmEngine(language_model, batch_rows=4, cache_gib=0.05).close()
+    spec = EngineSpec(kind="vllm", batch_rows=4, cache_gib=0.05)
+    VllmEngine(language_model, spec).close()
     assert vllm_engine.generate(["hello"], greedy) == before
     assert torch.equal(served(decoder, [[5, 6, 7]], 10, 5).next_logits(start, start), logits)
 
@@ -512,11 +513,11 @@ def test_the_self_test_refuses_a_model_whose_rows_follow_their_step(
         return logits + 1e-3 * logits.mean(dim=0, keepdim=True)
 
     monkeypatch.setattr(model, "compute_logits", mixed)
-    monkeypatch.delitem(measured_slack._tested, decoder, raising=False)
+    monkeypatch.delitem(decoding._tested, decoder, raising=False)
     with pytest.raises(ValueError, match="Expected a self-test in which no other row") as refused:
         self_tested(decoder, language_model)
     assert "\n" not in str(refused.value)
-    del measured_slack._tested[decoder]
+    del decoding._tested[decoder]
 
 
 class TestBroken:

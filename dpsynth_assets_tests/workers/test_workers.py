@@ -168,6 +168,8 @@ class Called:
 class Ray:
     """Stands for Ray: does what it is given at once, and notes what it was asked for."""
 
+    exceptions = SimpleNamespace(RayError=RuntimeError)
+
     def __init__(self):
         self.asked, self.results, self.killed = [], [], []
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import typer
@@ -18,18 +19,56 @@ from dpsynth_assets.cli.main import parted
 from dpsynth_assets.cli.terminal import AsJson, refusals, say
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.errors import check_at_least, check_delta, check_positive
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.units import NeighboringRelation
 
-Delta = Annotated[float, typer.Option(help="Public δ of the guarantee, between 0 and 1.")]
+
+def _checked(check: Callable[[float], None]) -> Callable[[float | None], float | None]:
+    """Makes the callback of an option of a check that raises ValueError."""
+
+    def checked(value: float | None) -> float | None:
+        try:
+            if value is not None:
+                check(value)
+        except ValueError as problem:
+            raise typer.BadParameter(str(problem)) from None
+        return value
+
+    return checked
+
+
+_POSITIVE = _checked(partial(check_positive, "number"))
+Count = Annotated[int, typer.Option(min=1)]
+CountOrNone = Annotated[int | None, typer.Option(min=1)]
+Positive = Annotated[float, typer.Option(callback=_POSITIVE)]
+PositiveOrNone = Annotated[float | None, typer.Option(callback=_POSITIVE)]
+Delta = Annotated[
+    float,
+    typer.Option(
+        help="Public δ of the guarantee, between 0 and 1.", callback=_checked(check_delta)
+    ),
+]
 Accountant = Annotated[
     Literal["zcdp", "tight"],
     typer.Option(help="zcdp: valid for adaptive plans. tight: for a plan fixed beforehand."),
 ]
 TargetEpsilon = Annotated[
-    float, typer.Option("--epsilon", "--target-epsilon", help="ε that must not be exceeded at δ.")
+    float,
+    typer.Option(
+        "--epsilon",
+        "--target-epsilon",
+        help="ε that must not be exceeded at δ.",
+        callback=_POSITIVE,
+    ),
 ]
-AtEpsilon = Annotated[float | None, typer.Option(help="Also print δ at this ε.")]
+AtEpsilon = Annotated[
+    float | None,
+    typer.Option(
+        help="Also print δ at this ε.",
+        callback=_checked(lambda value: check_at_least(0.0, at_epsilon=value)),
+    ),
+]
 
 Answer = tuple[dict[str, Any], list[str]]
 """What a command prints: keys of one JSON object, or sentences."""
@@ -51,7 +90,7 @@ class Settings:
     """What results are named after."""
 
     relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE
-    max_records_per_unit: int = 1
+    max_records_per_unit: Count = 1
 
     def facts(self, **numbers: Any) -> dict[str, Any]:
         """Keys of a result: the settings, and what was computed from them."""
@@ -135,20 +174,6 @@ def exactly_one(**given: Any) -> None:
         said = ("neither" if two else "none") if count == 0 else "both" if two else str(count)
         listed = f"{', '.join(names[:-1])} and {names[-1]}"
         raise ValueError(f"Expected exactly one of {listed}, got {said}. Give the one you know.")
-
-
-def positive(**values: float) -> None:
-    """Raises ValueError unless every named value is positive and finite."""
-    for name, value in values.items():
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"Expected 0 < {name} < inf, got {value}.")
-
-
-def at_least_one(**values: int) -> None:
-    """Raises ValueError unless every named count is at least one."""
-    for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"Expected {name} >= 1, got {value}.")
 
 
 def numbers(given: list[str] | None, name: str) -> list[float]:

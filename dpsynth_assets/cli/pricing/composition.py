@@ -13,12 +13,12 @@ from dpsynth_assets.cli.pricing.commands import (
     Accountant,
     Answer,
     AtEpsilon,
+    Count,
     Delta,
+    Positive,
     Settings,
-    at_least_one,
     command,
     down_significant,
-    positive,
     say_delta,
     say_epsilon,
     up,
@@ -26,7 +26,6 @@ from dpsynth_assets.cli.pricing.commands import (
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, privacy_profile
 from dpsynth_assets.privacy.batch_terms import context_changes
 from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon, recursion_is_affordable
-from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.events import BoundedRangeEvent, Event, event_from_json
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.renyi import float_up
@@ -55,8 +54,6 @@ def compose(
     at_epsilon: AtEpsilon = None,
 ) -> Answer:
     """Prices a list of events on the same records; sensitivities are in the events already."""
-    check_delta(delta)
-    at_least_one(max_records_per_unit=settings.max_records_per_unit)
     parts = _read(settings.events)
     price = epsilon_of_fixed if accountant == "tight" else epsilon_of
     result = settings.facts(
@@ -112,12 +109,11 @@ class Draws(Settings):
 
     mechanism = "bounded-range"
 
-    eta: float
-    count: int
+    eta: Positive
+    count: Count
 
     def event(self) -> BoundedRangeEvent:
         """Prices all draws."""
-        positive(eta=self.eta)
         changes = context_changes(self.relation, self.max_records_per_unit, "toggle")
         return BoundedRangeEvent(eta=self.eta * changes, count=self.count)
 
@@ -125,7 +121,6 @@ class Draws(Settings):
 @command()
 def price_draws(settings: Draws, delta: Delta, at_epsilon: AtEpsilon = None) -> Answer:
     """Prices adaptive draws of bounded range: optimal composition between its two bounds."""
-    check_delta(delta)
     event = settings.event()
     mu = event.eta / 2.0 * math.sqrt(event.count)  # the Gaussian of equal ρ
     result = settings.priced(
@@ -168,8 +163,6 @@ def one_draw_delta(eta: float, epsilon: float) -> float:
 
     The supremum over two-point pairs with losses {t, t − η} is at t = (ε + η)/2.
     """
-    if not epsilon >= 0:
-        raise ValueError(f"Expected at_epsilon >= 0, got {epsilon}.")
     if epsilon >= eta:
         return 0.0
     exact = math.expm1((epsilon - eta) / 2.0) ** 2 / -math.expm1(-eta)

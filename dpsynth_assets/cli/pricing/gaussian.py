@@ -7,7 +7,7 @@ counts is whole numbers, with a privacy loss of its own.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -15,13 +15,14 @@ from dpsynth_assets.cli.pricing.commands import (
     Accountant,
     Answer,
     AtEpsilon,
+    Count,
     Delta,
+    Positive,
+    PositiveOrNone,
     Settings,
     TargetEpsilon,
-    at_least_one,
     command,
     exactly_one,
-    positive,
     say_delta,
     say_epsilon,
     up,
@@ -30,7 +31,7 @@ from dpsynth_assets.cli.pricing.commands import (
 )
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, gaussian_mu_of
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
-from dpsynth_assets.privacy.errors import check_delta
+from dpsynth_assets.privacy.errors import check_delta, check_positive
 from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
 from dpsynth_assets.privacy.histogram import (
@@ -59,11 +60,10 @@ class Releases(Settings):
 
     mechanism = "gaussian"
 
-    count: int = 1
+    count: Count = 1
 
     def moved(self, one: float) -> float:
         """Adds up the move, or the μ, of one record and release over units and releases."""
-        at_least_one(count=self.count, max_records_per_unit=self.max_records_per_unit)
         records = self.relation.records_changed * self.max_records_per_unit
         return one * records * math.sqrt(self.count)
 
@@ -72,8 +72,8 @@ class Releases(Settings):
 def price(
     settings: Releases,
     delta: Delta,
-    noise_multiplier: float | None = None,
-    mu: float | None = None,
+    noise_multiplier: PositiveOrNone = None,
+    mu: PositiveOrNone = None,
     at_epsilon: AtEpsilon = None,
 ) -> Answer:
     """Prices Gaussian releases exactly. A replaced record moves a sum twice as far.
@@ -85,10 +85,10 @@ def price(
         mu: μ of one release when one record comes or goes.
         at_epsilon: Also print δ at this ε.
     """
-    check_delta(delta)
-    total = settings.moved(_mu_of_one(noise_multiplier, mu))
-    if at_epsilon is not None and not at_epsilon >= 0:
-        raise ValueError(f"Expected at_epsilon >= 0, got {at_epsilon}.")
+    exactly_one(noise_multiplier=noise_multiplier, mu=mu)
+    one = mu or 1.0 / (noise_multiplier or math.inf)
+    check_positive("mu", one)
+    total = settings.moved(one)
     rho = math.nextafter(total * total / 2.0, math.inf)
     result = settings.facts(
         noise_multiplier=noise_multiplier,
@@ -108,22 +108,13 @@ def price(
     ]
 
 
-def _mu_of_one(noise_multiplier: float | None, mu: float | None) -> float:
-    exactly_one(noise_multiplier=noise_multiplier, mu=mu)
-    if mu is None:
-        positive(noise_multiplier=cast("float", noise_multiplier))
-        mu = 1.0 / cast("float", noise_multiplier)
-    positive(mu=mu)
-    return mu
-
-
 @command()
 def calibrate(
     settings: Releases,
-    sensitivity: float,
-    epsilon: float | None = None,
+    sensitivity: Positive,
+    epsilon: PositiveOrNone = None,
     delta: float | None = None,
-    rho: float | None = None,
+    rho: PositiveOrNone = None,
 ) -> Answer:
     """Finds the noise std for ε and δ exactly, by the classical rule and by zCDP; or for a ρ.
 
@@ -134,7 +125,6 @@ def calibrate(
         delta: δ, between 0 and 1.
         rho: zCDP parameter, instead of ε and δ.
     """
-    positive(sensitivity=sensitivity)
     noise = _noise_stds(settings.moved(sensitivity), epsilon, delta, rho)
     target = {"sensitivity": sensitivity, "target_epsilon": epsilon, "delta": delta}
     result = settings.facts(**target, **noise)
@@ -145,7 +135,6 @@ def _noise_stds(
     moved: float, epsilon: float | None, delta: float | None, rho: float | None
 ) -> dict[str, Any]:
     if rho is not None and epsilon is None and delta is None:
-        positive(rho=rho)
         return {
             "rho": rho,
             "noise_std_zcdp": math.nextafter(moved / math.sqrt(2.0 * rho), math.inf),
@@ -153,7 +142,6 @@ def _noise_stds(
     if rho is not None or epsilon is None or delta is None:
         raise ValueError("Expected --epsilon with --delta, or --rho alone. Give one of the two.")
     check_delta(delta)
-    positive(epsilon=epsilon)
     within = zcdp_rho(epsilon, delta)
     return {
         "noise_std": moved / gaussian_mu(epsilon, delta) * ROUNDING,
@@ -235,7 +223,6 @@ class Histogram(Settings):
 
     def epsilon(self, delta: float, accountant: str) -> float:
         """Computes ε of one release; integer Gaussian noise has an exact curve of its own."""
-        check_delta(delta)
         if (self.pure_epsilon or 0.0) > LARGEST_TABULATED:
             accountant = "zcdp"  # the smaller of it and the pure ε is what `tight` would report
         return epsilon_of_fixed([self.event()], delta, accountant)
@@ -271,8 +258,6 @@ def calibrate_histogram(
         delta: Public δ of the guarantee, between 0 and 1.
         noise: Noise.
     """
-    check_delta(delta)
-    positive(epsilon=epsilon)
     # The least noise, with the exact privacy loss of integer noise.
     unit = settings.relation, settings.max_records_per_unit
     scale = scale_for(epsilon, delta, noise, *unit, "tight")
@@ -336,8 +321,6 @@ def price_voting(settings: Votes, delta: Delta) -> Answer:
 @command(without="noise_std")
 def calibrate_voting(settings: Votes, epsilon: TargetEpsilon, delta: Delta) -> Answer:
     """Finds the noise on each count of every round of private evolution's votes."""
-    check_delta(delta)
-    positive(epsilon=epsilon)
     fixed = {name: value for name, value in vars(settings).items() if name != "noise_std"}
     noise_std = voting_noise_std(target_epsilon=epsilon, delta=delta, accountant="tight", **fixed)
     found = replace(settings, noise_std=noise_std)

@@ -1,7 +1,7 @@
 """Secret protection: how likely the best attacker names a secret, and the noise that bounds it.
 
-(p, r): whoever names the secret with probability at most p before the release names it with at
-most r after. Neighbours differ in one secret, hence in every record that contains it.
+(p, r): an attacker who names the secret with probability at most p before the release names it
+with at most r after. Neighbours differ in one secret, hence in every record that contains it.
 """
 
 import math
@@ -15,12 +15,12 @@ from dpsynth_assets.cli.pricing.commands import (
     INFEASIBLE,
     Answer,
     AsJson,
-    at_least_one,
+    Count,
+    PositiveOrNone,
     command,
     down_significant,
     exactly_one,
     numbers,
-    positive,
     show,
     up_significant,
 )
@@ -65,14 +65,10 @@ class Protection:
 
     prior: float
     rounds: Annotated[int, typer.Option(min=1, max=10**5)] = 1
-    occurrences: int = 1
+    occurrences: Count = 1
     adjacency: Literal["removal", "substitution"] = "substitution"
     release: Literal["joint", "counts"] = "joint"
     sampling_probabilities: list[str] | None = None
-
-    def __post_init__(self) -> None:
-        """Refuses counts below one."""
-        at_least_one(rounds=self.rounds, occurrences=self.occurrences)
 
     @property
     def chances(self) -> list[float]:
@@ -140,10 +136,10 @@ class Protection:
 def price(
     settings: Protection,
     posterior: list[float] | None = None,
-    mu: float | None = None,
+    mu: PositiveOrNone = None,
     epsilon: float | None = None,
     delta: float = 0.0,
-    noise_std: float | None = None,
+    noise_std: PositiveOrNone = None,
     shifts: list[str] | None = None,
     probabilities: list[str] | None = None,
 ) -> Answer:
@@ -245,7 +241,6 @@ def _of_several(prior: float, posteriors: list[float]) -> Answer:
 
 
 def _of_mu(settings: Protection, mu: float) -> Answer:
-    positive(mu=mu)
     occurrences = settings.occurrences
     # Group privacy: μ grows m-fold.
     total = compose_mu([occurrences * mu]) * math.sqrt(settings.rounds)
@@ -285,7 +280,6 @@ def _of_noise(
     probabilities: list[str] | None,
 ) -> Answer:
     """Prices rounds that move by given distances, or as far as records drawn at random do."""
-    positive(noise_std=noise_std)
     distances, chances = numbers(shifts, "shifts"), settings.chances
     exactly_one(shifts=distances or None, sampling_probabilities=chances or None)
     if chances:

@@ -13,14 +13,13 @@ from dpsynth_assets.cli.pricing.commands import (
     Accountant,
     Answer,
     AtEpsilon,
+    CountOrNone,
     Delta,
     Settings,
     TargetEpsilon,
-    at_least_one,
     command,
     down_significant,
     exactly_one,
-    positive,
     say_delta,
     say_epsilon,
     terms,
@@ -189,7 +188,7 @@ class PrivatePrediction(Tokens):
 
     private_tokens: int
     svt_noise_scale: float | None = None
-    records: int | None = None
+    records: CountOrNone = None
 
     @property
     def selection(self) -> BoundedRangeEvent:
@@ -232,7 +231,6 @@ class PrivatePrediction(Tokens):
         self, epsilon: float, delta: float, accountant: str
     ) -> "PrivatePrediction":
         """Finds the smallest batch size at which all draws and tests cost at most `epsilon`."""
-        at_least_one(private_tokens=self.private_tokens)
         size = smallest_batch_size(
             lambda size: replace(self, expected_batch_size=size).events,
             target_epsilon=epsilon,
@@ -272,7 +270,6 @@ class PrivatePrediction(Tokens):
             epsilon_closed_form=zcdp_epsilon_closed_form(rho, delta),
         )
         if self.records is not None:
-            at_least_one(records=self.records)
             batches = max(1, self.records // self.expected_batch_size)
             result |= {"batches": batches, "private_tokens_in_all": batches * self.private_tokens}
         return result
@@ -298,8 +295,8 @@ def calibrate_prediction(
     settings: PrivatePrediction,
     epsilon: TargetEpsilon,
     delta: Delta,
-    expected_batch_size: int | None = None,
-    private_tokens: int | None = None,
+    expected_batch_size: CountOrNone = None,
+    private_tokens: CountOrNone = None,
     accountant: Accountant = "zcdp",
 ) -> Answer:
     """Finds the most private tokens, or the smallest batch size, within an ε.
@@ -313,7 +310,6 @@ def calibrate_prediction(
         accountant: zcdp: valid for adaptive plans. tight: for a plan fixed beforehand.
     """
     exactly_one(expected_batch_size=expected_batch_size, private_tokens=private_tokens)
-    positive(epsilon=epsilon)
     if expected_batch_size is not None:
         settings = replace(settings, expected_batch_size=expected_batch_size)
         found = settings.with_most_tokens(epsilon, delta, accountant)

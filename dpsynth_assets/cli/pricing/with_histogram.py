@@ -14,12 +14,13 @@ import typer
 from dpsynth_assets.cli.pricing.commands import (
     Accountant,
     Answer,
+    Count,
     Delta,
+    Positive,
+    PositiveOrNone,
     Settings,
     TargetEpsilon,
-    at_least_one,
     command,
-    positive,
     say_epsilon,
     terms,
     up,
@@ -36,7 +37,6 @@ from dpsynth_assets.privacy.accounting import epsilon_of, gaussian_mu_of
 from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
-from dpsynth_assets.privacy.errors import check_delta
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon, gaussian_mu
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -52,7 +52,7 @@ class BesideHistogram(Settings):
         histogram_noise_std: Std of Gaussian noise on a histogram released too, in records.
     """
 
-    records: int
+    records: Count
     histogram_noise_std: float | None = None
 
     @property
@@ -82,20 +82,10 @@ class Training(BesideHistogram):
 
     mechanism = "dp-sgd"
 
-    expected_batch_size: float
+    expected_batch_size: Positive
     steps: Annotated[int, typer.Option(min=1, max=10**7)]
     noise_multiplier: float
     max_batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuses a batch that cannot be drawn."""
-        at_least_one(records=self.records, steps=self.steps)
-        positive(expected_batch_size=self.expected_batch_size)
-        if self.expected_batch_size > self.records:
-            raise ValueError(
-                f"Expected expected_batch_size <= records, got {self.expected_batch_size:g} of "
-                f"{self.records}."
-            )
 
     @property
     def sampling_probability(self) -> float:
@@ -138,7 +128,6 @@ class Training(BesideHistogram):
 @command()
 def price_training(settings: Training, delta: Delta, accountant: Accountant = "tight") -> Answer:
     """Prices training with Poisson samples; batches of a shuffled dataset are not covered."""
-    check_delta(delta)
     result = settings.cost(delta, accountant)
     return result, _say(result)
 
@@ -148,8 +137,6 @@ def calibrate_training(
     settings: Training, epsilon: TargetEpsilon, delta: Delta, accountant: Accountant = "tight"
 ) -> Answer:
     """Finds the smallest noise multiplier (noise std / clipping bound) within ε at δ."""
-    check_delta(delta)
-    positive(epsilon=epsilon)
     found = settings.within(epsilon, delta, accountant)
     result = {"target_epsilon": epsilon, **found.cost(delta, accountant)}
     multiplier = up_significant(found.noise_multiplier, 5)
@@ -186,12 +173,11 @@ class DatasetVectors(BesideHistogram):
     mechanism = "vectors"
 
     l2_bound: list[float]
-    layers: int = 1
+    layers: Count = 1
     subset_fraction: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuses a subset under a relation for which amplification is not proved."""
-        at_least_one(layers=self.layers)
         if len(self.l2_bound) not in (1, self.layers):
             raise ValueError(
                 f"Expected --l2-bound once or {self.layers} times (once a layer), got "
@@ -284,7 +270,7 @@ class DatasetVectors(BesideHistogram):
 
 
 @command()
-def price_vectors(settings: DatasetVectors, noise_std: float, delta: Delta) -> Answer:
+def price_vectors(settings: DatasetVectors, noise_std: Positive, delta: Delta) -> Answer:
     """Prices noisy means of L layers released together, exactly.
 
     Args:
@@ -292,8 +278,6 @@ def price_vectors(settings: DatasetVectors, noise_std: float, delta: Delta) -> A
         noise_std: Noise std on each coordinate of the mean.
         delta: Public δ of the guarantee, between 0 and 1.
     """
-    check_delta(delta)
-    positive(noise_std=noise_std)
     mu = settings.sensitivity / noise_std
     result = settings.described(
         noise_std=noise_std,
@@ -315,7 +299,7 @@ def calibrate_vectors(
     settings: DatasetVectors,
     epsilon: TargetEpsilon,
     delta: Delta,
-    histogram_epsilon: float | None = None,
+    histogram_epsilon: PositiveOrNone = None,
 ) -> Answer:
     """Finds the noise std of the means of L layers released together.
 
@@ -325,8 +309,6 @@ def calibrate_vectors(
         delta: Public δ of the guarantee, between 0 and 1.
         histogram_epsilon: Part of ε that fixed shots take, with half of δ (basic composition).
     """
-    check_delta(delta)
-    positive(epsilon=epsilon)
     before = settings.before_amplification(*_share(epsilon, delta, histogram_epsilon))
     result = settings.described(
         target_epsilon=epsilon,
@@ -343,7 +325,6 @@ def _share(epsilon: float, delta: float, histogram_epsilon: float | None) -> tup
     """Computes what basic composition leaves: ε less the histogram's, and half of δ."""
     if histogram_epsilon is None:
         return epsilon, delta
-    positive(histogram_epsilon=histogram_epsilon)
     if histogram_epsilon >= epsilon:
         raise ValueError(
             f"Expected histogram_epsilon below epsilon, got {histogram_epsilon} of {epsilon}."

@@ -1,9 +1,9 @@
 """EPSVec: text written along the direction from what a model writes to what the records are.
 
-Banayeeanzade et al. 2026. Read in this order: `config`, `plan` (how much noise), `prompts` (the
-scaffold around every text), `candidates` and `shots` (fixed shots by a noisy histogram), `states`,
-`negatives` and `vectors` (dataset vectors by one joint noisy mean), `writing`,
-`stages`, `method`, `on_generator` (on weights that were fine-tuned on the same records).
+Banayeeanzade et al. 2026. Read in this order: `config`, `plan` (how much noise), `shots` (fixed
+shots by a noisy histogram), `states` (the scaffold around every text, and hidden states),
+`negatives` and `vectors` (dataset vectors by one joint noisy mean), `writing`, `stages`,
+`method` (on weights that were fine-tuned on the same records too).
 
 Shape letters: N records, Y labels, L layers, d width of the residual stream, M texts of a label.
 """

@@ -34,145 +34,71 @@ class EpsVecConfig(MethodConfig):
         "steering_layers": None,
     }
     method: Literal["epsvec"] = "epsvec"
-    use_vectors: bool = Field(
-        default=True,
-        description="false: rows are written without steering, and no vectors are released.",
-    )
-    use_fixed_shots: bool = Field(
-        default=True,
-        description="false: prompts hold no examples, and no histogram is released.",
-    )
-    candidates: int = Field(
-        default=100,
-        ge=1,
-        le=100_000,
-        description=(
-            "Candidates of each label that the model writes without any record (texts). The "
-            "histogram has one bin for each: fewer bins stand out of the noise more clearly."
-        ),
-    )
-    candidate_source: Literal["model", "public_corpus"] = Field(
-        default="model",
-        description=(
-            "model: candidates are what the model writes of each label. public_corpus: they are "
-            "public documents, the same for every label, where public text is nearer to the "
-            "records than what a small model writes."
-        ),
-    )
-    shots: int = Field(
-        default=2,
-        ge=1,
-        le=64,
-        description="Fixed shots in a prompt (k, texts of its label). EPSVec takes 2.",
-    )
-    kept_shots: int | None = Field(
-        default=None,
-        ge=1,
-        le=4096,
-        description=(
-            "Candidates of each label that are kept, the most voted for. More than shots: each "
-            "row's prompt draws its shots from them in proportion to their noisy counts, which "
-            "costs nothing and lets rows follow a label's mixture. Empty: shots, as in EPSVec."
-        ),
-    )
-    shots_share: float = Field(
-        default=0.1,
-        gt=0,
-        lt=1,
-        description=(
-            "Share of the method's zCDP budget ρ that the histogram takes, in (0, 1); the vectors "
-            "take the rest. EPSVec gives it ε = 0.1 of 5, a share below 0.002."
-        ),
-    )
-    max_document_tokens: int = Field(
-        default=128,
-        ge=4,
-        le=32_768,
-        description="Candidates, fixed shots, negatives and records are cut to this (tokens).",
-    )
-    layers: tuple[int, ...] | None = Field(
-        default=None,
-        description=(
-            "Decoder layers, from 0, whose vectors are released: all in one release, at a cost of "
-            "√L in noise. Empty: the block at the same depth as 18 to 21 of 32, EPSVec's choice."
-        ),
-    )
-    negatives: int = Field(
-        default=100,
-        ge=1,
-        le=100_000,
-        description=(
-            "Texts of each label that the model writes from the fixed shots and records are "
-            "compared with (texts). They cost nothing."
-        ),
-    )
-    pairing: Literal["paired", "mean"] = Field(
-        default="paired",
-        description=(
-            "What is subtracted from a record's states. paired: those of one negative, chosen by "
-            "the record's id. mean: the mean of all negatives, which points the same way and "
-            "leaves shorter differences, so that less noise is needed."
-        ),
-    )
-    clip_documents: int = Field(
-        default=200,
-        ge=10,
-        le=1_000_000,
-        description="Public documents that bound each layer's differences (documents).",
-    )
-    vector_records: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000_000,
-        description=(
-            "Records that vectors are expected to be computed from (records): each is drawn with "
-            "probability vector_records / declared records, which amplifies privacy where records "
-            "abound. Needs a declared number of records. Empty: all."
-        ),
-    )
-    rows: int = Field(
-        default=1000,
-        ge=1,
-        le=100_000_000,
-        description="Rows to write unless a launch asks for others (rows); they cost nothing.",
-    )
-    max_new_tokens: int = Field(
-        default=128,
-        ge=1,
-        le=32_768,
-        description="Longest row (tokens); length costs nothing either.",
-    )
-    temperature: float = Field(
-        default=1.0,
-        gt=0,
-        le=10,
-        description="Sampling temperature of the rows (no unit). EPSVec takes 1.6 for Llama.",
-    )
-    top_p: float = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description="Tokens are drawn from the smallest set of this probability (no unit).",
-    )
-    strengths: tuple[float, ...] = Field(
-        default=(2.0,),
-        min_length=1,
-        description=(
-            "Length of what is added to the residual stream at each released layer (β): one for "
-            "all layers or one each, in strength_unit. 0: not steered. 2 differences brought rows "
-            "of a small model nearest to public text that played the records."
-        ),
-    )
-    strength_unit: Literal["difference", "clip_bound", "absolute"] = Field(
-        default="difference",
-        description=(
-            "difference: multiples of how far a label's records lie from what the model writes, "
-            "as the noisy vectors tell it: less where they are noisier, nothing where they are "
-            "noise; steered layers share it. clip_bound: multiples of the layer's clip bound; "
-            "EPSVec's 1.4 is 0.25 of its 5.5. absolute: units of the residual stream, as in the "
-            "paper's Table 5."
-        ),
-    )
+    use_vectors: bool = True
+    """false: rows are written without steering, and no vectors are released."""
+    use_fixed_shots: bool = True
+    """false: prompts hold no examples, and no histogram is released."""
+    candidates: int = Field(default=100, ge=1, le=100_000)
+    """Candidates of each label that the model writes without any record (texts). The histogram has
+    one bin for each: fewer bins stand out of the noise more clearly.
+    """
+    candidate_source: Literal["model", "public_corpus"] = "model"
+    """model: candidates are what the model writes of each label. public_corpus: they are public
+    documents, the same for every label, where public text is nearer to the records than what a
+    small model writes.
+    """
+    shots: int = Field(default=2, ge=1, le=64)
+    """Fixed shots in a prompt (k, texts of its label). EPSVec takes 2."""
+    kept_shots: int | None = Field(default=None, ge=1, le=4096)
+    """Candidates of each label that are kept, the most voted for. More than shots: each row's
+    prompt draws its shots from them in proportion to their noisy counts, which costs nothing and
+    lets rows follow a label's mixture. Empty: shots, as in EPSVec.
+    """
+    shots_share: float = Field(default=0.1, gt=0, lt=1)
+    """Share of the method's zCDP budget ρ that the histogram takes, in (0, 1); the vectors take the
+    rest. EPSVec gives it ε = 0.1 of 5, a share below 0.002.
+    """
+    max_document_tokens: int = Field(default=128, ge=4, le=32_768)
+    """Candidates, fixed shots, negatives and records are cut to this (tokens)."""
+    layers: tuple[int, ...] | None = None
+    """Decoder layers, from 0, whose vectors are released: all in one release, at a cost of √L in
+    noise. Empty: the block at the same depth as 18 to 21 of 32, EPSVec's choice.
+    """
+    negatives: int = Field(default=100, ge=1, le=100_000)
+    """Texts of each label that the model writes from the fixed shots and records are compared with
+    (texts). They cost nothing.
+    """
+    pairing: Literal["paired", "mean"] = "paired"
+    """What is subtracted from a record's states. paired: those of one negative, chosen by the
+    record's id. mean: the mean of all negatives, which points the same way and leaves shorter
+    differences, so that less noise is needed.
+    """
+    clip_documents: int = Field(default=200, ge=10, le=1_000_000)
+    """Public documents that bound each layer's differences (documents)."""
+    vector_records: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    """Records that vectors are expected to be computed from (records): each is drawn with
+    probability vector_records / declared records, which amplifies privacy where records abound.
+    Needs a declared number of records. Empty: all.
+    """
+    rows: int = Field(default=1000, ge=1, le=100_000_000)
+    """Rows to write unless a launch asks for others (rows); they cost nothing."""
+    max_new_tokens: int = Field(default=128, ge=1, le=32_768)
+    """Longest row (tokens); length costs nothing either."""
+    temperature: float = Field(default=1.0, gt=0, le=10)
+    """Sampling temperature of the rows (no unit). EPSVec takes 1.6 for Llama."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Tokens are drawn from the smallest set of this probability (no unit)."""
+    strengths: tuple[float, ...] = Field(default=(2.0,), min_length=1)
+    """Length of what is added to the residual stream at each released layer (β): one for all layers
+    or one each, in strength_unit. 0: not steered. 2 differences brought rows of a small model
+    nearest to public text that played the records.
+    """
+    strength_unit: Literal["difference", "clip_bound", "absolute"] = "difference"
+    """difference: multiples of how far a label's records lie from what the model writes, as the
+    noisy vectors tell it: less where they are noisier, nothing where they are noise; steered layers
+    share it. clip_bound: multiples of the layer's clip bound; EPSVec's 1.4 is 0.25 of its 5.5.
+    absolute: units of the residual stream, as in the paper's Table 5.
+    """
     rejection: RejectionSettings | None = KEPT_ROWS
 
     @property

@@ -21,25 +21,23 @@ from dpsynth_assets.methods.epsvec.stages import (
 )
 from dpsynth_assets.methods.epsvec.writing import VectorRows, Writer, write_corpus
 from dpsynth_assets.methods.inputs import (
-    Checkpoint,
-    PrivateInputs,
     ProgressCallback,
     PublicInputs,
 )
-from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
 from dpsynth_assets.methods.on_generator import READS_GENERATOR, GeneratorChoice, OnGenerator
-from dpsynth_assets.methods.rejection_sampling import RowFilter, judged_inputs
+from dpsynth_assets.methods.plan_cache import remembered_epsilon
+from dpsynth_assets.methods.rejection_sampling import RowFilter, settings_of
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
-    Mechanism,
     MethodPlan,
     Stage,
     StageRelease,
+    StageRun,
     SyntheticCorpus,
     Writing,
 )
 from dpsynth_assets.methods.text_form import TextForm
-from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets.methods.work import TEXT_EMBEDDER, PublicSizes, Work
 from dpsynth_assets.privacy.guarantees import STATES, GuaranteeType
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.release import Release
@@ -128,11 +126,11 @@ class EpsVec(Method[EpsVecConfig]):
 
     def writing(self) -> Writing:
         """Rows are written by the engine from shots and vectors, and judged."""
-        config, judge = self.config, self.config.rejection
+        config, judge = self.config, settings_of(self.config.rejection)
         return Writing(
-            reads=self.public_inputs | judged_inputs(judge),
+            reads=self.public_inputs | judge.public_inputs(),
             engine=self.terms.engine,
-            runs=(self.terms.engine, *(() if judge is None else judge.models_run())),
+            runs=(self.terms.engine, *judge.models_run()),
             examples_in_prompt=config.shots if config.use_fixed_shots else 1,
             rows=config.rows,
             row_tokens=config.max_new_tokens,
@@ -156,14 +154,15 @@ class EpsVec(Method[EpsVecConfig]):
             return refused(self, refusal, settings)
         shots = calibration.shots()
         vectors = calibration.vectors(None if shots is None else shots.event())
-        found: dict[str, Mechanism | None] = {SHOTS: shots, VECTORS: vectors}
+        found = {SHOTS: shots, VECTORS: vectors}
+        paid = {stage: mechanism for stage, mechanism in found.items() if mechanism is not None}
         return planned(
             self,
-            {stage: mechanism for stage, mechanism in found.items() if mechanism is not None},
+            paid,
             {**settings, **noise_parameters(shots, vectors)},
             form=self.form,
             free=_WRITING,
-            epsilon=calibration.epsilon(shots, vectors),
+            epsilon=remembered_epsilon([each.event() for each in paid.values()], self.terms),
             rows_estimate=self.config.rows,
             rests_on={VECTORS: {STATES: {"passes": "alone"}}},
         )
@@ -229,14 +228,7 @@ class EpsVec(Method[EpsVecConfig]):
         if self.form.schema is not None and public.engine is not None:
             public.engine.require_schema(self.form.schema, self.form.text_start)
 
-    def release(
-        self,
-        stage: Stage,
-        private: PrivateInputs,
-        public: PublicInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
+    def release(self, run: StageRun) -> Release[StageRelease]:
         """Releases fixed shots, or dataset vectors, under the planned charge.
 
         **Privacy** One discrete Gaussian histogram, and one joint discrete Gaussian mean; see
@@ -244,11 +236,11 @@ class EpsVec(Method[EpsVecConfig]):
         to minutes and draw noise at the end, so a killed run starts its pass anew: nobody saw what
         it drew.
         """
-        work = self._work(public)
-        if isinstance(stage.mechanism, NoisyHistogram):
-            return work.release_shots(stage.mechanism, private, checkpoint)
-        if isinstance(stage.mechanism, VectorNoise):
-            return work.release_vectors(stage.mechanism, private, checkpoint, progress)
+        work, mechanism = self._work(run.public), run.stage.mechanism
+        if isinstance(mechanism, NoisyHistogram):
+            return work.release_shots(mechanism, run)
+        if isinstance(mechanism, VectorNoise):
+            return work.release_vectors(mechanism, run)
         raise TypeError("Expected a planned histogram or planned vectors, got none. Plan first.")
 
     def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:

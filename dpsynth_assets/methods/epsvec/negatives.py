@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.methods.epsvec.candidates import (
-    TextsByLabel,
+from dpsynth_assets.methods.epsvec.config import CLIP_QUANTILE, EpsVecConfig
+from dpsynth_assets.methods.epsvec.shots import (
+    FixedShots,
     public_seed,
     public_texts,
     write_texts,
 )
-from dpsynth_assets.methods.epsvec.config import CLIP_QUANTILE, EpsVecConfig
-from dpsynth_assets.methods.epsvec.shots import FixedShots
-from dpsynth_assets.methods.epsvec.states import StateReader
+from dpsynth_assets.methods.epsvec.states import StateReader, TextsByLabel
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.models.engines import Provenance
 

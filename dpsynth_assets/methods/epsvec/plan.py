@@ -6,12 +6,11 @@ from typing import Any
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.plan_cache import remembered
+from dpsynth_assets.methods.plan_cache import remembered, sampled_noise
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import (
     dp_sgd_noise_multiplier,
     integer_noise_std,
-    training_noise_multiplier,
 )
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -140,15 +139,15 @@ class Calibration:
             return None
         if not self.config.use_vectors and self.terms.accountant == "tight":
             noise_std = integer_noise_std(
-                lambda noise_std: [self._histogram(noise_std).event()],
+                lambda noise_std: [self.terms.histogram(noise_std).event()],
                 target_epsilon=self.target_epsilon,
                 delta=self.terms.delta,
                 accountant=self.terms.accountant,
             )
-            return self._histogram(noise_std)
+            return self.terms.histogram(noise_std)
         share = self.config.shots_share if self.config.use_vectors else 1.0
         moved = l2_sensitivity(self.terms.relation, self.terms.unit.max_records)
-        return self._histogram(max(1.0, moved / math.sqrt(self._room * share)))
+        return self.terms.histogram(max(1.0, moved / math.sqrt(self._room * share)))
 
     def vectors(self, shots: Event | None) -> VectorNoise | None:
         """Finds the noise of the vectors beside the histogram's event."""
@@ -168,26 +167,6 @@ class Calibration:
             relation=self.terms.relation,
             max_records_per_unit=self.terms.unit.max_records,
         )
-
-    def epsilon(self, shots: NoisyHistogram | None, vectors: VectorNoise | None) -> float:
-        """Computes ε of both, for people who plan; the ledger composes the events itself."""
-        events = [each.event() for each in (shots, vectors) if each is not None]
-        if not events:
-            return 0.0
-        key = {
-            "epsilon": "epsvec",
-            "noise": [
-                None if shots is None else shots.scale,
-                None if vectors is None else vectors.noise_multiplier,
-                None if vectors is None else vectors.sampling_probability,
-            ],
-            "delta": self.terms.delta,
-            "accountant": self.terms.accountant,
-            "relation": str(self.terms.relation),
-            "max_records_per_unit": self.terms.unit.max_records,
-        }
-        delta, accountant = self.terms.delta, self.terms.accountant
-        return float(remembered(key, lambda: epsilon_of(events, delta, accountant)))
 
     @property
     def sampling_probability(self) -> float:
@@ -216,14 +195,6 @@ class Calibration:
             )
         return None
 
-    def _histogram(self, noise_std: float) -> NoisyHistogram:
-        return NoisyHistogram(
-            noise="gaussian",
-            scale=noise_std,
-            relation=self.terms.relation,
-            max_records_per_unit=self.terms.unit.max_records,
-        )
-
     @property
     def _room(self) -> float:
         """μ² of Gaussian releases that cost ε together: exact, or 2 ρ under the filter."""
@@ -245,7 +216,6 @@ class Calibration:
 
     def _sampled_multiplier(self, left: float, shots: Event | None) -> float:
         terms = self.terms
-        replaced = terms.relation is NeighboringRelation.REPLACE_ONE
         if terms.accountant == "tight":
             return dp_sgd_noise_multiplier(
                 sampling_probability=self.sampling_probability,
@@ -254,17 +224,13 @@ class Calibration:
                 delta=terms.delta,
                 other_events=() if shots is None else (shots,),
                 max_records_per_unit=terms.unit.max_records,
-                replaced=replaced,
+                replaced=terms.relation is NeighboringRelation.REPLACE_ONE,
             )
-        return training_noise_multiplier(
+        return sampled_noise(
+            terms,
             sampling_probability=self.sampling_probability,
             steps=1,
             target_epsilon=zcdp_epsilon(left / 2.0, terms.delta),
-            budget_epsilon=terms.epsilon,
-            delta=terms.delta,
-            accountant=terms.accountant,
-            max_records_per_unit=terms.unit.max_records,
-            replaced=replaced,
         )
 
     def _key(self, left: float) -> dict[str, Any]:
@@ -275,10 +241,7 @@ class Calibration:
             "target_epsilon": self.target_epsilon,
             "left": left,
             "budget_epsilon": terms.epsilon if terms.accountant == "zcdp" else None,
-            "delta": terms.delta,
-            "accountant": terms.accountant,
-            "relation": str(terms.relation),
-            "max_records_per_unit": terms.unit.max_records,
+            **terms.priced_by,
         }
 
 

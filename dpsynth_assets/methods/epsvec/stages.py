@@ -5,25 +5,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.epsvec.candidates import (
-    CANDIDATES_FILE,
-    TextsByLabel,
-    public_candidates,
-    public_texts,
-    read_candidates,
-    write_candidates,
-)
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives, make_negatives
 from dpsynth_assets.methods.epsvec.plan import VectorNoise
-from dpsynth_assets.methods.epsvec.prompts import Scaffold, scaffold_of
-from dpsynth_assets.methods.epsvec.shots import FixedShots, no_shots, release_shots
+from dpsynth_assets.methods.epsvec.shots import (
+    CANDIDATES_FILE,
+    FixedShots,
+    no_shots,
+    public_candidates,
+    public_texts,
+    read_candidates,
+    release_shots,
+    write_candidates,
+)
 from dpsynth_assets.methods.epsvec.states import (
     BLOCK_SHARE,
     BLOCK_START,
+    Scaffold,
     StateReader,
+    TextsByLabel,
     reader_layers,
     require_private_engine,
+    scaffold_of,
 )
 from dpsynth_assets.methods.epsvec.vectors import (
     DatasetVectors,
@@ -32,17 +35,17 @@ from dpsynth_assets.methods.epsvec.vectors import (
     release_vectors,
 )
 from dpsynth_assets.methods.inputs import (
-    Checkpoint,
-    PrivateInputs,
     ProgressCallback,
     PublicInputs,
 )
 from dpsynth_assets.methods.rejection_sampling import accepted_work
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, StageRelease
+from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, StageRelease, StageRun
 from dpsynth_assets.methods.work import PublicSizes, Work
-from dpsynth_assets.models.engines import Engine, Provenance
+from dpsynth_assets.models.engines import Provenance
+from dpsynth_assets.models.engines.decoder_engine import LocalEngine
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.workers import Here
 
 CANDIDATES = "candidate_pool"
 SHOTS = "fixed_shots"
@@ -64,7 +67,7 @@ class OpensReader:
 
     config: EpsVecConfig
     terms: CohortTerms
-    opens_engine: Callable[[], Engine]
+    opens_engine: Callable[[], LocalEngine]
     shots: TextsByLabel
     layers: tuple[int, ...] | None
 
@@ -74,7 +77,7 @@ class OpensReader:
         require_private_engine(engine)
         return self.over(engine)
 
-    def over(self, engine: Engine) -> StateReader:
+    def over(self, engine: LocalEngine) -> StateReader:
         """The reader over an engine that is open."""
         return StateReader(
             engine=engine,
@@ -127,16 +130,14 @@ class StageWork:
         }
         return StageRelease(facts=facts, files=folder)
 
-    def release_shots(
-        self, histogram: NoisyHistogram, private: PrivateInputs, checkpoint: Checkpoint
-    ) -> Release[StageRelease]:
+    def release_shots(self, histogram: NoisyHistogram, run: StageRun) -> Release[StageRelease]:
         """Ranks candidates by the noisy votes of the records; see `shots.release_shots`."""
         pool = read_candidates(self.public.released[CANDIDATES].folder)
         if self.public.text_embedder is None:
             raise ValueError("Expected the text embedder of the public base, got none.")
         embeddings = self.public.text_embedder.embed(pool["text"].to_list(), public=True)
-        release = release_shots(histogram, private, pool, embeddings, self.terms.labels)
-        folder = checkpoint.filled(release.value.save)
+        release = release_shots(histogram, run.private, pool, embeddings, self.terms.labels)
+        folder = run.checkpoint.filled(release.value.save)
         facts = {
             "candidates": pool.height,
             "ranked_by": "noisy histogram",
@@ -144,17 +145,11 @@ class StageWork:
         }
         return Release(value=StageRelease(facts=facts, files=folder), cost=release.cost)
 
-    def release_vectors(
-        self,
-        noise: VectorNoise,
-        private: PrivateInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
+    def release_vectors(self, noise: VectorNoise, run: StageRun) -> Release[StageRelease]:
         """Releases the directions to steer along; see `vectors.release_vectors`."""
-        release = release_vectors(self._vector_task(noise), private, progress)
+        release = release_vectors(self._vector_task(noise), run.private, run.progress)
         vectors = release.value
-        folder = checkpoint.filled(vectors.save)
+        folder = run.checkpoint.filled(vectors.save)
         facts = {
             "model": vectors.model,
             "layers": list(vectors.layers),
@@ -169,7 +164,7 @@ class StageWork:
         return Release(value=StageRelease(facts=facts, files=folder), cost=release.cost)
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> LocalEngine:
         """The engine that the dataset file declares.
 
         Raises:
@@ -177,7 +172,7 @@ class StageWork:
         """
         if self.public.engine is None:
             raise ValueError("Expected the engine of the dataset file, got none. Open it first.")
-        engine: Engine = self.public.engine
+        engine: LocalEngine = self.public.engine
         return engine
 
     @property
@@ -221,7 +216,7 @@ class StageWork:
         shots = self.fixed_shots()
         opens_reader = self._opens_reader(shots, negatives.layers)
         return VectorTask(
-            reader=opens_reader.over(self.engine),
+            reader=Here(opens_reader.over(self.engine)),
             opens_reader=None if self.public.opens_engine is None else opens_reader,
             negatives=negatives,
             expected_records=expected_records(

@@ -1,17 +1,120 @@
-"""States of texts inside the model, read behind the scaffold that rows are written behind.
+"""The scaffold around every text of EPSVec, and states of texts that are read behind it.
 
-Letters: N texts, L layers, d width of the residual stream.
+The same scaffold (instructions, fixed shots, an opened document) stands before candidates,
+negatives, private records and rows, so that their states and texts differ by what is written, not
+by what is asked. Its words are those of every other method's prompt (EPSVec's own are in appendices
+B.3 to B.5 of the paper).
+
+Letters: Y labels, N texts, L layers, d width of the residual stream.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.methods.epsvec.candidates import TextsByLabel
-from dpsynth_assets.methods.epsvec.prompts import Scaffold
-from dpsynth_assets.models.engines import Capability, Engine, EngineError, Provenance
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.epsvec.config import EpsVecConfig
+from dpsynth_assets.methods.text_form import FREE, TextForm
+from dpsynth_assets.models.engines import Capability, Engine, EngineError, Generation, Provenance
+from dpsynth_assets.models.engines.decoder_engine import LocalEngine
 from dpsynth_assets.models.engines.protocol import ShareCallback
+from dpsynth_assets.models.prompt_templates import GAP, PromptTemplates, prompted
+
+if TYPE_CHECKING:
+    from dpsynth_assets.models.engines.protocol import Prompt
+
+
+TextsByLabel = tuple[tuple[str, ...], ...]
+"""Y lists of texts, in the order of the declared labels."""
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """Writes prompts and reads texts of one method and engine; everything in it is public.
+
+    Attributes:
+        label_texts: How each label is written.
+        max_shot_tokens: Shots are cut to this many tokens.
+        codec: The engine's model, with its templates; None for an engine without tokens.
+        templates: What prompts are written in where there is no codec.
+        stop: Texts that end a document.
+        form: What a document has to be.
+    """
+
+    label_texts: tuple[str, ...]
+    max_shot_tokens: int
+    codec: Any | None
+    templates: PromptTemplates | None
+    stop: tuple[str, ...] = ()
+    form: TextForm = FREE
+
+    def prompt(self, label: int, shots: Sequence[str]) -> "Prompt":
+        """The prompt after which the model writes one more text of a label."""
+        text = self.label_texts[label]
+        if self.codec is not None:
+            ids: list[int] = self.codec.prompt_ids(text, list(shots), self.max_shot_tokens)
+            return ids
+        if self.templates is None:
+            raise ValueError(
+                "Expected templates for an engine without a tokenizer here, got none. Declare "
+                "prompt in the dataset file, or a domain in its public base."
+            )
+        return _as_text(self.templates, text, shots)
+
+    def prefix(self, label: int, shots: Sequence[str]) -> list[int]:
+        """Tokens before a text whose states are read, the model's begin token left off."""
+        ids = list(self._tokens.prompt_ids(self.label_texts[label], shots, self.max_shot_tokens))
+        begin = self._tokens.begin_token_id
+        return ids[1:] if ids and ids[0] == begin else ids
+
+    def text_ids(self, text: str, max_tokens: int) -> list[int]:
+        """A text's own tokens, cut; none for a text without a word."""
+        return list(self._tokens.encode(text))[:max_tokens] if text.strip() else []
+
+    def read(self, generation: Generation) -> str:
+        """The text that was written, without what closes it; blank where none of the form was."""
+        text: str = generation.text
+        if self.codec is not None and generation.token_ids:
+            text = self.codec.read_text(list(generation.token_ids))[0]
+        return self.form.read(text.strip(), ended=generation.finished)
+
+    @property
+    def _tokens(self) -> Any:
+        if self.codec is None:
+            raise ValueError("Expected an engine with a tokenizer here, got an endpoint.")
+        return self.codec
+
+
+def scaffold_of(config: EpsVecConfig, terms: CohortTerms, engine: Engine) -> Scaffold:
+    """The scaffold of a cohort, in the tokens of the engine's model.
+
+    Raises:
+        ValueError: The templates do not fit the model (no chat template, unknown end token).
+    """
+    templates = terms.prompts
+    model = getattr(engine, "language_model", None)
+    return Scaffold(
+        label_texts=terms.label_texts,
+        max_shot_tokens=config.max_document_tokens,
+        codec=None if model is None else prompted(model, templates),
+        templates=templates,
+        stop=("\n",) if templates is not None and templates.ends_with_line else (),
+        form=terms.form(),
+    )
+
+
+def _as_text(templates: PromptTemplates, label_text: str, shots: Sequence[str]) -> str:
+    """A prompt as text; shots stand in its gaps, each once."""
+    opening, asked = templates.opening(label_text), templates.asked(label_text)
+    before = f"{asked}\n\n" if asked else ""
+    if not shots:
+        return before + templates.public_prompt_text(label_text) + opening
+    parts = templates.private_text(label_text, len(shots)).split(GAP)
+    pairs = zip(parts, [*shots, ""], strict=True)
+    return before + "".join(part + shot for part, shot in pairs) + opening
+
 
 BLOCK_START = 18 / 32
 """Begin of EPSVec's block of layers in Llama-3.1-8B, as a share of the depth."""
@@ -56,7 +159,7 @@ class StateReader:
         max_tokens: Texts are cut to this.
     """
 
-    engine: Engine
+    engine: LocalEngine
     scaffold: Scaffold
     shots: TextsByLabel
     layers: tuple[int, ...]
@@ -101,7 +204,7 @@ class StateReader:
             )
 
 
-def reader_layers(layers: tuple[int, ...] | None, engine: Engine) -> tuple[int, ...]:
+def reader_layers(layers: tuple[int, ...] | None, engine: LocalEngine) -> tuple[int, ...]:
     """Declared layers in ascending order, or the default block of the engine's model.
 
     Raises:

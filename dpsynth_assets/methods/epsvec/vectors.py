@@ -103,13 +103,13 @@ class DatasetVectors:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class VectorTask:
-    """Everything public that the vectors are computed with.
+    """Everything public that the vectors are computed with, here or in a worker.
 
     Attributes:
-        reader: Reads states behind the prompts of the labels.
-        opens_reader: Opens the same reader again, in a worker; it is sent there.
+        opens_reader: Opens the reader of states in another process, where it can be.
+        reader: It, in the process that has it open.
         negatives: What records are compared with, and the clip bounds.
         noise: What was planned and charged.
         config: How records are paired.
@@ -118,19 +118,38 @@ class VectorTask:
         expected_records: (Y,) how many records of each label take part, as far as is public.
     """
 
-    reader: StateReader
+    opens_reader: Callable[[], StateReader] | None
+    reader: Here[StateReader] = field(repr=False)
     negatives: Negatives
     noise: VectorNoise
     config: EpsVecConfig
     terms: CohortTerms
     salt: str
-    opens_reader: Callable[[], StateReader] | None = None
     expected_records: np.ndarray | None = None
 
     @property
     def records(self) -> int:
         """Divisor of the sums: the declared number of records, or 1 where none is declared."""
         return self.terms.public_records or 1
+
+    def opened(self) -> StateReader:
+        """The reader of states.
+
+        Raises:
+            ValueError: It is not open here, and the engine cannot be opened in a worker.
+        """
+        if self.reader.value is not None:
+            return self.reader.value
+        if self.opens_reader is None:
+            raise ValueError(_NO_ENGINE)
+        return self.opens_reader()
+
+    def differences(self, reader: StateReader, label: int, records: "pl.DataFrame") -> np.ndarray:
+        """(N, L, d) differences, in clip bounds, of records of one label; [epsvec A1:L3]."""
+        states = reader.read(label, records["text"].to_list())
+        own = self.negatives.states[label]
+        known = references(own, records["record_id"].to_list(), self.salt, self.config)
+        return np.asarray((states - known) / self.negatives.clip_bounds[:, None])
 
 
 def release_vectors(
@@ -151,8 +170,8 @@ def release_vectors(
 
     **Source** EPSVec, Algorithm 1, and Algorithm 2, line 4.
     """
-    labels, layers = len(task.terms.labels), len(task.reader.layers)
-    width = task.reader.engine.width
+    reader = task.opened()
+    labels, layers, width = len(task.terms.labels), len(reader.layers), reader.engine.width
     mean = task.noise.mean(layers=layers, dimensions=labels * width, records=task.records)
     mean.add_total(_total(task, mean.sums, private, progress))
     dp_means = mean.release().value.reshape(layers, labels, width)  # [epsvec A1:L6]
@@ -162,11 +181,11 @@ def release_vectors(
         directions=np.stack([unit_directions(each) for each in dp_means], axis=1).astype(
             np.float32
         ),
-        layers=task.reader.layers,
+        layers=reader.layers,
         labels=task.terms.labels,
         clip_bounds=task.negatives.clip_bounds,
         signal_over_noise=norms / noise_norm,
-        model=task.reader.engine.name,
+        model=reader.engine.name,
         cost=event_to_json(task.noise.event()),
         lengths=_lengths(norms, noise_norm, task),
     )  # [epsvec A2:L4]
@@ -218,57 +237,31 @@ class DifferenceSums:
     """Reads some records inside the model and sums their differences, for `PrivateInputs.counted`.
 
     Attributes:
-        opens_reader: Opens the reader of states in another process, where it can be.
-        reader: It, in the process that has it open.
+        task: Opens the reader, and says what records are compared with.
         sums: Clips, rounds to the lattice and adds.
-        negatives: What records are compared with, and the clip bounds.
-        config: How records are paired.
-        labels: The Y declared labels.
-        sampling_probability: q in (0, 1] with which each record is drawn.
-        salt: Public key of the pairing.
 
     **Privacy** A record's term is a function of the record and public values, bit for bit, in whole
     numbers; so the sum does not depend on how records were divided, or on who read them.
     """
 
-    opens_reader: Callable[[], StateReader] | None
+    task: VectorTask
     sums: BlockSums
-    negatives: Negatives
-    config: EpsVecConfig
-    labels: tuple[str, ...]
-    sampling_probability: float
-    salt: str
-    reader: Here[StateReader] = field(default=Here(), repr=False)
 
     def __call__(self, private: PrivateInputs) -> np.ndarray:
         """Sums the differences of a shard, and counts its records: int64; private."""
-        total = self.sums.empty()
-        drawn, done = _drawn(private.records, self.sampling_probability), 0
+        total, labels = self.sums.empty(), self.task.terms.labels
+        drawn, done = _drawn(private.records, self.task.noise.sampling_probability), 0
         if drawn.is_empty():
             return total
-        reader = self._opened()
-        for label, name in enumerate(self.labels):
+        reader = self.task.opened()
+        for label, name in enumerate(labels):
             mine = drawn.filter(drawn["label"] == name)
             for some in mine.iter_slices(RECORDS_PER_PASS):
                 done += some.height
                 private.told(done / drawn.height)
-                for differences in _cut(self._differences(reader, label, some), len(self.labels)):
-                    self.sums.add(total, _stacked(differences, label, len(self.labels)))
+                for rows in _cut(self.task.differences(reader, label, some), len(labels)):
+                    self.sums.add(total, _stacked(rows, label, len(labels)))
         return total
-
-    def _opened(self) -> StateReader:
-        if self.reader.value is not None:
-            return self.reader.value
-        if self.opens_reader is None:
-            raise ValueError(_NO_ENGINE)
-        return self.opens_reader()
-
-    def _differences(self, reader: StateReader, label: int, records: "pl.DataFrame") -> np.ndarray:
-        """(N, L, d) differences, in clip bounds, of records of one label; [epsvec A1:L3]."""
-        states = reader.read(label, records["text"].to_list())
-        own = self.negatives.states[label]
-        known = references(own, records["record_id"].to_list(), self.salt, self.config)
-        return np.asarray((states - known) / self.negatives.clip_bounds[:, None])
 
 
 def _total(
@@ -285,17 +278,7 @@ def _total(
     def told(share: float) -> None:
         progress(share, "reading records inside the model")
 
-    differences = DifferenceSums(
-        reader=Here(task.reader),
-        opens_reader=task.opens_reader,
-        sums=sums,
-        negatives=task.negatives,
-        config=task.config,
-        labels=task.terms.labels,
-        sampling_probability=task.noise.sampling_probability,
-        salt=task.salt,
-    )
-    return private.counted(differences, told)
+    return private.counted(DifferenceSums(task=task, sums=sums), told)
 
 
 def _drawn(records: "pl.DataFrame", sampling_probability: float) -> "pl.DataFrame":

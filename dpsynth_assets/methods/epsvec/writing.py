@@ -5,16 +5,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpsynth_assets.methods.epsvec.candidates import public_seed
+from dpsynth_assets.methods.capabilities import RowSampling
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.epsvec.prompts import Scaffold
-from dpsynth_assets.methods.epsvec.shots import FixedShots
+from dpsynth_assets.methods.epsvec.shots import FixedShots, public_seed
+from dpsynth_assets.methods.epsvec.states import Scaffold
 from dpsynth_assets.methods.epsvec.vectors import DatasetVectors
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.methods.rejection_sampling import RowFilter, round_seed, write_accepted
-from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.methods.stages import SyntheticCorpus
-from dpsynth_assets.models.engines import Engine, Generation, Provenance, Sampling
+from dpsynth_assets.models.engines import Generation, Provenance, Sampling
+from dpsynth_assets.models.engines.decoder_engine import LocalEngine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Writer:
         seed: Seed of public randomness.
     """
 
-    engine: Engine
+    engine: LocalEngine
     scaffold: Scaffold
     shots: FixedShots
     vectors: DatasetVectors | None
@@ -87,7 +87,7 @@ class Writer:
         return Provenance.RELEASED if self.shots.noisy else Provenance.PUBLIC
 
     @contextmanager
-    def _steered(self, label: int) -> Iterator[Engine]:
+    def _steered(self, label: int) -> Iterator[LocalEngine]:
         if self.vectors is None:
             yield self.engine
             return
@@ -132,8 +132,7 @@ class VectorRows:
 
     def write(self, labels: Sequence[int], sampling: RowSampling, seed: int) -> list[str]:
         """Writes one row for each label, the rows of a label together."""
-        asked = {name: value for name, value in vars(sampling).items() if value is not None}
-        config = self.writer.config.model_copy(update=asked)
+        config = self.writer.config.model_copy(update=sampling.asked)
         writer = replace(self.writer, config=config, seed=seed)
         rows: dict[int, str] = {}
         for label in sorted(set(labels)):

@@ -101,11 +101,6 @@ class PublicModelApi:
         self.engine = DecoderEngine(language_model, kind, batch_rows=ROWS_PER_FORWARD)
         self._label_texts, self._config, self._form = label_texts, config, form
 
-    @property
-    def device(self) -> str:
-        """Device on which the model runs."""
-        return self.language_model.device
-
     def prompt(self, label: str) -> list[int]:
         """Tokens that precede a text of the label."""
         text = self._label_texts[label]

@@ -21,9 +21,6 @@ TOP_P = 0.95
 ROWS_PER_FORWARD = 64
 """Rows the public model decodes together: bounds memory."""
 
-LABEL_BUDGET_SHARE = 0.05
-"""Share of the budget (of its ρ) for the histogram of labels: counts stand far out of its noise."""
-
 PUBLIC_DOCUMENTS = 20_000
 """Public documents that are clustered, at most: k-means over as many takes seconds."""
 
@@ -56,83 +53,41 @@ class EvolutionConfig(MethodConfig):
         "prompt_variables": [],
     }
 
-    iterations: int = Field(
-        default=5,
-        ge=1,
-        le=100,
-        description=(
-            "Rounds of votes (T, rounds); all of them are charged. Aug-PE takes 10; fewer rounds "
-            "mean less noise in each."
-        ),
-    )
-    population: int = Field(
-        default=60,
-        ge=1,
-        le=1_000_000,
-        description=(
-            "Texts that survive a round (N_syn, texts), shared out over the labels. Votes are "
-            "spread over population x variations candidates: choose it so that a candidate can "
-            "win more votes than the noise. Aug-PE takes 2000 to 5000 for 75,000 to 1.9 million "
-            "records."
-        ),
-    )
-    variations: int = Field(
-        default=4,
-        ge=2,
-        le=100,
-        description=(
-            "Candidates for each survivor, itself included (L, texts). Aug-PE takes 6 or 7."
-        ),
-    )
-    lookahead: int = Field(
-        default=0,
-        ge=0,
-        le=100,
-        description=(
-            "Variations of every candidate whose mean embedding stands for it in the votes (K, "
-            "texts). 0: its own embedding."
-        ),
-    )
-    api: Literal["public_model", "engine"] = Field(
-        default="public_model",
-        description=(
-            "Who writes. public_model: the public language model, which keeps the beginning of a "
-            "text and writes its end anew. engine: the dataset file's engine, told by "
-            "random_prompt and variation_prompt."
-        ),
-    )
-    random_prompt: str | PromptFile | None = Field(
-        default=None,
-        description=(
-            "Prompt file for texts of the first generation (JSON with message_template and "
-            "replacement_rules, as Microsoft's package `pe` reads), or its content. For engine."
-        ),
-    )
-    variation_prompt: str | PromptFile | None = Field(
-        default=None,
-        description=(
-            "Prompt file for variations; may name {sample}, {masked_sample} and {word_count}. For "
-            "engine."
-        ),
-    )
-    max_new_tokens: int = Field(
-        default=64,
-        ge=4,
-        le=8192,
-        description="Texts are at most this long (tokens). SecPE takes 64 for Yelp, 448 else.",
-    )
-    temperature: float = Field(
-        default=1.0, gt=0, le=10, description="Sampling temperature (no unit). Aug-PE takes 1.2."
-    )
-    rows: int = Field(
-        default=500,
-        ge=1,
-        le=100_000_000,
-        description=(
-            "Rows to write unless a launch asks for others (rows); they cost nothing: survivors, "
-            "then variations of them."
-        ),
-    )
+    iterations: int = Field(default=5, ge=1, le=100)
+    """Rounds of votes (T, rounds); all of them are charged. Aug-PE takes 10; fewer rounds mean less
+    noise in each.
+    """
+    population: int = Field(default=60, ge=1, le=1_000_000)
+    """Texts that survive a round (N_syn, texts), shared out over the labels. Votes are spread over
+    population x variations candidates: choose it so that a candidate can win more votes than the
+    noise. Aug-PE takes 2000 to 5000 for 75,000 to 1.9 million records.
+    """
+    variations: int = Field(default=4, ge=2, le=100)
+    """Candidates for each survivor, itself included (L, texts). Aug-PE takes 6 or 7."""
+    lookahead: int = Field(default=0, ge=0, le=100)
+    """Variations of every candidate whose mean embedding stands for it in the votes (K, texts). 0:
+    its own embedding.
+    """
+    api: Literal["public_model", "engine"] = "public_model"
+    """Who writes. public_model: the public language model, which keeps the beginning of a text and
+    writes its end anew. engine: the dataset file's engine, told by random_prompt and
+    variation_prompt.
+    """
+    random_prompt: str | PromptFile | None = None
+    """Prompt file for texts of the first generation (JSON with message_template and
+    replacement_rules, as Microsoft's package `pe` reads), or its content. For engine.
+    """
+    variation_prompt: str | PromptFile | None = None
+    """Prompt file for variations; may name {sample}, {masked_sample} and {word_count}. For engine.
+    """
+    max_new_tokens: int = Field(default=64, ge=4, le=8192)
+    """Texts are at most this long (tokens). SecPE takes 64 for Yelp, 448 else."""
+    temperature: float = Field(default=1.0, gt=0, le=10)
+    """Sampling temperature (no unit). Aug-PE takes 1.2."""
+    rows: int = Field(default=500, ge=1, le=100_000_000)
+    """Rows to write unless a launch asks for others (rows); they cost nothing: survivors, then
+    variations of them.
+    """
     rejection: RejectionSettings | None = KEPT_IF_SAID
 
     @model_validator(mode="after")
@@ -164,16 +119,12 @@ class VotedConfig(EvolutionConfig):
 
     constants: ClassVar[Mapping[str, Any]] = {
         **EvolutionConfig.constants,
-        "label_budget_share": LABEL_BUDGET_SHARE,
+        "label_budget_share": 0.05,
     }
-    label_shares: Literal["equal", "released"] = Field(
-        default="equal",
-        description=(
-            "How the population and the rows are shared out over the labels. equal: evenly. "
-            "released: in the shares of a noisy histogram of labels, released first for 5 % of the "
-            "budget. True shares are never used."
-        ),
-    )
+    label_shares: Literal["equal"] = "equal"
+    """How the population and the rows are shared out over the labels: evenly. True shares are
+    private and never used.
+    """
 
 
 class AugPeConfig(VotedConfig):
@@ -186,11 +137,8 @@ class AugPeFromCorpusConfig(VotedConfig):
     """Aug-PE whose first population is another released corpus of the cohort."""
 
     method: Literal["aug_pe_from_corpus"] = "aug_pe_from_corpus"
-    corpus: str = Field(
-        default="epsvec",
-        pattern=r"^[a-z0-9_]+$",
-        description="Folder of the DP method whose published rows the evolution starts from.",
-    )
+    corpus: str = Field(default="epsvec", pattern=r"^[a-z0-9_]+$")
+    """Folder of the DP method whose published rows the evolution starts from."""
 
 
 class SecPeConfig(EvolutionConfig):
@@ -207,30 +155,17 @@ class SecPeConfig(EvolutionConfig):
         "label_shares": "equal",
     }
     method: Literal["secpe"] = "secpe"
-    clusters: int = Field(
-        default=20,
-        ge=1,
-        le=100_000,
-        description=(
-            "Public clusters of each label (K, clusters), whose noisy centres and counts are "
-            "released. The noise on a count is the same however many there are: choose K so that "
-            "a cluster gets more records than the noise. The paper takes 15 to 4000 in all."
-        ),
-    )
-    secret_share: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description=(
-            "Share of the secrets' bound that this method may use in all rounds, of its squared "
-            "μ, in (0, 1]; none: an equal part of what the others and DP releases leave."
-        ),
-    )
-    record_level: bool = Field(
-        default=False,
-        description=(
-            "Whether every record is protected too: the same release is then charged as a DP "
-            "release within this method's budget_share, with the larger of both noises. false: "
-            "secrets alone are protected, and the corpus has no DP guarantee."
-        ),
-    )
+    clusters: int = Field(default=20, ge=1, le=100_000)
+    """Public clusters of each label (K, clusters), whose noisy centres and counts are released. The
+    noise on a count is the same however many there are: choose K so that a cluster gets more
+    records than the noise. The paper takes 15 to 4000 in all.
+    """
+    secret_share: float | None = Field(default=None, gt=0, le=1)
+    """Share of the secrets' bound that this method may use in all rounds, of its squared μ, in (0,
+    1]; none: an equal part of what the others and DP releases leave.
+    """
+    record_level: bool = False
+    """Whether every record is protected too: the same release is then charged as a DP release
+    within this method's budget_share, with the larger of both noises. false: secrets alone are
+    protected, and the corpus has no DP guarantee.
+    """

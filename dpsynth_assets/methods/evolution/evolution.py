@@ -12,7 +12,7 @@ are all that differs.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -116,6 +116,7 @@ class Evolution:
         api: What writes.
         embedder: Public embedder of candidates; the records' own.
         seed: Seed of public randomness.
+        rows: Label -> released texts that the first population begins with.
     """
 
     config: EvolutionConfig
@@ -124,52 +125,56 @@ class Evolution:
     api: TextApi
     embedder: "TextEmbedder"
     seed: int
+    rows: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
 
     def run(
         self,
         vote: VoteFunction,
-        *,
-        identity: Mapping[str, Any],
-        checkpoint: Checkpoint,
         progress: ProgressCallback,
+        *,
+        identity: Mapping[str, Any] | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> EvolutionState:
         """Runs, or goes on, until all T rounds are voted on.
 
         Args:
             vote: Called once for every round that is not stored yet.
-            identity: JSON values that tell this plan's checkpoints from another's.
-            checkpoint: Where steps are kept.
             progress: Told the share done; about votes only once they are on disk.
+            identity: JSON values that tell this plan's checkpoints from another's.
+            checkpoint: Where steps are kept; None: nowhere, where all of them are public.
 
         Raises:
             UnaccountedReleaseError: The checkpoint is another plan's.
         """
-        kept = checkpoint.saved
+
+        def keep(state: EvolutionState) -> EvolutionState:
+            if checkpoint is not None:
+                checkpoint.save(checkpoint.filled(lambda files: state.save(files, identity or {})))
+            return state
+
+        kept = None if checkpoint is None else checkpoint.saved
         if kept is None:
-            state = self._keep(self._first(progress), identity, checkpoint)
+            state = keep(self._first(progress))
         else:
-            state = EvolutionState.load(kept, identity)
+            state = EvolutionState.load(kept, identity or {})
             progress(state.rounds / self.config.iterations, f"going on after {state.rounds} rounds")
         while state.phase is Phase.WRITTEN or state.rounds < self.config.iterations:
             step = self._voted if state.phase is Phase.WRITTEN else self._written
-            state = self._keep(step(state, vote, progress), identity, checkpoint)
+            state = keep(step(state, vote, progress))
         progress(1.0, f"{state.rounds} rounds of votes released")
         return state
 
-    def _keep(
-        self, state: EvolutionState, identity: Mapping[str, Any], checkpoint: Checkpoint
-    ) -> EvolutionState:
-        checkpoint.save(checkpoint.filled(lambda folder: state.save(folder, identity)))
-        return state
-
     def _first(self, progress: ProgressCallback) -> EvolutionState:
-        """N_syn L random texts."""
+        """N_syn L texts: released rows, and random texts where a label has too few."""
         numbers = np.repeat(np.arange(len(self.labels)), self.sizes * self.config.variations)
         labels = [self.labels[number] for number in numbers.tolist()]
-        message = f"writing {len(labels)} random texts"
-        texts = self.api.random(
-            labels, seed=self._stream(0, _Stream.RANDOM), progress=self._share(progress, 0, message)
-        )
+
+        def write(lacking: list[str]) -> list[str]:
+            told = self._share(progress, 0, f"writing {len(labels)} random texts")
+            seed = self._stream(0, _Stream.RANDOM)
+            return self.api.random(lacking, seed=seed, progress=told)
+
+        texts = begun_with(self.rows, labels, write)
         population = Population.random(texts, numbers)
         return EvolutionState(0, Phase.WRITTEN, population, no_generations())
 
@@ -261,6 +266,19 @@ class Evolution:
         self, progress: ProgressCallback, rounds: int, message: str
     ) -> Callable[[float], None]:
         return lambda share: progress((rounds + 0.8 * share) / self.config.iterations, message)
+
+
+def begun_with(
+    rows: Mapping[str, Sequence[str]],
+    labels: Sequence[str],
+    write: Callable[[list[str]], list[str]],
+) -> list[str]:
+    """Takes each label's rows in their order, then writes what is lacking."""
+    left = {label: iter(texts) for label, texts in rows.items()}
+    found = [next(left.get(label, iter(())), None) for label in labels]
+    lacking = [label for label, text in zip(labels, found, strict=True) if text is None]
+    written = iter(write(lacking) if lacking else [])
+    return [next(written) if text is None else text for text in found]
 
 
 def _about_last_round(state: EvolutionState) -> str:

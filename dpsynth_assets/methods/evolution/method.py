@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -23,8 +23,6 @@ from dpsynth_assets.methods.evolution.population import (
     generation_facts,
     last_survivors,
     read_generations,
-    shared_out,
-    write_generations,
 )
 from dpsynth_assets.methods.evolution.prompts import PromptError
 from dpsynth_assets.methods.inputs import Checkpoint, ProgressCallback, PublicInputs
@@ -32,14 +30,13 @@ from dpsynth_assets.methods.rejection_sampling import (
     EVERY_ROW,
     RowFilter,
     accepted_work,
-    judged_inputs,
     round_seed,
+    settings_of,
     write_accepted,
 )
 from dpsynth_assets.methods.stages import (
     MethodPlan,
     Stage,
-    StageRelease,
     SyntheticCorpus,
     Writing,
 )
@@ -47,6 +44,9 @@ from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.decoding import attention_limit
 from dpsynth_assets.privacy.directed_rounding import rounded_up
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _WRITING = 2**31
 """Keeps the stream of written rows apart from those of the rounds."""
@@ -174,10 +174,14 @@ class EvolutionMethod(Method[EvolutionT]):
 
     capabilities: ClassVar[tuple[Capability, ...]] = (Evolves(STAGE),)
 
-    def label_shares(self, public: PublicInputs) -> np.ndarray:
-        """Computes (L,) shares of the labels, public or released: equal ones."""
-        del public
-        return np.ones(len(self.terms.labels))
+    def shared_out(self, places: int) -> np.ndarray:
+        """Places of each label, as equal as they can be: (L,) int64.
+
+        True shares of labels are private and never read; `refusal` asks for a place of each in a
+        population: a label without candidates could receive no vote in any later round.
+        """
+        labels = len(self.terms.labels)
+        return places // labels + (np.arange(labels) < places % labels)
 
     @property
     def public_inputs(self) -> frozenset[str]:
@@ -206,7 +210,7 @@ class EvolutionMethod(Method[EvolutionT]):
         """Rows are the last survivors and variations of them."""
         config = self.config
         return Writing(
-            reads=self.public_inputs | judged_inputs(config.rejection),
+            reads=self.public_inputs | settings_of(config.rejection).public_inputs(),
             engine=self._engine,
             rows=config.rows,
             row_tokens=config.max_new_tokens,
@@ -297,7 +301,7 @@ class EvolutionMethod(Method[EvolutionT]):
         **Privacy** Post-processing of released votes: any number of rows is free.
         """
         survivors = last_survivors(read_generations(public.released[STAGE].folder))
-        sizes = shared_out(rows, self.label_shares(public), least=0)
+        sizes = self.shared_out(rows)
         api = open_api(self.config, self.terms, public, self.form)
         return write_rows(
             survivors,
@@ -310,42 +314,48 @@ class EvolutionMethod(Method[EvolutionT]):
             form=self.form,
         )
 
-    def writer(self, public: PublicInputs) -> TextApi:
-        """Opens what writes the first candidates and their variations."""
-        return open_api(self.config, self.terms, public, self.form)
+    def starting_rows(self, public: PublicInputs) -> Mapping[str, Sequence[str]]:
+        """Released texts of each label that stand in the place of random ones: none."""
+        del public
+        return {}
 
     def evolve(
         self,
         public: PublicInputs,
         vote: VoteFunction,
-        *,
-        identity: Mapping[str, Any],
-        checkpoint: Checkpoint,
         progress: ProgressCallback,
-    ) -> StageRelease:
-        """Runs the rounds under a function that releases votes, and writes the released files.
+        *,
+        identity: Mapping[str, Any] | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> "pl.DataFrame":
+        """Runs the rounds under a function that releases votes.
 
         Args:
             public: Public and released inputs.
             vote: Releases one round's votes.
-            identity: JSON values that tell this plan's checkpoints from another's.
-            checkpoint: Where steps are kept.
             progress: Told the share done.
+            identity: JSON values that tell this plan's checkpoints from another's.
+            checkpoint: Where steps are kept; None: nowhere, as all of it is public.
+
+        Returns:
+            Every voted candidate of every round (`population.voted_frame`).
         """
         if public.text_embedder is None:
             raise ValueError("Expected the public text embedder, got none. Materialise it first.")
         evolution = Evolution(
             config=self.config,
             labels=self.terms.labels,
-            sizes=shared_out(self.config.population, self.label_shares(public)),
-            api=self.writer(public),
+            sizes=self.shared_out(self.config.population),
+            api=open_api(self.config, self.terms, public, self.form),
             embedder=public.text_embedder,
             seed=public.seed,
+            rows=self.starting_rows(public),
         )
-        state = evolution.run(vote, identity=identity, checkpoint=checkpoint, progress=progress)
-        folder = checkpoint.filled(lambda files: write_generations(files, state.generations))
-        facts = {**generation_facts(state.generations), "labels": list(self.terms.labels)}
-        return StageRelease(facts=facts, files=folder)
+        return evolution.run(vote, progress, identity=identity, checkpoint=checkpoint).generations
+
+    def facts_of(self, generations: "pl.DataFrame") -> dict[str, Any]:
+        """What is told of a population that is released."""
+        return {**generation_facts(generations), "labels": list(self.terms.labels)}
 
     def settings(self) -> dict[str, Any]:
         """Writes the settings as the ledger keeps them: prompt files by a digest of their content.

@@ -103,35 +103,6 @@ class Population:
         return cls(tuple(frame["text"].to_list()), *numbers)
 
 
-def shared_out(total: int, shares: np.ndarray, *, least: int = 1) -> np.ndarray:
-    """Shares out places over labels by largest remainders: int64 (L,) summing to `total`.
-
-    Args:
-        total: Places, at least `least` x L.
-        shares: (L,) shares, public or released; negative ones count as zero, equal where nothing
-            is left.
-        least: Places of every label. In a population 1: a label without candidates could receive
-            no vote, and would be lost for all later rounds.
-
-    Raises:
-        ValueError: There are too few places.
-    """
-    shares = np.maximum(np.asarray(shares, dtype=np.float64), 0.0)
-    count = len(shares)
-    free = total - least * count
-    if free < 0:
-        raise ValueError(
-            f"Expected population >= {least * count}, {least} for each label, got {total}. "
-            "Raise it."
-        )
-    shares = shares / shares.sum() if shares.sum() > 0 else np.full(count, 1.0 / count)
-    quotas = free * shares
-    places = np.floor(quotas).astype(np.int64)
-    rest = free - int(places.sum())
-    places[np.argsort(places - quotas, kind="stable")[:rest]] += 1
-    return places + least
-
-
 def vote_entropy(dp_votes: np.ndarray) -> float:
     """Entropy of the positive votes' shares, in bits: 0 where one candidate has them all."""
     weights = np.maximum(np.asarray(dp_votes, dtype=np.float64), 0.0)

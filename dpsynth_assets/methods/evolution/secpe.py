@@ -3,8 +3,6 @@
 Letters: C clusters, N candidates, L labels.
 """
 
-import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,7 +24,7 @@ from dpsynth_assets.methods.evolution.method import (
     EvolutionMethod,
     evolution_settings,
 )
-from dpsynth_assets.methods.evolution.population import Population, shared_out
+from dpsynth_assets.methods.evolution.population import Population, write_generations
 from dpsynth_assets.methods.evolution.secret_clusters import (
     ClusterReleases,
     Representatives,
@@ -37,15 +35,14 @@ from dpsynth_assets.methods.evolution.secret_clusters import (
 )
 from dpsynth_assets.methods.evolution.secret_incidence import IncidenceError
 from dpsynth_assets.methods.inputs import (
-    Checkpoint,
     PrivateInputs,
     ProgressCallback,
     PublicInputs,
 )
-from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
+from dpsynth_assets.methods.plan_cache import remembered_epsilon
+from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.methods.text_form import SCHEMA
 from dpsynth_assets.methods.work import PublicSizes, Work
-from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.release import Cost, Release
 
@@ -207,7 +204,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
             free=FREE_SETTINGS,
             guarantee=self._guarantee,
             epsilon=(
-                epsilon_of([mechanism.event()], self.terms.delta, self.terms.accountant)
+                remembered_epsilon([mechanism.event()], self.terms)
                 if self.config.record_level
                 else None
             ),
@@ -251,14 +248,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         # Without record_level it is given no share of any ε, and needs none.
         return super().refusal(target_epsilon if self.config.record_level else 1.0)
 
-    def release(
-        self,
-        stage: Stage,
-        private: PrivateInputs,
-        public: PublicInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
+    def release(self, run: StageRun) -> Release[StageRelease]:
         """Releases the noisy clusters.
 
         **Privacy** The planned event: (p, r)-secret protection and no DP of any kind, unless the
@@ -267,19 +257,19 @@ class SecPe(EvolutionMethod[SecPeConfig]):
 
         **Source** SecPE, Algorithms 1 and 2.
         """
-        if not isinstance(stage.mechanism, ClusterReleases):
+        mechanism = run.stage.mechanism
+        if not isinstance(mechanism, ClusterReleases):
             raise TypeError("Expected planned releases of clusters, got none. Plan first.")
-        progress(0.0, "clustering public documents")
-        clusters = public_clusters(self.config, self.terms, public)
-        progress(0.3, f"drawing noise for {len(clusters.counts)} clusters")
-        released = stage.mechanism.release(clusters, private)
-        folder = checkpoint.filled(released.save)
+        run.progress(0.0, "clustering public documents")
+        clusters = public_clusters(self.config, self.terms, run.public)
+        run.progress(0.3, f"drawing noise for {len(clusters.counts)} clusters")
+        released = mechanism.release(clusters, run.private)
         made = StageRelease(
-            facts=_cluster_facts(released, stage.mechanism),
-            files=folder,
-            internal=_most_records(private),
+            facts=_cluster_facts(released, mechanism),
+            files=run.checkpoint.filled(released.save),
+            internal=_most_records(run.private),
         )
-        cost = Cost(guarantee=self._guarantee, event=stage.mechanism.event())
+        cost = Cost(guarantee=self._guarantee, event=mechanism.event())
         return Release(value=made, cost=cost)
 
     def make_public(
@@ -291,34 +281,11 @@ class SecPe(EvolutionMethod[SecPeConfig]):
 
         **Source** SecPE, Algorithm 3.
         """
-        sizes = shared_out(self.config.population, self.label_shares(public))
+        sizes = self.shared_out(self.config.population)
         clusters = Representatives.load(public.released[CLUSTER_STAGE].folder)
-        return self.evolve(
-            public,
-            RepresentativeVotes(clusters, sizes),
-            identity={"stage": STAGE},
-            checkpoint=Unkept(folder),
-            progress=progress,
-        )
-
-
-class Unkept:
-    """A checkpoint that keeps nothing: the population is public and made again for nothing."""
-
-    saved: Path | None = None
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "step"
-
-    def filled(self, write: Callable[[Path], object]) -> Path:
-        """The same folder, emptied and filled."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
-        write(self._folder)
-        return self._folder
-
-    def save(self, folder: Path) -> None:
-        """Keeps nothing."""
+        generations = self.evolve(public, RepresentativeVotes(clusters, sizes), progress)
+        write_generations(folder, generations)
+        return StageRelease(facts=self.facts_of(generations), files=folder)
 
 
 def _cluster_facts(released: Representatives, mechanism: ClusterReleases) -> dict[str, Any]:

@@ -21,7 +21,6 @@ import numpy as np
 from dpsynth_assets.clustering import fit_centers, nearest_center
 from dpsynth_assets.datasets.secrets import incidence_digest
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.cluster_histogram import label_indices
 from dpsynth_assets.methods.evolution.config import (
     EVERY_RECORD,
     NOISE_FLOOR,
@@ -34,10 +33,9 @@ from dpsynth_assets.methods.evolution.secret_incidence import (
     read_public_incidence,
     solved_sampling,
 )
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.methods.plan_cache import remembered
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, label_indices
+from dpsynth_assets.methods.plan_cache import remembered, sampled_noise
 from dpsynth_assets.privacy.blow_up import ROUND_UP
-from dpsynth_assets.privacy.calibration import training_noise_multiplier
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
 from dpsynth_assets.privacy.secret_clustering import SampleAndSum, SecretClustering
@@ -275,17 +273,12 @@ class ClusterSums:
         Raises:
             ValueError: There are no embeddings.
         """
-        if private.embeddings is None:
-            raise ValueError("Expected embeddings of the records, got none. Embed them first.")
         chances = self.sampling.probabilities
         if self.incidence is not None:
             ids = private.records["record_id"].to_list()
             chances = aligned_probabilities(self.incidence, self.sampling, ids)
-        return self.of(
-            private.embeddings,
-            label_indices(private.records["label"].to_list(), self.labels),
-            chances,
-        )
+        own = label_indices(private.records["label"], self.labels)
+        return self.of(private.vectors, own, chances)
 
 
 def sampling_of(promise: SecretPromise) -> tuple[PublicIncidence | None, SecretSampling]:
@@ -365,21 +358,10 @@ def _noise_for_secrets(promise: SecretPromise, bounds: list[tuple[float, float]]
 
 def _noise_for_records(terms: CohortTerms, target_epsilon: float) -> float:
     """Finds σ at which the release costs at most `target_epsilon` as a DP release."""
-    settings: dict[str, Any] = {
-        "sampling_probability": EVERY_RECORD,
-        "steps": 1,
-        "target_epsilon": target_epsilon,
-        "budget_epsilon": terms.epsilon,
-        "delta": terms.delta,
-        "accountant": terms.accountant,
-        "max_records_per_unit": terms.unit.max_records,
-        "replaced": terms.relation is NeighboringRelation.REPLACE_ONE,
-    }
-    multiplier = remembered(
-        {"calibration": "records beside secrets", **settings},
-        lambda: training_noise_multiplier(**settings),
+    multiplier = sampled_noise(
+        terms, sampling_probability=EVERY_RECORD, steps=1, target_epsilon=target_epsilon
     )
-    return float(multiplier) * joint_factor(NeighboringRelation.ADD_REMOVE) * ROUND_UP
+    return multiplier * joint_factor(NeighboringRelation.ADD_REMOVE) * ROUND_UP
 
 
 def shared_bounds(promise: SecretPromise, share: float) -> list[tuple[float, float]]:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpsynth_assets.methods.counted_labels import counted_labels
 from dpsynth_assets.methods.evolution.population import Population
-from dpsynth_assets.methods.inputs import PrivateInputs
+from dpsynth_assets.methods.inputs import PrivateInputs, counted_labels
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.nearest import (
@@ -173,7 +172,12 @@ class VoteCounts:
 
     def __call__(self, private: PrivateInputs) -> np.ndarray:
         """Counts (C,) int64 votes; private."""
-        records = private.once("voting records", lambda: _voting_records(private, self.labels))
+        records = private.once(
+            "voting records",
+            lambda: VotingRecords.in_label_order(
+                private.vectors, counted_labels(private.records, self.labels)
+            ),
+        )
         choices = nearest_candidates(
             records.vectors,
             records.labels,
@@ -182,18 +186,6 @@ class VoteCounts:
             norms=records.norms,
         )
         return count_votes(choices[:, None], len(self.candidates), VOTES_PER_RECORD)
-
-
-def _voting_records(private: PrivateInputs, labels: tuple[str, ...]) -> VotingRecords:
-    """Prepares records for votes.
-
-    Raises:
-        ValueError: There is not one embedding for each.
-    """
-    if private.embeddings is None or len(private.embeddings) != private.records.height:
-        raise ValueError("Expected one embedding for each private record. Embed them again.")
-    numbers = counted_labels(private.records, labels)
-    return VotingRecords.in_label_order(private.embeddings, numbers)
 
 
 class PrivateVotes:

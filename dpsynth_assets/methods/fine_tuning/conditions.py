@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.cluster_histogram import label_indices
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, PublicInputs, counted_labels
 from dpsynth_assets.models.conditional_generator import condition_text, prompt_condition
 from dpsynth_assets.models.prompt_templates import PromptTemplates, default_templates
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.topic_model import TopicModel
+
+NO_TOPIC = -1
+"""Topic of what carries no keywords."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,26 +156,17 @@ def training_pairs(private: PrivateInputs, conditioning: Conditioning) -> Traini
 
     **Source** CTCL, section 3.3: the ten keywords of the record's topic are its condition.
     """
-    labels = label_indices(private.records["label"].to_list(), conditioning.labels).tolist()
-    topics = _topics(private, conditioning.topic_model)
+    labels = counted_labels(private.records, conditioning.labels).tolist()
+    topics = [NO_TOPIC] * private.records.height
+    if conditioning.topic_model is not None:
+        topics = conditioning.topic_model.assign(private.vectors).tolist()
     texts: dict[tuple[int, int], str] = {}
     conditions, documents = [], []
     for label, topic, text in zip(labels, topics, private.records["text"].to_list(), strict=True):
-        if label < 0 or not text.strip():
+        if label == UNCOUNTED:
             continue
         if (label, topic) not in texts:
             texts[label, topic] = conditioning.text(label, topic)
         conditions.append(texts[label, topic])
         documents.append(text)
     return TrainingPairs(conditions=conditions, documents=documents)
-
-
-def _topics(private: PrivateInputs, topic_model: "TopicModel | None") -> list[int]:
-    if topic_model is None:
-        return [-1] * private.records.height
-    if private.embeddings is None or len(private.embeddings) != private.records.height:
-        raise ValueError(
-            "Expected one embedding for each private record, got none or another number. Embed "
-            "the records again."
-        )
-    return [int(topic) for topic in topic_model.assign(private.embeddings)]

@@ -50,106 +50,54 @@ class PrivateTrainingConfig(MethodConfig):
         "weight_decay": WEIGHT_DECAY,
     }
 
-    steps: int = Field(
-        default=40,
-        ge=1,
-        le=1_000_000,
-        description="Optimizer steps (T, steps); all of them are charged. CTCL takes 2000.",
-    )
-    expected_batch_size: int = Field(
-        default=256,
-        ge=1,
-        le=10_000_000,
-        description=(
-            "Records a step is expected to draw (B, records): each is drawn with probability "
-            "B / declared records, and sums are divided by B whatever was drawn. CTCL takes 4096; "
-            "larger batches drown less of the gradient in noise."
-        ),
-    )
-    sampling_probability: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description=(
-            "Probability with which a step draws each record (q, no unit), for cohorts whose "
-            "number of records is not public; a constant that no private count may suggest. "
-            "expected_batch_size is then only what sums are divided by. Empty: B / declared "
-            "records."
-        ),
-    )
-    clip_bound: float = Field(
-        default=1.0,
-        gt=0,
-        le=1e6,
-        description="Bound on the L2 norm of one record's gradient over all parameters (C).",
-    )
-    learning_rate: float | None = Field(
-        default=2e-3,
-        gt=0,
-        le=10,
-        description=(
-            "Peak learning rate of Adam (no unit). The default was chosen on public text for a "
-            "small encoder-decoder; choose another on public text too, since a choice made on "
-            "private text would have to be charged. Null: the run is rehearsed on public text "
-            "under its own noise with several rates, which takes minutes. The linear classifier of "
-            "downstream_fine_tuning takes 0.05 where nothing is said, and cannot be rehearsed."
-        ),
-    )
-    lora_rank: int | None = Field(
-        default=None,
-        ge=1,
-        le=1024,
-        description=(
-            "Trains adapters of this rank beside the attention and feed-forward matrices instead "
-            "of the weights (r, no unit). null: all weights, the default unless the generator is "
-            "the base's language model."
-        ),
-    )
-    frozen_products: Literal["float32", "int8"] = Field(
-        default="float32",
-        description=(
-            "Arithmetic of the layers that lora_rank freezes. int8: 8-bit integers on a processor, "
-            "forward and backward, with exact_sums: true alone; the default where the generator is "
-            "the base's language model. On a GPU always float32."
-        ),
-    )
-    micro_batch_records: int = Field(
-        default=32,
-        ge=1,
-        le=4096,
-        description=(
-            "Records of one forward and backward pass (records): bounds memory, not privacy cost."
-        ),
-    )
-    exact_sums: bool = Field(
-        default=False,
-        description=(
-            "true: every record passes through the model alone and clipped gradients are added up "
-            "in float64, exactly, so that the bound on what one record moves is proved, rounding "
-            "included, and workers may share a batch where the dataset has parts; a third as many "
-            "records a second for a small model. false: several share a pass, "
-            "and sums are float32, where it rests on gradient_slack and on the assumption that "
-            "rounding errors behave as if they were random."
-        ),
-    )
-    gradient_slack: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description=(
-            "Largest move of one record's clipped gradient when the records that share its pass "
-            "change (a share of clip_bound): so much is kept back of the bound for every record "
-            "that may be in company. Empty: 2^-16, over eight times what was measured in float32. "
-            "Passes in bfloat16, float16 or TF32 need a declared value or exact_sums: true. Not "
-            "used with exact_sums: true."
-        ),
-    )
-    checkpoint_minutes: float = Field(
-        default=5.0,
-        gt=0,
-        le=1440,
-        description="Time between checkpoints (minutes), from which a killed run goes on.",
-    )
+    steps: int = Field(default=40, ge=1, le=1_000_000)
+    """Optimizer steps (T, steps); all of them are charged. CTCL takes 2000."""
+    expected_batch_size: int = Field(default=256, ge=1, le=10_000_000)
+    """Records a step is expected to draw (B, records): each is drawn with probability B / declared
+    records, and sums are divided by B whatever was drawn. CTCL takes 4096; larger batches drown
+    less of the gradient in noise.
+    """
+    sampling_probability: float | None = Field(default=None, gt=0, le=1)
+    """Probability with which a step draws each record (q, no unit), for cohorts whose number of
+    records is not public; a constant that no private count may suggest. expected_batch_size is then
+    only what sums are divided by. Empty: B / declared records.
+    """
+    clip_bound: float = Field(default=1.0, gt=0, le=1e6)
+    """Bound on the L2 norm of one record's gradient over all parameters (C)."""
+    learning_rate: float | None = Field(default=2e-3, gt=0, le=10)
+    """Peak learning rate of Adam (no unit). The default was chosen on public text for a small
+    encoder-decoder; choose another on public text too, since a choice made on private text would
+    have to be charged. Null: the run is rehearsed on public text under its own noise with several
+    rates, which takes minutes. The linear classifier of downstream_fine_tuning takes 0.05 where
+    nothing is said, and cannot be rehearsed.
+    """
+    lora_rank: int | None = Field(default=None, ge=1, le=1024)
+    """Trains adapters of this rank beside the attention and feed-forward matrices instead of the
+    weights (r, no unit). null: all weights, the default unless the generator is the base's language
+    model.
+    """
+    frozen_products: Literal["float32", "int8"] = "float32"
+    """Arithmetic of the layers that lora_rank freezes. int8: 8-bit integers on a processor, forward
+    and backward, with exact_sums: true alone; the default where the generator is the base's
+    language model. On a GPU always float32.
+    """
+    micro_batch_records: int = Field(default=32, ge=1, le=4096)
+    """Records of one forward and backward pass (records): bounds memory, not privacy cost."""
+    exact_sums: bool = False
+    """true: every record passes through the model alone and clipped gradients are added up in
+    float64, exactly, so that the bound on what one record moves is proved, rounding included, and
+    workers may share a batch where the dataset has parts; a third as many records a second for a
+    small model. false: several share a pass, and sums are float32, where it rests on gradient_slack
+    and on the assumption that rounding errors behave as if they were random.
+    """
+    gradient_slack: float | None = Field(default=None, ge=0, le=1)
+    """Largest move of one record's clipped gradient when the records that share its pass change (a
+    share of clip_bound): so much is kept back of the bound for every record that may be in company.
+    Empty: 2^-16, over eight times what was measured in float32. Passes in bfloat16, float16 or TF32
+    need a declared value or exact_sums: true. Not used with exact_sums: true.
+    """
+    checkpoint_minutes: float = Field(default=5.0, gt=0, le=1440)
+    """Time between checkpoints (minutes), from which a killed run goes on."""
 
     @model_serializer(mode="wrap")
     def _without_what_was_always_so(self, serialize: Any) -> dict[str, Any]:
@@ -173,6 +121,11 @@ class PrivateTrainingConfig(MethodConfig):
         """Whether the model's own weights stay as they are."""
         return self.lora_rank is not None
 
+    @property
+    def trains_in_integers(self) -> bool:
+        """Whether frozen weights multiply as whole numbers, as the exact decoder's do."""
+        return self.freezes_weights and self.frozen_products == "int8"
+
 
 class GeneratorConfig(PrivateTrainingConfig):
     """Settings of every method that fine-tunes a generator."""
@@ -182,47 +135,25 @@ class GeneratorConfig(PrivateTrainingConfig):
         "rows_per_forward": ROWS_PER_FORWARD,
     }
 
-    max_document_tokens: int = Field(
-        default=128,
-        ge=8,
-        le=8192,
-        description="Documents are cut to this length in training and writing (tokens).",
-    )
-    document_type: str = Field(
-        default="",
-        max_length=200,
-        description=(
-            "What kind of text the records are, e.g. `restaurant review`: public knowledge, "
-            "written into every condition, or the first line of a language model's prompt, where "
-            "the base's domain stands by default. Empty: not said."
-        ),
-    )
-    rows: int = Field(
-        default=1000,
-        ge=1,
-        le=100_000_000,
-        description="Rows to write unless a launch asks for others (rows); they cost nothing.",
-    )
-    top_p: float = Field(
-        default=0.95,
-        gt=0,
-        le=1,
-        description="Words are drawn from the smallest set of this probability (no unit).",
-    )
-    temperature: float = Field(
-        default=1.0, gt=0, le=10, description="Sampling temperature (no unit)."
-    )
+    max_document_tokens: int = Field(default=128, ge=8, le=8192)
+    """Documents are cut to this length in training and writing (tokens)."""
+    document_type: str = Field(default="", max_length=200)
+    """What kind of text the records are, e.g. `restaurant review`: public knowledge, written into
+    every condition, or the first line of a language model's prompt, where the base's domain stands
+    by default. Empty: not said.
+    """
+    rows: int = Field(default=1000, ge=1, le=100_000_000)
+    """Rows to write unless a launch asks for others (rows); they cost nothing."""
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    """Words are drawn from the smallest set of this probability (no unit)."""
+    temperature: float = Field(default=1.0, gt=0, le=10)
+    """Sampling temperature (no unit)."""
     rejection: RejectionSettings | None = KEPT_ROWS
-    prompt_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        le=64,
-        description=(
-            "Trains the embeddings of so many virtual tokens before every condition, and neither "
-            "weights nor adapters (prompt tuning; tokens). They are reserved tokens of a "
-            "decoder's vocabulary: SmolLM2 has 14. Empty: lora_rank says what is trained."
-        ),
-    )
+    prompt_tokens: int | None = Field(default=None, ge=1, le=64)
+    """Trains the embeddings of so many virtual tokens before every condition, and neither weights
+    nor adapters (prompt tuning; tokens). They are reserved tokens of a decoder's vocabulary:
+    SmolLM2 has 14. Empty: lora_rank says what is trained.
+    """
 
     @property
     def freezes_weights(self) -> bool:
@@ -267,70 +198,50 @@ class DpFineTuningConfig(GeneratorConfig):
         "pretrained": True,
     }
     method: Literal["dp_fine_tuning"] = "dp_fine_tuning"
-    architecture: Literal["encoder_decoder", "decoder_only"] = Field(
-        default="encoder_decoder",
-        description=(
-            "encoder_decoder: the public conditional generator, which may be the base's language "
-            "model (conditional_generator.kind: language_model); the published baseline "
-            "starts from BART, which was never trained on conditions. decoder_only: the public "
-            "language model, as GPT-2 in the published tables."
-        ),
-    )
-    keywords: bool = Field(
-        default=False,
-        description=(
-            "true: conditions carry the keywords of a record's public topic, as in ctcl, and rows "
-            "follow the released histogram of topics. The ablation between the two methods."
-        ),
-    )
+    architecture: Literal["encoder_decoder", "decoder_only"] = "encoder_decoder"
+    """encoder_decoder: the public conditional generator, which may be the base's language model
+    (conditional_generator.kind: language_model); the published baseline starts from BART, which was
+    never trained on conditions. decoder_only: the public language model, as GPT-2 in the published
+    tables.
+    """
+    keywords: bool = False
+    """true: conditions carry the keywords of a record's public topic, as in ctcl, and rows follow
+    the released histogram of topics. The ablation between the two methods.
+    """
 
 
 class ResampledConfig(MethodConfig):
     """Yu et al. 2024: rows of another method's corpus, chosen to match the histogram of topics."""
 
     method: Literal["resampled"] = "resampled"
-    corpus: str = Field(
-        default="dp_fine_tuning",
-        pattern=r"^[a-z0-9_]+$",
-        description="Folder of the method whose published corpus is resampled.",
-    )
-    rows: int = Field(
-        default=500,
-        ge=1,
-        le=100_000_000,
-        description=(
-            "Rows to keep unless a launch asks for others (rows); fewer than the corpus has, or "
-            "there is nothing to choose."
-        ),
-    )
+    corpus: str = Field(default="dp_fine_tuning", pattern=r"^[a-z0-9_]+$")
+    """Folder of the method whose published corpus is resampled."""
+    rows: int = Field(default=500, ge=1, le=100_000_000)
+    """Rows to keep unless a launch asks for others (rows); fewer than the corpus has, or there is
+    nothing to choose.
+    """
 
 
 class DownstreamConfig(PrivateTrainingConfig):
     """DP training of the downstream model itself, without synthetic data."""
 
     method: Literal["downstream_fine_tuning"] = "downstream_fine_tuning"
-    task: Literal["next_word", "classification"] = Field(
-        default="next_word",
-        description=(
-            "next_word: a small causal model, tested by next-word accuracy. classification: a "
-            "linear classifier of at least two declared labels over the records' public "
-            "embeddings."
-        ),
-    )
-    vocabulary: int = Field(
-        default=4096, ge=3000, le=30_000, description="Word pieces of the causal model (pieces)."
-    )
-    width: int = Field(
-        default=96, ge=16, le=4096, description="Hidden width of the causal model (no unit)."
-    )
-    layers: int = Field(default=1, ge=1, le=48, description="Layers of the causal model.")
-    heads: int = Field(default=2, ge=1, le=64, description="Attention heads of a layer.")
-    feed_forward: int = Field(
-        default=256, ge=16, le=16384, description="Width of its feed-forward layers (no unit)."
-    )
-    max_document_tokens: int = Field(
-        default=48, ge=4, le=8192, description="Documents are cut to this length (tokens)."
-    )
+    task: Literal["next_word", "classification"] = "next_word"
+    """next_word: a small causal model, tested by next-word accuracy. classification: a linear
+    classifier of at least two declared labels over the records' public embeddings.
+    """
+    vocabulary: int = Field(default=4096, ge=3000, le=30_000)
+    """Word pieces of the causal model (pieces)."""
+    width: int = Field(default=96, ge=16, le=4096)
+    """Hidden width of the causal model (no unit)."""
+    layers: int = Field(default=1, ge=1, le=48)
+    """Layers of the causal model."""
+    heads: int = Field(default=2, ge=1, le=64)
+    """Attention heads of a layer."""
+    feed_forward: int = Field(default=256, ge=16, le=16384)
+    """Width of its feed-forward layers (no unit)."""
+    max_document_tokens: int = Field(default=48, ge=4, le=8192)
+    """Documents are cut to this length (tokens)."""
 
     @model_validator(mode="before")
     @classmethod

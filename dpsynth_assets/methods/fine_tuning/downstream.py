@@ -10,7 +10,6 @@ import numpy as np
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.methods.base import refused
 from dpsynth_assets.methods.candidates import Advice
-from dpsynth_assets.methods.cluster_histogram import label_indices
 from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, DownstreamConfig
 from dpsynth_assets.methods.fine_tuning.generators import public_texts, trainable, training_room
 from dpsynth_assets.methods.fine_tuning.private_training import (
@@ -19,15 +18,9 @@ from dpsynth_assets.methods.fine_tuning.private_training import (
     refuse_without_rate,
     training_examples,
 )
-from dpsynth_assets.methods.inputs import (
-    Checkpoint,
-    PrivateInputs,
-    ProgressCallback,
-    PublicInputs,
-)
-from dpsynth_assets.methods.models_run import LANGUAGE_MODEL_WEIGHTS
-from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
-from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, PublicInputs, counted_labels
+from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
+from dpsynth_assets.methods.work import LANGUAGE_MODEL_WEIGHTS, PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import (
     CausalLoss,
     TokenExample,
@@ -123,14 +116,7 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
         embeddings = [(config.vocabulary, config.width)] * 2
         return training_room(embeddings + layer * config.layers, config.lora_rank)
 
-    def release(
-        self,
-        stage: Stage,
-        private: PrivateInputs,
-        public: PublicInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
+    def release(self, run: StageRun) -> Release[StageRelease]:
         """Trains the model from its public start and releases its weights.
 
         **Privacy** T Poisson-sampled Gaussian steps: the planned event, whatever the records.
@@ -138,14 +124,14 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
         **Source** CTCL, section 4.1.2 (Downstream DPFT).
         """
         if self.config.task == "next_word":
-            start, inputs = self._causal_start(public), NextWordInputs(self.config)
-            with training_examples(private, inputs, start) as examples:
-                trained = self.train(stage, start, examples, checkpoint, progress)
+            start, inputs = self._causal_start(run.public), NextWordInputs(self.config)
+            with training_examples(run.private, inputs, start) as examples:
+                trained = self.train(run, start, examples)
         else:
-            start, labelled = self._classifier_start(private), self._labelled(private)
-            trained = self.train(stage, start, labelled, checkpoint, progress)
+            start = self._classifier_start(run.private)
+            trained = self.train(run, start, self._labelled(run.private))
         model = start.model if self.config.lora_rank is None else merge_adapters(start.model)
-        folder = checkpoint.filled(lambda files: self._save(model, files))
+        folder = run.checkpoint.filled(lambda files: self._save(model, files))
         facts = {"task": self.config.task, **trained.value}
         return Release(value=StageRelease(facts=facts, files=folder), cost=trained.cost)
 
@@ -181,17 +167,16 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
 
     def _classifier_start(self, private: PrivateInputs) -> TrainingStart:
         """A linear layer over public embeddings, of which only the width is read here."""
-        model = new_label_classifier(_embeddings(private).shape[1], len(self.terms.labels))
+        model = new_label_classifier(private.vectors.shape[1], len(self.terms.labels))
         return TrainingStart(model=model, loss=LabelLoss(), name="zero")
 
     def _labelled(self, private: PrivateInputs) -> list[LabelledEmbedding]:
         """Examples of the classifier; records without text or a declared label are left out."""
-        labels = label_indices(private.records["label"].to_list(), self.terms.labels).tolist()
-        texts = private.records["text"].to_list()
+        labels = counted_labels(private.records, self.terms.labels).tolist()
         return [
             LabelledEmbedding(np.asarray(embedding, dtype=np.float32), label)
-            for embedding, label, text in zip(_embeddings(private), labels, texts, strict=True)
-            if label >= 0 and text.strip()
+            for embedding, label in zip(private.vectors, labels, strict=True)
+            if label != UNCOUNTED
         ]
 
     def _save(self, trained: Any, folder: Path) -> None:
@@ -233,20 +218,6 @@ def next_word_settings(config: DownstreamConfig) -> NextWordSettings:
     """Shape of the causal model as `metrics.next_word` trains it on corpora."""
     shape = ("vocabulary", "width", "layers", "heads", "feed_forward", "max_document_tokens")
     return NextWordSettings(**config.model_dump(include=set(shape)))
-
-
-def _embeddings(private: PrivateInputs) -> np.ndarray:
-    """Reads the records' embeddings.
-
-    Raises:
-        ValueError: If there are none.
-    """
-    if private.embeddings is None:
-        raise ValueError(
-            "Expected embedded records to train a classifier, got none. Embed the records, or take "
-            "task: next_word."
-        )
-    return private.embeddings
 
 
 def _on_accelerator(settings: NextWordSettings) -> NextWordSettings:

@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpsynth_assets.files.disk_room import Room
-from dpsynth_assets.methods.candidates import Choice
+from dpsynth_assets.methods.candidates import (
+    FINE_TUNED,
+    NUMBER,
+    TOPICS,
+    Advice,
+    Candidate,
+    Choice,
+    DeclaredFacts,
+)
 from dpsynth_assets.methods.capabilities import ReleasesGenerator, ServesRows
 from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,
@@ -19,8 +27,11 @@ from dpsynth_assets.methods.fine_tuning.conditions import (
 )
 from dpsynth_assets.methods.fine_tuning.config import (
     ROWS_PER_FORWARD,
+    CtclConfig,
+    DpFineTuningConfig,
     GeneratorConfig,
     adapted_layers,
+    generator_settings,
 )
 from dpsynth_assets.methods.fine_tuning.generators import (
     GeneratorInputs,
@@ -50,29 +61,29 @@ from dpsynth_assets.methods.fine_tuning.writing import (
     write_rows,
 )
 from dpsynth_assets.methods.inputs import (
-    Checkpoint,
-    PrivateInputs,
     ProgressCallback,
     PublicInputs,
 )
-from dpsynth_assets.methods.models_run import (
-    CONDITIONAL_GENERATOR,
-    LANGUAGE_MODEL,
-    LANGUAGE_MODEL_WEIGHTS,
-    RunModel,
-)
-from dpsynth_assets.methods.rejection_sampling import RowFilter, accepted_work, judged_inputs
+from dpsynth_assets.methods.rejection_sampling import RowFilter, accepted_work, settings_of
 from dpsynth_assets.methods.stages import (
     FINETUNED_GENERATOR,
     MethodPlan,
     Stage,
     StageRelease,
+    StageRun,
     Step,
     SyntheticCorpus,
     Writing,
 )
 from dpsynth_assets.methods.text_form import TextForm
-from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets.methods.work import (
+    CONDITIONAL_GENERATOR,
+    LANGUAGE_MODEL,
+    LANGUAGE_MODEL_WEIGHTS,
+    PublicSizes,
+    RunModel,
+    Work,
+)
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.privacy.release import Release
@@ -148,11 +159,11 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
 
     def writing(self) -> Writing:
         """Rows are sampled by the engine that serves the weights, and judged."""
-        config, judge = self.config, self.config.rejection
+        config, judge = self.config, settings_of(self.config.rejection)
         served = () if self.fine_tunes_language_model else self._trained
         return Writing(
-            reads=self.public_inputs | judged_inputs(judge),
-            runs=(*served, self.terms.engine, *(() if judge is None else judge.models_run())),
+            reads=self.public_inputs | judge.public_inputs(),
+            runs=(*served, self.terms.engine, *judge.models_run()),
             rows=config.rows,
             row_tokens=config.max_document_tokens,
             follows_topics=self.has_keywords,
@@ -176,6 +187,8 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         """Counts the training."""
         del plan
         tokens = sizes.text(self.config.max_document_tokens)
+        if self.fine_tunes_language_model:
+            tokens += sizes.frame(0)
         return self.training_work(self._parameters(sizes), tokens, sizes)
 
     def rows_work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
@@ -238,14 +251,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         release = trained.release + bytes_beside_weights(folder)
         return Room(release=release, kept=trained.kept)
 
-    def release(
-        self,
-        stage: Stage,
-        private: PrivateInputs,
-        public: PublicInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
+    def release(self, run: StageRun) -> Release[StageRelease]:
         """Trains a copy of the public generator and releases its weights.
 
         **Privacy** T Poisson-sampled Gaussian steps: the planned event, whatever the records. The
@@ -254,15 +260,15 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
 
         **Source** CTCL, section 3.3 (DP finetuning) and 4.1.3.
         """
-        inputs = self._inputs(public)
+        inputs = self._inputs(run.public)
         start = inputs.open()
-        shown = inputs.encoded(start, public_pairs(public, inputs.known))
+        shown = inputs.encoded(start, public_pairs(run.public, inputs.known))
         start = replace(start, public_examples=shown)
-        with training_examples(private, inputs, start) as private_examples:
-            trained = self.train(stage, start, private_examples, checkpoint, progress)
+        with training_examples(run.private, inputs, start) as private_examples:
+            trained = self.train(run, start, private_examples)
         generator = generator_of(start)
         take_trained(generator, start.model, self.config.lora_rank)
-        folder = checkpoint.filled(generator.save)
+        folder = run.checkpoint.filled(generator.save)
         return Release(value=StageRelease(facts=trained.value, files=folder), cost=trained.cost)
 
     def write(self, public: PublicInputs, rows: int, progress: ProgressCallback) -> SyntheticCorpus:
@@ -270,17 +276,14 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
 
         **Privacy** Post-processing of released weights and counts: any number of rows is free.
         """
-        config, kind = self.config, self.terms.engine.kind
-        known = self._conditioning(public)
+        kind, known = self.terms.engine.kind, self._conditioning(public)
         cells = self.cells(public, known, rows)
-        kept = RowFilter.of(config.rejection, self.terms, public, self.form)
-        with self._opened(public) as (writer, engine):
-            if engine != kind:
-                progress(0.0, f"written by {engine}: {kind} cannot serve this model")
-            corpus = write_rows(
-                writer, known, cells, config, public.seed, progress, kept=kept, form=self.form
-            )
-        return replace(corpus, facts={**corpus.facts, "engine_kind": engine})
+        kept = RowFilter.of(self.config.rejection, self.terms, public, self.form)
+        with self._opened(public) as writer:
+            if writer.kind != kind:
+                progress(0.0, f"written by {writer.kind}: {kind} cannot serve this model")
+            corpus = write_rows(writer, known, cells, public.seed, progress, kept=kept)
+        return replace(corpus, facts={**corpus.facts, "engine_kind": writer.kind})
 
     @contextmanager
     def open_rows(self, public: PublicInputs) -> Iterator[GeneratorRows]:
@@ -291,24 +294,21 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         from transformers import AutoTokenizer
 
         folder, known = public.released[FINETUNED_GENERATOR].folder, self._conditioning(public)
-        with self._opened(public) as (writer, engine):
+        with self._opened(public) as writer:
             tokenizer = AutoTokenizer.from_pretrained(folder)
             yield GeneratorRows(
                 writer=writer,
                 known=known,
                 cells=self.cells(public, known, TOPICS_DRAWN),
-                config=self.config,
-                form=self.form,
-                engine=engine,
-                count=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
+                tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
             )
 
-    def _opened(self, public: PublicInputs) -> AbstractContextManager[tuple[DocumentWriter, str]]:
+    def _opened(self, public: PublicInputs) -> AbstractContextManager[DocumentWriter]:
         return open_writer(
             public.released[FINETUNED_GENERATOR].folder,
             self.terms.engine,
+            self.config,
             device=self.starts_from(public).device,
-            batch_rows=ROWS_PER_FORWARD,
             templates=self.templates,
             form=self.form,
         )
@@ -356,3 +356,61 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
             keywords=self.has_keywords,
             templates=self.templates,
         )
+
+
+TOPIC_NOISE = Choice(
+    place=("topic_histogram", "noise_std"),
+    splits="topic histogram and fine-tuning",
+    values=(3, 10, 30),
+)
+
+
+def _of_language_model(facts: DeclaredFacts) -> tuple[Candidate, ...]:
+    """The base's language model, fine-tuned at the settings that suit it."""
+    settings = {"max_document_tokens": facts.text_tokens, "rows": facts.rows}
+    asks = f"{NUMBER}; topic_histogram"
+    return (Candidate(line="ctcl", settings=settings, declared=TOPICS, base=FINE_TUNED, asks=asks),)
+
+
+class Ctcl(GeneratorMethod[CtclConfig]):
+    """Tan et al. 2025: topic keywords as conditions, rows in the proportions of the histogram."""
+
+    name = "ctcl"
+    title = "CTCL: conditional generator and topic histogram"
+    paper = (
+        "Tan et al. 2025, Synthesizing privacy-preserving text data via finetuning without "
+        "finetuning billion-scale LLMs"
+    )
+    arxiv = "2503.12347"
+    config_type = CtclConfig
+    advice = Advice(
+        defaults=generator_settings, candidates=_of_language_model, splits=(STEPS, TOPIC_NOISE)
+    )
+
+
+class DpFineTuning(GeneratorMethod[DpFineTuningConfig]):
+    """Yue et al. 2023, on an encoder-decoder or a decoder-only model, whole or by LoRA."""
+
+    name = "dp_fine_tuning"
+    title = "DP fine-tuning (Yue et al. 2023)"
+    paper = (
+        "Yue et al. 2023, Synthetic text generation with differential privacy: a simple and "
+        "practical recipe"
+    )
+    arxiv = "2210.14348"
+    config_type = DpFineTuningConfig
+    advice = Advice(
+        defaults=generator_settings,
+        unadvised="is ctcl without topics; on Yelp ctcl was better (docs/benchmarks.md)",
+        splits=(STEPS,),
+    )
+
+    @property
+    def has_keywords(self) -> bool:
+        """Whether the settings ask for keywords."""
+        return self.config.keywords
+
+    @property
+    def decoder_only(self) -> bool:
+        """Whether the base's language model is trained instead of its generator."""
+        return self.config.architecture == "decoder_only"

@@ -6,14 +6,12 @@ from typing import Any
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.fine_tuning.config import PrivateTrainingConfig
-from dpsynth_assets.methods.plan_cache import remembered
+from dpsynth_assets.methods.plan_cache import remembered_epsilon, sampled_noise
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.calibration import training_noise_multiplier
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, most_in_company
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +138,7 @@ class DeclaredTraining:
                 "number is public, or give sampling_probability, a constant that does not come "
                 "from the records."
             )
-        integers = self.config.freezes_weights and self.config.frozen_products == "int8"
-        if integers and not self.config.exact_sums:
+        if self.config.trains_in_integers and not self.config.exact_sums:
             return (
                 "Expected exact_sums: true with frozen_products: int8, got false: a rounded number "
                 "jumps, so that records in one pass would move one another. Set exact_sums: true, "
@@ -166,10 +163,16 @@ class DeclaredTraining:
         **Source** CTCL, section 4.1.3 and appendices D and E, with Poisson batches (errata
         B-002.1).
         """
-        found = remembered(self._cache_key(target_epsilon), lambda: self._calibrate(target_epsilon))
+        noise_multiplier = sampled_noise(
+            self.terms,
+            sampling_probability=self._chance,
+            steps=self.config.steps,
+            target_epsilon=target_epsilon,
+        )
+        mechanism = self._mechanism(noise_multiplier)
         return PlannedTraining(
-            mechanism=self._mechanism(float(found["noise_multiplier"])),
-            epsilon=float(found["epsilon"]),
+            mechanism=mechanism,
+            epsilon=remembered_epsilon([mechanism.event()], self.terms),
             delta=self.terms.delta,
             accountant=self.terms.accountant,
         )
@@ -193,35 +196,3 @@ class DeclaredTraining:
             most_in_company=self.records_in_company,
             gradient_slack=self.config.gradient_slack,
         )
-
-    def _calibrate(self, target_epsilon: float) -> dict[str, float]:
-        """Finds the noise multiplier, and ε of the training alone at the cohort's δ."""
-        terms = self.terms
-        noise_multiplier = training_noise_multiplier(
-            sampling_probability=self._chance,
-            steps=self.config.steps,
-            target_epsilon=target_epsilon,
-            budget_epsilon=terms.epsilon,
-            delta=terms.delta,
-            accountant=terms.accountant,
-            max_records_per_unit=terms.unit.max_records,
-            replaced=terms.relation is NeighboringRelation.REPLACE_ONE,
-        )
-        event = self._mechanism(noise_multiplier).event()
-        epsilon = epsilon_of([event], terms.delta, terms.accountant)
-        return {"noise_multiplier": noise_multiplier, "epsilon": epsilon}
-
-    def _cache_key(self, target_epsilon: float) -> dict[str, Any]:
-        terms = self.terms
-        return {
-            "calibration": "training",
-            "sampling_probability": self._chance,
-            "steps": self.config.steps,
-            "target_epsilon": target_epsilon,
-            # Only a filter looks at the whole budget.
-            "budget_epsilon": terms.epsilon if terms.accountant == "zcdp" else None,
-            "delta": terms.delta,
-            "accountant": terms.accountant,
-            "relation": str(terms.relation),
-            "max_records_per_unit": terms.unit.max_records,
-        }

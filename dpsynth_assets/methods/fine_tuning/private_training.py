@@ -32,9 +32,9 @@ from dpsynth_assets.methods.fine_tuning.config import (
     PrivateTrainingConfig,
 )
 from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining, PlannedTraining
-from dpsynth_assets.methods.inputs import Checkpoint, PrivateInputs, ProgressCallback, Shards
+from dpsynth_assets.methods.inputs import PrivateInputs, Shards
 from dpsynth_assets.methods.plan_cache import remembered
-from dpsynth_assets.methods.stages import MethodPlan, Stage
+from dpsynth_assets.methods.stages import MethodPlan, StageRun
 from dpsynth_assets.methods.text_form import SCHEMA, TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import (
@@ -77,6 +77,11 @@ CANDIDATE_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 
 _ALONE = 3.0
 """Passes of one record take so much longer than shared ones (docs/benchmarks.md)."""
+
+_IN_INTEGERS, _AROUND_INTEGERS = 1.75, 1.6
+"""Where frozen weights multiply as whole numbers: tokens that the decoder reads in the time of one
+pass of a token, and multiply-adds of gradients and layers in floats, in multiples of the model's
+parameters a token (measured: cohort `savings` on both kernel paths, docs/benchmarks.md)."""
 
 _SMALL = 2.7
 """Products of a small model's passes are too short to be as fast as long ones (measured: ctcl)."""
@@ -149,6 +154,9 @@ class TrainingMethod(Method[TrainingConfigT]):
         tokens = config.steps * min(records, sizes.records) * text_tokens
         passes = 2 if config.freezes_weights else 3
         alone = _ALONE if config.exact_sums else 1.0
+        if config.trains_in_integers:
+            floats = _AROUND_INTEGERS * tokens * parameters / 1e9
+            return Work(read=passes * _IN_INTEGERS * tokens, trained=floats)
         small = _SMALL if parameters < LARGE else 1.0
         return Work(trained=passes * alone * small * tokens * parameters / 1e9)
 
@@ -170,21 +178,17 @@ class TrainingMethod(Method[TrainingConfigT]):
 
     def train(
         self,
-        stage: Stage,
+        run: StageRun,
         start: TrainingStart,
         private_examples: Sequence[Any] | SplitExamples,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
     ) -> Release[dict[str, Any]]:
         """Trains `start.model` in place under the stage's charge; resumes a killed run.
 
         Args:
-            stage: Has the planned training.
+            run: Its stage has the planned training. Its progress is told steps, ε so far of what
+                is planned, and the loss on public text, all after steps that follow from T alone.
             start: What is trained.
-            private_examples: n examples, whatever `start.loss` takes; or those that lie in parts.
-            checkpoint: Where the unfinished stage keeps its state.
-            progress: Told steps, ε so far of what is planned, and the loss on public text, all
-                after steps that follow from T alone.
+            private_examples: n examples as `start.loss` takes them; or those that lie in parts.
 
         Returns:
             Public facts of the run.
@@ -196,11 +200,11 @@ class TrainingMethod(Method[TrainingConfigT]):
         **Privacy** The planned event and no more: the learning rate comes from settings or from
         public text, and what is reported was computed on public text.
         """
-        planned = stage.mechanism
+        planned, name = run.stage.mechanism, run.stage.name
         if not isinstance(planned, PlannedTraining):
-            raise TypeError(f"Expected a planned training of {stage.name}, got none. Plan first.")
+            raise TypeError(f"Expected a planned training of {name}, got none. Plan first.")
         mechanism = planned.open()
-        rate = self._learning_rate(planned, start, checkpoint, progress)
+        rate = self._learning_rate(planned, start, run)
         settings = training_settings(self.config, rate)
         facts = fine_tune_privately(
             start.model,
@@ -208,9 +212,9 @@ class TrainingMethod(Method[TrainingConfigT]):
             start.loss,
             mechanism,
             settings,
-            checkpoint=checkpoint,
+            checkpoint=run.checkpoint,
             public_evaluation=_public_loss(start, settings.micro_batch),
-            progress=progress,
+            progress=run.progress,
             epsilon_so_far=cache(planned.epsilon_of_first),
         )
         told = {
@@ -227,11 +231,7 @@ class TrainingMethod(Method[TrainingConfigT]):
         return Release(value=told, cost=Cost(guarantee=self.guarantee, event=planned.event()))
 
     def _learning_rate(
-        self,
-        planned: PlannedTraining,
-        start: TrainingStart,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
+        self, planned: PlannedTraining, start: TrainingStart, run: StageRun
     ) -> float:
         """Takes the declared rate; else the one this run began with; else that of a rehearsal.
 
@@ -242,7 +242,7 @@ class TrainingMethod(Method[TrainingConfigT]):
         """
         if self.config.learning_rate is not None:
             return self.config.learning_rate
-        if (kept := kept_learning_rate(checkpoint)) is not None:
+        if (kept := kept_learning_rate(run.checkpoint)) is not None:
             return kept
         refuse_without_rate(self.config, len(start.public_examples))
 
@@ -255,7 +255,7 @@ class TrainingMethod(Method[TrainingConfigT]):
                 training_settings(self.config, 1.0),
                 candidates=CANDIDATE_RATES,
                 steps=min(self.config.steps, 50),
-                progress=lambda _, message: progress(0.0, message),
+                progress=lambda _, message: run.progress(0.0, message),
             )
 
         key = {

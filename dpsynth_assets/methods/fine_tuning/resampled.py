@@ -10,11 +10,15 @@ import numpy as np
 from dpsynth_assets.methods.base import Method, planned
 from dpsynth_assets.methods.candidates import Advice
 from dpsynth_assets.methods.capabilities import BuildsOn
-from dpsynth_assets.methods.cluster_histogram import label_indices
 from dpsynth_assets.methods.fine_tuning.config import ResampledConfig
 from dpsynth_assets.methods.fine_tuning.generators import required
 from dpsynth_assets.methods.fine_tuning.writing import released_histogram
-from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs, rows_behind
+from dpsynth_assets.methods.inputs import (
+    ProgressCallback,
+    PublicInputs,
+    label_indices,
+    rows_behind,
+)
 from dpsynth_assets.methods.stages import MethodPlan, Stage, SyntheticCorpus, Writing
 from dpsynth_assets.methods.work import PublicSizes, Work
 
@@ -84,7 +88,7 @@ class Resampled(Method[ResampledConfig]):
         corpus = rows_behind(self.config.corpus, public)
         histogram = released_histogram(public, self.terms.labels)
         progress(0.0, f"topics of {corpus.height} rows")
-        labels = label_indices(corpus["label"].to_list(), self.terms.labels)
+        labels = label_indices(corpus["label"], self.terms.labels)
         topics = _topics(corpus, public)
         declared = np.flatnonzero(labels >= 0)
         self._refuse_no_choice(rows, len(declared))

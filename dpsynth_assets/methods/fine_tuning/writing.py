@@ -6,14 +6,15 @@ changes its speed, not (float rounding aside) its rows.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, cast
 
 import numpy as np
 
 from dpsynth_assets.datasets.engine import DEFAULT_DECODER, EngineSpec
-from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
+from dpsynth_assets.methods.capabilities import RowSampling
+from dpsynth_assets.methods.fine_tuning.conditions import NO_TOPIC, Conditioning
 from dpsynth_assets.methods.fine_tuning.config import ROWS_PER_FORWARD, GeneratorConfig
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
 from dpsynth_assets.methods.rejection_sampling import (
@@ -22,7 +23,6 @@ from dpsynth_assets.methods.rejection_sampling import (
     round_seed,
     write_accepted,
 )
-from dpsynth_assets.methods.row_source import RowSampling
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
@@ -30,32 +30,10 @@ from dpsynth_assets.models.conditional_generator import (
     ConditionalGenerator,
     load_conditional_generator,
 )
-from dpsynth_assets.models.decoding.opening import kind_for_folder
-from dpsynth_assets.models.document_format import PLAIN_PT, DocumentFormat
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
-from dpsynth_assets.models.engines.opening import serving
+from dpsynth_assets.models.engines.opening import kind_for_folder, serving
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.prompt_templates import PromptTemplates
-
-PACKED_DECODER = DEFAULT_DECODER
-"""What writes where no engine can: the packed decoder of this process."""
-
-
-class DocumentWriter(Protocol):
-    """Writes documents for conditions: a generator itself, or one that an engine serves."""
-
-    def generate(
-        self,
-        conditions: Sequence[str],
-        *,
-        top_p: float,
-        temperature: float,
-        seed: int,
-        max_new_tokens: int,
-        batch_rows: int,
-        progress: ProgressCallback | None,
-    ) -> list[str]:
-        """Samples one document for each condition; see `ConditionalGenerator.generate`."""
 
 
 @dataclass(frozen=True)
@@ -68,56 +46,86 @@ class GeneratorWeights(LanguageModel):
 
     end_token_id: int = field(kw_only=True)
 
-    @property
-    def document_format(self) -> DocumentFormat:  # type: ignore[override]
-        """No fences: a document may contain one."""
-        return PLAIN_PT
 
-
-@dataclass(frozen=True)
-class ServedGenerator:
-    """A decoder-only generator whose weights an engine runs.
+@dataclass(frozen=True, kw_only=True)
+class DocumentWriter:
+    """Writes documents for conditions: an engine runs the weights, or the packed decoder does.
 
     Attributes:
-        generator: Its conditions, tokens and bounds; its own weights are never read.
-        engine: Serves the same folder.
-        form: What a document has to be.
+        generator: Its conditions, tokens and bounds; an engine reads its weights from the folder.
+        config: How tokens are drawn.
+        form: What a document has to be; the packed decoder does not know how.
+        engine: Serves the same folder; None: the packed decoder of this process writes.
+        kind: Name of what runs the weights.
     """
 
     generator: ConditionalGenerator
-    engine: Engine
-    form: TextForm
+    config: GeneratorConfig
+    form: TextForm = FREE
+    engine: Engine | None = None
+    kind: str = DEFAULT_DECODER
 
-    def generate(
+    def texts(
         self,
         conditions: Sequence[str],
-        *,
-        top_p: float,
-        temperature: float,
         seed: int,
-        max_new_tokens: int,
-        batch_rows: int,
+        progress: ProgressCallback | None = None,
+        **asked: Any,
+    ) -> list[str]:
+        """Samples one document for each condition.
+
+        Args:
+            conditions: N texts; repeated ones give different documents.
+            seed: Of public randomness.
+            progress: Told the share done.
+            asked: What is drawn otherwise than the settings say, as fields of `Sampling`.
+
+        Returns:
+            N texts of the form, "" where none of it was written.
+        """
+        drawn = Sampling(
+            temperature=self.config.temperature,
+            top_p=self.config.top_p,
+            max_new_tokens=self.config.max_document_tokens,
+            seed=seed,
+        )
+        drawn = replace(drawn, **asked)
+        if self.engine is None:
+            texts = self.generator.generate(
+                conditions,
+                top_p=drawn.top_p,
+                temperature=drawn.temperature,
+                seed=drawn.seed,
+                max_new_tokens=cast(int, drawn.max_new_tokens),  # One length for all rows.
+                batch_rows=ROWS_PER_FORWARD,
+                progress=progress,
+            )
+        else:
+            texts = self._served(self.engine, conditions, drawn, progress)
+        return list(map(self.form.read, texts))
+
+    def _served(
+        self,
+        engine: Engine,
+        conditions: Sequence[str],
+        drawn: Sampling,
         progress: ProgressCallback | None,
     ) -> list[str]:
-        """Samples one document for each condition; as many at a time as the engine likes."""
-        del batch_rows
+        """As many documents at a time as the engine likes."""
         encoder, bound = self.generator.encoder, self.generator.max_condition_tokens
         known = encoder.distinct_conditions(conditions, bound)
-        prompts = [known[text] for text in conditions]
+        prompts, most = [known[text] for text in conditions], max(drawn.limits(1))
         positions = getattr(self.generator.config, "max_position_embeddings", None)
-        room = [max_new_tokens if positions is None else positions - len(ids) for ids in prompts]
-        free = Sampling(
-            temperature=temperature,
-            top_p=top_p,
-            max_new_tokens=tuple(min(max_new_tokens, each) for each in room),
-            seed=seed,
-            stop=encoder.stop,
-        )
-        written = self.engine.generate(
-            prompts,
-            self.form.constrained(free),
-            provenance=Provenance.RELEASED,
-            progress=None if progress is None else _counted(progress, len(prompts)),
+        room = [most if positions is None else positions - len(ids) for ids in prompts]
+        limits = tuple(min(most, each) for each in room)
+        free = replace(drawn, max_new_tokens=limits, stop=encoder.stop)
+
+        def told(share: float) -> None:
+            if progress is not None:
+                progress(share, f"{round(share * len(prompts))} of {len(prompts)} documents")
+
+        written = engine.generate(
+            prompts, self.form.constrained(free), provenance=Provenance.RELEASED, progress=told
         )
         return [
             self.form.read(encoder.document_text(row.token_ids), ended=row.finished)
@@ -129,13 +137,13 @@ class ServedGenerator:
 def open_writer(
     folder: Path,
     engine: EngineSpec,
+    config: GeneratorConfig,
     *,
     device: str,
-    batch_rows: int,
     templates: PromptTemplates | None = None,
     form: TextForm = FREE,
-) -> Iterator[tuple[DocumentWriter, str]]:
-    """Opens released weights for writing, and the name of what runs them; closed afterwards.
+) -> Iterator[DocumentWriter]:
+    """Opens released weights for writing; closed afterwards.
 
     An encoder-decoder is always run by the packed decoder of this process: vLLM 0.32 serves no such
     model. So are the weights of a dataset whose engine is an endpoint, which has only its own. A
@@ -144,24 +152,25 @@ def open_writer(
     Args:
         folder: The released folder.
         engine: The dataset's engine; its `model` is for other methods and not served here.
+        config: How tokens are drawn.
         device: Torch device of the packed decoder.
-        batch_rows: Rows decoded together, unless the engine's own bound is declared.
         templates: Prompts that the weights were fine-tuned with; None: aspect lines.
-        form: What a document has to be; the packed decoder does not know how.
+        form: What a document has to be.
 
     Raises:
         EngineError: The engine cannot be opened.
     """
     generator = load_conditional_generator(folder, device=device, templates=templates)
+    writer = DocumentWriter(generator=generator, config=config, form=form)
     if generator.has_encoder or engine.is_endpoint:
-        yield generator, PACKED_DECODER
+        yield writer
         return
     declared = "batch_rows" in engine.model_fields_set
     spec = engine.model_copy(
         update={
             "model": None,
             "kind": kind_for_folder(engine.kind, folder),
-            **({} if declared else {"batch_rows": batch_rows}),
+            **({} if declared else {"batch_rows": ROWS_PER_FORWARD}),
         }
     )
     weights = GeneratorWeights(
@@ -171,16 +180,7 @@ def open_writer(
         end_token_id=generator.encoder.end_token_id,
     )
     with serving(spec, weights) as opened:
-        yield ServedGenerator(generator, opened, form), spec.kind
-
-
-def _counted(progress: ProgressCallback, rows: int) -> Callable[[float], None]:
-    """An engine's progress as a method tells it."""
-    return lambda share: progress(share, f"{round(share * rows)} of {rows} documents")
-
-
-NO_TOPIC = -1
-"""Topic of rows whose condition names none."""
+        yield replace(writer, engine=opened, kind=spec.kind)
 
 
 def released_cells(public: PublicInputs, conditioning: Conditioning, rows: int) -> np.ndarray:
@@ -227,12 +227,10 @@ def write_rows(
     writer: DocumentWriter,
     conditioning: Conditioning,
     cells: np.ndarray,
-    config: GeneratorConfig,
     seed: int,
     progress: ProgressCallback,
     *,
     kept: RowFilter = EVERY_ROW,
-    form: TextForm = FREE,
 ) -> SyntheticCorpus:
     """Samples one document for each cell, again until one is kept or the rounds are spent.
 
@@ -245,16 +243,8 @@ def write_rows(
     conditions = [conditioning.text(label, topic) for label, topic in cells.tolist()]
 
     def write(places: Sequence[int], round_number: int, progress: ProgressCallback) -> list[str]:
-        texts = writer.generate(
-            [conditions[place] for place in places],
-            top_p=config.top_p,
-            temperature=config.temperature,
-            seed=round_seed(seed, round_number),
-            max_new_tokens=config.max_document_tokens,
-            batch_rows=ROWS_PER_FORWARD,
-            progress=progress,
-        )
-        return list(map(form.read, texts))
+        asked = [conditions[place] for place in places]
+        return writer.texts(asked, round_seed(seed, round_number), progress)
 
     texts, judged = write_accepted(write, kept, len(cells), progress)
     frame = pl.DataFrame(
@@ -280,19 +270,13 @@ class GeneratorRows:
         writer: Writes documents for conditions.
         known: How conditions are written.
         cells: int64 (M, 2): labels and topics in the proportions that a corpus has them.
-        config: How rows are sampled, where a request does not say.
-        form: What a row has to be.
-        engine: What runs the weights.
-        count: Counts the tokens of a text.
+        tokens: Counts the tokens of a text.
     """
 
     writer: DocumentWriter
     known: Conditioning
     cells: np.ndarray
-    config: GeneratorConfig
-    form: TextForm
-    engine: str
-    count: Callable[[str], int]
+    tokens: Callable[[str], int]
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -300,31 +284,20 @@ class GeneratorRows:
         return self.known.labels
 
     @property
+    def engine(self) -> str:
+        """What runs the weights."""
+        return self.writer.kind
+
+    @property
     def longest(self) -> int:
         """Tokens of a row at most."""
-        return self.config.max_document_tokens
-
-    def tokens(self, text: str) -> int:
-        """Counts the tokens of a text."""
-        return self.count(text)
+        return self.writer.config.max_document_tokens
 
     def write(self, labels: Sequence[int], sampling: RowSampling, seed: int) -> list[str]:
         """Writes one row for each label, its topic drawn as those of the label's rows are."""
         rng = np.random.default_rng(seed)
         conditions = [self.known.text(label, self._topic(label, rng)) for label in labels]
-        config = self.config
-        texts = self.writer.generate(
-            conditions,
-            top_p=config.top_p if sampling.top_p is None else sampling.top_p,
-            temperature=(
-                config.temperature if sampling.temperature is None else sampling.temperature
-            ),
-            seed=seed,
-            max_new_tokens=sampling.max_new_tokens or config.max_document_tokens,
-            batch_rows=ROWS_PER_FORWARD,
-            progress=None,
-        )
-        return list(map(self.form.read, texts))
+        return self.writer.texts(conditions, seed, None, **sampling.asked)
 
     def _topic(self, label: int, rng: np.random.Generator) -> int:
         topics = self.cells[self.cells[:, 0] == label, 1]

@@ -1,9 +1,9 @@
 """Private prediction: tokens drawn from aggregated logits of many private contexts.
 
-Read in this order: `batching`, `placing` and `split_batches` (who shares a batch), `prompts`,
-`loop` (Algorithm 1), `corpus` and `passes` (a run), `method` (the stage, its plan and its price),
-`mean`, `median`, `mean_svt` and `invisible_ink` (what is drawn), `few_shot`, `references` (floor
-and ceiling), `planted_keys` and `median_attack` (the attacks that concern these methods).
+Read in this order: `batching` and `split_batches` (who shares a batch), `decoding` (prompts and
+logits), `loop` (Algorithm 1), `corpus` and `passes` (a run), `method` (the stage, its plan and its
+price), `mean`, `median`, `mean_svt` and `invisible_ink` (what is drawn), `few_shot`, `references`
+(floor and ceiling), `planted_keys` (the attacks that concern these methods).
 
 Sources: Amin et al. 2024, "Private prediction for large-scale synthetic text generation" [amin2024]
 and Amin et al. 2025, "Clustering improves differentially private inference" [amin2025], with the

@@ -1,7 +1,7 @@
 """Batches that generate: how many there are, and of which cell each is, as public numbers say.
 
-Batches are cells (label, public cluster) cut by a keyed hash of the record's id (`placing`). Their
-number comes from released or declared numbers, never from private records.
+Batches are cells (label, public cluster) cut by a keyed hash of the record's id (`split_batches`).
+Their number comes from released or declared numbers, never from private records.
 
 Letters: s contexts in a batch, k records in a context, b batches of a cell.
 """
@@ -140,11 +140,6 @@ def label_batch_counts(
         for label, counts in enumerate(histogram.dp_counts)
     ]
     return _with_shares(cells, max_batches)
-
-
-def first_batches(shares: Sequence[int]) -> list[int]:
-    """Index of the first generating batch of each cell that has so many of them."""
-    return [sum(shares[:number]) for number in range(len(shares))]
 
 
 def _with_shares(

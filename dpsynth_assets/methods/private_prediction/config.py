@@ -33,101 +33,51 @@ class PrivatePredictionConfig(MethodConfig):
     are public.
     """
 
-    expected_batch_size: int = Field(
-        default=64,
-        ge=1,
-        le=4096,
-        description=(
-            "Contexts a batch is expected to hold (s, contexts): the fixed denominator of the "
-            "mean, whatever a batch really holds. Larger: less privacy cost a token, fewer texts."
-        ),
-    )
-    examples_per_context: int = Field(
-        default=1,
-        ge=1,
-        le=8,
-        description=(
-            "Private records in one context (k, records); a batch of s contexts is cut from s x k "
-            "records. With k >= 2 and batching: hashed a context counts only if each of its k "
-            "slots received exactly one record, which a share of about e^-k does for full batches."
-        ),
-    )
-    clip_bound: float = Field(
-        default=6.0,
-        gt=0,
-        le=100,
-        description="Bound on each clipped logit (c, natural-log units); logits lie in [-c, c].",
-    )
-    temperature: float = Field(
-        default=1.0,
-        gt=0,
-        le=10,
-        description="Sampling temperature (tau, no unit). Higher: less cost a token, wilder text.",
-    )
-    max_document_tokens: int = Field(
-        default=96, ge=2, le=8192, description="A document ends at this length (tokens)."
-    )
-    max_example_tokens: int = Field(
-        default=96,
-        ge=1,
-        le=8192,
-        description="Private examples are cut to this length in a prompt (tokens).",
-    )
-    max_batches: int = Field(
-        default=64,
-        ge=1,
-        le=1_000_000,
-        description=(
-            "Most batches that generate (batches): bounds compute, not privacy cost. Batches are "
-            "shared out in proportion to released or declared counts."
-        ),
-    )
-    batches_per_forward: int = Field(
-        default=8,
-        ge=1,
-        le=1024,
-        description=(
-            "Batches packed into one forward pass (batches). The logits of a pass take "
-            "batches x s x vocabulary x 4 bytes; a small model on a CPU runs as many passes at "
-            "once as there are threads. Part of the price: logit_slack is charged for each."
-        ),
-    )
-    batching: Literal["hashed", "slots"] = Field(
-        default="hashed",
-        description=(
-            "hashed: a keyed hash of its id puts each record into a batch; nothing about a record "
-            "is public. slots: records fill full batches in their public order; needs zero-out "
-            "neighbours and public_facts.slots, and discloses label, cluster and place."
-        ),
-    )
-    on_exhaustion: Literal["finish_publicly", "drop"] = Field(
-        default="finish_publicly",
-        description=(
-            "What becomes of a document that is unfinished when its batch has no private token "
-            "left: finished from its label and prefix alone (free), or dropped."
-        ),
-    )
-    min_tokens_for_new_document: int = Field(
-        default=24,
-        ge=1,
-        le=8192,
-        description=(
-            "A batch opens another document only while at least this many private tokens are left "
-            "(tokens)."
-        ),
-    )
-    logit_slack: float = Field(
-        default=3e-5,
-        ge=0,
-        le=10,
-        description=(
-            "How far rounding may let other records move one record's logits (sup norm, natural-"
-            "log units); charged in the privacy cost, for every batch of a forward pass. float32: "
-            "1.4e-5 was seen; bfloat16: 0.25. 0 by default where the base's "
-            "language_model.decoder is exact; in vLLM only for batch-invariant kernels that pass a "
-            "self-test. `dpsynth audit run COHORT` measures it."
-        ),
-    )
+    expected_batch_size: int = Field(default=64, ge=1, le=4096)
+    """Contexts a batch is expected to hold (s, contexts): the fixed denominator of the mean,
+    whatever a batch really holds. Larger: less privacy cost a token, fewer texts.
+    """
+    examples_per_context: int = Field(default=1, ge=1, le=8)
+    """Private records in one context (k, records); a batch of s contexts is cut from s x k records.
+    With k >= 2 and batching: hashed a context counts only if each of its k slots received exactly
+    one record, which a share of about e^-k does for full batches.
+    """
+    clip_bound: float = Field(default=6.0, gt=0, le=100)
+    """Bound on each clipped logit (c, natural-log units); logits lie in [-c, c]."""
+    temperature: float = Field(default=1.0, gt=0, le=10)
+    """Sampling temperature (tau, no unit). Higher: less cost a token, wilder text."""
+    max_document_tokens: int = Field(default=96, ge=2, le=8192)
+    """A document ends at this length (tokens)."""
+    max_example_tokens: int = Field(default=96, ge=1, le=8192)
+    """Private examples are cut to this length in a prompt (tokens)."""
+    max_batches: int = Field(default=64, ge=1, le=1_000_000)
+    """Most batches that generate (batches): bounds compute, not privacy cost. Batches are shared
+    out in proportion to released or declared counts.
+    """
+    batches_per_forward: int = Field(default=8, ge=1, le=1024)
+    """Batches packed into one forward pass (batches). The logits of a pass take batches x s x
+    vocabulary x 4 bytes; a small model on a CPU runs as many passes at once as there are threads.
+    Part of the price: logit_slack is charged for each.
+    """
+    batching: Literal["hashed", "slots"] = "hashed"
+    """hashed: a keyed hash of its id puts each record into a batch; nothing about a record is
+    public. slots: records fill full batches in their public order; needs zero-out neighbours and
+    public_facts.slots, and discloses label, cluster and place.
+    """
+    on_exhaustion: Literal["finish_publicly", "drop"] = "finish_publicly"
+    """What becomes of a document that is unfinished when its batch has no private token left:
+    finished from its label and prefix alone (free), or dropped.
+    """
+    min_tokens_for_new_document: int = Field(default=24, ge=1, le=8192)
+    """A batch opens another document only while at least this many private tokens are left
+    (tokens).
+    """
+    logit_slack: float = Field(default=3e-5, ge=0, le=10)
+    """How far rounding may let other records move one record's logits (sup norm, natural-log
+    units); charged in the privacy cost, for every batch of a forward pass. float32: 1.4e-5 was
+    seen; bfloat16: 0.25. 0 by default where the base's language_model.decoder is exact; in vLLM
+    only for batch-invariant kernels that pass a self-test. `dpsynth audit run COHORT` measures it.
+    """
 
     rejection: PaidRows = KEPT_IF_SAID
 
@@ -154,31 +104,21 @@ class PrivatePredictionConfig(MethodConfig):
 class UniformBatchesConfig(PrivatePredictionConfig):
     """Settings of the methods whose batches are uniform within a label."""
 
-    batches_per_label: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description=(
-            "Batches into which the records of one label are hashed (batches), a public constant. "
-            "Empty: the declared number of records shared equally over the labels, or else the "
-            "released cluster histogram's total of each label."
-        ),
-    )
+    batches_per_label: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Batches into which the records of one label are hashed (batches), a public constant. Empty:
+    the declared number of records shared equally over the labels, or else the released cluster
+    histogram's total of each label.
+    """
 
 
 class TopKConfig(PrivatePredictionConfig):
     """Settings of the methods that average whole logits over a public support."""
 
-    public_top_k: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description=(
-            "Draws only among the so many likeliest tokens of the public prompt (tokens), as Amin "
-            "et al. 2024 at temperature 2.25 with 1024. Costs nothing. null: among all. With a "
-            "declared base the default is 100."
-        ),
-    )
+    public_top_k: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Draws only among the so many likeliest tokens of the public prompt (tokens), as Amin et al.
+    2024 at temperature 2.25 with 1024. Costs nothing. null: among all. With a declared base the
+    default is 100.
+    """
 
     @property
     def support(self) -> int | None:
@@ -196,45 +136,24 @@ class MeanSvtConfig(TopKConfig, UniformBatchesConfig):
     """Amin et al. 2024 whole: a token is private only where public text would not do."""
 
     method: Literal["mean_svt"] = "mean_svt"
-    svt_noise_scale: float = Field(
-        default=0.2,
-        gt=0,
-        le=100,
-        description=(
-            "Noise of the public-token test (sigma, in units of the distance between next-token "
-            "laws): Laplace(sigma) on the threshold, Laplace(2 sigma) on each distance."
-        ),
-    )
-    svt_threshold: float = Field(
-        default=0.5,
-        ge=-2,
-        le=4,
-        description=(
-            "Distance from which a token is drawn privately (theta, L1 distance of next-token "
-            "laws, mostly in [0, 2]). Higher: more free public tokens, less private text."
-        ),
-    )
-    public_temperature: float = Field(
-        default=1.5, gt=0, le=10, description="Temperature of public tokens (no unit)."
-    )
-    max_tokens_per_batch: int = Field(
-        default=2000,
-        ge=2,
-        le=10_000_000,
-        description=(
-            "Tokens a batch may write in all, free ones included (tokens): a public bound on "
-            "compute, since public tokens cost nothing and could go on for ever."
-        ),
-    )
-    min_tokens_for_new_document: int = Field(
-        default=4,
-        ge=1,
-        le=8192,
-        description=(
-            "A batch opens another document only while at least this many private tokens are left "
-            "(tokens); fewer than elsewhere, since public tokens are free."
-        ),
-    )
+    svt_noise_scale: float = Field(default=0.2, gt=0, le=100)
+    """Noise of the public-token test (sigma, in units of the distance between next-token laws):
+    Laplace(sigma) on the threshold, Laplace(2 sigma) on each distance.
+    """
+    svt_threshold: float = Field(default=0.5, ge=-2, le=4)
+    """Distance from which a token is drawn privately (theta, L1 distance of next-token laws, mostly
+    in [0, 2]). Higher: more free public tokens, less private text.
+    """
+    public_temperature: float = Field(default=1.5, gt=0, le=10)
+    """Temperature of public tokens (no unit)."""
+    max_tokens_per_batch: int = Field(default=2000, ge=2, le=10_000_000)
+    """Tokens a batch may write in all, free ones included (tokens): a public bound on compute,
+    since public tokens cost nothing and could go on for ever.
+    """
+    min_tokens_for_new_document: int = Field(default=4, ge=1, le=8192)
+    """A batch opens another document only while at least this many private tokens are left
+    (tokens); fewer than elsewhere, since public tokens are free.
+    """
 
     @property
     def most_tokens(self) -> int:
@@ -246,33 +165,18 @@ class InvisibleInkConfig(UniformBatchesConfig):
     """InvisibleInk: clipped differences from public logits, over a public support."""
 
     method: Literal["invisible_ink"] = "invisible_ink"
-    clip_bound: float = Field(
-        default=1.0,
-        gt=0,
-        le=100,
-        description=(
-            "Bound on each coordinate of a record's difference from the public prompt (C, natural-"
-            "log units). About a tenth of what clipping whole logits needs."
-        ),
-    )
-    expected_batch_size: int = Field(
-        default=8,
-        ge=1,
-        le=4096,
-        description=(
-            "Contexts a batch is expected to hold (s, contexts): the fixed denominator. Small "
-            "batches suffice, since only differences are clipped."
-        ),
-    )
-    top_k: int | None = Field(
-        default=100,
-        ge=1,
-        le=1_000_000,
-        description=(
-            "Tokens are drawn among those whose public logit reaches the k-th largest less 2C/s "
-            "(tokens). Empty: among all."
-        ),
-    )
+    clip_bound: float = Field(default=1.0, gt=0, le=100)
+    """Bound on each coordinate of a record's difference from the public prompt (C, natural-log
+    units). About a tenth of what clipping whole logits needs.
+    """
+    expected_batch_size: int = Field(default=8, ge=1, le=4096)
+    """Contexts a batch is expected to hold (s, contexts): the fixed denominator. Small batches
+    suffice, since only differences are clipped.
+    """
+    top_k: int | None = Field(default=100, ge=1, le=1_000_000)
+    """Tokens are drawn among those whose public logit reaches the k-th largest less 2C/s (tokens).
+    Empty: among all.
+    """
 
     @property
     def support(self) -> int | None:
@@ -290,15 +194,10 @@ class MedianClusteredConfig(PrivatePredictionConfig):
     """Amin et al. 2025 with median aggregation: an ex-post guarantee only."""
 
     method: Literal["median_clustered"] = "median_clustered"
-    matched_epsilon: float | None = Field(
-        default=None,
-        gt=0,
-        le=1000,
-        description=(
-            "The median draws as many private tokens a batch as the mean could at this epsilon "
-            "(no unit). Empty: as many as the largest budget share of this dataset buys the mean."
-        ),
-    )
+    matched_epsilon: float | None = Field(default=None, gt=0, le=1000)
+    """The median draws as many private tokens a batch as the mean could at this epsilon (no unit).
+    Empty: as many as the largest budget share of this dataset buys the mean.
+    """
 
 
 class FewShotConfig(MethodConfig):
@@ -306,77 +205,38 @@ class FewShotConfig(MethodConfig):
 
     constants: ClassVar[Mapping[str, Any]] = {"temperature": 1.0}  # Of extra documents.
     method: Literal["few_shot"] = "few_shot"
-    subsets: int = Field(
-        default=16,
-        ge=1,
-        le=4096,
-        description=(
-            "Disjoint subsets of a sample, each one prompt (M, prompts). The noise on mean "
-            "probabilities is sqrt(2) x noise multiplier / M; a step costs M forward passes."
-        ),
-    )
-    examples_per_subset: int = Field(
-        default=2,
-        ge=1,
-        le=64,
-        description=(
-            "Private records in one prompt (N, records): expected of a subset, and the most that "
-            "are used. A record is sampled with probability M x N x labels / declared records."
-        ),
-    )
-    documents_per_label: int = Field(
-        default=2,
-        ge=1,
-        le=10_000,
-        description=(
-            "Demonstrations of each label (documents). All of them at their greatest length are "
-            "charged, whatever is written."
-        ),
-    )
-    max_document_tokens: int = Field(
-        default=48,
-        ge=2,
-        le=8192,
-        description=(
-            "A demonstration ends at this length (tokens). Every token is a new prompt: costs "
-            "grow with it, and no computation is reused."
-        ),
-    )
-    max_example_tokens: int = Field(
-        default=48,
-        ge=1,
-        le=8192,
-        description="Private examples are cut to this length in a prompt (tokens).",
-    )
-    top_k: int = Field(
-        default=100,
-        ge=1,
-        le=1_000_000,
-        description=(
-            "Tokens are chosen among the k most likely ones of the prompt without private records "
-            "(K, tokens)."
-        ),
-    )
-    logit_slack: float = Field(
-        default=1e-4,
-        ge=0,
-        le=10,
-        description=(
-            "How far rounding may let other records move one prompt's logits (sup norm, natural-"
-            "log units); charged in the privacy cost. float32: 1e-4 is ample; bfloat16: 0.25. 0 by "
-            "default where the base's language_model.decoder is exact; in vLLM only for batch-"
-            "invariant kernels that pass a self-test. `dpsynth audit run COHORT` measures it."
-        ),
-    )
-    extra_documents: int = Field(
-        default=0,
-        ge=0,
-        le=1_000_000,
-        description=(
-            "Documents that the language model writes after the demonstrations alone (documents "
-            "of all labels together). They cost no privacy."
-        ),
-    )
+    subsets: int = Field(default=16, ge=1, le=4096)
+    """Disjoint subsets of a sample, each one prompt (M, prompts). The noise on mean probabilities
+    is sqrt(2) x noise multiplier / M; a step costs M forward passes.
+    """
+    examples_per_subset: int = Field(default=2, ge=1, le=64)
+    """Private records in one prompt (N, records): expected of a subset, and the most that are used.
+    A record is sampled with probability M x N x labels / declared records.
+    """
+    documents_per_label: int = Field(default=2, ge=1, le=10_000)
+    """Demonstrations of each label (documents). All of them at their greatest length are charged,
+    whatever is written.
+    """
+    max_document_tokens: int = Field(default=48, ge=2, le=8192)
+    """A demonstration ends at this length (tokens). Every token is a new prompt: costs grow with
+    it, and no computation is reused.
+    """
+    max_example_tokens: int = Field(default=48, ge=1, le=8192)
+    """Private examples are cut to this length in a prompt (tokens)."""
+    top_k: int = Field(default=100, ge=1, le=1_000_000)
+    """Tokens are chosen among the k most likely ones of the prompt without private records (K,
+    tokens).
+    """
+    logit_slack: float = Field(default=1e-4, ge=0, le=10)
+    """How far rounding may let other records move one prompt's logits (sup norm, natural-log
+    units); charged in the privacy cost. float32: 1e-4 is ample; bfloat16: 0.25. 0 by default where
+    the base's language_model.decoder is exact; in vLLM only for batch-invariant kernels that pass a
+    self-test. `dpsynth audit run COHORT` measures it.
+    """
+    extra_documents: int = Field(default=0, ge=0, le=1_000_000)
+    """Documents that the language model writes after the demonstrations alone (documents of all
+    labels together). They cost no privacy.
+    """
     rejection: PaidRows = KEPT_IF_SAID
 
     @property

@@ -11,12 +11,8 @@ from typing import cast
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.cluster_histogram import (
-    ClusterHistogram,
-    assign_clusters,
-    label_indices,
-)
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.cluster_histogram import ClusterHistogram, assign_clusters
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, label_indices
 from dpsynth_assets.methods.private_prediction.batching import (
     BatchCell,
     batch_counts,
@@ -31,6 +27,9 @@ from dpsynth_assets.methods.private_prediction.decoding import slack_refusal
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
+
+NO_CLUSTER = -1
+"""In a cluster's place, where batches do not follow clusters or a record has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,21 +46,16 @@ class RecordCells:
     centers: np.ndarray | None = field(default=None, repr=False)
     kept: tuple[tuple[int, ...], ...] = ()
 
-    def __call__(self, private: PrivateInputs) -> tuple[np.ndarray, np.ndarray | None]:
-        """Finds (N,) indices of labels, and of centres or None; -1 where a record has none.
+    def __call__(self, private: PrivateInputs) -> tuple[np.ndarray, np.ndarray]:
+        """Finds (N,) indices of labels, and of centres; -1 where a record has none.
 
         Raises:
             ValueError: If there are centres and no embeddings.
         """
-        labels = label_indices(private.records["label"].to_list(), self.labels)
+        labels = label_indices(private.records["label"], self.labels)
         if self.centers is None:
-            return labels, None
-        if private.embeddings is None:
-            raise ValueError(
-                "Expected embeddings of the private records, got none. Materialise "
-                "private_embeddings."
-            )
-        return labels, assign_clusters(private.embeddings, labels, self.centers, self.kept)
+            return labels, np.full(len(labels), NO_CLUSTER)
+        return labels, assign_clusters(private.vectors, labels, self.centers, self.kept)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,14 +16,15 @@ from dpsynth_assets.methods.base import CohortTerms, planned, refused
 from dpsynth_assets.methods.candidates import Advice
 from dpsynth_assets.methods.capabilities import Attacks, DrawsTokens
 from dpsynth_assets.methods.inputs import (
-    Checkpoint,
-    PrivateInputs,
-    ProgressCallback,
     PublicInputs,
 )
 from dpsynth_assets.methods.private_prediction.batching import suited
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
-from dpsynth_assets.methods.private_prediction.decoding import decoder_parameters, slack_refusal
+from dpsynth_assets.methods.private_prediction.decoding import (
+    decoder_parameters,
+    prompt_columns,
+    slack_refusal,
+)
 from dpsynth_assets.methods.private_prediction.few_shot_writer import (
     FewShotTask,
     few_shot_corpus,
@@ -36,7 +37,6 @@ from dpsynth_assets.methods.private_prediction.method import (
 )
 from dpsynth_assets.methods.private_prediction.planted_keys import KeyTask, few_shot_fitted
 from dpsynth_assets.methods.private_prediction.preconditions import check_few_shot
-from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import noisy_tail
 from dpsynth_assets.methods.rejection_sampling import RowFilter, kept_rows
 from dpsynth_assets.methods.stages import (
@@ -44,6 +44,7 @@ from dpsynth_assets.methods.stages import (
     MethodPlan,
     Stage,
     StageRelease,
+    StageRun,
     SyntheticCorpus,
 )
 from dpsynth_assets.methods.work import PublicSizes, Work
@@ -264,14 +265,7 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         texts = bytes_of_texts(documents, config.max_document_tokens)
         return Room(release=texts, kept=texts, corpus=texts)
 
-    def release(
-        self,
-        stage: Stage,
-        private: PrivateInputs,
-        public: PublicInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
+    def release(self, run: StageRun) -> Release[StageRelease]:
         """Writes every label's demonstrations, then extra documents after them.
 
         Each label opens the planned mechanism afresh and draws its T steps, no more; the planned
@@ -283,16 +277,14 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         **Source** Tang et al. 2024, Algorithm 1, with Poisson samples (see
         `noisy_probabilities_event`).
         """
-        del checkpoint
-        mechanism = self.mechanism_of(stage, NoisyProbabilities)
+        mechanism = self.mechanism_of(run.stage, NoisyProbabilities)
         mechanisms = [replace(mechanism) for _ in self.terms.labels]
-        task = FewShotTask(config=self.config, terms=self.terms, public=public)
-        texts = texts_by_label(private.records, self.terms.labels)
-        written = write_demonstrations(task, texts, mechanisms, progress, private.passes)
-        corpus = few_shot_corpus(task, list(written), progress)
-        kept = RowFilter.of(
-            self.config.rejection, self.terms, public, self.terms.form(follows_schema=False)
-        )
+        task = FewShotTask(config=self.config, terms=self.terms, public=run.public)
+        texts = texts_by_label(run.private.records, self.terms.labels)
+        written = write_demonstrations(task, texts, mechanisms, run.progress, run.private.passes)
+        corpus = few_shot_corpus(task, list(written), run.progress)
+        form = self.terms.form(follows_schema=False)
+        kept = RowFilter.of(self.config.rejection, self.terms, run.public, form)
         rows, judged = kept_rows(corpus.rows, kept)
         facts = {**corpus.facts, **judged, "rows": rows.height}
         cost = Cost(guarantee=self.guarantee, event=mechanism.event())

@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.cluster_histogram import label_indices
-from dpsynth_assets.methods.inputs import PassStore, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.inputs import (
+    PassStore,
+    ProgressCallback,
+    PublicInputs,
+    counted_labels,
+)
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig
 from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
-from dpsynth_assets.methods.private_prediction.preconditions import charged_decoder
-from dpsynth_assets.methods.private_prediction.prompts import (
+from dpsynth_assets.methods.private_prediction.decoding import (
     context_prompts,
     prompt_columns,
     public_prompt,
 )
+from dpsynth_assets.methods.private_prediction.preconditions import charged_decoder
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.decoding import Decoder, sample_documents
@@ -71,12 +75,8 @@ class Demonstration:
 
 def texts_by_label(records: "pl.DataFrame", labels: Sequence[str]) -> list[list[str]]:
     """Lists each label's texts. A null record has none, and takes no part (zero-out)."""
-    texts: list[list[str]] = [[] for _ in labels]
-    indices = label_indices(records["label"].to_list(), labels)
-    for label, text in zip(indices.tolist(), records["text"].to_list(), strict=True):
-        if label >= 0 and text.strip():
-            texts[label].append(text)
-    return texts
+    own = counted_labels(records, labels)
+    return [records.filter(own == label)["text"].to_list() for label in range(len(labels))]
 
 
 def write_demonstrations(

@@ -15,8 +15,7 @@ from dpsynth_assets.methods.private_prediction.method import (
     tokens_within,
 )
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import difference_tail
-from dpsynth_assets.methods.stages import MethodPlan
-from dpsynth_assets.methods.tails import Tail
+from dpsynth_assets.methods.stages import MethodPlan, Tail
 from dpsynth_assets.models.smollm2 import declared_vocabulary
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.events import BoundedRangeEvent

@@ -9,19 +9,15 @@ import numpy as np
 from dpsynth_assets.methods.candidates import Advice
 from dpsynth_assets.methods.capabilities import Attacks, DrawsTokens
 from dpsynth_assets.methods.inputs import (
-    Checkpoint,
-    PrivateInputs,
-    ProgressCallback,
     PublicInputs,
 )
 from dpsynth_assets.methods.private_prediction.batching import suited
 from dpsynth_assets.methods.private_prediction.config import MedianClusteredConfig
-from dpsynth_assets.methods.private_prediction.corpus import Drawing, SelectorFactory
+from dpsynth_assets.methods.private_prediction.corpus import Drawing, RealisedCosts, SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
-from dpsynth_assets.methods.private_prediction.median_attack import audit_median
 from dpsynth_assets.methods.private_prediction.method import BatchPrediction, released
-from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
-from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease
+from dpsynth_assets.methods.private_prediction.planted_keys import audit_median
+from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median import MedianTokenMechanism
@@ -134,14 +130,7 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
             logit_slack=self.config.logit_slack,
         )
 
-    def release(
-        self,
-        stage: Stage,
-        private: PrivateInputs,
-        public: PublicInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
+    def release(self, run: StageRun) -> Release[StageRelease]:
         """Draws every private token from softmax(median of clipped logits / temperature).
 
         **Privacy** Data- and output-dependent ex-post bound (Amin et al. 2025, Theorem 2), not
@@ -150,13 +139,12 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
         depends on private data and is internal. It never stops generation: that would release it
         (errata B-000.8).
         """
-        del checkpoint
-        drawn = self.mechanism_of(stage, MedianTokens)
+        drawn = self.mechanism_of(run.stage, MedianTokens)
         if not self.terms.accepts_ex_post:
             raise UnaccountedReleaseError(
                 "Expected a cohort that accepts ex-post releases, got one that does not."
             )
-        corpus, drawing = self.generated(stage, private, public, progress)
+        corpus, drawing = self.generated(run)
         costs = cast("RealisedCosts", drawing.costs)
         bound = drawn.mechanism.realised_epsilon(costs.by_batch)
         internal = {"ex_post_epsilon_by_batch": costs.by_batch, "ex_post_epsilon": bound}

@@ -18,9 +18,6 @@ from dpsynth_assets.methods.capabilities import (
 )
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM
 from dpsynth_assets.methods.inputs import (
-    Checkpoint,
-    PrivateInputs,
-    ProgressCallback,
     PublicInputs,
 )
 from dpsynth_assets.methods.private_prediction.config import (
@@ -29,18 +26,18 @@ from dpsynth_assets.methods.private_prediction.config import (
 )
 from dpsynth_assets.methods.private_prediction.corpus import (
     Drawing,
+    RealisedCosts,
     SelectorFactory,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.decoding import (
     decoder_parameters,
+    prompt_columns,
 )
 from dpsynth_assets.methods.private_prediction.loop import TokenSelector
 from dpsynth_assets.methods.private_prediction.passes import DrawPass, generate_corpus
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.private_prediction.preconditions import check_batches, logits_rest_on
-from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
-from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import clipped_tail
 from dpsynth_assets.methods.rejection_sampling import RowFilter
@@ -50,10 +47,11 @@ from dpsynth_assets.methods.stages import (
     MethodPlan,
     Stage,
     StageRelease,
+    StageRun,
     SyntheticCorpus,
+    Tail,
     with_corpora_behind,
 )
-from dpsynth_assets.methods.tails import Tail
 from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.decoding.writing import ROWS_TOGETHER
@@ -276,45 +274,32 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         texts = bytes_of_texts(self.declared.most_batches(public), tokens)
         return Room(release=texts, kept=texts, corpus=texts)
 
-    def release(
-        self,
-        stage: Stage,
-        private: PrivateInputs,
-        public: PublicInputs,
-        checkpoint: Checkpoint,
-        progress: ProgressCallback,
-    ) -> Release[StageRelease]:
+    def release(self, run: StageRun) -> Release[StageRelease]:
         """Draws the planned private tokens of every batch; each method's module says how.
 
         **Privacy** The planned event, for every dataset: r adaptive draws for each batch, batches
         in parallel. Charged in full even where a batch stops early. A public prompt is decoded
         beside its batch in passes of its own.
         """
-        del checkpoint
-        drawn = self.mechanism_of(stage, BatchTokens)  # type: ignore[type-abstract]
-        corpus, _ = self.generated(stage, private, public, progress)
+        drawn = self.mechanism_of(run.stage, BatchTokens)  # type: ignore[type-abstract]
+        corpus, _ = self.generated(run)
         return Release(
             value=released(corpus), cost=Cost(guarantee=self.guarantee, event=drawn.event())
         )
 
-    def generated(
-        self,
-        stage: Stage,
-        private: PrivateInputs,
-        public: PublicInputs,
-        progress: ProgressCallback,
-    ) -> tuple[SyntheticCorpus, Drawing]:
+    def generated(self, run: StageRun) -> tuple[SyntheticCorpus, Drawing]:
         """Draws all passes, here or by workers where records lie in parts, and writes the rows.
 
         Returns:
             The corpus, and how it was drawn, with its realised costs if there are any.
         """
+        stage, private, public = run.stage, run.private, run.public
         batches = split_batches(self.declared, private, public)
         drawing = self.drawing(stage, public, len(batches.batches))
         draw = None
         if public.reopened is not None:
             draw = DrawPass(method=self, stage=stage, batches=batches, reopened=public.reopened)
-        return generate_corpus(drawing, batches, private, draw, progress), drawing
+        return generate_corpus(drawing, batches, private, draw, run.progress), drawing
 
     def drawing(self, stage: Stage, public: PublicInputs, batches: int) -> Drawing:
         """Says how the passes of a run of so many batches are drawn, by whichever process."""

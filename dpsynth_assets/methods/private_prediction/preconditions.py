@@ -12,14 +12,15 @@ from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
-from dpsynth_assets.methods.private_prediction.decoding import constraint_of, decoder_of
-from dpsynth_assets.methods.private_prediction.measured_slack import (
+from dpsynth_assets.methods.private_prediction.decoding import (
+    constraint_of,
+    decoder_of,
     measured_refusal,
+    public_prompt,
     require_invariant_kernels,
     self_tested,
     stated,
 )
-from dpsynth_assets.methods.private_prediction.prompts import public_prompt
 from dpsynth_assets.models.decoding import (
     Decoder,
     JsonConstraint,

@@ -12,12 +12,19 @@ from itertools import compress
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.cluster_histogram import label_indices
-from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.inputs import (
+    PrivateInputs,
+    ProgressCallback,
+    PublicInputs,
+    label_indices,
+)
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.corpus import corpus_rows
-from dpsynth_assets.methods.private_prediction.decoding import constraint_of, decoder_of
-from dpsynth_assets.methods.private_prediction.prompts import prompt_columns
+from dpsynth_assets.methods.private_prediction.decoding import (
+    constraint_of,
+    decoder_of,
+    prompt_columns,
+)
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.decoding import sample_documents
@@ -81,7 +88,7 @@ def generate_non_private(
 
     **Privacy** None (ε = ∞). Never release, never feed to a released asset.
     """
-    labels = label_indices(private.records["label"].to_list(), terms.labels)
+    labels = label_indices(private.records["label"], terms.labels)
     known = np.flatnonzero(labels >= 0)
     draw = np.random.default_rng(public.seed)
     chosen = draw.choice(known, size=documents, replace=documents > len(known)).tolist()

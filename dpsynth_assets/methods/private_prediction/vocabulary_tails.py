@@ -19,13 +19,13 @@ from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
-from dpsynth_assets.methods.tails import LARGEST_TAIL, TYPICAL_AGREEMENT, Tail
+from dpsynth_assets.methods.stages import LARGEST_TAIL, TYPICAL_AGREEMENT, Tail
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 
 PUBLIC_DEPTH = 12.0
 """How far below the likeliest token those lie that a prompt does not propose, in natural-log units.
 
-Measured as in `methods.tails`: three quarters of the vocabulary lie deeper in every context.
+Measured as in `methods.stages`: three quarters of the vocabulary lie deeper in every context.
 """
 
 TYPICAL_LEAD = 0.25

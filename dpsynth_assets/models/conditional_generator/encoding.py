@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.decoding import attention_limit
-from dpsynth_assets.models.language_model import IGNORED, LanguageModel, LanguageModelError, padded
+from dpsynth_assets.models.language_model import (
+    IGNORED,
+    LanguageModel,
+    LanguageModelError,
+    causal_rows,
+    padded,
+)
 from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
 
 if TYPE_CHECKING:
@@ -221,17 +227,13 @@ class PairEncoder:
     def pad(
         self, conditions: Sequence[Sequence[int]], documents: Sequence[Sequence[int]]
     ) -> PairBatch:
-        """Pads token ids of B conditions and documents into one batch."""
-        return (
-            self._two_sides(conditions, documents)
-            if self.has_encoder
-            else self._one_row(conditions, documents)
-        )
+        """Pads token ids of B conditions and documents into one batch.
 
-    def _two_sides(
-        self, conditions: Sequence[Sequence[int]], documents: Sequence[Sequence[int]]
-    ) -> PairBatch:
-        """Encoder input, decoder input, and labels one token ahead of the decoder input."""
+        An encoder reads the condition, and labels are one token ahead of the decoder's input. A
+        decoder-only model reads both in one row.
+        """
+        if not self.has_encoder:
+            return PairBatch(*causal_rows(conditions, documents, self.pad_token_id))
         ignored = [IGNORED] * (len(self.start) - 1)
         written = [[*self.start, *ids[:-1]] for ids in documents]
         inputs = {
@@ -240,19 +242,6 @@ class PairEncoder:
             "decoder_input_ids": padded(written, self.pad_token_id),
         }
         return PairBatch(inputs, padded([[*ignored, *ids] for ids in documents], IGNORED))
-
-    def _one_row(
-        self, conditions: Sequence[Sequence[int]], documents: Sequence[Sequence[int]]
-    ) -> PairBatch:
-        """Condition and document in one row; labels one token ahead, the condition's ignored."""
-        pairs = list(zip(conditions, documents, strict=True))
-        rows = [[*condition, *document[:-1]] for condition, document in pairs]
-        labels = [[IGNORED] * (len(condition) - 1) + list(ids) for condition, ids in pairs]
-        inputs = {
-            "input_ids": padded(rows, self.pad_token_id),
-            "attention_mask": padded([[1] * len(ids) for ids in rows], 0),
-        }
-        return PairBatch(inputs, padded(labels, IGNORED))
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.json_grammar import allowed_tokens, json_grammar
-from dpsynth_assets.json_records import record_check
+from dpsynth_assets.json_records import allowed_tokens, json_grammar, record_check
 from dpsynth_assets.privacy.cpu_rows import is_plain, map_on_cpu_threads, plain_entries
 
 if TYPE_CHECKING:

@@ -131,25 +131,18 @@ class Decoder(ABC):
         is_small: Whether threads had better run passes of their own than share operations.
         capabilities: What an engine over it offers. `PRIVATE_TEXT` says that no prompt leaves this
             machine: private records are given to no decoder that does not say so.
+        engine_name: What computes, with its version; empty: the name of the class.
+        device: Where logits lie.
+        dtype: Number type of the weights.
+        attention_limit: The most tokens of prompt and document together; None: there is no bound.
     """
 
     is_exact = shares_prefixes = can_be_invariant = is_small = False
     capabilities: frozenset[Capability] = frozenset()
-
-    @property
-    @abstractmethod
-    def device(self) -> "torch.device":
-        """Where logits lie."""
-
-    @property
-    @abstractmethod
-    def dtype(self) -> "torch.dtype":
-        """Number type of the weights."""
-
-    @property
-    @abstractmethod
-    def attention_limit(self) -> int | None:
-        """The most tokens of prompt and document together; None where there is no bound."""
+    engine_name = ""
+    device: "torch.device"
+    dtype: "torch.dtype"
+    attention_limit: int | None
 
     @abstractmethod
     def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> Contexts:
@@ -198,7 +191,7 @@ class Decoder(ABC):
     def hidden_states(
         self, texts: Sequence[Sequence[int]], reading: StateReading
     ) -> dict[int, np.ndarray]:
-        """Pools each text's residual stream at chosen layers; see `Engine.hidden_states`.
+        """Pools each text's residual stream at chosen layers; see `LocalEngine.hidden_states`.
 
         Args:
             texts: N sequences of the texts' own tokens; may be empty.
@@ -216,11 +209,6 @@ class Decoder(ABC):
         )
 
     @property
-    def engine_name(self) -> str:
-        """What computes, with its version."""
-        return type(self).__name__
-
-    @property
     def facts(self) -> dict[str, str]:
         """Names of engine, device and number type, for records."""
         import torch
@@ -228,7 +216,8 @@ class Decoder(ABC):
         on_gpu = self.device.type == "cuda"
         device = torch.cuda.get_device_name(self.device) if on_gpu else self.device.type
         dtype = str(self.dtype).removeprefix("torch.")
-        return {"engine": self.engine_name, "device": device, "dtype": dtype}
+        engine = self.engine_name or type(self).__name__
+        return {"engine": engine, "device": device, "dtype": dtype}
 
     def rows_at_once(self, rows: int, tokens: int) -> int:
         """Cuts a number of rows of so many tokens each to what there is room for; at least one."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint
-from dpsynth_assets.models.decoding.opening import DEFAULT, open_decoder
 from dpsynth_assets.models.decoding.protocol import Decoder, StateReading
 from dpsynth_assets.models.decoding.writing import WritingRules, written_tokens
+from dpsynth_assets.models.engines.opening import DEFAULT, open_decoder
 from dpsynth_assets.models.engines.protocol import (
     Capability,
     Engine,
@@ -35,34 +35,26 @@ Vectors = Mapping[int, np.ndarray]
 
 
 class LocalEngine(Engine):
-    """An engine over the weights of a `LanguageModel`; prompts never leave the machine."""
+    """An engine over the weights of a `LanguageModel`; prompts never leave the machine.
+
+    Layers are numbered from 0; layer l's hidden state is the residual stream as it leaves decoder
+    layer l, before any final normalisation: transformers' `hidden_states[l + 1]` but for the last.
+
+    Attributes:
+        layers: Number of decoder layers L.
+        width: Width d of the residual stream.
+        positions: Tokens the model has room for, prompt and new ones together.
+    """
 
     capabilities: frozenset[Capability] = frozenset(Capability)
     _vectors: Vectors = MappingProxyType({})
 
     def __init__(self, language_model: "LanguageModel") -> None:
-        self.language_model = language_model
+        self.language_model, self.name = language_model, language_model.name
+        config = language_model.config
+        self.layers, self.width = int(config.num_hidden_layers), int(config.hidden_size)
+        self.positions = int(getattr(config, "max_position_embeddings", None) or 2**31)
         self._constraints: dict[tuple[str, str], JsonConstraint] = {}
-
-    @property
-    def name(self) -> str:
-        """Short public name of the model."""
-        return self.language_model.name
-
-    @property
-    def layers(self) -> int:  # type: ignore[override]
-        """Number of decoder layers L."""
-        return int(self.language_model.config.num_hidden_layers)
-
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        """Width d of the residual stream."""
-        return int(self.language_model.config.hidden_size)
-
-    @property
-    def positions(self) -> int:
-        """Tokens the model has room for, prompt and new ones together."""
-        return int(getattr(self.language_model.config, "max_position_embeddings", None) or 2**31)
 
     def hidden_states(
         self,
@@ -75,7 +67,33 @@ class LocalEngine(Engine):
         provenance: Provenance = Provenance.PRIVATE,
         progress: ShareCallback | None = None,
     ) -> dict[int, np.ndarray]:
-        """See `Engine.hidden_states`."""
+        """Pooled hidden states of chosen layers; every text passes through the model once.
+
+        The model's begin token and a prompt precede every text and are not pooled. A text without
+        tokens gives zeros: refusing it would tell that a private record is empty.
+
+        **Privacy** A private text is the only one in its pass, so that its states depend on no
+        other text, bit for bit. An engine that cannot read it so must refuse it. Texts that are
+        public or released may share passes.
+
+        Args:
+            texts: N texts, or token ids of texts without a begin token.
+            layers: Layers in [0, L).
+            pooling: `mean` over the text's own tokens, or its `last` token.
+            max_tokens: Texts are cut to this many tokens; None for what the model has room for.
+            behind: Token ids of a prompt that every text stands behind. It may not be private: an
+                engine may read it once for all texts.
+            provenance: What the texts are made of; private ones never share a pass.
+            progress: Called with the share of texts done, in [0, 1].
+
+        Returns:
+            {layer: (N, d) float32}.
+
+        Raises:
+            EngineError: The engine does not tell hidden states, or may not see such text.
+
+        **Source**: Banayeeanzade et al. 2026 (EPSVec), equation 1.
+        """
         self._require_allowed(provenance)
         check_layers(tuple(layers), self.layers)
         token = self.language_model.begin_token_id
@@ -96,18 +114,30 @@ class LocalEngine(Engine):
     def steered(
         self, vectors: Mapping[int, np.ndarray], strengths: float | Mapping[int, float]
     ) -> Iterator["LocalEngine"]:
-        """See `Engine.steered`; a view of this engine, which stays as it is."""
+        """Adds strength * vector to the residual stream where it leaves each layer.
+
+        The sum is made at every position a token is predicted from: the last of the prompt and all
+        new ones. The rest of the prompt is read as without steering. Contexts do not nest. It is a
+        view of this engine that is steered; the engine stays as it is.
+
+        Args:
+            vectors: {layer: (d,)}; used as they are, not normalised.
+            strengths: beta, one for all layers or one each.
+
+        Raises:
+            EngineError: The engine cannot be steered, or not by these vectors.
+
+        **Privacy** Post-processing of the vectors: writing any number of rows costs nothing.
+
+        **Source**: Banayeeanzade et al. 2026 (EPSVec), equation 3 and section 4.2.
+        """
         view = copy.copy(self)
         view._vectors = scaled_vectors(vectors, strengths, layers=self.layers, width=self.width)
         yield view
 
     @abstractmethod
     def _write(
-        self,
-        prompts: list[list[int]],
-        limits: list[int],
-        sampling: Sampling,
-        progress: ShareCallback | None,
+        self, prompts: list[list[int]], sampling: Sampling, progress: ShareCallback | None
     ) -> list[list[int]]:
         """New tokens of each prompt, up to its limit; what follows an end token is cut off here."""
 
@@ -149,11 +179,8 @@ class LocalEngine(Engine):
     def _generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, progress: ShareCallback | None
     ) -> list[Generation]:
-        limits = sampling.limits(len(prompts))
-        ids = self._prompt_ids(prompts, limits)
-        if not ids:
-            return []
-        written = self._write(ids, limits, sampling, progress)
+        ids = self._prompt_ids(prompts, sampling.limits(len(prompts)))
+        written = self._write(ids, sampling, progress) if ids else []
         return [self._generation(tokens, sampling.stop) for tokens in written]
 
     def _prompt_ids(self, prompts: Sequence[Prompt], limits: Sequence[int]) -> list[list[int]]:
@@ -218,6 +245,7 @@ class DecoderEngine(LocalEngine):
         self._batch_rows = batch_rows
         with self._one_line_errors():
             self._decoder: Decoder | None = open_decoder(kind, language_model)
+        self.capabilities = self.decoder.capabilities
 
     @property
     def decoder(self) -> Decoder:
@@ -230,29 +258,20 @@ class DecoderEngine(LocalEngine):
             raise EngineError("Expected an open engine, got one that was closed; open it again.")
         return self._decoder
 
-    @property
-    def capabilities(self) -> frozenset[Capability]:  # type: ignore[override]
-        """Those of the decoder."""
-        return self.decoder.capabilities
-
     def close(self) -> None:
         """Lets go of the weights; the engine is not used again."""
         self._decoder = None
         self.language_model.__dict__.pop("model", None)
 
     def _write(
-        self,
-        prompts: list[list[int]],
-        limits: list[int],
-        sampling: Sampling,
-        progress: ShareCallback | None,
+        self, prompts: list[list[int]], sampling: Sampling, progress: ShareCallback | None
     ) -> list[list[int]]:
         rules = WritingRules(self._end_token_ids, sampling.stop, self.language_model.decode)
         with self._one_line_errors():
             return written_tokens(
                 self.decoder,
                 prompts,
-                limits,
+                sampling.limits(len(prompts)),
                 sampling,
                 rules,
                 batch_rows=self._batch_rows,

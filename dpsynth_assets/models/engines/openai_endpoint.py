@@ -1,6 +1,6 @@
 """An OpenAI-compatible endpoint as an engine, for text that is public or released already.
 
-Whoever runs the endpoint sees every prompt, so a prompt made of private text never goes there: no
+The endpoint's operator sees every prompt, so a prompt made of private text never goes there: no
 privacy accounting covers what another party reads. Callers say what prompts are made of, and text
 of unstated provenance is private.
 """
@@ -124,7 +124,7 @@ class OpenAiEndpoint(Engine):
         self.usage = UsageCounter(
             spec.price_per_million_prompt_tokens, spec.price_per_million_new_tokens, spec.cost_limit
         )
-        self._model, self._api, self._concurrency = spec.model or "", spec.api, spec.concurrency
+        self.name, self._api, self._concurrency = spec.model or "", spec.api, spec.concurrency
         self._http = httpx.Client(
             base_url=(spec.base_url or "").rstrip("/") + "/",
             headers=_authorisation(spec.api_key_variable),
@@ -138,11 +138,6 @@ class OpenAiEndpoint(Engine):
     def spent(self) -> dict[str, float]:  # type: ignore[override]
         """Requests, tokens and cost."""
         return self.usage.facts
-
-    @property
-    def name(self) -> str:
-        """Name of the model at the endpoint."""
-        return self._model
 
     def _generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, progress: ShareCallback | None
@@ -245,7 +240,7 @@ class OpenAiEndpoint(Engine):
 
     def _body(self, prompt: str, sampling: Sampling, row: int, limit: int) -> dict[str, Any]:
         body: dict[str, Any] = {
-            "model": self._model,
+            "model": self.name,
             "max_tokens": limit,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,

@@ -1,18 +1,43 @@
-"""Opens an engine from its declaration, once per process."""
+"""Opens engines from their declarations, once a process, and decoders by their kind.
+
+Kinds are those of this package, and those of other packages by entry point.
+"""
 
 import atexit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
 from pkgutil import resolve_name
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.models.decoding.opening import engine_of
 from dpsynth_assets.models.engines.protocol import Engine, EngineError
 
 if TYPE_CHECKING:
     from dpsynth_assets.datasets.engine import EngineSpec
+    from dpsynth_assets.models.decoding.protocol import Decoder
     from dpsynth_assets.models.language_model import LanguageModel
+
+Opens = Callable[[Any, "EngineSpec | None"], "Decoder"]
+"""(language model, what the dataset's engine declares or None) -> its decoder."""
+
+DEFAULT = "transformers"
+"""The kind that decodes any model."""
+_MODELS = "dpsynth_assets.models"
+_DECODERS = {
+    "exact": f"{_MODELS}.exact_decoder.opening:opened_decoder",
+    DEFAULT: f"{_MODELS}.transformers_decoder.decoder:opened_decoder",
+    "vllm": f"{_MODELS}.vllm_decoder.opening:opened_decoder",
+}
+_ENGINES = {
+    "openai": f"{_MODELS}.engines.openai_endpoint:opened_engine",
+    "vllm": f"{_MODELS}.vllm_decoder.engine:VllmEngine",
+}
+"""(language model or None, `EngineSpec`) -> engine, where a kind has one of its own."""
+_ENGINE = f"{_MODELS}.engines.decoder_engine:opened_engine"
+"""What writes with a decoder that has no engine of its own."""
 
 _opened: dict[tuple[Any, ...], Engine] = {}
 _lock = RLock()
@@ -94,4 +119,35 @@ def _language_model(
 
 def _open(spec: "EngineSpec", served: "LanguageModel | None") -> Engine:
     """Opens what was declared: a missing file or too little memory shows at once."""
-    return resolve_name(engine_of(spec.kind))(served, spec)
+    return resolve_name(_ENGINES.get(spec.kind, _ENGINE))(served, spec)
+
+
+def open_decoder(kind: str, language_model: Any, spec: "EngineSpec | None" = None) -> "Decoder":
+    """Opens what computes a language model's logits: weights are read once a process.
+
+    Args:
+        kind: `exact`, `transformers`, `vllm`, or the name of another package's entry point.
+        language_model: A `LanguageModel`, or one with prompts of its own.
+        spec: What the dataset's engine declares, such as the memory that vLLM may use.
+
+    Raises:
+        ValueError: Nothing of this kind is installed, or it cannot decode this model; one line.
+    """
+    opened: Opens = resolve_name(_DECODERS[kind]) if kind in _DECODERS else _outside(kind)
+    return opened(language_model, spec)
+
+
+def kind_for_folder(kind: str, folder: Path) -> str:
+    """The kind itself, or transformers where that one does not compute a folder's model."""
+    from dpsynth_assets.models.exact_decoder.weights import computes_folder
+
+    return DEFAULT if kind == "exact" and not computes_folder(folder) else kind
+
+
+@cache
+def _outside(kind: str) -> Opens:
+    from dpsynth_assets.datasets.engine import DECODERS_FROM_OUTSIDE, installed_kind
+
+    (point, *_) = entry_points(group=DECODERS_FROM_OUTSIDE, name=installed_kind(kind))
+    opened: Opens = point.load()
+    return opened

@@ -2,13 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Literal
-
-import numpy as np
 
 Prompt = str | Sequence[int]
 """Text, or token ids that are used as they are (no begin token is added to ids)."""
@@ -70,19 +67,10 @@ class Sampling:
     begun: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses values outside their bounds."""
-        if self.temperature < 0 or not 0 < self.top_p <= 1:
-            raise ValueError(
-                "Expected temperature >= 0 and 0 < top_p <= 1, "
-                f"got {self.temperature} and {self.top_p}."
-            )
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"Expected top_k >= 1 or None, got {self.top_k}.")
+        """Refuses limits without room, and stop texts beside a schema."""
         given = self.max_new_tokens
         if any(limit < 1 for limit in ((given,) if isinstance(given, int) else given)):
             raise ValueError("Expected max_new_tokens >= 1, got less; drop such prompts first.")
-        if self.seed < 0 or "" in self.stop:
-            raise ValueError("Expected seed >= 0 and stop texts that are not empty.")
         if self.json_schema is not None and self.stop:
             raise ValueError("Expected no stop texts with a schema, whose text ends by itself.")
 
@@ -121,26 +109,17 @@ class Generation:
 
 
 class Engine(ABC):
-    """A language model that writes, and may be read inside and steered.
-
-    Layers are numbered from 0; layer l's hidden state is the residual stream as it leaves decoder
-    layer l, before any final normalisation: transformers' `hidden_states[l + 1]` but for the last.
+    """A language model that writes; one that runs here may be read inside (`LocalEngine`).
 
     Attributes:
+        name: Short public name of the model.
         capabilities: What it can do beyond writing from public text.
-        layers: Number of decoder layers L; 0 where the engine does not tell.
-        width: Width d of the residual stream; 0 where the engine does not tell.
         spent: What was asked and paid since it was opened; nothing where it runs the model here.
     """
 
+    name: str
     capabilities: frozenset[Capability] = frozenset()
-    layers = width = 0
     spent: Mapping[str, float] = MappingProxyType({})
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Short public name of the model."""
 
     def generate(
         self,
@@ -171,69 +150,6 @@ class Engine(ABC):
     ) -> list[Generation]:
         """Writes from prompts that it may see."""
 
-    def hidden_states(
-        self,
-        texts: Sequence[Prompt],
-        layers: Sequence[int],
-        pooling: Pooling = "mean",
-        *,
-        max_tokens: int | None = None,
-        behind: Sequence[int] = (),
-        provenance: Provenance = Provenance.PRIVATE,
-        progress: ShareCallback | None = None,
-    ) -> dict[int, np.ndarray]:
-        """Pooled hidden states of chosen layers; every text passes through the model once.
-
-        The model's begin token and a prompt precede every text and are not pooled. A text without
-        tokens gives zeros: refusing it would tell that a private record is empty.
-
-        **Privacy** A private text is the only one in its pass, so that its states depend on no
-        other text, bit for bit. An engine that cannot read it so must refuse it. Texts that are
-        public or released may share passes.
-
-        Args:
-            texts: N texts, or token ids of texts without a begin token.
-            layers: Layers in [0, L).
-            pooling: `mean` over the text's own tokens, or its `last` token.
-            max_tokens: Texts are cut to this many tokens; None for what the model has room for.
-            behind: Token ids of a prompt that every text stands behind. It may not be private: an
-                engine may read it once for all texts.
-            provenance: What the texts are made of; private ones never share a pass.
-            progress: Called with the share of texts done, in [0, 1].
-
-        Returns:
-            {layer: (N, d) float32}.
-
-        Raises:
-            EngineError: The engine does not tell hidden states, or may not see such text.
-
-        **Source**: Banayeeanzade et al. 2026 (EPSVec), equation 1.
-        """
-        del texts, layers, pooling, max_tokens, behind, provenance, progress
-        raise EngineError(self._lacks("hidden states"))
-
-    def steered(
-        self, vectors: Mapping[int, np.ndarray], strengths: float | Mapping[int, float]
-    ) -> AbstractContextManager["Engine"]:
-        """Adds strength * vector to the residual stream where it leaves each layer.
-
-        The sum is made at every position a token is predicted from: the last of the prompt and all
-        new ones. The rest of the prompt is read as without steering. Contexts do not nest.
-
-        Args:
-            vectors: {layer: (d,)}; used as they are, not normalised.
-            strengths: beta, one for all layers or one each.
-
-        Raises:
-            EngineError: The engine cannot be steered, or not by these vectors.
-
-        **Privacy** Post-processing of the vectors: writing any number of rows costs nothing.
-
-        **Source**: Banayeeanzade et al. 2026 (EPSVec), equation 3 and section 4.2.
-        """
-        del vectors, strengths
-        raise EngineError(self._lacks("steering"))
-
     def require_schema(self, schema: str, text_start: str = "") -> None:  # noqa: B027
         """Refuses a JSON schema that no text of this model could follow, before one is written.
 
@@ -249,18 +165,12 @@ class Engine(ABC):
     def close(self) -> None:
         """Frees the model; the engine is not used again."""
 
-    def _lacks(self, what: str) -> str:
-        return (
-            f"Expected an engine that gives {what}, got {self.name}, which does not; use kind: "
-            "transformers or vllm."
-        )
-
     def _require_allowed(self, provenance: Provenance) -> None:
         """Refuses private text where it would leave this machine; all engines ask here."""
         public = provenance in (Provenance.PUBLIC, Provenance.RELEASED)
         if not public and Capability.PRIVATE_TEXT not in self.capabilities:
             raise EngineError(
-                f"Expected public or released prompts for {self.name}, got private ones: whoever "
+                f"Expected public or released prompts for {self.name}, got private ones: who "
                 "runs it would read them and no privacy accounting covers that; use kind: "
                 "transformers or vllm."
             )

@@ -22,7 +22,7 @@ from dpsynth_assets.models.exact_decoder.integer_products import EXACT_INTEGERS,
 if TYPE_CHECKING:
     import torch
 
-    from dpsynth_assets.models.exact_decoder.shapes import LlamaShape
+    from dpsynth_assets.models.exact_decoder.weights import LlamaShape
 
 COLUMN_MULTIPLE = 64
 """Attention reads a multiple of this many columns: whole vectors of every kernel."""

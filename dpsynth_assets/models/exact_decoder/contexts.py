@@ -144,7 +144,7 @@ class ExactContexts:
             partial(
                 self._read_pack, [texts[row] for row in rows], first_row + rows[0], first_column
             )
-            for rows in _packs([len(text) for text in texts], self._tokens_per_pack)
+            for rows in token_packs([len(text) for text in texts], self._tokens_per_pack)
         ]
         if packs:
             run_alone(packs, max(1, min(self._threads, len(packs))))
@@ -153,7 +153,7 @@ class ExactContexts:
         self._decoder.fill(self._cache, Pack.of(texts, first_row, first_column))
 
 
-def _packs(lengths: Sequence[int], tokens_per_pack: int) -> Iterator[list[int]]:
+def token_packs(lengths: Sequence[int], tokens_per_pack: int) -> Iterator[list[int]]:
     """Yields consecutive rows of at most so many tokens, or one row; rows without any are left."""
     pack: list[int] = []
     total = 0
@@ -195,7 +195,7 @@ def pooled_streams(
     threads, done = torch.get_num_threads(), sum(not len(text) for text in texts)
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     lengths = [len(texts[index]) for index in order]
-    packs = [[order[place] for place in pack] for pack in _packs(lengths, _TOKENS_PER_PACK)]
+    packs = [[order[place] for place in pack] for pack in token_packs(lengths, _TOKENS_PER_PACK)]
     if not packs:
         return result
     (prefix,) = run_alone([partial(_prefix_of, decoder, begin, max(reading.layers) + 1)], 1)

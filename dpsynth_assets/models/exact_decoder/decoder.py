@@ -16,7 +16,6 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     Kernel,
     quantized_rows,
 )
-from dpsynth_assets.models.exact_decoder.shapes import LlamaShape
 from dpsynth_assets.models.exact_decoder.weights import (
     ATTENTION,
     DOWN,
@@ -24,6 +23,7 @@ from dpsynth_assets.models.exact_decoder.weights import (
     FEED_FORWARD,
     FINAL,
     Layer,
+    LlamaShape,
     Weights,
     integer_weights,
     quantized_table,
@@ -91,6 +91,8 @@ class ExactDecoder(Decoder):
         import torch
 
         self.shape, self.weights = shape, weights
+        self.device, self.dtype = torch.device("cpu"), torch.int8
+        self.attention_limit = shape.positions
         self._epsilon = shape.norm_epsilon * shape.width
         half = torch.arange(0, shape.depth, 2, dtype=torch.float64) / shape.depth
         angles = torch.arange(shape.positions)[:, None] / shape.rotary_base**half
@@ -119,25 +121,6 @@ class ExactDecoder(Decoder):
         with torch.inference_mode():
             quantized = calibrated_table(shape, table, calibration)
             return cls(shape, integer_weights(shape, table[EMBEDDINGS].float(), quantized, kernel))
-
-    @property
-    def device(self) -> "torch.device":
-        """The processor."""
-        import torch
-
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> "torch.dtype":
-        """Number type of the weights."""
-        import torch
-
-        return torch.int8
-
-    @property
-    def attention_limit(self) -> int:
-        """Positions of the model."""
-        return self.shape.positions
 
     def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> Contexts:
         """How prompts are cut into passes, and who shares them, moves no bit."""

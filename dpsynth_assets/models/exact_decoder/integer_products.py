@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from dpsynth_assets.models.exact_decoder.shapes import ExactDecoderError
-
 if TYPE_CHECKING:
     import torch
 
@@ -41,6 +39,10 @@ _TIMED_ROWS = 32
 _REPETITIONS = 3
 _CACHED = 1 << 25
 """Bytes that are written before a product is timed: a pass over a model finds no weight cached."""
+
+
+class ExactDecoderError(ValueError):
+    """The exact decoder does not compute this model: expected, got, remedy in one line."""
 
 
 class IntegerProduct(Protocol):

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.files.kept import Form, kept_file
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, calibrated_table
-from dpsynth_assets.models.exact_decoder.shapes import ExactDecoderError, LlamaShape
+from dpsynth_assets.models.exact_decoder.integer_products import ExactDecoderError
 from dpsynth_assets.models.exact_decoder.weights import (
     EMBEDDINGS,
+    LlamaShape,
     expect_weights,
     integer_weights,
 )

@@ -1,8 +1,9 @@
 """Fine-tuning of any transformers model on private text by DP-Adam.
 
-Read in this order: `settings`, `losses` (of one example), `adapters` (what is trained beside frozen
-weights), `sources` (gradients of records here or with workers), `checkpoints`, `training` (the
-function to call) and `rehearsals` (on public text: models that cannot be trained, learning rates).
+Read in this order: `adapters` (what is trained beside frozen weights), `sources` (settings, losses
+of single examples, gradients of records here or with workers), `training` (the function to call,
+and the state of an unfinished run) and `rehearsals` (on public text: models that cannot be trained,
+learning rates).
 """
 
 from dpsynth_assets.models.fine_tuning.adapters import (
@@ -13,7 +14,6 @@ from dpsynth_assets.models.fine_tuning.adapters import (
     multiply_in_integers,
     virtual_tokens,
 )
-from dpsynth_assets.models.fine_tuning.checkpoints import kept_learning_rate
 from dpsynth_assets.models.fine_tuning.rehearsals import (
     MINIMUM_EXAMPLES,
     mean_loss,
@@ -28,4 +28,8 @@ from dpsynth_assets.models.fine_tuning.sources import (
     SplitExamples,
     TokenExample,
 )
-from dpsynth_assets.models.fine_tuning.training import FineTuningFacts, fine_tune_privately
+from dpsynth_assets.models.fine_tuning.training import (
+    FineTuningFacts,
+    fine_tune_privately,
+    kept_learning_rate,
+)

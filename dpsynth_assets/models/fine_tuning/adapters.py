@@ -50,15 +50,13 @@ def add_adapters(
         A peft model of which only the adapters are trainable.
 
     Raises:
-        ValueError: If the rank is not positive, or the model has no linear layer of such a name.
+        ValueError: If the model has no linear layer of such a name.
 
     **Source** Hu et al. 2022 (arXiv:2106.09685), section 4.1; without adapter dropout, which
     DP-Adam does not need.
     """
     from peft import LoraConfig, get_peft_model
 
-    if rank < 1:
-        raise ValueError(f"Expected rank >= 1, got {rank}.")
     if modules is not None:
         _refuse_unknown(model, modules)
     config = LoraConfig(
@@ -95,7 +93,7 @@ def merge_adapters(model: Any) -> Any:
 
 
 def reserved_tokens(tokenizer: Any) -> list[int]:
-    """Special tokens that stand for nothing: no begin, end or filler, none of a chat's turns."""
+    """Special tokens without a meaning: no begin, end or filler, none of a chat's turns."""
     named = (
         tokenizer.bos_token_id,
         tokenizer.eos_token_id,

@@ -7,7 +7,6 @@ the step, and returns the clipped sum of what it drew.
 Shape letters: n examples, B of one batch, T tokens, V vocabulary.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dpsynth_assets.models.language_model import IGNORED, mean_token_losses, padded
+from dpsynth_assets.models.language_model import causal_rows, mean_token_losses
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.per_example import (
     LossOfPart,
@@ -53,18 +52,6 @@ class FineTuningSettings:
     micro_batch: int = 32
     products: Products = Products.NATIVE
     checkpoint_seconds: float = 300.0
-
-    def __post_init__(self) -> None:
-        """Refuses numbers outside their domains."""
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"Expected 0 < learning_rate < inf, got {self.learning_rate}.")
-        if self.micro_batch < 1:
-            raise ValueError(f"Expected micro_batch >= 1, got {self.micro_batch}.")
-        if self.warmup_steps < 0 or self.weight_decay < 0:
-            raise ValueError(
-                "Expected warmup_steps >= 0 and weight_decay >= 0, got "
-                f"{self.warmup_steps} and {self.weight_decay}."
-            )
 
     def rate(self, step: int, steps: int) -> float:
         """Computes the learning rate of step 0, 1, … of a run of `steps`.
@@ -120,15 +107,10 @@ class CausalLoss:
         """Runs the model; returns (B,) mean losses of the targets."""
         device = next(model.parameters()).device
         prompts = [list(each.inputs) or [self.start_token_id] for each in examples]
-        rows = [[*p, *each.targets[:-1]] for p, each in zip(prompts, examples, strict=True)]
-        labelled = [
-            [*[IGNORED] * (len(p) - 1), *each.targets]
-            for p, each in zip(prompts, examples, strict=True)
-        ]
-        inputs = padded(rows, self.pad_token_id).to(device)
-        mask = padded([[1] * len(row) for row in rows], 0).to(device)
-        logits = model(input_ids=inputs, attention_mask=mask, use_cache=False).logits
-        return mean_token_losses(logits, padded(labelled, IGNORED).to(device))
+        targets = [each.targets for each in examples]
+        inputs, labels = causal_rows(prompts, targets, self.pad_token_id)
+        moved = {name: each.to(device) for name, each in inputs.items()}
+        return mean_token_losses(model(**moved, use_cache=False).logits, labels.to(device))
 
     def length(self, example: TokenExample) -> int:
         """Tokens of prompt and targets."""
@@ -167,7 +149,7 @@ class PrivateGradients:
     example's loss, which is a mean over its own tokens; what it changes in the last bits of a
     gradient is kept back by the mechanism, and where a batch is larger than that covers, every
     record passes alone. Weights that workers are given follow from earlier releases under the same
-    charge; they are nobody's to see before the stage is committed, and travel by the sensitive
+    charge; they may not be seen before the stage is committed, and travel by the sensitive
     store.
     """
 

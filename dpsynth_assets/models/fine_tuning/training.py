@@ -1,12 +1,18 @@
-"""Trains a model by DP-Adam on private examples, and tells of it at public steps alone."""
+"""Trains a model by DP-Adam on private examples, and tells of it at public steps alone.
+
+An unfinished run keeps its state on disk: trained parameters, moments of AdamW, steps, losses and
+charge. Frozen parameters are not kept: they are public, and come with the model that a run starts
+from.
+"""
 
 import dataclasses
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from dpsynth_assets.models.fine_tuning.checkpoints import Kept, PublicLoss, RunCheckpoint, RunState
 from dpsynth_assets.models.fine_tuning.sources import (
     ExampleLoss,
     FineTuningSettings,
@@ -20,6 +26,124 @@ from dpsynth_assets.privacy.per_example import opacus_layers
 
 if TYPE_CHECKING:
     import torch
+
+STATE_FILE = "state.json"
+TENSORS_FILE = "tensors.safetensors"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+PublicLoss = tuple[int, float]
+"""A number of finished steps, and the loss on public text after them."""
+
+
+class RunCheckpoint(Protocol):
+    """Place where an unfinished run keeps its state; the `Checkpoint` of staged methods is one."""
+
+    @property
+    def saved(self) -> Path | None:
+        """Folder of the last saved checkpoint."""
+
+    def filled(self, write: Callable[[Path], object]) -> Path:
+        """An owner-only folder, after `write` has put files into it."""
+
+    def save(self, folder: Path) -> None:
+        """Makes a filled folder the last checkpoint, whole or not at all."""
+
+
+class Kept(NamedTuple):
+    """Values that a checkpoint holds beside tensors.
+
+    Attributes:
+        step: Finished steps.
+        public_losses: Losses measured until then.
+    """
+
+    step: int = 0
+    public_losses: tuple[PublicLoss, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One model and optimizer whose state can be written and read back.
+
+    Attributes:
+        model: Trainable parameters are saved under their names.
+        optimizer: AdamW over exactly those parameters.
+        charge: What the run is charged for and how it trains (JSON): resuming under another
+            charge is refused.
+    """
+
+    model: Any
+    optimizer: "torch.optim.Optimizer"
+    charge: Mapping[str, Any]
+
+    def save(self, checkpoint: RunCheckpoint, kept: Kept) -> None:
+        """Saves the state after `kept.step` steps."""
+        from safetensors.torch import save_file
+
+        tensors = {}
+        for name, parameter in self._trained().items():
+            tensors[f"model.{name}"] = parameter.detach().cpu().contiguous()
+            for moment in MOMENTS:
+                if moment in self.optimizer.state[parameter]:
+                    value = self.optimizer.state[parameter][moment]
+                    tensors[f"{moment}.{name}"] = value.cpu().contiguous()
+        state = {**kept._asdict(), "charge": dict(self.charge)}
+        content = json.dumps(state, indent=2) + "\n"
+
+        def write(folder: Path) -> None:
+            save_file(tensors, folder / TENSORS_FILE)
+            (folder / STATE_FILE).write_text(content, encoding="utf-8")
+
+        checkpoint.save(checkpoint.filled(write))
+
+    def load(self, checkpoint: RunCheckpoint) -> Kept:
+        """Reads the last checkpoint back; at the first start there is none, and no step done.
+
+        Raises:
+            ValueError: If it belongs to a run with another charge, settings or model.
+        """
+        import torch
+        from safetensors import safe_open
+
+        folder = checkpoint.saved
+        if folder is None:
+            return Kept()
+        state = _read_state(folder)
+        if state["charge"] != json.loads(json.dumps(dict(self.charge))):
+            raise ValueError(
+                "Expected a checkpoint of this run, got one charged or set up otherwise. Restore "
+                "the settings it was started with."
+            )
+        step = int(state["step"])
+        with safe_open(folder / TENSORS_FILE, "pt") as file, torch.no_grad():
+            for name, parameter in self._trained().items():
+                parameter.copy_(file.get_tensor(f"model.{name}"))
+                if step:
+                    found = {moment: file.get_tensor(f"{moment}.{name}") for moment in MOMENTS}
+                    found["step"] = torch.tensor(float(step))
+                    device = parameter.device
+                    self.optimizer.state[parameter] = {k: v.to(device) for k, v in found.items()}
+        losses = ((int(at), float(loss)) for at, loss in state["public_losses"])
+        return Kept(step, tuple(losses))
+
+    def _trained(self) -> "dict[str, torch.nn.Parameter]":
+        return {name: each for name, each in self.model.named_parameters() if each.requires_grad}
+
+
+def kept_learning_rate(checkpoint: RunCheckpoint) -> float | None:
+    """Reads the peak rate that an interrupted run began with; None at the first start.
+
+    A run that chose its rate itself must keep it, whatever it would choose today.
+    """
+    if checkpoint.saved is None:
+        return None
+    return float(_read_state(checkpoint.saved)["charge"]["settings"]["learning_rate"])
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+    return state
+
 
 ProgressCallback = Callable[[float, str], None]
 PublicEvaluation = Callable[[Any], float]
@@ -97,8 +221,8 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
 
     **Privacy** The model after the run is post-processing of the mechanism's T gradients. Nothing
     else is read from private examples: no validation loss, no early stopping, no batch sizes.
-    Checkpoints go by the clock and are nobody's to see; losses and lines go by public steps.
-    Whoever can watch the clock sees how long a batch takes, hence roughly how large it is.
+    Checkpoints go by the clock and are shown to no one; losses and lines go by public steps.
+    An observer with a clock sees how long a batch takes, hence roughly how large it is.
 
     **Source** CTCL, section 4.1.3 and appendix A: DP-Adam (Li et al. 2022) with clip 1, with the
     Poisson batches its accounting assumes (errata B-002.1).
@@ -203,7 +327,7 @@ class Reports:
     **Privacy** A loss is post-processing of the gradients before it, but of those that were drawn:
     a run killed before they were saved draws others, and both must not be seen. So a loss is
     measured, saved with the step it belongs to, and only then reported. Numbers of steps depend on
-    no draw and are reported at once. Whoever can watch the clock sees when.
+    no draw and are reported at once. An observer with a clock sees when.
 
     Attributes:
         steps: T.

@@ -6,5 +6,4 @@ Fitted once on public documents and kept for every dataset that uses the same em
 """
 
 from dpsynth_assets.models.topic_model.fitting import fit_topic_model
-from dpsynth_assets.models.topic_model.model import TopicModel
-from dpsynth_assets.models.topic_model.settings import TopicModelSettings
+from dpsynth_assets.models.topic_model.model import TopicModel, TopicModelSettings

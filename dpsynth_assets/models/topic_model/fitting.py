@@ -15,8 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpsynth_assets.models.topic_model.keywords import choose_keywords, count_words, shared_words
-from dpsynth_assets.models.topic_model.model import TopicModel, nearest_topics, unit_rows
-from dpsynth_assets.models.topic_model.settings import NOISE, TopicModelSettings
+from dpsynth_assets.models.topic_model.model import (
+    NOISE,
+    TopicModel,
+    TopicModelSettings,
+    nearest_topics,
+    unit_rows,
+)
 from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows
 
 DEPTH = 3

@@ -16,8 +16,7 @@ from functools import cache
 
 import numpy as np
 
-from dpsynth_assets.models.topic_model.model import unit_rows
-from dpsynth_assets.models.topic_model.settings import KEYWORDS, NOISE, TopicModelSettings
+from dpsynth_assets.models.topic_model.model import KEYWORDS, NOISE, TopicModelSettings, unit_rows
 
 MAX_DISTINCT_WORDS = 1_000_000
 """Words held at once while the vocabulary is counted; beyond, those seen once are forgotten."""

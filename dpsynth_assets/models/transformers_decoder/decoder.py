@@ -1,19 +1,304 @@
-"""A transformers model as a decoder."""
+"""A transformers model as a decoder: prompts cached once, documents continued and restarted."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dpsynth_assets.models.decoding.protocol import Decoder, Reading, StateReading, attention_limit
+from dpsynth_assets.models.decoding.protocol import (
+    COUNTS,
+    Decoder,
+    PrefixGroup,
+    Reading,
+    StateReading,
+    attention_limit,
+    prefix_groups,
+)
 from dpsynth_assets.models.engines.protocol import Capability
-from dpsynth_assets.models.transformers_decoder.contexts import PackedContexts
-from dpsynth_assets.models.transformers_decoder.residual_stream import pooled_states
+from dpsynth_assets.models.transformers_decoder.cached_attention import (
+    RowwiseCache,
+    grouped_queries,
+)
+from dpsynth_assets.models.transformers_decoder.residual_stream import (
+    adding_to_stream,
+    pooled_states,
+)
 
 if TYPE_CHECKING:
     import torch
 
     from dpsynth_assets.datasets.engine import EngineSpec
+
+Pass = Callable[["torch.Tensor", "torch.Tensor", int], "torch.Tensor"]
+"""(tokens (R,), columns (R,), visible columns) -> logits (R, V)."""
+
+_WARM_UP_PASSES = 2
+
+
+class _Captured(NamedTuple):
+    """A graph and the buffers it reads and writes."""
+
+    graph: Any
+    tokens: "torch.Tensor"
+    columns: "torch.Tensor"
+    logits: "torch.Tensor"
+
+
+class CapturedPasses:
+    """Runs a decoding pass, captured once for each number of rows and of visible columns.
+
+    All graphs share one memory pool, so logits last until the next pass only. A pass that cannot
+    be captured (a model that reads a value back to the host) runs as it is from then on.
+    """
+
+    def __init__(self, run: Pass) -> None:
+        """Keeps the pass; nothing is captured yet.
+
+        Args:
+            run: Must write the same cache columns however often it runs with the same inputs.
+        """
+        self._run = run
+        self._captured: dict[tuple[int, int], _Captured] = {}
+        self._pool: Any = None
+        self.refused: str | None = None
+
+    def __call__(
+        self, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
+    ) -> "torch.Tensor":
+        """Runs the pass; arguments and result are those of `Pass`."""
+        if self.refused is not None:
+            return self._run(tokens, columns, visible)
+        key = (len(tokens), visible)
+        if key not in self._captured:
+            try:
+                self._captured[key] = self._capture(tokens, columns, visible)
+            except RuntimeError as error:
+                self.refused = type(error).__name__
+                self.forget()
+                return self._run(tokens, columns, visible)
+        captured = self._captured[key]
+        captured.tokens.copy_(tokens)
+        captured.columns.copy_(columns)
+        captured.graph.replay()
+        return captured.logits
+
+    def forget(self) -> None:
+        """Drops all graphs: the cache they write into is about to be replaced."""
+        self._captured.clear()
+        self._pool = None
+
+    def _capture(self, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int) -> _Captured:
+        import torch
+
+        tokens, columns = tokens.clone(), columns.clone()
+        stream = torch.cuda.Stream(device=tokens.device)
+        stream.wait_stream(torch.cuda.current_stream(tokens.device))
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP_PASSES):
+                self._run(tokens, columns, visible)
+        torch.cuda.current_stream(tokens.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            logits = self._run(tokens, columns, visible)
+        self._pool = graph.pool()
+        return _Captured(graph, tokens, columns, logits)
+
+
+_ROW_MULTIPLE = 16
+"""Decoding passes have a multiple of this many rows, so kernels see few distinct shapes."""
+
+_FILLER = 0
+"""Token of rows and columns that fill a pass up; never attended to."""
+
+_COLUMN_MULTIPLE = 64
+"""On CUDA, passes see a multiple of this many columns: few graphs, and aligned masks."""
+
+
+class PackedContexts:
+    """R prompts, each with its own growing document, decoded one token a row at a time.
+
+    The prompts' keys and values are computed once. `next_logits` is told how many document tokens
+    each row already has; a row at zero reads from the end of its prompt, whatever it wrote before,
+    so restarting costs nothing.
+
+    **Privacy** A row's logits depend on its own tokens alone, up to float rounding: the pad
+    length P and the micro-batch of the prefill are public constants, never the longest prompt or
+    the number of rows at hand, and no row attends to padding. A shared prefix is public text, read
+    in a pass of its own; whether a row takes it depends on that row. Decoding passes have the rows
+    at hand, in multiples of 16, and kernels may round by the number of rows and by a row's place.
+    So one row more or less may move all rows of these contexts in the last bits: callers charge a
+    stated `logit_slack` for as many rows as they ever put here (`privacy.batch_terms`). On the
+    CPU the weights must be float32: padding to a longer neighbour moves bfloat16 logits by up to
+    0.25.
+
+    On CUDA a pass has static shapes and is captured as a graph (`CapturedPasses`).
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        prompts: Sequence[Sequence[int]],
+        reading: Reading,
+        *,
+        cuda_graphs: bool = True,
+    ) -> None:
+        """Reads the prompts into the cache.
+
+        A public prefix is read once, and its keys and values are copied to the rows that share it;
+        short prefill passes are filled up to `rows_per_prefill`. Where prompts are public, and as
+        many as is public knowledge, decoding passes have no filler rows: kernels round otherwise
+        for one row than for many, which only public values may steer.
+
+        Args:
+            model: transformers causal language model, in eval mode.
+            prompts: R token sequences of 1..P ids.
+            reading: How they are read.
+            cuda_graphs: Whether passes on CUDA are captured; without effect elsewhere.
+        """
+        import torch
+
+        self._model = model
+        self._device = next(model.parameters()).device
+        self._prompt_columns, rows_per_prefill = reading.prompt_columns, reading.rows_per_prefill
+        self._row_multiple = 1 if reading.public else _ROW_MULTIPLE
+        self._added = {
+            layer: torch.from_numpy(vector).to(self._device, model.dtype)
+            for layer, vector in reading.added.items()
+        }
+        self._count = len(prompts)
+        groups = prefix_groups(prompts, reading.public_prefixes)
+        rows = sum(_filled_up(len(group.prompts), rows_per_prefill) for group in groups)
+        columns = self._seen_columns(reading.columns)
+        self._cache = RowwiseCache(rows=rows, columns=columns)
+        self._passes = self._forward
+        if cuda_graphs and self._device.type == "cuda":
+            self._passes = CapturedPasses(self._forward)
+        self._lengths = torch.ones(rows, dtype=torch.long, device=self._device)
+        self._last_tokens = torch.full_like(self._lengths, _FILLER)
+        self.keep(self._prefill(prompts, groups, rows_per_prefill))
+
+    def __len__(self) -> int:
+        """Number of contexts R."""
+        return self._count
+
+    def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
+        """Advances every row by one token; on CUDA logits last until the next pass."""
+        import torch
+
+        if not len(self):
+            return torch.zeros((0, self._model.config.vocab_size), device=self._device)
+        COUNTS.written += len(self)
+        # public: lengths of drawn texts
+        visible = self._seen_columns(self._prompt_columns + int(generated.max()))
+        tokens, generated = tokens.to(self._device), generated.to(self._device)
+        steered = adding_to_stream(self._model, self._added)
+        with torch.no_grad(), grouped_queries(self._model), steered:
+            tokens = torch.where(generated == 0, self._last_tokens[: len(self)], tokens)
+            columns = self._lengths - 1 + self._filled(generated)
+            return self._passes(self._filled(tokens), columns, visible)[: len(self)]
+
+    def keep(self, contexts: "torch.Tensor") -> None:
+        """Drops all contexts but these ((R',), int64, in this order); later passes are smaller."""
+        contexts = contexts.to(self._device)
+        self._count = len(contexts)
+        rows = self._filled(contexts, -self._count % self._row_multiple)
+        if isinstance(self._passes, CapturedPasses):
+            self._passes.forget()
+        self._cache.keep(rows)
+        self._lengths, self._last_tokens = self._lengths[rows], self._last_tokens[rows]
+
+    def _seen_columns(self, columns: int) -> int:
+        """Rounds a number of cache columns up to what a pass on this device sees."""
+        if self._device.type != "cuda":
+            return columns
+        return -(-columns // _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE
+
+    def _forward(
+        self, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
+    ) -> "torch.Tensor":
+        """Writes one cache column a row and returns float32 logits (rows of the cache, V)."""
+        import torch
+
+        hidden = torch.arange(visible, device=self._device)[None, :] > columns[:, None]
+        mask = torch.zeros(hidden.shape, dtype=self._model.dtype, device=self._device)
+        mask.masked_fill_(hidden, torch.finfo(mask.dtype).min)
+        output = self._model(
+            input_ids=tokens[:, None],
+            attention_mask=mask[:, None, None, :],
+            position_ids=columns[:, None],
+            past_key_values=self._cache.at_columns(columns, visible),
+            use_cache=True,
+        )
+        return output.logits[:, -1].float()
+
+    def _prefill(
+        self, prompts: Sequence[Sequence[int]], groups: Sequence[PrefixGroup], rows_per_pass: int
+    ) -> "torch.Tensor":
+        """Fills the left edge of the cache group by group; returns the row of each prompt."""
+        import torch
+
+        row_of = torch.zeros(len(prompts), dtype=torch.long)
+        first = 0
+        for group in groups:
+            own = [list(prompts[index]) for index in group.prompts]
+            rows = slice(first, first + _filled_up(len(own), rows_per_pass))
+            taken = slice(first, first + len(own))
+            row_of[list(group.prompts)] = torch.arange(taken.start, taken.stop)
+            self._lengths[taken] = torch.tensor([len(p) for p in own], device=self._device)
+            self._last_tokens[taken] = torch.tensor([p[-1] for p in own], device=self._device)
+            self._prefill_group(own, len(group.prefix), rows, rows_per_pass)
+            first = rows.stop
+        return row_of
+
+    def _prefill_group(
+        self, prompts: list[list[int]], shared: int, rows: slice, rows_per_pass: int
+    ) -> None:
+        """Reads prompts with `shared` tokens in common; these once, in a pass of their own."""
+        import torch
+
+        pad = [_FILLER]
+        if shared:
+            prefix = torch.tensor([prompts[0][:shared]], device=self._device)
+            self._prefill_part(prefix, slice(rows.start, rows.start + 1), 0)
+            self._cache.copy_prefix(rows.start, rows, shared)
+        size = self._prompt_columns - shared
+        rests = [prompt[shared:] for prompt in prompts]
+        rests += [pad] * (rows.stop - rows.start - len(prompts))
+        for start in range(0, len(rests) if size else 0, rows_per_pass):
+            part = [
+                rest + pad * (size - len(rest)) for rest in rests[start : start + rows_per_pass]
+            ]
+            own = slice(rows.start + start, rows.start + start + rows_per_pass)
+            self._prefill_part(torch.tensor(part, device=self._device), own, shared)
+
+    def _prefill_part(self, tokens: "torch.Tensor", rows: slice, first_column: int) -> None:
+        """One fixed-shape pass. Attention is causal: a prompt never sees the padding behind it."""
+        import torch
+
+        size, last = tokens.shape[1], first_column + tokens.shape[1]
+        mask = torch.full((size, last), torch.finfo(self._model.dtype).min, dtype=self._model.dtype)
+        positions = torch.arange(first_column, last, device=self._device)
+        with torch.no_grad(), grouped_queries(self._model):
+            self._model.base_model(
+                input_ids=tokens,
+                attention_mask=mask.triu(first_column + 1)[None, None].to(self._device),
+                position_ids=positions.expand_as(tokens),
+                past_key_values=self._cache.at_prompt(rows, first_column),
+                use_cache=True,
+            )
+
+    def _filled(self, values: "torch.Tensor", spare: int | None = None) -> "torch.Tensor":
+        """Appends filler rows: copies of the first context's value, so columns stay in range."""
+        import torch
+
+        spare = self._cache.rows - len(values) if spare is None else spare
+        return torch.cat([values, values[:1].expand(spare if len(values) else 0)])
+
+
+def _filled_up(count: int, multiple: int) -> int:
+    """Rounds up to whole passes."""
+    return -(-count // multiple) * multiple
+
 
 SMALL_MODEL_PARAMETERS = 20_000_000
 """Operations of a model up to this size are too short for threads to share."""
@@ -31,36 +316,14 @@ class TransformersDecoder(Decoder):
     capabilities = frozenset(Capability)
 
     def __init__(self, model: Any) -> None:
-        self.model = model
-
-    @property
-    def device(self) -> "torch.device":
-        """Where the weights are."""
-        return self.model.device
-
-    @property
-    def dtype(self) -> "torch.dtype":
-        """Number type of the weights."""
-        return self.model.dtype
-
-    @property
-    def attention_limit(self) -> int | None:
-        """Positions of the model, or its sliding window."""
-        return attention_limit(self.model.config)
-
-    @property
-    def is_small(self) -> bool:  # type: ignore[override]
-        """Whether threads of a processor had better run passes of their own."""
-        if self.device.type != "cpu":
-            return False
-        return sum(each.numel() for each in self.model.parameters()) <= SMALL_MODEL_PARAMETERS
-
-    @property
-    def engine_name(self) -> str:
-        """Names transformers with its version."""
         import transformers
 
-        return f"transformers {transformers.__version__}"
+        self.model, self.device, self.dtype = model, model.device, model.dtype
+        self.attention_limit = attention_limit(model.config)
+        self.engine_name = f"transformers {transformers.__version__}"
+        if self.device.type == "cpu":
+            size = sum(each.numel() for each in model.parameters())
+            self.is_small = size <= SMALL_MODEL_PARAMETERS
 
     def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> PackedContexts:
         return PackedContexts(self.model, prompts, reading)
@@ -72,7 +335,11 @@ class TransformersDecoder(Decoder):
         return pooled_states(self.model, texts, reading, _TOKENS_PER_PASS[self.device.type])
 
 
-def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> TransformersDecoder:
-    """Takes the weights of a language model, which are read at the first use."""
+def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> Decoder:
+    """Takes the weights of a language model, which are read at the first use.
+
+    A model that decodes by itself, as the worst case of an attack does, is taken as it is.
+    """
     del spec
-    return TransformersDecoder(language_model.model)
+    model = language_model.model
+    return model if isinstance(model, Decoder) else TransformersDecoder(model)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LastLayerReachedError(Exception):
-    """Ends a forward pass of which no later layer is wanted; caught by whoever started it."""
+    """Ends a forward pass of which no later layer is wanted; caught where it was started."""
 
 
 def decoder_layers(model: Any) -> Any:

@@ -108,9 +108,13 @@ class VllmDecoder(Decoder):
         import torch
 
         self.name, self.config = language_model.name, language_model.config
-        self._dtype = getattr(torch, language_model.dtype)
+        self.dtype = getattr(torch, language_model.dtype)
         positions = getattr(self.config, "max_position_embeddings", None)
         self.most_tokens = min(MOST_TOKENS, positions or MOST_TOKENS)
+        self.attention_limit = min(
+            self.most_tokens, attention_limit(self.config) or self.most_tokens
+        )
+        self.vocabulary = int(self.config.vocab_size)
         self._most_rows, self._step_tokens = most_rows, step_tokens or max(4096, most_rows)
         self._lock, self._names = RLock(), count()
         self._groups: dict[str, _Group] = {}
@@ -121,35 +125,11 @@ class VllmDecoder(Decoder):
         self._core = self._client.engine_core
         self._scheduler = self._core.scheduler
         self._processor, self._runner = self._llm.collective_rpc("dpsynth_lockstep")[0]
-        self._device = self._runner.device
+        self.device = self._runner.device
+        import vllm  # once it was opened with its environment set
+
+        self.engine_name = f"vllm {vllm.__version__}"
         self._refuse_recurrent()
-
-    @property
-    def device(self) -> "torch.device":
-        """Where logits are."""
-        return self._device
-
-    @property
-    def dtype(self) -> "torch.dtype":
-        """Number type of the weights."""
-        return self._dtype
-
-    @property
-    def vocabulary(self) -> int:
-        """Width V of the logits."""
-        return int(self.config.vocab_size)
-
-    @property
-    def attention_limit(self) -> int:
-        """Positions of the model or its sliding window, and columns of vLLM's tables."""
-        return min(self.most_tokens, attention_limit(self.config) or self.most_tokens)
-
-    @property
-    def engine_name(self) -> str:
-        """Names vLLM with its version."""
-        import vllm
-
-        return f"vllm {vllm.__version__}"
 
     def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> VllmContexts:
         """VLLM finds shared prefixes by itself."""

@@ -29,11 +29,8 @@ class VllmEngine(LocalEngine):
 
     Args:
         language_model: Source of the weights, tokenizer and document format.
-        batch_rows: Prompts in flight at most.
+        spec: Prompts in flight at most, devices, and the share of their memory.
         batch_tokens: Tokens of one pass at most, >= batch_rows; longer prompts are read in parts.
-        tensor_parallel_size: Devices that share the model.
-        memory_fraction: Share of the device's memory for weights and cache.
-        cache_gib: Memory of the key/value cache in GiB, instead of what the fraction leaves.
 
     Raises:
         EngineError: vLLM is not installed, or cannot load the model or its cache.
@@ -42,23 +39,20 @@ class VllmEngine(LocalEngine):
     def __init__(
         self,
         language_model: "LanguageModel",
+        spec: "EngineSpec",
         *,
-        batch_rows: int = 64,
         batch_tokens: int | None = None,
-        tensor_parallel_size: int = 1,
-        memory_fraction: float = 0.9,
-        cache_gib: float | None = None,
     ) -> None:
         super().__init__(language_model)
         try:
             self._llm = opened_llm(
                 language_model,
                 max_model_len=self.positions if self.positions < 2**31 else None,
-                max_num_seqs=batch_rows,
+                max_num_seqs=spec.batch_rows,
                 max_num_batched_tokens=batch_tokens,
-                tensor_parallel_size=tensor_parallel_size,
-                gpu_memory_utilization=memory_fraction,
-                cache_gib=cache_gib,
+                tensor_parallel_size=spec.tensor_parallel_size,
+                gpu_memory_utilization=spec.memory_fraction,
+                cache_gib=spec.cache_gib,
                 worker_extension_cls=f"{__package__}.engine_worker.{ResidualStreamWorker.__name__}",
             )
         except VllmDecoderError as error:
@@ -70,11 +64,7 @@ class VllmEngine(LocalEngine):
         del self._llm
 
     def _write(
-        self,
-        prompts: list[list[int]],
-        limits: list[int],
-        sampling: Sampling,
-        progress: ShareCallback | None,
+        self, prompts: list[list[int]], sampling: Sampling, progress: ShareCallback | None
     ) -> list[list[int]]:
         from vllm import SamplingParams
 
@@ -88,7 +78,7 @@ class VllmEngine(LocalEngine):
                 detokenize=bool(sampling.stop),
                 extra_args={DOCUMENT: row},
             )
-            for row, limit in enumerate(limits)
+            for row, limit in enumerate(sampling.limits(len(prompts)))
         ]
         draws = sampling.temperature or sampling.json_schema is not None
         model = self.language_model
@@ -199,14 +189,3 @@ def _bar(progress: ShareCallback) -> Any:
             return shown
 
     return Bar
-
-
-def opened_engine(language_model: "LanguageModel", spec: "EngineSpec") -> VllmEngine:
-    """Opens the declared share of the machine."""
-    return VllmEngine(
-        language_model,
-        batch_rows=spec.batch_rows,
-        tensor_parallel_size=spec.tensor_parallel_size,
-        memory_fraction=spec.memory_fraction,
-        cache_gib=spec.cache_gib,
-    )

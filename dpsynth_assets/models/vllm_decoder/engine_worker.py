@@ -16,7 +16,6 @@ import numpy as np
 from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint, constrain
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
 from dpsynth_assets.models.engines.protocol import Sampling
-from dpsynth_assets.models.language_model import load_language_model
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +58,8 @@ class ResidualStreamWorker:
         """
         schema, constraint = sampling.json_schema, None
         if schema is not None:
+            from dpsynth_assets.models.language_model import load_language_model
+
             model = load_language_model(source, device="cpu")
             start = sampling.text_start
             constraint = JsonConstraint(model, schema, start, end_token_id=end_token_id)

@@ -91,7 +91,7 @@ class Step:
     def logits(self, count: int) -> "torch.Tensor":
         """Logits (count, V) float32 of the first members expected; a copy that may be changed.
 
-        Called outside vLLM's inference mode, whose own tensors nobody else may write to.
+        Called outside vLLM's inference mode, whose own tensors may not be written to elsewhere.
         """
         if self._seen is None:
             raise LockstepError(_broken("none of them"))

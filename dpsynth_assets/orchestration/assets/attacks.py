@@ -30,7 +30,7 @@ from dpsynth_assets.methods.attack_runs import (
 from dpsynth_assets.methods.capabilities import Attacks, attacks_on, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
-from dpsynth_assets.methods.models_run import LANGUAGE_MODEL
+from dpsynth_assets.methods.work import LANGUAGE_MODEL
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.orchestration.assets.keys import AUDIT, cohort_asset, dataset_key, public_ins
 from dpsynth_assets.orchestration.metadata import FOUND_AT, check_result, check_specs, found_at

@@ -10,8 +10,8 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
-from dpsynth_assets.methods.models_run import TEXT_EMBEDDER
 from dpsynth_assets.methods.stages import SHARED
+from dpsynth_assets.methods.work import TEXT_EMBEDDER
 from dpsynth_assets.orchestration.assets.audit import measured_recall
 from dpsynth_assets.orchestration.assets.keys import cohort_asset, public_ins, shared_key
 from dpsynth_assets.orchestration.assets.release_asset import release_asset

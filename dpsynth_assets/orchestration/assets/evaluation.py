@@ -15,9 +15,9 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs
-from dpsynth_assets.methods.models_run import LANGUAGE_MODEL, TEXT_EMBEDDER
 from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_settings
 from dpsynth_assets.methods.stages import SyntheticCorpus
+from dpsynth_assets.methods.work import LANGUAGE_MODEL, TEXT_EMBEDDER
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.orchestration.assets.kept_scores import (

@@ -14,12 +14,11 @@ import polars as pl
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.tables import markdown_table
-from dpsynth_assets.methods.models_run import LANGUAGE_MODEL, TEXT_EMBEDDER
+from dpsynth_assets.methods.work import LANGUAGE_MODEL, TEXT_EMBEDDER
 from dpsynth_assets.orchestration.assets.keys import public_group, public_ins, public_key
 from dpsynth_assets.orchestration.metadata import code_references
 from dpsynth_assets.orchestration.resources.model_pool import model_step
 from dpsynth_assets.orchestration.resources.private_section import public_section
-from dpsynth_assets.public_base.documents import read_documents
 from dpsynth_assets.public_base.invented import invented_documents
 from dpsynth_assets.public_base.making import (
     embedded_documents,
@@ -28,6 +27,7 @@ from dpsynth_assets.public_base.making import (
     generator_manifest,
     language_model_manifest,
     public_centers,
+    read_documents,
 )
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
@@ -114,7 +114,7 @@ def _invented_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
         "public_corpus",
         f"Inventing documents of public base {spec.name!r}",
         make,
-        code="dpsynth_assets.models.invented_text.invent_documents",
+        code="dpsynth_assets.public_base.invented.invent_documents",
         kinds={"pytorch", "polars", "parquet"},
         version=("invented corpus", spec.domain, spec.invented, spec.max_documents),
         description=(

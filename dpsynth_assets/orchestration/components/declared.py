@@ -23,8 +23,8 @@ from pydantic import BaseModel
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec, dataset_folders, standing
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec, located, private_sources
+from dpsynth_assets.datasets.fields import DatasetFileError
 from dpsynth_assets.datasets.files import render_environment, resolve_paths
-from dpsynth_assets.datasets.problems import DatasetFileError
 from dpsynth_assets.datasets.standing import Standing
 from dpsynth_assets.datasets.template import dataset_template
 from dpsynth_assets.orchestration.components.refused import RefusedFile, contained, require_plan

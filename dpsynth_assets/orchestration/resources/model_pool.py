@@ -8,14 +8,14 @@ from typing import Any, Final
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.standing import declared_base
-from dpsynth_assets.methods.models_run import (
+from dpsynth_assets.methods.stages import Stage
+from dpsynth_assets.methods.work import (
     CONDITIONAL_GENERATOR,
     LANGUAGE_MODEL,
     LANGUAGE_MODEL_WEIGHTS,
     TEXT_EMBEDDER,
     RunModel,
 )
-from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.workers import declared_kind
 
 PROCESSOR_POOL: Final = "models_on_processors"

@@ -2,19 +2,19 @@
 
 import dataclasses
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec import EpsVec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.models.engines import Capability, Engine, Generation
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
+from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
 
 WIDTH, LAYERS = 6, 8
 WORDS = ("the", "sea", "was", "calm", "bread", "old", "hall", "quiet", "warm", "we", "paid", "left")
@@ -106,33 +106,15 @@ class Embedder:
 
 def make_records(count, *, null=(), labels=("x", "y")):
     draw = np.random.default_rng(8)
-    return pl.DataFrame(
-        {
-            "record_id": [f"r{i}" for i in range(count)],
-            "unit_id": [f"r{i}" for i in range(count)],
-            "text": ["" if i in null else " ".join(draw.choice(WORDS, 5)) for i in range(count)],
-            "label": [labels[i % len(labels)] for i in range(count)],
-        }
-    )
+    texts = ["" if i in null else " ".join(draw.choice(WORDS, 5)) for i in range(count)]
+    return records_of(texts, labels)
 
 
 def make_private(records):
     return PrivateInputs(records=records, embeddings=Embedder().embed(records["text"].to_list()))
 
 
-def make_terms(**changes):
-    settings = {
-        "cohort": "visits",
-        "relation": NeighboringRelation.ADD_REMOVE,
-        "unit": PrivacyUnit(),
-        "epsilon": 8.0,
-        "delta": 1e-5,
-        "accountant": "tight",
-        "labels": ("x", "y"),
-        "label_texts": ("ex", "why"),
-        "public_records": 40,
-    }
-    return CohortTerms(**(settings | changes))
+make_terms = partial(made_terms, accountant="tight", public_records=40)
 
 
 def make_public(engine=None):
@@ -167,11 +149,6 @@ def run_stages(folder, config, private, public, terms=None, target_epsilon=8.0):
 
 def silent(_share, _message):
     pass
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture

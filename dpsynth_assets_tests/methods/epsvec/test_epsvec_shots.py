@@ -53,14 +53,6 @@ def test_a_record_votes_for_the_nearest_candidate_of_its_own_label(cases):
     assert votes(cases, records).tolist() == [1, 1, 0, 1, 1, 0]
 
 
-def test_every_record_with_text_and_a_declared_label_votes_once(cases):
-    records = cases.records(30, null=(3, 4), labels=("x", "y", "undeclared"))
-    assert (
-        votes(cases, records).sum()
-        == records.filter((pl.col("text") != "") & (pl.col("label") != "undeclared")).height
-    )
-
-
 @pytest.mark.parametrize("gone", [0, 7])
 def test_a_record_more_or_less_moves_one_count_by_one(cases, gone):
     records = cases.records(20)
@@ -135,12 +127,3 @@ def test_shots_survive_their_file(tmp_path):
     )
     shots.save(tmp_path)
     assert FixedShots.load(tmp_path) == shots
-
-
-def test_missing_embeddings_are_refused_without_a_word_of_text(cases):
-    private = type(cases.private(cases.records(3)))(records=cases.records(3))
-    with pytest.raises(ValueError, match="one embedding") as error:
-        ShotVotes(
-            candidate_labels=np.zeros(1), candidate_embeddings=np.zeros((1, 2)), labels=("x",)
-        )(private)
-    assert "bread" not in str(error.value)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from dpsynth_assets.methods.epsvec.candidates import public_candidates, read_candidates
+from dpsynth_assets.methods.epsvec.shots import public_candidates, read_candidates
 from dpsynth_assets.methods.stages import Stage
 
 POOL, SHOTS, NEGATIVES, VECTORS = "candidate_pool", "fixed_shots", "negative_set", "dataset_vectors"

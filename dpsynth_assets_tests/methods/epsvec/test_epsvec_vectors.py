@@ -10,13 +10,13 @@ from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.epsvec import vectors as vectors_module
 from dpsynth_assets.methods.epsvec.negatives import Negatives, make_negatives, references
 from dpsynth_assets.methods.epsvec.plan import VectorNoise
-from dpsynth_assets.methods.epsvec.prompts import scaffold_of
 from dpsynth_assets.methods.epsvec.shots import no_shots
 from dpsynth_assets.methods.epsvec.states import (
     StateReader,
     default_layers,
     reader_layers,
     require_private_engine,
+    scaffold_of,
 )
 from dpsynth_assets.methods.epsvec.vectors import (
     DatasetVectors,
@@ -31,6 +31,7 @@ from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_l
 from dpsynth_assets.privacy import vector_mean
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
+from dpsynth_assets.workers import Here
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 CHOSEN = (2, 5)
@@ -71,7 +72,7 @@ def task_of(cases, engine, **changes):
     """A task whose negatives are as planned, with little noise unless asked otherwise."""
     settings = {"multiplier": 1e-3, "relation": ADD_REMOVE, "chance": 1.0, "salt": "s"} | changes
     config = cases.config(pairing=settings.get("pairing", "paired"))
-    reader = reader_of(cases, engine, config)
+    reader = reader_of(cases, engine, config, settings.get("layers", CHOSEN))
     public = cases.public(engine)
     noise = VectorNoise(
         noise_multiplier=settings["multiplier"],
@@ -80,7 +81,8 @@ def task_of(cases, engine, **changes):
         max_records_per_unit=1,
     )
     return VectorTask(
-        reader=reader,
+        opens_reader=None,
+        reader=Here(reader),
         negatives=negatives_of(cases, reader, config, public),
         noise=noise,
         config=config,
@@ -130,24 +132,8 @@ def test_what_a_record_adds_to_the_sum_is_a_function_of_it_alone(
 
 
 def real_task(cases, toy_model, pairing):
-    """A task over both layers of a real model, whose sums no noise follows."""
-    engine = DecoderEngine(toy_model)
-    config = cases.config(pairing=pairing)
-    reader = reader_of(cases, engine, config, layers=(0, 1))
-    public = cases.public(engine)
-    return VectorTask(
-        reader=reader,
-        negatives=negatives_of(cases, reader, config, public),
-        noise=VectorNoise(
-            noise_multiplier=1e-3,
-            sampling_probability=1.0,
-            relation=ADD_REMOVE,
-            max_records_per_unit=1,
-        ),
-        config=config,
-        terms=cases.terms(public_records=None),
-        salt="s",
-    )
+    """A task over both layers of a real model."""
+    return task_of(cases, DecoderEngine(toy_model), layers=(0, 1), pairing=pairing)
 
 
 def test_no_record_shares_a_pass_and_public_texts_do(cases, toy_model, noiseless):
@@ -225,7 +211,7 @@ def test_directions_point_from_negatives_to_records(cases, engine):
     vectors = release_vectors(task, cases.private(records), cases.silent).value
     for label, name in enumerate(("x", "y")):
         texts = records.filter(pl.col("label") == name)["text"].to_list()
-        states = task.reader.read(label, texts) - task.negatives.states[label].mean(axis=0)
+        states = task.opened().read(label, texts) - task.negatives.states[label].mean(axis=0)
         norms = np.linalg.norm(states, axis=2, keepdims=True)
         clipped = states * np.minimum(1, task.negatives.clip_bounds[None, :, None] / norms)
         for layer in range(2):
@@ -255,7 +241,7 @@ def test_lengths_are_those_of_the_mean_difference_whatever_is_divided_by(cases, 
         mine = rows.filter(pl.col("label") == name)
         own = task.negatives.states[label]
         known = references(own, mine["record_id"].to_list(), task.salt, task.config)
-        states = task.reader.read(label, mine["text"].to_list()) - known
+        states = task.opened().read(label, mine["text"].to_list()) - known
         norms = np.linalg.norm(states, axis=2, keepdims=True)
         clipped = states * np.minimum(1, task.negatives.clip_bounds[None, :, None] / norms)
         expected = np.linalg.norm(clipped.mean(axis=0), axis=1)

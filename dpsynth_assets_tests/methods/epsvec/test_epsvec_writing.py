@@ -140,7 +140,7 @@ def test_more_kept_shots_than_candidates_are_refused(cases, released):
 
 def test_a_judge_has_rejected_rows_written_again(cases, released, monkeypatch):
     from dpsynth_assets.methods import rejection_sampling
-    from dpsynth_assets.models.judging.likelihood_judge import Verdict
+    from dpsynth_assets.models.judges import Verdict
 
     class Picky:
         facts = {"judge": "picky"}  # noqa: RUF012
@@ -167,8 +167,7 @@ def test_strength_zero_writes_what_the_unsteered_model_writes(cases, toy_model, 
 
 
 def test_states_behind_a_real_prompt_are_those_of_the_text_alone(cases, toy_model):
-    from dpsynth_assets.methods.epsvec.prompts import scaffold_of
-    from dpsynth_assets.methods.epsvec.states import StateReader
+    from dpsynth_assets.methods.epsvec.states import StateReader, scaffold_of
 
     engine = DecoderEngine(toy_model)
     config = cases.config(max_document_tokens=30)

@@ -1,15 +1,14 @@
 """A toy cohort, a toy embedder and a writer that needs no model."""
 
 import hashlib
+from functools import partial
 
 import numpy as np
-import polars as pl
 import pytest
 
-from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.config import AugPeConfig
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
 
 DIMENSION = 8
 WORDS = ("harbour", "bakery", "museum", "garden")
@@ -94,14 +93,8 @@ def make_records(counts, labels=("x", "y")):
         for label, count in zip(labels, counts, strict=True)
         for number in range(count)
     ]
-    return pl.DataFrame(
-        {
-            "record_id": [f"r{row}" for row in range(len(rows))],
-            "unit_id": [f"r{row}" for row in range(len(rows))],
-            "text": [text for text, _ in rows],
-            "label": [label for _, label in rows],
-        }
-    )
+    texts, of_rows = ([row[place] for row in rows] for place in (0, 1))
+    return records_of(texts, of_rows or labels)
 
 
 def make_private(counts=(40, 20), labels=("x", "y")):
@@ -110,18 +103,9 @@ def make_private(counts=(40, 20), labels=("x", "y")):
     return PrivateInputs(records=records, embeddings=embeddings)
 
 
-def make_terms(**changes):
-    settings = {
-        "cohort": "visits",
-        "relation": NeighboringRelation.ADD_REMOVE,
-        "unit": PrivacyUnit(),
-        "epsilon": 8.0,
-        "delta": 1e-5,
-        "accountant": "tight",
-        "labels": ("x", "y"),
-        "label_texts": ("visits by day", "visits by night"),
-    }
-    return CohortTerms(**settings | changes)
+make_terms = partial(
+    made_terms, accountant="tight", label_texts=("visits by day", "visits by night")
+)
 
 
 def make_config(**changes):
@@ -131,11 +115,6 @@ def make_config(**changes):
 
 def make_public(**changes):
     return PublicInputs(language_model=None, text_embedder=WordEmbedder(), seed=7, **changes)
-
-
-@pytest.fixture(autouse=True)
-def plans_of_this_test(monkeypatch, tmp_path):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture

@@ -6,12 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.evolution.aug_pe import LABEL_STAGE, AugPe
-from dpsynth_assets.methods.evolution.config import LABEL_BUDGET_SHARE
+from dpsynth_assets.methods.evolution.aug_pe import AugPe
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.evolution.population import Population
 from dpsynth_assets.methods.evolution.votes import PrivateVotes
-from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import flatten
@@ -44,28 +42,28 @@ def votes_of(plan, private):
 
 
 def released_by(folder, config=None, terms=None, private=None, epsilon=2.0, public=None, **options):
-    return method_of(config, terms).release(
-        plan_of(config, terms, epsilon).stage(options.get("stage", STAGE)),
-        private or make_private(),
-        public or make_public(),
-        Checkpoints(folder, options.get("dies_at")),
-        options.get("say", silent),
+    return (
+        plan_of(config, terms, epsilon)
+        .stage(STAGE)
+        .release(
+            private or make_private(),
+            public or make_public(),
+            Checkpoints(folder, options.get("dies_at")),
+            options.get("say", silent),
+        )
     )
 
 
 @pytest.mark.parametrize("relation", NeighboringRelation)
 @pytest.mark.parametrize("accountant", ["tight", "zcdp"])
-@pytest.mark.parametrize("shares", ["equal", "released"])
-def test_all_rounds_together_cost_the_whole_budget_and_no_more(relation, accountant, shares):
+def test_all_rounds_together_cost_the_whole_budget_and_no_more(relation, accountant):
     unit = PrivacyUnit(column="customer", max_records=3)
     terms = make_terms(relation=relation, accountant=accountant, unit=unit)
-    plan = plan_of(make_config(label_shares=shares), terms, epsilon=1.5)
+    plan = plan_of(make_config(), terms, epsilon=1.5)
     assert plan.epsilon <= 1.5
-    # Whole votes: the cost wavers a little, and a mixed plan is found to 1e-4.
+    # Whole votes: the cost wavers a little.
     assert plan.epsilon == pytest.approx(1.5, rel=1e-4 if accountant == "tight" else 1e-9)
     assert epsilon_of([plan.event], terms.delta, accountant) == plan.epsilon
-    stages = epsilon_of(list(plan.charges.values()), terms.delta, accountant)
-    assert stages == pytest.approx(plan.epsilon, rel=1e-12)
 
 
 def test_noise_is_that_of_one_gaussian_release_of_all_rounds():
@@ -76,16 +74,6 @@ def test_noise_is_that_of_one_gaussian_release_of_all_rounds():
     user = make_terms(unit=PrivacyUnit(column="customer", max_records=4))
     more = plan_of(make_config(iterations=7), user, epsilon=1.0)
     assert more.parameters["noise_std"] == pytest.approx(4 * plan.parameters["noise_std"], rel=1e-4)
-
-
-def test_the_histogram_of_labels_takes_its_share_of_rho():
-    config = make_config(label_shares="released")
-    plan = plan_of(config, make_terms(accountant="zcdp"))
-    labels, votes = (
-        float(event.rho) for event in (plan.charges[LABEL_STAGE], flatten(plan.charges[STAGE])[0])
-    )
-    assert labels / (labels + config.iterations * votes) == pytest.approx(LABEL_BUDGET_SHARE)
-    assert [stage.name for stage in plan.stages] == [LABEL_STAGE, STAGE]
 
 
 def test_there_is_no_run_without_noise():
@@ -139,58 +127,18 @@ def test_sizes_of_labels_never_follow_true_counts(tmp_path, api):
     assert np.bincount(generations["label"], generations["survived"]).tolist() == [9, 9]
 
 
-def test_released_shares_of_labels_share_out_population_and_rows(tmp_path, api):
-    config = make_config(label_shares="released", population=10)
-    counted = released_by(
-        tmp_path / "a", config, private=make_private((90, 10)), epsilon=60.0, stage=LABEL_STAGE
-    )
-    assert counted.value.facts["dp_counts"] == pytest.approx([90, 10], abs=12)
-    earlier = Released(reservation="1", facts=counted.value.facts, folder=tmp_path)
-    public = make_public(released={LABEL_STAGE: earlier})
-    release = released_by(
-        tmp_path / "b", config, private=make_private((90, 10)), epsilon=60.0, public=public
-    )
-    generations = pl.read_parquet(release.value.files / "generations.parquet")
-    alive = np.bincount(generations["label"], generations["survived"])
-    assert alive[0] > 2 * alive[1] > 0
-    population = Released(reservation="2", facts={}, folder=release.value.files)
-    public = replace(public, released={LABEL_STAGE: earlier, STAGE: population})
-    corpus = method_of(config).write(public, 200, silent)
-    assert corpus.rows.height == 200
-    assert (corpus.rows["label"] == "x").sum() == pytest.approx(180, abs=25)
-
-
-def test_labels_without_a_declaration_and_empty_labels_give_no_vote():
-    terms = make_terms()
-    private = make_private((3, 2, 7), ("x", "y", "undeclared"))
-    plan = plan_of(terms=terms, epsilon=500.0)
-    votes = votes_of(plan, private)
-    population = Population.random(("harbour", "bakery"), np.array([0, 0]))
-    totals = votes(0, population, WordEmbedder().embed(population.texts))
-    assert totals.sum() == pytest.approx(3, abs=12)
-
-
 def test_records_vote_within_their_label_for_what_they_resemble(monkeypatch):
+    """Those of undeclared labels and nulled ones, such as the first, give no vote."""
     monkeypatch.setattr(
         "dpsynth_assets.privacy.histogram.discrete_gaussian", lambda counts, scale: counts
     )
-    votes = votes_of(plan_of(), make_private((40, 20)))
+    private = make_private((40, 20, 7), ("x", "y", "undeclared"))
+    nulled = private.records.with_columns(text=pl.Series([" ", *private.records["text"][1:]]))
+    votes = votes_of(plan_of(), replace(private, records=nulled))
     texts = ("to the bakery", "to the harbour", "to the harbour", "to the bakery")
     population = Population.random(texts, np.array([0, 0, 1, 1]))
     found = votes(0, population, WordEmbedder().embed(texts))
-    assert found.tolist() == [20, 20, 10, 10]
-
-
-def test_a_nulled_record_gives_no_vote(monkeypatch):
-    monkeypatch.setattr(
-        "dpsynth_assets.privacy.histogram.discrete_gaussian", lambda counts, scale: counts
-    )
-    private = make_private((4, 2))
-    nulled = private.records.with_columns(text=pl.Series([" ", *private.records["text"][1:]]))
-    votes = votes_of(plan_of(), replace(private, records=nulled))
-    population = Population.random(("to the bakery", "to the bakery"), np.array([0, 1]))
-    found = votes(0, population, WordEmbedder().embed(population.texts))
-    assert found.tolist() == [3, 2]
+    assert found.tolist() == [20, 19, 10, 10]
 
 
 def test_rounds_are_released_in_order_and_never_twice():
@@ -228,31 +176,18 @@ def test_rounds_paid_for_under_one_plan_are_not_passed_off_as_anothers(tmp_path,
             released_by(tmp_path, **changed)
 
 
-@pytest.mark.parametrize("stage", [LABEL_STAGE, STAGE])
-def test_a_release_costs_the_event_of_the_mechanism_that_was_planned(tmp_path, api, stage):
-    config = make_config(label_shares="released")
-    planned = plan_of(config).stage(stage).mechanism
-    counts = Released(reservation="1", facts={"dp_counts": [4, 2]}, folder=tmp_path)
-    public = make_public(released={LABEL_STAGE: counts})
-    release = released_by(tmp_path, config, public=public, stage=stage)
-    assert release.cost.event == planned.event() == plan_of(config).charges[stage]
-
-
 def test_the_noise_that_is_written_down_is_the_noise_of_the_mechanisms():
-    plan = plan_of(make_config(label_shares="released"))
+    plan = plan_of()
     assert plan.stage(STAGE).mechanism.noise_std == plan.parameters["noise_std"]
-    assert plan.stage(LABEL_STAGE).mechanism.scale == plan.parameters["label_noise_std"]
     assert plan.stage(STAGE).mechanism.open(2).remaining == 1
 
 
 def test_more_rows_ask_for_no_other_release():
-    def settings(stage, **changes):
-        plan = plan_of(make_config(label_shares="released", **changes))
-        return plan.stage(stage).settings
+    def settings(**changes):
+        return plan_of(make_config(**changes)).stage(STAGE).settings
 
-    assert settings(STAGE) == settings(STAGE, rows=9_000)
-    assert settings(STAGE) != settings(STAGE, population=9)
-    assert settings(LABEL_STAGE) == settings(LABEL_STAGE, population=9, temperature=0.5)
+    assert settings() == settings(rows=9_000)
+    assert settings() != settings(population=9)
 
 
 def test_records_without_embeddings_are_refused_without_a_number(tmp_path, api):

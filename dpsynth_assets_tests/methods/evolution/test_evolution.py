@@ -2,7 +2,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.methods.evolution.evolution import Evolution
+from dpsynth_assets.methods.evolution.evolution import Evolution, begun_with
 from dpsynth_assets.methods.evolution.method import write_rows
 from dpsynth_assets.methods.evolution.population import generation_facts, last_survivors
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -43,7 +43,7 @@ def evolve(folder, votes=None, api=None, identity=IDENTITY, dies_at=None, say=si
         seed=3,
     )
     return evolution.run(
-        votes or Votes(), identity=identity, checkpoint=Checkpoints(folder, dies_at), progress=say
+        votes or Votes(), say, identity=identity, checkpoint=Checkpoints(folder, dies_at)
     )
 
 
@@ -69,6 +69,14 @@ def test_every_generation_is_survivors_and_their_variations(tmp_path):
     second = state.generations.filter(pl.col("iteration") == 2)
     assert second["born"].to_list() == [0] * 6 + [1] * 12
     assert second["parent"].to_list() == [*range(6), *np.repeat(range(6), 2)]
+
+
+def test_released_rows_come_first_and_only_what_is_lacking_is_written():
+    rows = {"a": ["a1", "a2"], "b": ["b1"]}
+    numbered = lambda lacking: [f"{label} {n}" for n, label in enumerate(lacking)]  # noqa: E731
+    texts = begun_with(rows, ["a", "b", "b", "a", "a", "c"], numbered)
+    assert texts == ["a1", "b1", "b 0", "a2", "a 1", "c 2"]
+    assert begun_with(rows, ["a"], pytest.fail) == ["a1"]
 
 
 def test_losers_are_forgotten_but_for_the_last_round(tmp_path):

@@ -1,23 +1,7 @@
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
-from dpsynth_assets.methods.evolution.population import NO_PARENT, Population, shared_out
-
-
-@given(st.lists(st.floats(-5, 50), min_size=1, max_size=8), st.integers(0, 200))
-def test_places_are_shared_out_whole_and_nobody_is_left_out(shares, more):
-    total = len(shares) + more
-    places = shared_out(total, np.array(shares))
-    assert places.sum() == total
-    assert places.min() >= 1
-
-
-def test_shares_are_followed():
-    assert shared_out(104, np.array([3.0, 1.0, 0.0, -2.0])).tolist() == [76, 26, 1, 1]
-    assert shared_out(7, np.zeros(2), least=0).tolist() == [4, 3]
-    with pytest.raises(ValueError, match="population >= 3"):
-        shared_out(2, np.ones(3))
+from dpsynth_assets.methods.evolution.population import NO_PARENT, Population
 
 
 def test_variations_know_their_parents_and_their_round():

@@ -294,7 +294,8 @@ def run(tmp_path, api, settings, private=None):
     release = paid.release(private or make_private(), public, checkpoint, lambda *_: None)
     clusters = Released(reservation="1", facts=release.value.facts, folder=release.value.files)
     public = make_public(public_records=PUBLIC, released={CLUSTER_STAGE: clusters})
-    population = made.stage(STAGE).make(public, tmp_path / "population", lambda *_: None)
+    (folder := tmp_path / "population").mkdir()
+    population = made.stage(STAGE).make(public, folder, lambda *_: None)
     return release, population, public, made
 
 

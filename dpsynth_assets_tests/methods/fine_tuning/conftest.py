@@ -1,5 +1,7 @@
 """A toy generator, toy topics and a toy cohort to fine-tune on."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,14 +10,17 @@ import polars as pl
 import pytest
 from mailboxes import public_rows
 
-from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.datasets import PublicDataSpec
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
+from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.stages import FINETUNED_GENERATOR
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
+from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
 from dpsynth_assets_tests.tiny_models import write_generator, write_language_model
 
 TOPICS = ("harbour", "bakery", "museum")
@@ -48,17 +53,10 @@ def topic_model():
 
 def make_records(count, null=()):
     places = [*TOPICS, "nowhere"]
-    return pl.DataFrame(
-        {
-            "record_id": [f"r{i}" for i in range(count)],
-            "unit_id": [f"r{i}" for i in range(count)],
-            "text": [
-                "" if i in null else f"visit {i} to the {places[i % 4]} was fine"
-                for i in range(count)
-            ],
-            "label": [["x", "y"][i % 2] for i in range(count)],
-        }
-    )
+    texts = [
+        "" if i in null else f"visit {i} to the {places[i % 4]} was fine" for i in range(count)
+    ]
+    return records_of(texts, ("x", "y"))
 
 
 def make_private(count=40, null=()):
@@ -66,24 +64,7 @@ def make_private(count=40, null=()):
     return PrivateInputs(records=records, embeddings=Embedder().embed(records["text"].to_list()))
 
 
-def make_terms(**changes):
-    settings = {
-        "cohort": "visits",
-        "relation": NeighboringRelation.ADD_REMOVE,
-        "unit": PrivacyUnit(),
-        "epsilon": 8.0,
-        "delta": 1e-5,
-        "accountant": "zcdp",
-        "labels": ("x", "y"),
-        "label_texts": ("ex", "why"),
-        "public_records": 40,
-    }
-    return CohortTerms(**(settings | changes))
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+make_terms = partial(made_terms, public_records=40)
 
 
 @pytest.fixture(scope="session")
@@ -117,6 +98,36 @@ def public(generator, language_model, documents):
         public_records=documents,
         seed=3,
     )
+
+
+LANGUAGE_MODEL = PublicDataSpec(
+    name="english", domain="short visits", language_model={"kind": "smollm2"}
+)
+
+
+def terms_over(base=LANGUAGE_MODEL, **changes):
+    """Terms over a public base, here one whose generator is its language model."""
+    models = {"language_model": base.language_model, "generator": base.conditional_generator}
+    return make_terms(**models, domain=base.domain, **changes)
+
+
+def on_language_model(engine="exact", **settings):
+    """The method ctcl over a base whose generator is its language model."""
+    small = {"steps": 2, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
+    return bound_method("ctcl", small | settings, terms_over(engine=EngineSpec(kind=engine)))
+
+
+def checked_release(method, public, checkpoint):
+    """The stage of a generator, and what it releases where its check passes."""
+    stage = method.plan(4.0).stage(FINETUNED_GENERATOR)
+    stage.check(public)
+    return stage, stage.release(make_private(), public, checkpoint, lambda *_: None)
+
+
+def with_released(public, release):
+    """Public inputs with the released generator."""
+    files = Released(reservation="r", facts=release.value.facts, folder=release.value.files)
+    return replace(public, released={FINETUNED_GENERATOR: files})
 
 
 @pytest.fixture

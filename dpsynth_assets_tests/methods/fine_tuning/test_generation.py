@@ -8,7 +8,12 @@ import polars as pl
 import pytest
 import torch
 
-from dpsynth_assets.methods.fine_tuning import Ctcl, DpFineTuning
+from dpsynth_assets.methods.fine_tuning import (
+    Ctcl,
+    DpFineTuning,
+    generators as generator_inputs,
+    private_training as training,
+)
 from dpsynth_assets.methods.fine_tuning.conditions import conditioning, training_pairs
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
@@ -81,22 +86,6 @@ def test_no_private_fact_is_told(cases, public, checkpoint):
     assert "visit" not in repr(private)
 
 
-def test_a_stage_runs_and_costs_the_mechanism_of_its_plan(cases, public, checkpoint):
-    Ctcl(CtclConfig(**SMALL), cases.terms())
-    shorter = Ctcl(CtclConfig(**SMALL | {"steps": 2}), cases.terms()).plan(4.0).stage(STAGE)
-    made = shorter.release(cases.private(), public, checkpoint, cases.silent)
-    assert made.cost.event == shorter.mechanism.event()
-    assert made.value.facts["steps"] == made.cost.event.steps == 2
-    assert made.value.facts["noise_multiplier"] == made.cost.event.noise_multiplier
-
-
-def test_a_stage_without_a_mechanism_is_refused_before_anything_is_drawn(cases, public, checkpoint):
-    method = Ctcl(CtclConfig(**SMALL), cases.terms())
-    [stage] = method.plan(0.0).stages
-    with pytest.raises(TypeError, match="Expected a planned paid stage"):
-        stage.release(cases.private(), public, checkpoint, cases.silent)
-
-
 def test_a_finished_checkpoint_is_not_trained_again(cases, public, checkpoint):
     _, first = train(cases, public, checkpoint)
     _, second = train(cases, public, checkpoint)
@@ -164,10 +153,8 @@ def test_every_start_is_tried_before_the_charge_and_left_as_it_was(cases, public
 
 
 def test_a_trial_has_two_lengths_and_the_longest_there_will_be(cases, public):
-    from dpsynth_assets.methods.fine_tuning.generators import encode_pairs, trial_pairs
-
-    pairs = trial_pairs(known(cases), 24)
-    short, long = encode_pairs(public.conditional_generator, pairs, 24)
+    pairs = generator_inputs.trial_pairs(known(cases), 24)
+    short, long = generator_inputs.encode_pairs(public.conditional_generator, pairs, 24)
     records = cases.private().records["text"].to_list()
     whole = public.conditional_generator.encoder.document_ids([" ".join(records)], 24)
     assert len(short.targets) < len(long.targets) == len(whole[0])
@@ -175,8 +162,6 @@ def test_a_trial_has_two_lengths_and_the_longest_there_will_be(cases, public):
 
 
 def test_an_architecture_that_cannot_be_trained_fails_before_the_charge(cases, public, monkeypatch):
-    from dpsynth_assets.methods.fine_tuning import generators as generator_inputs
-
     def untrainable(*arguments, **settings):
         generator = generation_fresh(*arguments, **settings)
         generator.model.slope = torch.nn.BatchNorm1d(4)
@@ -285,8 +270,6 @@ def test_dp_fine_tuning_declares_what_it_reads(cases):
 def test_a_learning_rate_is_rehearsed_on_public_text_and_remembered(
     cases, public, checkpoint, monkeypatch
 ):
-    from dpsynth_assets.methods.fine_tuning import private_training as training
-
     seen = []
     real = training.public_learning_rate
     monkeypatch.setattr(training, "CANDIDATE_RATES", (1e-3, 1e-2))
@@ -302,6 +285,13 @@ def test_a_learning_rate_is_rehearsed_on_public_text_and_remembered(
     assert first.value.facts["learning_rate"] in (1e-3, 1e-2)
     assert second.value.facts["learning_rate"] == first.value.facts["learning_rate"]
     assert seen == [80]  # the public documents, once
+
+
+def rehearsing(monkeypatch, *rates):
+    """Rehearsals that find these rates, one after another."""
+    left = iter(rates)
+    monkeypatch.setattr(training, "public_learning_rate", lambda *_, **__: next(left))
+    return left
 
 
 class Killed(Exception):
@@ -324,14 +314,7 @@ class DyingFolders(CheckpointFolders):
 def test_a_killed_run_goes_on_with_the_rate_it_chose_under_other_free_settings(
     cases, public, tmp_path, monkeypatch, cache
 ):
-    from dpsynth_assets.methods.fine_tuning import private_training as training
-
-    rates = iter((1e-3, 3e-3))
-    monkeypatch.setattr(
-        training,
-        "public_learning_rate",
-        lambda *_, **__: next(rates),
-    )
+    rates = rehearsing(monkeypatch, 1e-3, 3e-3)
     first = CtclConfig(**SMALL, learning_rate=None, checkpoint_minutes=1e-9)
     with pytest.raises(Killed):
         train(cases, public, DyingFolders(tmp_path / "run"), config=first)
@@ -345,14 +328,7 @@ def test_a_killed_run_goes_on_with_the_rate_it_chose_under_other_free_settings(
 
 
 def test_free_settings_ask_for_no_other_rehearsal(cases, public, tmp_path, monkeypatch):
-    from dpsynth_assets.methods.fine_tuning import private_training as training
-
-    rates = iter((1e-3, 3e-3, 1e-2))
-    monkeypatch.setattr(
-        training,
-        "public_learning_rate",
-        lambda *_, **__: next(rates),
-    )
+    rehearsing(monkeypatch, 1e-3, 3e-3, 1e-2)
 
     def found(**changes):
         folders = CheckpointFolders(tmp_path / str(changes))

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.methods.fine_tuning.conditions import conditioning, generator_prompts
 from dpsynth_assets.methods.fine_tuning.generators import public_pairs
 from dpsynth_assets.methods.registry import bound_method
@@ -12,15 +11,10 @@ from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.conditional_generator.encoding import IGNORED
 from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates, default_templates
+from dpsynth_assets_tests.methods.fine_tuning.conftest import LANGUAGE_MODEL, terms_over
 
-BASE = PublicDataSpec(name="english", domain="short visits", language_model={"kind": "smollm2"})
 TEMPLATES = default_templates("short visits", labelled=True)
 DECLARED = PromptTemplates(private="{examples}\n", public="Visits, {label}\n", end="\n")
-
-
-def terms_of(cases, **changes):
-    base = {"language_model": BASE.language_model, "generator": BASE.conditional_generator}
-    return cases.terms(**base, domain=BASE.domain, **changes)
 
 
 @pytest.fixture
@@ -67,11 +61,11 @@ def test_a_text_can_neither_end_its_document_nor_bring_a_special_token(prompted)
     assert not set(ids) & set(prompted.tokenizer.all_special_ids)
 
 
-def test_keywords_of_a_topic_stand_beside_the_label(cases, public):
-    terms = terms_of(cases)
-    templates = generator_prompts(terms, BASE.domain, keywords=True)
+def test_keywords_of_a_topic_stand_beside_the_label(public):
+    terms = terms_over()
+    templates = generator_prompts(terms, LANGUAGE_MODEL.domain, keywords=True)
     assert templates == TEMPLATES
-    known = conditioning(terms, BASE.domain, public, keywords=True, templates=templates)
+    known = conditioning(terms, LANGUAGE_MODEL.domain, public, keywords=True, templates=templates)
     assert known.text(0, 1) == "ex about bakery0, bakery1, bakery2, bakery3"
     assert known.text(1, -1) == "why"
     assert set(public_pairs(public, known).conditions) <= {
@@ -80,35 +74,35 @@ def test_keywords_of_a_topic_stand_beside_the_label(cases, public):
     assert known.public_text(-1) == "text"
 
 
-def test_a_single_label_stands_in_the_prompt_as_it_does_for_other_methods(cases, public):
-    terms = terms_of(cases, labels=("x",), label_texts=("ex",))
-    templates = generator_prompts(terms, BASE.domain, keywords=False)
-    known = conditioning(terms, BASE.domain, public, keywords=False, templates=templates)
+def test_a_single_label_stands_in_the_prompt_as_it_does_for_other_methods(public):
+    terms = terms_over(labels=("x",), label_texts=("ex",))
+    templates = generator_prompts(terms, LANGUAGE_MODEL.domain, keywords=False)
+    known = conditioning(terms, LANGUAGE_MODEL.domain, public, keywords=False, templates=templates)
     assert known.text(0, -1) == "ex"
 
 
-def test_the_document_type_is_the_domain_of_the_prompt(cases):
-    found = generator_prompts(terms_of(cases), "long visits", keywords=False)
+def test_the_document_type_is_the_domain_of_the_prompt():
+    found = generator_prompts(terms_over(), "long visits", keywords=False)
     assert found == default_templates("long visits", labelled=True)
-    plain = terms_of(cases, labels=("",), label_texts=("",))
+    plain = terms_over(labels=("",), label_texts=("",))
     assert generator_prompts(plain, "", keywords=False) == default_templates(
         "Texts", labelled=False
     )
     assert generator_prompts(plain, "", keywords=True) == default_templates("Texts", labelled=True)
 
 
-def test_declared_prompts_come_first_and_others_are_another_release(cases):
-    assert generator_prompts(terms_of(cases, prompts=DECLARED), "x", keywords=True) == DECLARED
+def test_declared_prompts_come_first_and_others_are_another_release():
+    assert generator_prompts(terms_over(prompts=DECLARED), "x", keywords=True) == DECLARED
     told = [
-        bound_method("ctcl", {}, terms_of(cases, **changes)).plan(4.0).stage(STAGE).settings
+        bound_method("ctcl", {}, terms_over(**changes)).plan(4.0).stage(STAGE).settings
         for changes in ({}, {"prompts": DECLARED})
     ]
     assert told[0] != told[1]
 
 
-def test_prompts_without_a_place_for_keywords_are_refused_before_the_charge(cases, public):
+def test_prompts_without_a_place_for_keywords_are_refused_before_the_charge(public):
     declared = replace(DECLARED, public="Visits\n")
-    method = bound_method("ctcl", {}, terms_of(cases, prompts=declared))
+    method = bound_method("ctcl", {}, terms_over(prompts=declared))
     with pytest.raises(ValueError, match=r"Expected \{label\} in prompt.public") as raised:
         method.plan(4.0).stage(STAGE).check(public)
     assert "\n" not in str(raised.value)

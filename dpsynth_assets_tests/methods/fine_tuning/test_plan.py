@@ -8,18 +8,20 @@ import pytest
 
 from dpsynth_assets.datasets import LanguageModelSpec, PublicDataSpec
 from dpsynth_assets.methods import plan_cache
-from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning, plan
+from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
 from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining
 from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
 from dpsynth_assets.privacy.events import GaussianEvent, PoissonGaussianEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
+from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.monotone_search import TOLERANCE
 from dpsynth_assets.privacy.renyi import filter_order, renyi_divergence, zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.methods.fine_tuning.conftest import LANGUAGE_MODEL, terms_over
+from dpsynth_assets_tests.privacy import ledger_cases
 
 STAGE, DELTA = "finetuned_generator", 1e-5
 CONFIG = CtclConfig(steps=20, expected_batch_size=10)
@@ -31,29 +33,12 @@ def worth(terms, share):
 
 
 def budget(terms):
-    return BudgetTerms(
-        epsilon=terms.epsilon,
-        delta=terms.delta,
-        accountant=terms.accountant,
-        relation=terms.relation,
-        unit=terms.unit,
-    )
+    return ledger_cases.make_terms(epsilon=terms.epsilon, delta=terms.delta)
 
 
 def request(event, name="ctcl"):
-    return ReleaseRequest(
-        cohort="visits",
-        dataset="visits",
-        asset=f"visits/{name}/{STAGE}",
-        mechanism=name,
-        guarantee=GuaranteeType.DP,
-        event=event,
-        parameters={},
-        code_version="1",
-        data_version="1",
-        release="1",
-        run_id="",
-    )
+    asset = f"visits/{name}/{STAGE}"
+    return ledger_cases.make_request(cohort="visits", dataset="visits", asset=asset, event=event)
 
 
 def test_the_stage_is_charged_for_all_its_steps_at_the_declared_probability(cases):
@@ -176,16 +161,16 @@ def test_the_steps_of_a_plan_cost_no_more_than_the_whole_and_the_whole_what_it_s
 def test_a_plan_is_calibrated_once_and_the_same_when_read_back(cases, monkeypatch):
     config = DpFineTuningConfig(steps=20, expected_batch_size=10)
     first = DpFineTuning(config, cases.terms()).plan(3.0)
-    monkeypatch.setattr(plan, "training_noise_multiplier", None)  # calling it would raise
+    monkeypatch.setattr(plan_cache, "training_noise_multiplier", None)  # calling it would raise
     assert DpFineTuning(config, cases.terms()).plan(3.0) == first
 
 
 def test_an_altered_cache_changes_the_charge_with_the_noise_and_overspends_nothing(cases, tmp_path):
     terms = cases.terms()
     Ctcl(CONFIG, terms).plan(worth(terms, 1.0))
-    (file,) = home().plans.iterdir()
-    kept = json.loads(file.read_text())
-    kept["value"]["noise_multiplier"] /= 10
+    kept_files = {file: json.loads(file.read_text()) for file in home().plans.iterdir()}
+    ((file, kept),) = [each for each in kept_files.items() if "calibration" in each[1]["key"]]
+    kept["value"] /= 10
     file.write_text(json.dumps(kept))
     made = Ctcl(CONFIG, terms).plan(worth(terms, 1.0))
     mechanism = made.stage(STAGE).mechanism.open()
@@ -211,61 +196,60 @@ def test_another_key_or_another_version_is_another_value(monkeypatch):
 
 # Adapters beside frozen layers
 
-LANGUAGE_MODEL = PublicDataSpec(
-    name="english", domain="Letters to a town", language_model={"kind": "smollm2"}
-)
-
-
-def terms_of(cases, base, **changes):
-    return cases.terms(
-        language_model=base.language_model,
-        generator=base.conditional_generator,
-        domain=base.domain,
-        **changes,
-    )
-
 
 @pytest.mark.parametrize("name", ["ctcl", "dp_fine_tuning"])
 def test_a_base_whose_generator_is_its_language_model_trains_adapters_in_integers(cases, name):
-    config = bound_method(name, {"steps": 20}, terms_of(cases, LANGUAGE_MODEL)).config
+    config = bound_method(name, {"steps": 20}, terms_over()).config
     assert (config.lora_rank, config.frozen_products, config.exact_sums) == (4, "int8", True)
-    plan = bound_method(name, {}, terms_of(cases, LANGUAGE_MODEL)).plan(2.0)
+    plan = bound_method(name, {}, terms_over()).plan(2.0)
     assert plan.parameters["lora_modules"] == ["q_proj", "v_proj"]
     assert config.clip_bound == 0.3
-    assert config.document_type == "Letters to a town"
-    assert bound_method(name, {"lora_rank": 2}, terms_of(cases, LANGUAGE_MODEL)).config == (
+    assert config.document_type == LANGUAGE_MODEL.domain
+    assert bound_method(name, {"lora_rank": 2}, terms_over()).config == (
         config.model_copy(update={"lora_rank": 2, "steps": 4})
     )
     assert (config.expected_batch_size, config.learning_rate) == (256, 0.01)
     own = LANGUAGE_MODEL.model_copy(
         update={"language_model": LanguageModelSpec(kind="pretrained", model="a/b")}
     )  # Its layers may have other names.
-    assert "lora_modules" not in bound_method(name, {}, terms_of(cases, own)).plan(2.0).parameters
+    assert "lora_modules" not in bound_method(name, {}, terms_over(own)).plan(2.0).parameters
     named = {"kind": "pretrained", "model": "a/b"}
     small = PublicDataSpec(name="demo", conditional_generator=named)
-    assert bound_method(name, {}, terms_of(cases, small)).config.lora_rank is None
+    assert bound_method(name, {}, terms_over(small)).config.lora_rank is None
 
 
 def test_what_is_trained_in_integers_is_planned_for_records_that_pass_alone(cases):
-    method = bound_method("ctcl", {"steps": 20}, terms_of(cases, LANGUAGE_MODEL))
+    method = bound_method("ctcl", {"steps": 20}, terms_over())
     assert method.plan(4.0).refusal is None
     assert method.declared.planned(4.0).mechanism.most_in_company == 0
     assert method.declared.planned(4.0).passes == {"passes": "alone"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lora_rank": 4, "frozen_products": "int8"}, "Expected exact_sums: true .* got false"),
-    ],
-)
-def test_adapters_that_cannot_be_trained_as_declared_are_refused_in_the_plan(
-    cases, settings, message
-):
-    for name in ("ctcl", "dp_fine_tuning", "downstream_fine_tuning"):
-        refusal = bound_method(name, settings, cases.terms()).plan(4.0).refusal
-        assert re.search(message, refusal)
-        assert "\n" not in refusal
+def test_what_is_trained_in_integers_takes_as_long_as_the_decoder_needs_to_read(cases):
+    """Kernels that read faster train faster; passes in floats follow from products in floats."""
+    sizes = PublicSizes(
+        text_tokens=40, documents=100, records=1000, label_texts=("a",), prompts=None,
+        tokens_of=lambda words: len(words.split()), parameters={"public_language_model": 1e8},
+    )  # fmt: skip
+    terms = terms_over()
+    integers, floats = (
+        bound_method("dp_fine_tuning", {"frozen_products": products}, terms).plan(4.0)
+        for products in ("int8", "float32")
+    )
+    whole, floating = (
+        sum((stage.work(plan, sizes) for stage in plan.stages), start=Work())
+        for plan in (integers, floats)
+    )
+    assert whole.read > floating.read == 0
+    assert 0 < whole.trained < floating.trained
+
+
+@pytest.mark.parametrize("name", ["ctcl", "dp_fine_tuning", "downstream_fine_tuning"])
+def test_adapters_that_cannot_be_trained_as_declared_are_refused_in_the_plan(cases, name):
+    settings = {"lora_rank": 4, "frozen_products": "int8"}
+    refusal = bound_method(name, settings, cases.terms()).plan(4.0).refusal
+    assert re.search("Expected exact_sums: true .* got false", refusal)
+    assert "\n" not in refusal
 
 
 def test_settings_of_adapters_at_their_defaults_leave_earlier_charges_as_they_were():

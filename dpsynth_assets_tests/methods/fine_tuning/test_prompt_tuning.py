@@ -1,14 +1,12 @@
 """Prompt tuning: a few virtual tokens are trained; what is released is an ordinary model."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import room_of
-from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
@@ -19,12 +17,14 @@ from dpsynth_assets.models.fine_tuning import (
 )
 from dpsynth_assets.models.fine_tuning.adapters import reserved_tokens
 from dpsynth_assets.models.language_model import load_language_model
+from dpsynth_assets_tests.methods.fine_tuning.conftest import (
+    checked_release,
+    on_language_model,
+    with_released,
+)
 
-BASE = PublicDataSpec(name="english", domain="short visits", language_model={"kind": "smollm2"})
-SMALL = {
-    "steps": 2, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12,
-    "learning_rate": 0.1, "prompt_tokens": 4,
-}  # fmt: skip
+SMALL = {"learning_rate": 0.1, "prompt_tokens": 4}
+bound = partial(on_language_model, **SMALL)
 RESERVED = [f"<spare_{number}>" for number in range(6)]
 HEADS = 16 << 10
 
@@ -52,23 +52,6 @@ def with_reserved(public, folder):
     )
 
 
-def bound(cases, engine="exact", **settings):
-    terms = cases.terms(
-        language_model=BASE.language_model,
-        generator=BASE.conditional_generator,
-        domain=BASE.domain,
-        engine=EngineSpec(kind=engine),
-    )
-    return bound_method("ctcl", {**SMALL, **settings}, terms)
-
-
-def released(cases, public, checkpoint, **settings):
-    method = bound(cases, **settings)
-    stage = method.plan(4.0).stage(STAGE)
-    stage.check(public)
-    return stage, stage.release(cases.private(), public, checkpoint, cases.silent)
-
-
 def test_reserved_tokens_stand_for_nothing_else(folder):
     tokenizer = load_language_model(folder, device="cpu").tokenizer
     names = tokenizer.convert_ids_to_tokens(reserved_tokens(tokenizer))
@@ -79,8 +62,8 @@ def test_reserved_tokens_stand_for_nothing_else(folder):
 
 
 @pytest.mark.parametrize("products", ["int8", "float32"])
-def test_only_rows_of_virtual_tokens_move(cases, with_reserved, folder, checkpoint, products):
-    stage, release = released(cases, with_reserved, checkpoint, frozen_products=products)
+def test_only_rows_of_virtual_tokens_move(with_reserved, folder, checkpoint, products):
+    stage, release = checked_release(bound(frozen_products=products), with_reserved, checkpoint)
     assert release.cost.event == stage.mechanism.event()
     before = load_language_model(folder, device="cpu").model.state_dict()
     tuned = load_conditional_generator(release.value.files, device="cpu")
@@ -94,9 +77,9 @@ def test_only_rows_of_virtual_tokens_move(cases, with_reserved, folder, checkpoi
     assert release.value.facts["trained_parameters"] == 4 * width
 
 
-def test_virtual_tokens_stand_before_every_condition(cases, with_reserved, checkpoint):
-    _, release = released(cases, with_reserved, checkpoint)
-    method = bound(cases)
+def test_virtual_tokens_stand_before_every_condition(with_reserved, checkpoint):
+    _, release = checked_release(bound(), with_reserved, checkpoint)
+    method = bound()
     tuned = load_conditional_generator(
         release.value.files, device="cpu", templates=method.templates
     )
@@ -112,18 +95,16 @@ def test_virtual_tokens_stand_before_every_condition(cases, with_reserved, check
 
 @pytest.mark.parametrize("engine", ["exact", "transformers"])
 def test_the_datasets_engine_writes_from_the_tuned_prompt(cases, with_reserved, checkpoint, engine):
-    _, release = released(cases, with_reserved, checkpoint)
-    files = Released(reservation="r", facts=release.value.facts, folder=release.value.files)
-    public = replace(with_reserved, released={STAGE: files})
-    corpus = bound(cases, engine).write(public, 6, cases.silent)
+    _, release = checked_release(bound(), with_reserved, checkpoint)
+    corpus = bound(engine).write(with_released(with_reserved, release), 6, cases.silent)
     assert corpus.facts["engine_kind"] == engine
     assert 0 < corpus.rows.height <= 6
 
 
-def test_the_plan_holds_room_for_what_is_released(cases, with_reserved, checkpoint):
-    method = bound(cases)
+def test_the_plan_holds_room_for_what_is_released(with_reserved, checkpoint):
+    method = bound()
     room = room_of(method, method.plan(4.0).stage(STAGE), with_reserved)
-    _, release = released(cases, with_reserved, checkpoint)
+    _, release = checked_release(bound(), with_reserved, checkpoint)
     size = sum(file.stat().st_size for file in release.value.files.rglob("*") if file.is_file())
     assert size <= room.release + HEADS
     assert room.release <= 2 * size
@@ -142,20 +123,20 @@ def test_folding_changes_no_logit(folder):
     assert torch.equal(unfolded, folded)
 
 
-def test_what_cannot_be_tuned_is_one_line_before_the_charge(cases, public, checkpoint):
-    method = bound_method("ctcl", SMALL, cases.terms())
+def test_what_cannot_be_tuned_is_one_line_before_the_charge(cases, public):
+    method = bound_method("ctcl", SMALL | {"steps": 2, "expected_batch_size": 10}, cases.terms())
     stage = method.plan(4.0).stage(STAGE)
     with pytest.raises(ValueError, match="decoder-only generator for prompt_tokens"):
         stage.check(public)
-    inexact = bound(cases, exact_sums=False)
+    inexact = bound(exact_sums=False)
     assert "exact_sums: true" in inexact.plan(4.0).refusal
 
 
-def test_weights_that_need_virtual_tokens_are_no_language_model_for_others(cases):
-    (stage,), (whole,) = bound(cases).stages(), bound(cases, prompt_tokens=None).stages()
+def test_weights_that_need_virtual_tokens_are_no_language_model_for_others():
+    (stage,), (whole,) = bound().stages(), bound(prompt_tokens=None).stages()
     assert not stage.releases_language_model
     assert whole.releases_language_model
 
 
-def test_settings_without_prompt_tokens_are_the_same_release_as_ever(cases):
-    assert "prompt_tokens" not in bound(cases, prompt_tokens=None).config.model_dump(mode="json")
+def test_settings_without_prompt_tokens_are_the_same_release_as_ever():
+    assert "prompt_tokens" not in bound(prompt_tokens=None).config.model_dump(mode="json")

@@ -7,7 +7,12 @@ import pytest
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import REJECTION
 from dpsynth_assets.methods.fine_tuning import Ctcl, DpFineTuning
-from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
+from dpsynth_assets.methods.fine_tuning.config import (
+    ROWS_PER_FORWARD,
+    CtclConfig,
+    DpFineTuningConfig,
+    GeneratorConfig,
+)
 from dpsynth_assets.methods.fine_tuning.writing import GeneratorWeights, open_writer
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
@@ -18,7 +23,7 @@ from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets_tests.methods.test_text_form import DECLARED
 
 SMALL = {"steps": 1, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
-HOW = {"top_p": 0.95, "temperature": 1.0, "seed": 3, "max_new_tokens": 16, "batch_rows": 4}
+CONFIG = GeneratorConfig(max_document_tokens=16)
 CONDITIONS = ["Document Type: note", "Keywords: bakery", "Document Type: note", ""]
 
 
@@ -33,28 +38,36 @@ def corpus(cases, public, method, config, folder, **terms):
     return bound.write(replace(public, released={STAGE: released}), config.rows, cases.silent)
 
 
-def test_an_engine_serves_the_released_folder_and_not_its_own_model(folders):
-    engine = EngineSpec(model="some/other-model", device="cpu")
-    with open_writer(folders["decoder_only"], engine, device="cpu", batch_rows=7) as (writer, name):
-        assert name == "transformers"
+@pytest.fixture
+def opened(folders):
+    """Opens the decoder for writing, through the engine that a dataset file declares."""
+
+    def opens(engine=None, **how):
+        engine = engine or EngineSpec(device="cpu")
+        return open_writer(folders["decoder_only"], engine, CONFIG, device="cpu", **how)
+
+    return opens
+
+
+def test_an_engine_serves_the_released_folder_and_not_its_own_model(folders, opened):
+    with opened(EngineSpec(model="some/other-model", device="cpu")) as writer:
+        assert writer.kind == "transformers"
         assert isinstance(writer.engine, DecoderEngine)
         assert writer.engine.language_model.source == folders["decoder_only"]
-        assert writer.engine._batch_rows == 7
-        first = writer.generate(CONDITIONS, **HOW, progress=None)
-        assert writer.generate(CONDITIONS, **HOW, progress=None) == first
+        assert writer.engine._batch_rows == ROWS_PER_FORWARD
+        first = writer.texts(CONDITIONS, 3)
+        assert writer.texts(CONDITIONS, 3) == first
         assert first[0] != first[2]  # one condition, two places
-        assert writer.generate(CONDITIONS, **HOW | {"seed": 4}, progress=None) != first
+        assert writer.texts(CONDITIONS, 4) != first
 
 
-def test_a_served_generator_writes_what_its_weights_do(folders):
+def test_a_served_generator_writes_what_its_weights_do(opened):
     """Greedy text equals the packed decoder's: same prompt, same end token."""
-    generator = load_conditional_generator(folders["decoder_only"], device="cpu")
-    how = HOW | {"top_p": 1e-6, "max_new_tokens": 12}
-    ours = generator.generate(CONDITIONS, **how)
-    with open_writer(
-        folders["decoder_only"], EngineSpec(device="cpu"), device="cpu", batch_rows=4
-    ) as (writer, _):
-        theirs = writer.generate(CONDITIONS, **how, progress=None)
+    with opened() as writer:
+        alone = replace(writer, engine=None)
+        ours, theirs = (
+            each.texts(CONDITIONS, 3, top_p=1e-6, max_new_tokens=12) for each in (alone, writer)
+        )
     assert [text.split("  ")[0] for text in theirs] == [text.split("  ")[0] for text in ours]
 
 
@@ -66,12 +79,10 @@ def test_documents_of_released_weights_end_with_the_tokenizers_end_token(folders
     assert weights.end_token_id == end
 
 
-def test_a_served_generator_writes_records_of_the_declared_schema(folders):
-    engine = EngineSpec(device="cpu")
-    how = {"device": "cpu", "batch_rows": 4, "form": TextForm(DECLARED)}
-    with open_writer(folders["decoder_only"], engine, **how) as (writer, _):
-        rows = writer.generate(CONDITIONS, **HOW | {"max_new_tokens": 80}, progress=None)
-        cut = writer.generate(CONDITIONS, **HOW | {"max_new_tokens": 4}, progress=None)
+def test_a_served_generator_writes_records_of_the_declared_schema(opened):
+    with opened(form=TextForm(DECLARED)) as writer:
+        rows = writer.texts(CONDITIONS, 3, max_new_tokens=80)
+        cut = writer.texts(CONDITIONS, 3, max_new_tokens=4)
     assert all(map(writer.form.read, rows))
     assert cut == [""] * 4
 
@@ -94,13 +105,10 @@ def test_an_encoder_decoder_is_written_here_and_says_so(cases, public, folders, 
     assert made.rows.height + made.facts["places_left_empty"] == 12
 
 
-def test_documents_stay_within_the_models_positions(folders):
-    positions = load_conditional_generator(folders["decoder_only"]).config.max_position_embeddings
-    with open_writer(
-        folders["decoder_only"], EngineSpec(device="cpu"), device="cpu", batch_rows=4
-    ) as (writer, _):
-        how = HOW | {"max_new_tokens": positions}
-        assert writer.generate(["Document Type: note"], **how, progress=None)
+def test_documents_stay_within_the_models_positions(opened):
+    with opened() as writer:
+        positions = writer.generator.config.max_position_embeddings
+        assert writer.texts(["Document Type: note"], 3, max_new_tokens=positions)
 
 
 def test_a_judged_corpus_keeps_cells_and_tells_acceptance(cases, public, folders):

@@ -8,11 +8,10 @@ from pydantic import Field
 
 from dpsynth_assets.methods.base import Method, MethodConfig, planned
 from dpsynth_assets.methods.candidates import Advice, Candidate, Choice
-from dpsynth_assets.methods.counted_labels import UNCOUNTED, counted_labels
+from dpsynth_assets.methods.inputs import UNCOUNTED, counted_labels
 from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus, Writing
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import integer_noise_std
-from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.release import Release
 
 COUNTS = "label_counts"
@@ -50,22 +49,13 @@ class PublicCopy(Method[PublicCopyConfig]):
 
     def plan(self, target_epsilon):
         """Finds the least noise at which the histogram costs at most `target_epsilon`."""
-
-        def counts(noise_std):
-            return NoisyHistogram(
-                noise="gaussian",
-                scale=noise_std,
-                relation=self.terms.relation,
-                max_records_per_unit=self.terms.unit.max_records,
-            )
-
         noise_std = integer_noise_std(
-            lambda std: [counts(std).event()],
+            lambda std: [self.terms.histogram(std).event()],
             target_epsilon=target_epsilon,
             delta=self.terms.delta,
             accountant=self.terms.accountant,
         )
-        mechanism = counts(noise_std)
+        mechanism = self.terms.histogram(noise_std)
         return planned(
             self,
             {COUNTS: mechanism},
@@ -75,12 +65,11 @@ class PublicCopy(Method[PublicCopyConfig]):
             rows_estimate=self.config.rows,
         )
 
-    def release(self, stage, private, public, checkpoint, progress):
+    def release(self, run):
         """Counts the records of each label, with noise."""
-        del public, checkpoint, progress
-        labels = counted_labels(private.records, self.terms.labels)
+        labels = counted_labels(run.private.records, self.terms.labels)
         counts = np.bincount(labels[labels != UNCOUNTED], minlength=len(self.terms.labels))
-        made = stage.mechanism.release(counts.tolist())
+        made = run.stage.mechanism.release(counts.tolist())
         return Release(value=StageRelease(facts={"dp_counts": made.value.tolist()}), cost=made.cost)
 
     def write(self, public, rows, progress):

@@ -1,19 +1,21 @@
 """A character-level language model with random weights, and cohorts to feed it."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
 
-from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
+from dpsynth_assets.methods.private_prediction.loop import GenerationRules
+from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.methods.stages import StageRun
 from dpsynth_assets.models.decoding.protocol import PROBES
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
+from dpsynth_assets_tests.tiny_models import random_llama
 
 BEGIN, END, PAD = 0, 1, 2
 ALPHABET = "abcdefghijklmnopqrstuvwxyz ."
@@ -50,18 +52,7 @@ class CharacterModel:
     vocabulary_size = VOCABULARY
 
     def __init__(self, never_ends=False):
-        torch.manual_seed(0)
-        config = LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=512,
-            initializer_range=0.2,
-        )
-        self.model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+        self.model = random_llama(VOCABULARY)
         if never_ends:
             self.end_token_id = VOCABULARY + 1
         self.prompts = []
@@ -81,6 +72,14 @@ class CharacterModel:
         return ids + self.encode(label_text)
 
 
+@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def language_model():
     return CharacterModel()
@@ -96,32 +95,15 @@ def endless_model():
     return CharacterModel(never_ends=True)
 
 
-def make_terms(**changes):
-    settings = {
-        "cohort": "letters",
-        "relation": NeighboringRelation.ADD_REMOVE,
-        "unit": PrivacyUnit(),
-        "epsilon": 10.0,
-        "delta": 1e-5,
-        "accountant": "zcdp",
-        "labels": ("x", "y"),
-        "label_texts": ("ex", "why"),
-        "public_records": 64,
-        "has_cluster_histogram": True,
-    }
-    return CohortTerms(**(settings | changes))
+make_terms = partial(
+    made_terms, cohort="letters", epsilon=10.0, public_records=64, has_cluster_histogram=True
+)
 
 
 def make_records(count, seed=0, first=0):
     draw = np.random.default_rng(seed)
-    return pl.DataFrame(
-        {
-            "record_id": [f"r{first + i}" for i in range(count)],
-            "unit_id": [f"r{first + i}" for i in range(count)],
-            "text": ["".join(draw.choice(list(ALPHABET[:26]), 10)) for _ in range(count)],
-            "label": [["x", "y"][i % 2] for i in range(count)],
-        }
-    )
+    texts = ["".join(draw.choice(list(ALPHABET[:26]), 10)) for _ in range(count)]
+    return records_of(texts, ("x", "y"), first)
 
 
 def make_private(count, seed=0):
@@ -142,7 +124,63 @@ def silent(_share, _message):
 def release(method, plan, private, public, progress=silent):
     """Releases the only stage of a plan."""
     (stage,) = plan.stages
-    return method.release(stage, private, public, None, progress)
+    return method.release(StageRun(stage, private, public, None, progress))
+
+
+def make_rules(**changes):
+    """Rules of the loop over the tokens of `CharacterModel`, whose pad length is 10."""
+    settings = {
+        "tokens_per_batch": 6,
+        "max_document_tokens": 12,
+        "min_tokens_for_new_document": 5,
+        "end_token_id": 1,
+        "pad_token_id": 2,
+        "prompt_columns": 10,
+    }
+    return GenerationRules(**(settings | changes))
+
+
+SMALL = {
+    "expected_batch_size": 8,
+    "clip_bound": 2.0,
+    "max_batches": 6,
+    "max_document_tokens": 8,
+    "max_example_tokens": 8,
+    "min_tokens_for_new_document": 3,
+}
+"""Settings of methods that decode in batches."""
+
+FEW_SHOT = {
+    "subsets": 4,
+    "examples_per_subset": 3,
+    "documents_per_label": 1,
+    "max_document_tokens": 12,
+    "max_example_tokens": 6,
+    "top_k": 5,
+    "extra_documents": 3,
+}
+
+
+def make_planned(name, epsilon, **settings):
+    """A method that decodes in batches, and its plan; released counts say how many there are."""
+    kind = get_method(name)
+    svt = {"max_tokens_per_batch": 30, "svt_noise_scale": 20.0} if name == "mean_svt" else {}
+    terms = make_terms(accepts_ex_post=True, public_records=None)
+    method = kind(kind.config_type(**(SMALL | svt | settings)), terms)
+    plan = method.plan(epsilon)
+    assert plan.refusal is None
+    return method, plan
+
+
+def make_public(model, **more):
+    return PublicInputs(language_model=model, salt="public salt", **more)
+
+
+def clustered(model, **more):
+    """Public inputs with centres and their released histogram."""
+    return make_public(
+        model, **{"cluster_centers": make_centers(), "cluster_histogram": HISTOGRAM} | more
+    )
 
 
 @pytest.fixture
@@ -153,7 +191,8 @@ def cases():
         records=make_records,
         private=make_private,
         centers=make_centers,
-        public=lambda model, **more: PublicInputs(language_model=model, salt="public salt", **more),
+        public=make_public,
+        clustered=clustered,
         model=CharacterModel,
         silent=silent,
         release=release,

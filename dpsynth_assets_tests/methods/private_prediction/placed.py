@@ -1,5 +1,7 @@
 """Records placed in batches of given cells, without a declared cohort."""
 
+import numpy as np
+
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
@@ -11,11 +13,16 @@ def _declared(s, k, **settings):
     return DeclaredBatches(config=config, terms=None, clustered=False)
 
 
+def _finds(labels, clusters):
+    found = labels, np.full(len(labels), -1) if clusters is None else clusters
+    return lambda _: found
+
+
 def hashed(records, labels, clusters, cells, *, s=8, k=1, salt="salt"):
     """Batches by the keyed hash of the records' ids."""
     batches = HashedBatches(
         declared=_declared(s, k),
-        record_cells=lambda _: (labels, clusters),
+        record_cells=_finds(labels, clusters),
         cells=tuple(cells),
         salt=salt,
     )
@@ -26,5 +33,5 @@ def in_slots(records, labels, clusters, cells, *, s=4, k=1, max_batches=100):
     """Full batches of records in their public order."""
     private = PrivateInputs(records=records)
     declared = _declared(s, k, max_batches=max_batches, batching="slots")
-    finds = lambda _: (labels, clusters)  # noqa: E731
+    finds = _finds(labels, clusters)
     return SlotBatches.counted(declared, finds, tuple(cells), private).placed(private)

@@ -4,14 +4,12 @@ Baseline++ of Amin et al. 2025 is a pretrained model with its template and k = 2
 s parallel contexts (section 6.1, D.1, Table 10); the baseline of Amin et al. 2024 has k = 1.
 """
 
-from collections import Counter
-
 import pytest
 
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
-from dpsynth_assets.models.document_format import PLAIN_PT
+from dpsynth_assets.models.prompt_templates import PLAIN_PT, PromptedModel
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 AG_NEWS = 108_000
@@ -46,28 +44,11 @@ def test_a_batch_draws_as_many_tokens_as_the_paper_prints_for_either_k(
     assert tokens(cases, slots, epsilon, **zero_out) == printed
 
 
-def test_a_replaced_record_of_a_pair_pays_for_two_vectors(cases):
-    # What the paper's two records a context cost where neither rule holds (errata B-000.1).
-    replaced = tokens(cases, baseline(2), relation=NeighboringRelation.REPLACE_ONE)
-    assert replaced == pytest.approx(373 / 4, abs=1)
-
-
 def batches(cases, config, records, **changes):
     terms = cases.terms(public_records=records, **changes)
     private = cases.private(records)
     declared = MeanUniform(config, terms).declared
     return split_batches(declared, private, cases.public(None)).placed(private)
-
-
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_slots_give_every_one_of_s_contexts_k_records_of_one_batch_and_label(cases, k):
-    config = baseline(k, expected_batch_size=6, batching="slots")
-    terms = {"relation": NeighboringRelation.ZERO_OUT, "public_slots": True}
-    made = batches(cases, config, 120, **terms)
-    assert len(made) == 2 * (60 // (6 * k))
-    assert all([len(context) for context in batch.contexts] == [k] * 6 for batch in made)
-    uses = Counter(text for batch in made for context in batch.contexts for text in context)
-    assert set(uses.values()) == {1}
 
 
 @pytest.mark.statistical
@@ -90,12 +71,13 @@ class Letters:
 
     begin_token_id = None
     end_token_id = "|"
+    document_format = PLAIN_PT
 
     def encode(self, text):
         return list(text)
 
     def prompt_ids(self, label_text, examples, max_example_tokens):
-        return PLAIN_PT.prompt_ids(self, label_text, examples, max_example_tokens)
+        return PromptedModel(self).prompt_ids(label_text, examples, max_example_tokens)
 
 
 def test_the_base_template_writes_the_label_above_each_example_and_opens_one_more():

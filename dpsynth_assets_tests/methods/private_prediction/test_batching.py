@@ -12,9 +12,9 @@ from dpsynth_assets.methods.cluster_histogram import (
     ClusterHistogram,
     assign_clusters,
     count_by_label_and_center,
-    label_indices,
     select_top_centers,
 )
+from dpsynth_assets.methods.inputs import label_indices
 from dpsynth_assets.methods.private_prediction.batching import (
     BatchCell,
     batch_counts,
@@ -22,7 +22,6 @@ from dpsynth_assets.methods.private_prediction.batching import (
 )
 from dpsynth_assets.privacy.batch_terms import pass_rows
 from dpsynth_assets.privacy.events import ComposedEvent
-from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.methods.private_prediction.placed import hashed
 
@@ -33,17 +32,12 @@ CELLS = (
 
 
 def assign(records, *, k=1, s=8, cells=CELLS, salt="salt", clusters=None):
-    labels = label_indices(records["label"].to_list(), ("x", "y"))
+    labels = label_indices(records["label"], ("x", "y"))
     return hashed(records, labels, clusters, cells, s=s, k=k, salt=salt)
 
 
 def counting(terms, noise="laplace", scale=0.02):
-    histogram = NoisyHistogram(
-        noise=noise,
-        scale=scale,
-        relation=terms.relation,
-        max_records_per_unit=terms.unit.max_records,
-    )
+    histogram = terms.histogram(scale, noise)
     return ClusterCounting(histogram=histogram, labels=terms.labels, clusters_per_label=2)
 
 
@@ -55,18 +49,21 @@ def changed(before, after):
     return [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
 
 
+def assert_moves_one_context(before, after):
+    moved = changed(before, after)
+    assert len(moved) <= 1
+    for batch in moved:
+        old, new = Counter(before[batch]), Counter(after[batch])
+        assert ((old - new) + (new - old)).total() == 1
+
+
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_adding_a_record_changes_at_most_one_context_of_one_batch(cases, k):
     records = cases.records(300)
     before = contexts(assign(records, k=k))
     for seed in range(40):
         newcomer = cases.records(1, seed=seed, first=1000 + seed)
-        after = contexts(assign(pl.concat([records, newcomer]), k=k))
-        moved = changed(before, after)
-        assert len(moved) <= 1
-        for batch in moved:
-            old, new = Counter(before[batch]), Counter(after[batch])
-            assert ((old - new) + (new - old)).total() == 1
+        assert_moves_one_context(before, contexts(assign(pl.concat([records, newcomer]), k=k)))
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -76,11 +73,7 @@ def test_nulling_a_record_changes_at_most_one_context_of_one_batch(cases, k):
     for row in range(0, 300, 7):
         texts = [" " if i == row else text for i, text in enumerate(records["text"])]
         after = contexts(assign(records.with_columns(text=pl.Series(texts)), k=k))
-        moved = changed(before, after)
-        assert len(moved) <= 1
-        for batch in moved:
-            old, new = Counter(before[batch]), Counter(after[batch])
-            assert ((old - new) + (new - old)).total() == 1
+        assert_moves_one_context(before, after)
 
 
 def test_with_one_example_a_record_always_arrives(cases):
@@ -200,10 +193,6 @@ def test_records_go_to_the_nearest_centre_that_their_label_keeps(cases):
             assert cluster == -1
         else:
             assert cluster == kept[label][int(np.argmax(centers[kept[label]] @ embedding))]
-
-
-def test_histogram_survives_json():
-    assert ClusterHistogram.model_validate_json(HISTOGRAM.model_dump_json()) == HISTOGRAM
 
 
 def test_counts_before_rebalancing_for_some_labels_only_are_refused():

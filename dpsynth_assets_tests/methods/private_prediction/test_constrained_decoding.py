@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from dpsynth_assets.attacks.median_audit import WatchedMedian
 from dpsynth_assets.json_records import record_check
@@ -26,6 +26,7 @@ from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecod
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM, make_terms
+from dpsynth_assets_tests.tiny_models import random_llama
 
 SCHEMA = {
     "type": "object",
@@ -38,6 +39,7 @@ SCHEMA = {
     },
 }
 COLUMNS, LONGEST = 40, 60
+LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 METHODS = {
     "mean_uniform": {},
     "mean_clustered": {},
@@ -47,27 +49,23 @@ METHODS = {
 }
 
 
+def spelling(words, merges=()):
+    """A tokenizer of Rust's with these tokens, behind one that ends a text and one that fills."""
+    known = {word: number for number, word in enumerate(["<end>", "<pad>", *words])}
+    tokenizer = Tokenizer(models.BPE(vocab=known, merges=list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<pad>")
+
+
 class BytesModel:
     """A language model of random weights over bytes, with a tokenizer of Rust's."""
 
     def __init__(self):
-        torch.manual_seed(0)
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        words = {word: number for number, word in enumerate(["<end>", "<pad>", *alphabet, "zz"])}
-        tokenizer = Tokenizer(models.BPE(vocab=words, merges=[("z", "z")]))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        self.tokenizer = PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, eos_token="<end>", pad_token="<pad>"
-        )
+        self.tokenizer = spelling([*LETTERS, "zz"], [("z", "z")])
         self.end_token_id, self.pad_token_id = 0, 1
-        self.vocabulary_size = len(words) + 5  # Logits may be wider than the vocabulary.
-        config = LlamaConfig(
-            vocab_size=self.vocabulary_size, hidden_size=16, intermediate_size=24,
-            num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-            max_position_embeddings=512, initializer_range=0.2,
-        )  # fmt: skip
-        self.model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+        self.vocabulary_size = len(self.tokenizer) + 5  # Logits may be wider than the vocabulary.
+        self.model = random_llama(self.vocabulary_size)
 
     def encode(self, text):
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -251,7 +249,7 @@ def test_what_stands_in_the_way_is_told_before_the_charge(name, bound, cases):
     model.tokenizer = object()
     method = bound(name)
     (stage,) = method.plan(8.0).stages
-    public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
+    public = cases.clustered(model)
     with pytest.raises(ValueError, match="Expected a tokenizer"):
         stage.check(public)
 
@@ -316,7 +314,7 @@ def test_every_row_of_every_method_validates(name, bound, cases, model):
     method = bound(name)
     plan = method.plan(8.0)
     assert plan.refusal is None
-    public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
+    public = cases.clustered(model)
     done = cases.release(method, plan, cases.private(64), public)
     rows = done.value.rows
     assert len(rows) >= 4
@@ -364,7 +362,7 @@ def test_the_median_charges_rounding_for_draws_of_every_batch_of_its_pass(bound,
     """Batches draw at different steps; a record may move all of them."""
     method = bound("median_clustered", logit_slack=0.01, temperature=1.0, batches_per_forward=4)
     plan = method.plan(8.0)
-    public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
+    public = cases.clustered(model)
     done = cases.release(method, plan, cases.private(64), public)
     draws = done.value.facts["private_tokens"]
     by_batch = done.value.internal["ex_post_epsilon_by_batch"]
@@ -399,24 +397,10 @@ def test_planted_keys_are_written_whatever_the_schema_is(bound):
     assert task.method.terms.json_schema is None
 
 
-class WithoutLetter(BytesModel):
-    """Its tokenizer cannot spell a `z`, as one that was trained on little text."""
-
-    def __init__(self):
-        super().__init__()
-        letters = [each for each in sorted(pre_tokenizers.ByteLevel.alphabet()) if each != "z"]
-        words = {word: number for number, word in enumerate(["<end>", "<pad>", *letters])}
-        tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        self.tokenizer = PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, eos_token="<end>", pad_token="<pad>"
-        )
-
-
 def test_what_the_tokenizer_cannot_spell_ends_a_text_and_raises_nothing():
     schema = {"enum": ["xy", "qz", "r"]}
-    model = WithoutLetter()
+    model = BytesModel()
+    model.tokenizer = spelling([each for each in LETTERS if each != "z"])
     constraint = JsonConstraint(model, json.dumps(schema))
     text = constraint.open(model.encode('"q'))
     assert np.flatnonzero(text.choices()).tolist() == [model.end_token_id]

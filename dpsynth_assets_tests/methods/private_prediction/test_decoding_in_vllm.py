@@ -6,17 +6,13 @@ import pytest
 
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
-from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.private_prediction.decoding import decoder_of
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.vllm_decoder import VllmDecoderError, opening, process
+from dpsynth_assets_tests.methods.private_prediction.conftest import NAMES
 
-NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")
 BATCHES = {"expected_batch_size": 8, "clip_bound": 2.0, "max_example_tokens": 6}
 FEW_SHOT = {"subsets": 4, "examples_per_subset": 3, "documents_per_label": 1, "top_k": 5}
-HISTOGRAM = ClusterHistogram(
-    labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
-)
 
 
 def planned(name, cases, kind, **settings):
@@ -57,7 +53,7 @@ def test_an_environment_without_vllm_is_refused_before_a_charge(name, cases, wit
     model = cases.model()
     model.source, model.dtype, model.name = "folder", "float32", "folder"
     model.config = model.model.config
-    public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
+    public = cases.clustered(model)
     with pytest.raises(VllmDecoderError, match="Expected vllm in this environment") as refused:
         plan.stages[0].check(public)
     assert "\n" not in str(refused.value)

@@ -7,7 +7,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec, PublicDataSpec
-from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.declared_terms import cohort_terms
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
@@ -18,28 +17,9 @@ from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import open_decoder
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
 from dpsynth_assets.report.label_texts import assumptions, texts
+from dpsynth_assets_tests.methods.private_prediction.conftest import FEW_SHOT, NAMES, SMALL
 
-NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")
-BATCHES = {
-    "expected_batch_size": 8,
-    "clip_bound": 2.0,
-    "max_batches": 2,
-    "min_tokens_for_new_document": 3,
-    "max_document_tokens": 12,
-    "max_example_tokens": 6,
-}
-FEW_SHOT = {
-    "subsets": 4,
-    "examples_per_subset": 3,
-    "documents_per_label": 1,
-    "max_document_tokens": 12,
-    "max_example_tokens": 6,
-    "top_k": 5,
-    "extra_documents": 3,
-}
-HISTOGRAM = ClusterHistogram(
-    labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
-)
+BATCHES = SMALL | {"max_batches": 2, "max_document_tokens": 12, "max_example_tokens": 6}
 
 
 def declared(decoder):
@@ -116,11 +96,7 @@ def test_rounding_that_is_not_charged_is_refused(name, cases, model):
     assert "\n" not in plan.refusal
     _method, plan = planned(name, cases, None, logit_slack=0.0)  # of no declared base
     with pytest.raises(ValueError, match="Expected logit_slack > 0"):
-        plan.stages[0].check(public_of(cases, model))
-
-
-def public_of(cases, model):
-    return cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
+        plan.stages[0].check(cases.clustered(model))
 
 
 @pytest.mark.parametrize("name", [*NAMES, "few_shot"])
@@ -130,7 +106,7 @@ def test_a_model_of_another_shape_is_refused_before_a_charge(name, cases, model,
     other.save_pretrained(model.source)
     _method, plan = planned(name, cases, "exact")
     with pytest.raises(ValueError, match="Expected a Llama model") as refusal:
-        plan.stages[0].check(public_of(cases, model))
+        plan.stages[0].check(cases.clustered(model))
     assert "\n" not in str(refusal.value)
 
 
@@ -139,7 +115,7 @@ def test_what_is_declared_is_what_decodes(name, cases, model, monkeypatch):
     """Transformers' weights are out of reach, so that nothing else can have decoded."""
     method, plan = planned(name, cases, "exact")
     monkeypatch.setattr(model, "model", None)
-    public = public_of(cases, model)
+    public = cases.clustered(model)
     plan.stages[0].check(public)
     release = cases.release(method, plan, cases.private(64), public)
     assert len(release.value.rows)
@@ -231,7 +207,7 @@ def test_a_pass_has_no_bound_on_its_rows(cases, model, monkeypatch):
     method, plan = planned(
         "mean_uniform", cases, "exact", batches_per_label=1, batches_per_forward=1
     )
-    cases.release(method, plan, cases.private(600), public_of(cases, model))
+    cases.release(method, plan, cases.private(600), cases.clustered(model))
     assert passes == [300, 300]
     assert method.declared.facts.rows_per_pass < 300
 

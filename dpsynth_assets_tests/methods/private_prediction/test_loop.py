@@ -1,6 +1,7 @@
 """The loop draws what it may and no more, and packing changes nothing."""
 
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import torch
 
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
-    GenerationRules,
     generate_documents,
 )
 from dpsynth_assets.privacy.batch_terms import BatchTerms
@@ -16,22 +16,14 @@ from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.methods.private_prediction.conftest import make_rules
 from dpsynth_assets_tests.privacy.oracles import mean_scores_oracle
 
 COLUMNS, END, PAD, VOCABULARY = 10, 1, 2, 31
 CLIP, SIZE = 6.0, 4
 
 
-def rules(**changes):
-    settings = {
-        "tokens_per_batch": 40,
-        "max_document_tokens": 12,
-        "min_tokens_for_new_document": 5,
-        "end_token_id": END,
-        "pad_token_id": PAD,
-        "prompt_columns": COLUMNS,
-    }
-    return GenerationRules(**(settings | changes))
+rules = partial(make_rules, tokens_per_batch=40)
 
 
 def random_batches(sizes, seed=0):

@@ -19,9 +19,9 @@ from dpsynth_assets.attacks.logit_moves import (
 )
 from dpsynth_assets.cli import audit as cli
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
-from dpsynth_assets.methods.private_prediction import measured_slack
+from dpsynth_assets.methods.private_prediction import decoding
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
-from dpsynth_assets.methods.private_prediction.measured_slack import (
+from dpsynth_assets.methods.private_prediction.decoding import (
     cohort_audit,
     measured_refusal,
     self_tested,
@@ -256,7 +256,7 @@ def test_a_slack_of_zero_is_tested_once_and_stated(cases, language_model, on_gpu
         runs.append((passes, whole))
         return STILL
 
-    monkeypatch.setattr(measured_slack, "measured_moves", tested)
+    monkeypatch.setattr(decoding, "measured_moves", tested)
     plan = PassShape(rows=600, columns=90, new_tokens=40)
     for passes in (plan, None, plan):
         check_slack(config, terms, language_model, on_gpu, passes)
@@ -290,7 +290,7 @@ def test_a_moving_row_a_processor_and_unasked_kernels_are_refused(
         assert "\n" not in str(told.value)
 
     moved = dataclasses.replace(STILL, by=2.9e-6)
-    monkeypatch.setattr(measured_slack, "measured_moves", lambda *_, **__: moved)
+    monkeypatch.setattr(decoding, "measured_moves", lambda *_, **__: moved)
     refused(on_gpu, r"moves of 2\.9e-06 \(24 public contexts.* a GPU, bfloat16\)")
     on_gpu.device = torch.device("cpu")
     refused(on_gpu, "got a processor")

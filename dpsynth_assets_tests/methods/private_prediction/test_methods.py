@@ -4,16 +4,13 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import polars as pl
 import pytest
 
-from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.on_generator import OnGenerator
+from dpsynth_assets.methods.private_prediction.corpus import RealisedCosts
 from dpsynth_assets.methods.private_prediction.loop import Document
 from dpsynth_assets.methods.private_prediction.method import PrivatePrediction
-from dpsynth_assets.methods.private_prediction.realised_costs import RealisedCosts
 from dpsynth_assets.methods.private_prediction.references import (
-    generate_non_private,
     generate_public_only,
 )
 from dpsynth_assets.methods.registry import REGISTRY, check_settings, get_method
@@ -31,9 +28,6 @@ SMALL = {
     "min_tokens_for_new_document": 5,
     "batches_per_forward": 4,
 }
-HISTOGRAM = ClusterHistogram(
-    labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
-)
 
 
 EXTRA = {"mean_svt": {"svt_noise_scale": 20.0, "max_tokens_per_batch": 60}}
@@ -43,19 +37,12 @@ def config_of(name, **changes):
     return REGISTRY[name].config_type(**(SMALL | EXTRA.get(name, {}) | changes))
 
 
-def public_inputs(cases, model, **public):
-    """Centres and their histogram."""
-    return cases.public(
-        model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM, **public
-    )
-
-
 def run(name, cases, model, *, private=None, terms=None, config=None, epsilon=10.0, **public):
     terms = terms or cases.terms(accepts_ex_post=True)
     method = get_method(name)(config or config_of(name), terms)
     plan = method.plan(epsilon)
     assert plan.refusal is None
-    inputs = public_inputs(cases, model, **public)
+    inputs = cases.clustered(model, **public)
     return plan, cases.release(method, plan, private or cases.private(64), inputs)
 
 
@@ -104,16 +91,6 @@ def test_replace_one_and_larger_units_plan_a_quarter_of_the_tokens(cases):
     pairs = tokens(cases.terms(unit=PrivacyUnit(column="customer", max_records=2)))
     assert replaced == pytest.approx(base / 4, abs=1)
     assert pairs == pytest.approx(base / 4, abs=1)
-
-
-def test_two_examples_in_a_context_cost_what_one_costs(cases):
-    one, two = (
-        get_method("mean_clustered")(
-            config_of("mean_clustered", examples_per_context=k), cases.terms()
-        ).plan(5.0)
-        for k in (1, 2)
-    )
-    assert one.event == two.event
 
 
 def test_too_small_a_budget_is_refused_in_one_line(name, cases):
@@ -184,23 +161,16 @@ def test_rows_hold_the_allowed_columns_and_no_blank_text(name, cases, language_m
     assert rows["n_tokens"].max() <= SMALL["max_document_tokens"]
 
 
-def test_the_cost_is_the_planned_event(cases, language_model):
-    for name in ("mean_uniform", "mean_clustered"):
-        plan, release = run(name, cases, language_model)
-        assert release.cost.event == plan.event
-        assert release.cost.guarantee is GuaranteeType.DP
-        assert not release.value.internal
-        assert release.value.facts["private_tokens"] <= plan.event.count * 6
-
-
 @pytest.mark.parametrize("name", sorted(set(BATCHED) - {"median_clustered"}))
 def test_what_runs_and_what_it_costs_is_the_mechanism_of_the_stage(name, cases, endless_model):
     method = get_method(name)(config_of(name), cases.terms())
     (stage,) = method.plan(10.0).stages
     fewer = replace(stage, mechanism=replace(stage.mechanism, tokens=5))
-    inputs = public_inputs(cases, endless_model)
+    inputs = cases.clustered(endless_model)
     release = fewer.release(cases.private(64), inputs, None, cases.silent)
     assert release.cost.event == fewer.mechanism.event() != stage.mechanism.event()
+    assert release.cost.guarantee is GuaranteeType.DP
+    assert not release.value.internal
     assert release.value.facts["private_tokens"] <= 5 * release.value.facts["batches"]
 
 
@@ -338,21 +308,6 @@ def test_failures_in_a_run_show_no_private_text(cases, language_model, monkeypat
     assert not any(text in shown for text in private.records["text"])
 
 
-def test_progress_moves_within_a_pass_and_ends_at_one(cases, language_model):
-    heard = []
-    method = get_method("mean_uniform")(config_of("mean_uniform"), cases.terms())
-    cases.release(
-        method,
-        method.plan(3.0),
-        cases.private(64),
-        cases.public(language_model),
-        lambda share, message: heard.append((share, message)),
-    )
-    shares = [share for share, _ in heard]
-    assert shares == sorted(shares)
-    assert 0 < shares[0] < shares[-1] == 1
-
-
 def test_public_reference_reads_no_record_and_shares_documents_over_labels(cases, language_model):
     corpus = generate_public_only(
         config_of("mean_uniform"), cases.terms(), cases.public(language_model), 20, cases.silent
@@ -378,20 +333,6 @@ def test_public_examples_stand_in_the_prompts_of_their_label(cases, language_mod
     }
 
 
-def test_non_private_reference_claims_no_guarantee(cases, language_model):
-    release = generate_non_private(
-        config_of("mean_uniform"),
-        cases.terms(),
-        cases.private(30),
-        cases.public(language_model),
-        20,
-        cases.silent,
-    )
-    assert release.cost.guarantee is GuaranteeType.NONE
-    assert release.cost.event is None
-    assert isinstance(release.value.rows, pl.DataFrame)
-
-
 def test_every_setting_says_what_it_is_and_in_which_unit(name):
     for field in REGISTRY[name].config_type.model_fields.values():
         if field.default != name:
@@ -406,10 +347,6 @@ def test_check_settings_names_each_problem_on_one_line():
     assert any(problem.startswith("clip_bound:") for problem in problems)
     assert any("no such setting" in problem for problem in problems)
     assert check_settings("mean_clustered", SMALL) == []
-    (removed,) = check_settings("mean_with_shots", {})
-    assert removed.endswith("It was removed: write mean_uniform, which scored no worse.")
-    (removed,) = check_settings("aug_pe", {"infilling_model": "bart"})
-    assert removed.endswith("It was removed with masked infilling. Drop it.")
 
 
 def test_contradicting_lengths_are_named():

@@ -13,20 +13,14 @@ from dpsynth_assets.methods.private_prediction.passes import PassProgress, run_p
 from dpsynth_assets.models.transformers_decoder import decoder
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 
+TWO_THREADS = pytest.mark.parametrize("threads", [2], indirect=True)
+
 
 @pytest.fixture
 def model():
     made = torch.nn.Linear(2, 2)
     made.device = torch.device("cpu")
     return TransformersDecoder(made)
-
-
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_parts_cover_the_batches_in_order():
@@ -39,7 +33,8 @@ def test_parts_cover_the_batches_in_order():
     assert parts_of([], 3) == []
 
 
-def test_passes_of_a_small_model_are_under_way_together(model, two_threads):
+@TWO_THREADS
+def test_passes_of_a_small_model_are_under_way_together(model, threads):
     meeting = Barrier(2, timeout=20)
 
     def run(part):
@@ -49,7 +44,8 @@ def test_passes_of_a_small_model_are_under_way_together(model, two_threads):
     assert run_passes(model, parts_of(list("abcd"), 1), run) == [(n, 1) for n in range(4)]
 
 
-def test_passes_of_a_large_model_come_one_after_another(model, two_threads, monkeypatch):
+@TWO_THREADS
+def test_passes_of_a_large_model_come_one_after_another(model, threads, monkeypatch):
     monkeypatch.setattr(decoder, "SMALL_MODEL_PARAMETERS", 5)
     under_way = []
 
@@ -61,7 +57,8 @@ def test_passes_of_a_large_model_come_one_after_another(model, two_threads, monk
     assert run_passes(model, parts_of(list("abc"), 1), run) == [0, 1, 2]
 
 
-def test_a_failing_pass_is_told_and_finished_ones_are_kept(model, two_threads):
+@TWO_THREADS
+def test_a_failing_pass_is_told_and_finished_ones_are_kept(model, threads):
     kept = []
 
     def run(part):

@@ -9,32 +9,14 @@ from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
+from dpsynth_assets_tests.methods.private_prediction.conftest import FEW_SHOT, HISTOGRAM, SMALL
 
-HISTOGRAM = ClusterHistogram(
-    labels=("x", "y"), centers=((0, 2), (1, 3)), dp_counts=((17, 15), (16, 14))
-)
 CLUSTERED = ("mean_clustered", "median_clustered")
 UNIFORM = ("mean_uniform", "mean_svt", "invisible_ink")
 NAMES = (*UNIFORM, *CLUSTERED)
-BATCHES = {
-    "expected_batch_size": 8,
-    "clip_bound": 2.0,
-    "max_batches": 2,
-    "min_tokens_for_new_document": 3,
-    "max_document_tokens": 30,
-    "max_example_tokens": 6,
-}
-FEW_SHOT = {
-    "subsets": 4,
-    "examples_per_subset": 3,
-    "documents_per_label": 1,
-    "max_document_tokens": 30,
-    "max_example_tokens": 6,
-    "top_k": 5,
-    "extra_documents": 3,
-}
+BATCHES = SMALL | {"max_batches": 2, "max_document_tokens": 30, "max_example_tokens": 6}
 SETTINGS = {
-    "few_shot": FEW_SHOT,
+    "few_shot": FEW_SHOT | {"max_document_tokens": 30},
     "mean_svt": BATCHES | {"svt_noise_scale": 20.0, "max_tokens_per_batch": 50},
 }
 EPSILON = {"few_shot": 60.0}
@@ -51,9 +33,7 @@ class Case:
         self.method = kind(self.config, terms)
         self.plan = self.method.plan(epsilon)
         assert self.plan.refusal is None
-        self.public = cases.public(
-            model, cluster_centers=cases.centers(), cluster_histogram=histogram
-        )
+        self.public = cases.clustered(model, cluster_histogram=histogram)
 
     def check(self):
         self.method.stages()[0].check(self.public)

@@ -2,7 +2,7 @@
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.declared_terms import cohort_terms
-from dpsynth_assets.methods.private_prediction.prompts import (
+from dpsynth_assets.methods.private_prediction.decoding import (
     context_prompts,
     prompt_columns,
     public_prompt,

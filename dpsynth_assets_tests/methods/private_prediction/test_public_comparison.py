@@ -1,12 +1,13 @@
 """Laws of the methods that compare with public text, and of the loop's free tokens."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
-    GenerationRules,
     generate_documents,
 )
 from dpsynth_assets.methods.registry import get_method
@@ -14,6 +15,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import flatten
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets_tests.methods.private_prediction.conftest import make_rules
 
 NAMES = ("mean_svt", "invisible_ink")
 SMALL = {
@@ -42,17 +44,9 @@ def run(name, cases, model, private=None, config=None, epsilon=None):
     return plan, cases.release(method, plan, private, cases.public(model))
 
 
-def rules(**changes):
-    settings = {
-        "tokens_per_batch": 6,
-        "max_document_tokens": 5,
-        "min_tokens_for_new_document": 2,
-        "end_token_id": END,
-        "pad_token_id": PAD,
-        "prompt_columns": COLUMNS,
-        "max_tokens_per_batch": 40,
-    }
-    return GenerationRules(**(settings | changes))
+rules = partial(
+    make_rules, max_document_tokens=5, min_tokens_for_new_document=2, max_tokens_per_batch=40
+)
 
 
 def scripted(private_of_step):

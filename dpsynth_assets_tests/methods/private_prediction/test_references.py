@@ -7,6 +7,7 @@ from dpsynth_assets.methods.private_prediction.references import (
     generate_public_only,
 )
 from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets.privacy.guarantees import GuaranteeType
 
 SMALL = {"max_document_tokens": 12, "max_example_tokens": 10, "min_tokens_for_new_document": 2}
 
@@ -80,3 +81,4 @@ def test_the_ceiling_shows_what_a_label_has_where_it_has_fewer(cases, language_m
         config_of(), cases.terms(), private, cases.public(language_model), 6, cases.silent, 50
     )
     assert made.value.facts["documents"] == 6
+    assert (made.cost.guarantee, made.cost.event) == (GuaranteeType.NONE, None)

@@ -9,21 +9,11 @@ import pytest
 from dpsynth_assets.methods.private_prediction import corpus, few_shot_writer
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets_tests.methods.private_prediction.conftest import (
-    HISTOGRAM,
     NAMES,
     Killed,
     MemoryPasses,
+    make_planned,
 )
-
-SETTINGS = {
-    "expected_batch_size": 8,
-    "clip_bound": 2.0,
-    "max_document_tokens": 8,
-    "max_example_tokens": 8,
-    "max_batches": 6,
-    "min_tokens_for_new_document": 3,
-    "batches_per_forward": 2,
-}
 
 
 @pytest.fixture
@@ -43,15 +33,9 @@ def counted_passes(monkeypatch):
 
 
 def generated(name, cases, model, passes):
-    kind = get_method(name)
-    svt = {"max_tokens_per_batch": 30, "svt_noise_scale": 20.0} if name == "mean_svt" else {}
-    terms = cases.terms(accepts_ex_post=True, public_records=None)
-    method = kind(kind.config_type(**(SETTINGS | svt)), terms)
-    plan = method.plan(6.0)
-    assert plan.refusal is None
+    method, plan = make_planned(name, 6.0, batches_per_forward=2)
     private = replace(cases.private(64), passes=passes)
-    public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
-    return cases.release(method, plan, private, public)
+    return cases.release(method, plan, private, cases.clustered(model))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,26 +9,14 @@ import torch
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
-    GenerationRules,
     generate_documents,
 )
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.batch_terms import row_key
+from dpsynth_assets_tests.methods.private_prediction.conftest import make_rules
 
 END = 1
-
-
-def rules(**changes):
-    settings = {
-        "tokens_per_batch": 6,
-        "max_document_tokens": 12,
-        "min_tokens_for_new_document": 5,
-        "end_token_id": END,
-        "pad_token_id": 2,
-        "prompt_columns": 10,
-    }
-    return GenerationRules(**(settings | changes))
 
 
 class JealousContexts:
@@ -61,7 +49,7 @@ def companies(batches, most_rows):
         SimpleNamespace(open=JealousContexts),
         [[[row] for row in batch] for batch in batches],
         select,
-        rules(rows_per_pass=most_rows),
+        make_rules(rows_per_pass=most_rows),
         row_keys=[row_key(row) for batch in batches for row in batch],
     )
     return seen
@@ -108,7 +96,7 @@ def test_cut_passes_write_what_one_pass_writes(cases):
             TransformersDecoder(model.model),
             batches,
             likeliest,
-            rules(tokens_per_batch=16, rows_per_pass=most_rows, end_token_id=cases.end),
+            make_rules(tokens_per_batch=16, rows_per_pass=most_rows, end_token_id=cases.end),
             row_keys=keys,
         )
         for most_rows in (None, 16, 5)
@@ -120,7 +108,7 @@ def test_cut_passes_write_what_one_pass_writes(cases):
 def test_rows_without_names_are_refused_where_passes_are_bounded(cases):
     with pytest.raises(ValueError, match="row_keys"):
         generate_documents(
-            TransformersDecoder(cases.model().model), [[[3, 4]]], None, rules(rows_per_pass=4)
+            TransformersDecoder(cases.model().model), [[[3, 4]]], None, make_rules(rows_per_pass=4)
         )
 
 

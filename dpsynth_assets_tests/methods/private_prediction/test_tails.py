@@ -11,7 +11,7 @@ from dpsynth_assets.methods.declared_terms import cohort_terms
 from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import filled_share, share_at_floor
 from dpsynth_assets.methods.registry import REGISTRY, bound_method
-from dpsynth_assets.methods.tails import LARGEST_TAIL, percent
+from dpsynth_assets.methods.stages import LARGEST_TAIL, percent
 from dpsynth_assets_tests.methods.private_prediction.conftest import make_terms
 
 SMOLLM2 = {"kind": "smollm2"}

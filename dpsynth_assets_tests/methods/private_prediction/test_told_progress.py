@@ -4,57 +4,27 @@ import re
 from dataclasses import replace
 
 import pytest
-import torch
 
-from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets_tests.methods.private_prediction.conftest import (
-    HISTOGRAM,
     NAMES,
     Killed,
     MemoryPasses,
+    make_planned,
 )
-
-SETTINGS = {
-    "expected_batch_size": 8,
-    "clip_bound": 2.0,
-    "max_document_tokens": 6,
-    "max_example_tokens": 8,
-    "max_batches": 6,
-    "min_tokens_for_new_document": 3,
-    "batches_per_forward": 2,
-}
-
-
-@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
-def threads(request):
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def run(name, cases, model, private, progress, passes=None, **changes):
-    kind = get_method(name)
-    svt = {"max_tokens_per_batch": 60, "svt_noise_scale": 20.0} if name == "mean_svt" else {}
-    terms = cases.terms(accepts_ex_post=True, public_records=None)
-    method = kind(kind.config_type(**(SETTINGS | svt | changes)), terms)
-    plan = method.plan(5.0)
-    public = cases.public(model, cluster_centers=cases.centers(), cluster_histogram=HISTOGRAM)
-    private = replace(private, passes=passes)
-    cases.release(method, plan, private, public, progress)
+    settings = {"max_document_tokens": 6, "batches_per_forward": 2}
+    if name == "mean_svt":
+        settings["max_tokens_per_batch"] = 60
+    method, plan = make_planned(name, 5.0, **(settings | changes))
+    cases.release(method, plan, replace(private, passes=passes), cases.clustered(model), progress)
     return plan
 
 
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
+@pytest.mark.parametrize("threads", [1], indirect=True)
 @pytest.mark.parametrize("name", NAMES)
-def test_messages_of_a_killed_pass_are_those_of_any_other_draws(name, cases, one_thread):
+def test_messages_of_a_killed_pass_are_those_of_any_other_draws(name, cases, threads):
     """Texts that end early or never, many records or none: the same lines, then the kill.
 
     One batch a pass, which opens no document that might remain unfinished: where its texts end

@@ -1,6 +1,5 @@
 """Pooled hidden states: the plain model's, a pass of its own for every private text."""
 
-import copy
 import weakref
 
 import numpy as np
@@ -116,32 +115,6 @@ def test_five_hundred_documents_pass_once_each_in_passes_of_bounded_size():
     assert sum(reference() is not None for reference in kept) <= 1  # no pass outlives the next
     assert made[1].nbytes == 500 * 32 * 4
     assert (np.abs(made[1]).sum(axis=1) > 0).all()
-
-
-@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def typed_model(model, request):
-    return copy.deepcopy(model).to(request.param)
-
-
-@pytest.fixture(params=[1, 3])
-def threads(request):
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
-def test_company_does_not_move_a_texts_states(typed_model, texts, threads):
-    """To the last bit, in any type of float: others may come, leave or change places."""
-    together = states(typed_model, texts, [1])[1]
-    backwards = states(typed_model, texts[::-1], [1])[1][::-1]
-    np.testing.assert_array_equal(backwards, together)
-    one_more = states(typed_model, [[9] * 12, *texts], [1])[1][1:]
-    np.testing.assert_array_equal(one_more, together)
-    fewer = states(typed_model, texts[2:], [1])[1]
-    np.testing.assert_array_equal(fewer, together[2:])
-    for row, text in enumerate(texts):
-        np.testing.assert_array_equal(states(typed_model, [text], [1])[1][0], together[row])
 
 
 def test_positions_that_follow_the_longest_text_of_a_pass_follow_a_private_text_itself():

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.models.engines import Provenance
+from dpsynth_assets.models.vllm_decoder import engine as vllm_engine
 from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 
 TEXTS = [[5, 6], [], [7, 8, 9]]
@@ -36,16 +38,15 @@ class Served:
 def engine(monkeypatch):
     stand_in = SimpleNamespace(SamplingParams=SimpleNamespace, TokensPrompt=dict)
     monkeypatch.setitem(sys.modules, "vllm", stand_in)
-    engine = VllmEngine.__new__(VllmEngine)
-    engine._llm = Served()
-    engine.language_model = SimpleNamespace(
+    monkeypatch.setattr(vllm_engine, "opened_llm", lambda *_, **__: Served())
+    served = SimpleNamespace(
         begin_token_id=1,
         vocabulary_size=20,
         name="served",
         encode=None,
         config=SimpleNamespace(hidden_size=4, num_hidden_layers=2, max_position_embeddings=64),
     )
-    return engine
+    return VllmEngine(served, EngineSpec(kind="vllm"))
 
 
 def test_private_texts_are_served_one_after_another_and_others_at_once(engine):

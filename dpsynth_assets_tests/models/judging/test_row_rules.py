@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpsynth_assets.models.judging.row_rules import (
+from dpsynth_assets.models.row_rules import (
     RULES,
     RowRules,
     has_abuse,

@@ -33,15 +33,6 @@ def test_the_inverted_file_finds_nearly_the_same_means(monkeypatch):
     assert (average_neighbors(sample, 8) * exact).sum(axis=1).mean() > 0.99
 
 
-def test_averaging_draws_documents_to_their_group():
-    centers = unit(np.random.default_rng(2).normal(size=(12, 48)))
-    sample = blobs(centers, 60, 1.5)
-    own = np.repeat(centers, 60, axis=0)
-    before = (sample * own).sum(axis=1).mean()
-    after = (average_neighbors(sample, 10) * own).sum(axis=1).mean()
-    assert after > before + 0.2
-
-
 def test_a_group_that_is_too_large_is_clustered_within_itself():
     """Eight groups near one another lie in one point of components made for others."""
     random = np.random.default_rng(3)

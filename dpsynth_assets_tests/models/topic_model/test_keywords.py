@@ -44,20 +44,6 @@ def test_forms_are_taken_only_where_there_are_no_ten_others():
     assert first_distinct(mixed[:14]) == (*words[:7], *plurals[:3])
 
 
-def test_without_diversity_candidates_go_by_cosine():
-    candidates = unit(np.random.default_rng(0).normal(size=(20, 6)))
-    topic = unit(np.random.default_rng(1).normal(size=6))
-    order = by_marginal_relevance(candidates, topic, 0.0)
-    np.testing.assert_array_equal(order, np.argsort(-(candidates @ topic)))
-
-
-def test_diversity_prefers_another_direction_to_a_copy():
-    topic = unit(np.array([1.0, 0.5, 0.0]))
-    candidates = unit(np.array([[1, 0.4, 0], [1, 0.41, 0.01], [0.2, 1, 0.0]], dtype=float))
-    assert by_marginal_relevance(candidates, topic, 0.0)[2] == 2
-    assert by_marginal_relevance(candidates, topic, 0.6)[1] == 2
-
-
 def test_marginal_relevance_equals_its_definition():
     random = np.random.default_rng(2)
     candidates, topic = unit(random.normal(size=(15, 5))), unit(random.normal(size=5))

@@ -24,14 +24,6 @@ def test_a_document_goes_to_its_nearest_topic_or_to_none(model, strangers):
     assert {model.topics} < set(assigned.tolist())
 
 
-def test_a_topic_does_not_depend_on_company(model, strangers):
-    together = model.assign(strangers)
-    np.testing.assert_array_equal(model.assign(strangers[::-1])[::-1], together)
-    np.testing.assert_array_equal(model.assign(strangers[1:]), together[1:])
-    for row in (0, 255, 256, 511, 699):
-        assert model.assign(strangers[row : row + 1]).tolist() == [together[row]]
-
-
 @pytest.mark.parametrize("percentile", [0.0, 10.0])
 def test_the_threshold_leaves_out_the_asked_share_of_public_documents(corpus, settings, percentile):
     chosen = settings.model_copy(update={"unclassified_percentile": percentile})

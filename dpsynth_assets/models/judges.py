@@ -1,19 +1,193 @@
-"""A judge that is a language model, through any engine: its rubric, its answers, and its test.
+"""Judges of written text: the likelihood of public text, or a language model with a rubric.
 
-A form makes every model answer with scores, also one that does not understand the question. So a
-judge scores plain sentences and the same words out of order before it scores a row.
+A judge sees public and released text only, so what it decides is post-processing of releases and
+costs nothing.
+
+The likelihood under a public language model needs no instruction-tuned model: texts that the model
+finds less likely than nearly all public text are broken sentences; texts it finds more likely than
+any are loops and clichés.
+
+A form makes every model answer a rubric with scores, also one that does not understand the
+question. So such a judge scores plain sentences and the same words out of order before it scores a
+row.
 
 **Source** Rubric: Banayeeanzade et al. 2026 (EPSVec), appendix B.6.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
-from dpsynth_assets.models.judging.likelihood_judge import JudgeError, ShareCallback, Verdict
+from dpsynth_assets.models.engines.protocol import ShareCallback
+from dpsynth_assets.models.language_model import IGNORED, padded, token_losses
 from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
+
+if TYPE_CHECKING:
+    from dpsynth_assets.models.language_model import LanguageModel
+
+
+class JudgeError(ValueError):
+    """A judge cannot judge: one line, expected, got, remedy."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Judgement of one text.
+
+    Attributes:
+        accepted: Whether the text is kept.
+        score: The judge's measure of it; None where it gave none.
+    """
+
+    accepted: bool
+    score: float | None
+
+
+class Judge(Protocol):
+    """Accepts or rejects texts, each by itself: a verdict depends on no other text.
+
+    **Privacy** Judges see public text and rows sampled from what was released. Choosing among such
+    rows is post-processing, whatever the judge does. No judge may be given a private record.
+    """
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Public settings and thresholds (JSON values), for metadata and card."""
+
+    def judge(self, texts: Sequence[str], progress: ShareCallback | None = None) -> list[Verdict]:
+        """Judges N texts, in order.
+
+        Args:
+            texts: N public or released texts.
+            progress: Called with the share of texts done, in [0, 1].
+
+        Raises:
+            JudgeError: The judge gives no usable answer at all.
+        """
+
+
+_LOGITS_BYTES = 2**28
+_TOKENS_PER_FORWARD = 4096
+_ROWS_PER_FORWARD = 64
+"""Bounds of one pass: its logits' memory, its padded tokens, its texts. One text always passes."""
+
+
+class LikelihoodJudge:
+    """Keeps texts whose mean log-likelihood per token lies between two quantiles of public text.
+
+    Args:
+        language_model: Public language model; a text is read as a document without label.
+        public_texts: Public documents, at least ten, that thresholds are taken from.
+        lowest_quantile: Share of public text that is less likely than any text kept, in [0, 1).
+        highest_quantile: Share of public text that is at most as likely, in (0, 1].
+        max_text_tokens: Texts are cut to this length before they are judged (tokens).
+
+    Attributes:
+        lowest: Least mean log-likelihood per token of a text that is kept, in nats.
+        highest: Greatest one.
+
+    Raises:
+        JudgeError: Too few public texts.
+
+    **Privacy** Model and thresholds come from public text.
+    """
+
+    def __init__(
+        self,
+        language_model: "LanguageModel",
+        public_texts: Sequence[str],
+        *,
+        lowest_quantile: float = 0.05,
+        highest_quantile: float = 1.0,
+        max_text_tokens: int = 1024,
+    ) -> None:
+        self._language_model, self._max_text_tokens = language_model, max_text_tokens
+        self._quantiles = (lowest_quantile, highest_quantile)
+        public = self.log_likelihoods(public_texts)
+        public = public[np.isfinite(public)]
+        if len(public) < 10:
+            raise JudgeError(
+                f"Expected at least 10 public texts to take a threshold from, got {len(public)}; "
+                "give the public base more text."
+            )
+        self.lowest, self.highest = map(float, np.quantile(public, self._quantiles))
+        self._public_texts = len(public)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Name of the judge, its quantiles and the thresholds they gave, in nats per token."""
+        return {
+            "judge": "likelihood",
+            "judge_model": self._language_model.name,
+            "quantile_lowest": self._quantiles[0],
+            "quantile_highest": self._quantiles[1],
+            "threshold_lowest": round(self.lowest, 4),
+            "threshold_highest": round(self.highest, 4),
+            "threshold_texts": self._public_texts,
+        }
+
+    def judge(self, texts: Sequence[str], progress: ShareCallback | None = None) -> list[Verdict]:
+        """Scores every text; one without tokens is rejected."""
+        scores = self.log_likelihoods(texts, progress)
+        kept = (scores >= self.lowest) & (scores <= self.highest)
+        return [
+            Verdict(bool(keep), float(score) if np.isfinite(score) else None)
+            for keep, score in zip(kept, scores, strict=True)
+        ]
+
+    def log_likelihoods(
+        self, texts: Sequence[str], progress: ShareCallback | None = None
+    ) -> np.ndarray:
+        """Mean log-probability of each text's own tokens, in nats: (N,) float64, <= 0.
+
+        A text without tokens gets minus infinity.
+        """
+        ids = [self._language_model.encode(text)[: self._max_text_tokens] for text in texts]
+        scores = np.full(len(texts), -np.inf)
+        order = sorted((row for row in range(len(ids)) if ids[row]), key=lambda row: len(ids[row]))
+        done = 0
+        for rows in _batches(order, ids, self._language_model.vocabulary_size):
+            scores[rows] = self._forward([ids[row] for row in rows])
+            done += len(rows)
+            if progress is not None:
+                progress(done / len(order))
+        return scores
+
+    def _forward(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
+        """One pass over texts of about one length: (B,) mean log-probabilities."""
+        import torch
+
+        language_model = self._language_model
+        start = PromptedModel(language_model).prompt_ids("", (), 1)
+        rows = padded([[*start, *text] for text in texts], language_model.pad_token_id)
+        targets = padded(texts, IGNORED)  # padding follows: causal, unseen
+        with torch.inference_mode():
+            logits = language_model.model(
+                input_ids=rows[:, :-1].to(language_model.device), use_cache=False
+            ).logits[:, len(start) - 1 :]
+            losses = token_losses(logits, targets.to(logits.device)).double().cpu()
+        return (-losses.sum(1) / (targets != IGNORED).sum(1)).numpy()
+
+
+def _batches(
+    order: Sequence[int], ids: Sequence[Sequence[int]], vocabulary: int
+) -> list[list[int]]:
+    """Cuts rows, shortest first, into passes of bounded rows and padded tokens."""
+    tokens = min(_TOKENS_PER_FORWARD, _LOGITS_BYTES // (4 * vocabulary))
+    batches: list[list[int]] = []
+    for row in order:
+        last = batches[-1] if batches else None
+        full = last is None or len(last) == _ROWS_PER_FORWARD
+        if full or (len(last or ()) + 1) * len(ids[row]) > tokens:
+            batches.append([])
+        batches[-1].append(row)
+    return batches
+
 
 RUBRIC = """\
 You are a precise writing-quality evaluator. Evaluate the provided text and return ONLY a valid \
@@ -60,8 +234,9 @@ ANSWER_SCHEMA = json.dumps(
 ANSWER_TOKENS = 96
 """Enough for the object, a fence around it and a word before it."""
 
-_OBJECT = re.compile(r"\{[^{}]*\}")
-_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:/\s*[0-9]+)?\s*")
+_OVERALL = re.compile(
+    r'"overall"\s*:\s*"?\s*(\d+(?:\.\d+)?)\s*(?:/\s*\d+\s*)?"?\s*[,}]', re.IGNORECASE
+)
 
 
 def rubric_prompt(text: str) -> str:
@@ -70,37 +245,16 @@ def rubric_prompt(text: str) -> str:
 
 
 def overall_score(answer: str) -> float | None:
-    """Reads the last JSON object of an answer that holds an overall score within its bounds.
+    """Reads the last overall score within its bounds out of the JSON of an answer.
 
     Words around the object, fences, numbers written as text and `7/10` are forgiven. The last
-    object counts: models think aloud first.
+    score counts: models think aloud first.
 
     Returns:
-        A number in [1, 10]; None where no object holds one.
+        A number in [1, 10]; None where there is none.
     """
-    scores = (_score(each.get("overall")) for each in _objects(answer))
-    return next((score for score in scores if score is not None), None)
-
-
-def _objects(answer: str) -> Iterator[dict[str, Any]]:
-    """Flat JSON objects of an answer, last first; names in lower case."""
-    for written in reversed(_OBJECT.findall(answer)):
-        try:
-            yield {str(key).strip().lower(): value for key, value in json.loads(written).items()}
-        except (json.JSONDecodeError, RecursionError):
-            continue
-
-
-def _score(value: Any) -> float | None:
-    """A number in [1, 10], written as number or text; None for anything else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str):
-        match = _NUMBER.fullmatch(value)
-        value = float(match[1]) if match else None
-    if not isinstance(value, int | float) or not 1 <= value <= HIGHEST["overall"]:
-        return None
-    return float(value)
+    scores = map(float, reversed(_OVERALL.findall(answer)))
+    return next((score for score in scores if 1 <= score <= HIGHEST["overall"]), None)
 
 
 PLAIN = (
@@ -176,11 +330,6 @@ class EngineJudge:
     def __init__(
         self, engine: Engine, *, min_overall: float = 6.0, max_text_tokens: int = 1024
     ) -> None:
-        if not 1 <= min_overall <= 10 or max_text_tokens < 1:
-            raise ValueError(
-                "Expected min_overall in [1, 10] and max_text_tokens >= 1, "
-                f"got {min_overall} and {max_text_tokens}."
-            )
         self._engine, self._min_overall = engine, min_overall
         self._max_text_tokens = max_text_tokens
         self._prompted = _prompted(engine)
