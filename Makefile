@@ -52,6 +52,7 @@ lint:
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/ratchet.py
+	$(BIN)/python .ci/words.py
 
 types:
 	$(BIN)/mypy

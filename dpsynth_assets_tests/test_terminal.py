@@ -140,7 +140,7 @@ def row_of_tickets(told):
 
 def test_the_overview_says_where_it_works_and_what_comes_next(tmp_path):
     told = said()
-    assert f"home: {tmp_path / 'home'} (not there yet)" in told.output
+    assert f"home: {tmp_path / 'home'} (does not exist yet)" in told.output
     cells = ["tickets", "0", "15", "15", "0", "—", "dpsynth plan tickets"]
     assert row_of_tickets(told) == cells
     assert len(told.output.splitlines()) <= 24

@@ -379,8 +379,8 @@ def _cohort_audit(name: str, report: Callable[[float, str], None]) -> tuple[Audi
     draws = [(method, own) for method, own in declared if own is not None]
     if not draws:
         raise ValueError(
-            f"{name}: expected a method of private prediction, whose logits rows of a pass may "
-            "move, got none. There is nothing to measure."
+            f"{name}: expected a method of private prediction, got none. There is nothing "
+            "to measure."
         )
     report(0.0, "opening the public model")
     model = prompted(_language_model(spec), plan.terms.prompts)

@@ -128,7 +128,7 @@ def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "
         raise PrivacyError(line) from None
     if there - frame.height > MAX_SET_ASIDE * there or frame.is_empty():
         raise PrivacyError(
-            f"Expected rows with text in {path}, got {frame.height} among {there} rows. Mend the "
+            f"Expected rows with text in {path}, got {frame.height} among {there} rows. Fix the "
             "others: they are torn, have no text, or are not UTF-8 (--encoding, e.g. cp1252)."
         )
     return Rowset(frame["text"].to_list(), frame["label"].to_list())

@@ -72,8 +72,8 @@ class Draft:
             (
                 "Public facts: number of records",
                 "None declared, so it stays private. With it, methods that fine-tune can run and "
-                "rows of private prediction are known: name it with --records if anybody may know "
-                "it."
+                "rows of private prediction are known: name it with --records if it is "
+                "public."
                 if choices.records is None
                 else f"{choices.records:,}, public because you named it.",
             ),
@@ -139,7 +139,7 @@ class Draft:
         return (
             f"Everything of one {choices.unit!r}, at most {choices.max_records} record(s) of each. "
             f"Share of records kept by max_records: {', '.join(shares)}. A larger bound costs more "
-            "noise. Choose a round number: one that is computed from the data tells of it."
+            "noise. Choose a round number: one computed from the data reveals something of it."
         )
 
     @property
@@ -168,7 +168,7 @@ class Draft:
             values = "; ".join(label_line(name, sorted(each)) for name, each in shown.items())
             said.append(
                 f"Found, shared by at least {LEAST_RECORDS_PER_LABEL} records each, and written "
-                f"nowhere: {values}. Whatever you list becomes public."
+                f"nowhere: {values}. Every value that you list becomes public."
             )
         return " ".join(said) or "None found. Corpora will have no labels."
 
@@ -213,7 +213,7 @@ class Draft:
         rows = max((each.rows for each in self.columns.values()), default=0)
         said = f"ε = {declared(self.choices.epsilon)}, δ = {declared(self.choices.delta)}."
         if self.choices.delta * rows > LARGEST_DELTA_TIMES_RECORDS:
-            said += " δ is too large for so many records: at most 1 / (10 x number of records)."
+            said += " δ is too large here: at most 1 / (10 x number of records)."
         return f"{said} Spent budget never comes back; `dpsynth plan` prices everything beforehand."
 
     def _role(self, profile: ColumnProfile) -> str:

@@ -123,10 +123,10 @@ def head(
 ) -> None:
     """Print the head that proofs of exported packages lead to: publish it where all can see it.
 
-    It seals public columns alone, so it may be published whatever the ledger holds.
+    It seals public columns alone, so it may always be published.
 
     Args:
-        entries: Over so many first entries; default: all.
+        entries: Number of first entries it is over; default: all.
         ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
         as_json: Print JSON.
     """
@@ -291,7 +291,7 @@ def restore(backup: Path, because: Because, yes: Yes = False) -> None:
 
 @app.command()
 def accept(because: Because, yes: Yes = False) -> None:
-    """Go on with a ledger in which entries are missing; the loss is recorded for good.
+    """Continue with a ledger in which entries are missing; the loss stays recorded.
 
     What the lost entries charged is then counted nowhere. Every label and statement of this
     installation says so from now on.
@@ -320,7 +320,7 @@ def accept(because: Because, yes: Yes = False) -> None:
         )
     typer.echo(f"{unknown} stored release(s) were paid for by charges that it does not hold.")
     if not yes:
-        typer.confirm("Go on without them? What they charged is then counted nowhere.", abort=True)
+        typer.confirm("Continue without them? Their charges are then counted nowhere.", abort=True)
     entry = _recorded(url, witness, seen, "accept", because)
     typer.echo(f"Accepted; entry {entry.seq} records it, and every label says so.")
 

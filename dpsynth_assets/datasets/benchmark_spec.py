@@ -57,7 +57,7 @@ class BenchmarkDataset(Declaration):
     max_characters: int | None = Field(
         default=None,
         ge=20,
-        description="Texts are cut at the end of a sentence to so many characters; none: not cut.",
+        description="Texts are cut at a sentence to this length (characters); none: not cut.",
     )
     documents: str | None = Field(
         default=None,
@@ -299,4 +299,4 @@ def _base_problems(spec: BenchmarkSpec, path: Path) -> Iterator[Problem]:
         elif each.documents is None and not base.invents_documents:
             expected = "a file of public documents, or a language model that invents them"
             field = f"datasets.{name}.documents"
-            yield Problem(field, expected, "neither", "Mend the file.", file=str(path))
+            yield Problem(field, expected, "neither", "Fix the file.", file=str(path))

@@ -146,7 +146,7 @@ class PublicFactsSpec(Declaration):
                 refuse(
                     field,
                     "values that look different",
-                    "two that differ in characters that nobody sees",
+                    "two that differ in invisible characters",
                     "Write each value as the source has it, once.",
                 )
             if any(LABEL_SEPARATOR in value for value in values):
@@ -184,7 +184,7 @@ class BudgetSpec(Declaration):
         default=1,
         ge=1,
         le=10_000,
-        description="How often everything may be released anew within ε (>= 1): each round gets an "
+        description="How often everything may be released within ε (>= 1): each round gets an "
         "equal part of the budget. A schedule needs as many rounds as it is to run.",
     )
     accountant: Literal["zcdp", "tight"] = Field(
@@ -217,7 +217,7 @@ class HistogramSpec(Declaration):
         gt=0,
         le=1,
         description="Share of the cohort's budget, in (0, 1], spent once. Shares compose: together "
-        "they cost what 1 allows, whatever each costs alone.",
+        "they cost what a share of 1 allows.",
     )
     noise: Literal["laplace", "gaussian"] = Field(
         default="laplace", description="Noise of the counts (integer-valued)."
@@ -374,7 +374,7 @@ class ScheduleSpec(Declaration):
                     "five cron fields: minute, hour, day of month, month, day of week; or a word, "
                     "e.g. @daily",
                     problem,
-                    'Mend it, e.g. "0 3 1 * *" for 03:00 on the first of each month.',
+                    'Fix it, e.g. "0 3 1 * *" for 03:00 on the first of each month.',
                 )
         try:
             ZoneInfo(self.timezone)

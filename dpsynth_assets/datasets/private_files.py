@@ -63,7 +63,7 @@ class PrivateFiles:
         if self.unreadable:
             return (
                 f"a private declaration that cannot be read, in {self.unreadable[0]}",
-                "Mend that file first: its source may be the file named here.",
+                "Fix that file first: its source may be the file named here.",
             )
         if (owner := self.owner_of(path)) is not None:
             return f"a file of the private dataset {owner!r}", "Name public text."

@@ -45,7 +45,7 @@ class PrivateDatasetSpec(Declaration):
         default=1,
         ge=1,
         le=4096,
-        description="Parts that the records lie in, in [1, 4096]: a public number, by which large "
+        description="Shards of the records, in [1, 4096]: a public number, by which large "
         "stages are split among workers. Another number changes no release.",
     )
     cohorts: CohortsSpec | None = Field(
@@ -225,7 +225,7 @@ class PrivateDatasetSpec(Declaration):
                     "prompt.text_start",
                     "the beginning of a text of structured.json_schema, its first property first",
                     repr(start),
-                    "Mend it, or set structured.constrained_decoding: false.",
+                    "Fix it, or set structured.constrained_decoding: false.",
                 )
             refuse(
                 "structured.json_schema",
@@ -297,7 +297,7 @@ class PrivateDatasetSpec(Declaration):
                 "an id column where the source is partitioned into cohorts",
                 "none",
                 "Name a column of ids that never change: a record that moves to another cohort is "
-                "told by its id.",
+                "recognised by its id.",
             )
         if len(self.name) > 64 - KEY_CHARACTERS:
             limit = f"at most {64 - KEY_CHARACTERS} characters, since cohorts add their key"

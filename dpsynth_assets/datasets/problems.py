@@ -44,7 +44,7 @@ its section where other sections have it, or a key with its value."""
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing to mend. No part of it ever holds a private text or a value of a private column.
+    """One thing to fix. No part of it ever holds a private text or a value of a private column.
 
     Attributes:
         field: Dotted path below `attributes`, e.g. `budget.epsilon`; "" for the file as a whole.
@@ -88,7 +88,7 @@ def problems_of(
         if not _is_other_branch(detail, found)
     ]
     if (left := len(found) - _MOST_PROBLEMS) > 0:
-        mend = "Mend those above, and ask again."
+        mend = "Fix those above, and ask again."
         shown.append(Problem("", "fewer problems", f"{left} more", mend, file=str(file)))
     return shown
 
@@ -135,7 +135,7 @@ def _parts(
     expected = detail["msg"].removeprefix("Input should be ")
     got = detail["input"]
     shown = repr(got) if isinstance(got, str | int | float | None) else f"a {type(got).__name__}"
-    remedy = REMOVED.get(f"{key}: {got}") or meaning or "Mend the value."
+    remedy = REMOVED.get(f"{key}: {got}") or meaning or "Fix the value."
     return expected[:1].lower() + expected[1:], shown[:80], remedy
 
 

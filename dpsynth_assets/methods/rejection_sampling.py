@@ -54,7 +54,7 @@ class RejectionSettings(BaseModel):
     rules: tuple[Rule, ...] = Field(
         default=RULES,
         description=(
-            "Rows that are turned down. placeholders: `[Bank Name]`. language: under three words, "
+            "Rows that are rejected. placeholders: `[Bank Name]`. language: under three words, "
             "few letters, or the same words again and again. repeats: nearly the same words as an "
             "earlier row. abuse: words of a short public list, unless domain or labels say that "
             "records hold abuse."
@@ -205,8 +205,8 @@ def judged_inputs(settings: RejectionSettings | None) -> frozenset[str]:
 
 
 _KEPT = (
-    "Which rows are kept: what breaks a public rule, or a judge turns down, is written again for "
-    "nothing, or left out where private tokens have drawn it. Empty: all rules, no judge."
+    "Which rows are kept: one that breaks a public rule, or that a judge rejects, is written again "
+    "at no cost, or left out where private tokens drew it. Empty: all rules, no judge."
 )
 KEPT_ROWS: Any = Field(default=None, description=_KEPT)
 """The setting in the config of every method that writes rows."""

@@ -146,8 +146,8 @@ def _files(trail: AuditTrail) -> list[Block]:
 LEVELS = (
     "Levels: **public** holds nothing of any private record; **sensitive** is for the steward's "
     "machine alone; **internal** was computed from private text without noise, and is for the "
-    "steward; **released** carries the guarantee that stands beside it, and may be read by "
-    "whomever it is given to."
+    "steward; **released** carries the guarantee written next to it, and may be read by "
+    "the people it is given to."
 )
 """The privacy levels of assets, in one sentence each."""
 
@@ -197,7 +197,7 @@ def _row(spend: Spend) -> tuple[Cell, ...]:
         epsilon_down(spend.epsilon_remaining),
         Link(spend.run_id[:8], f"/runs/{spend.run_id}") if spend.run_id else "—",
         spend.launched_by,
-        f"released ({spend.guarantee})" if released else "nobody: charged, nothing stored",
+        f"released ({spend.guarantee})" if released else "no reader: charged, nothing stored",
         ", ".join(f"entry {seq}" for seq in spend.builds_on) or "no other charge",
         spend.recorded_at[:16].replace("T", " "),
     )

@@ -26,7 +26,7 @@ _HEADER = (
 _NUMERIC = frozenset({"ε spent", "of", "ε left", "ε guaranteed", "δ"})
 _NOTE = (
     "What is spent is rounded up and what is left rounded down; what is spent is the reading of an "
-    "odometer, and what is guaranteed stands beside it. Rounds left are whole rounds that the "
+    "odometer, and what is guaranteed is next to it. Rounds left are whole rounds that the "
     "ledger would still admit, and `until` is the month of the last of them if every tick of the "
     "declared schedule runs."
 )

@@ -112,7 +112,7 @@ def result_of(outcome: Outcome) -> Any:
 def failed(part: Folder, reason: str) -> WorkerError:
     """The error of a part whose worker said nothing."""
     return WorkerError(
-        f"Part {part.name} in a worker failed with {reason}. Finished parts are kept: mend the "
+        f"Part {part.name} in a worker failed with {reason}. Finished parts are kept: fix the "
         "cause and run the step again."
     )
 
@@ -126,5 +126,5 @@ def check_paths(parts: Sequence[Folder]) -> None:
     for part in parts:
         if not isinstance(part, Folder):
             raise TypeError(
-                f"Expected the path of a part, got {type(part).__name__}. Store it first."
+                f"Expected the path of a shard, got {type(part).__name__}. Store it first."
             )

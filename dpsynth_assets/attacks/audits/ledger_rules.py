@@ -210,7 +210,7 @@ AUDITS = (
     Audit(
         name="promise-to-secrets",
         mechanism="ledger that charges releases of records with declared secrets",
-        claim="Whatever its methods, no cohort is charged for a plan that tells more than r.",
+        claim="No cohort is charged for a plan that reveals a secret with probability above r.",
         measure="probability of naming a secret",
         observe=lambda: _attained_posterior(SECRET),
         # A promise that counts only beside methods that protect secrets is none for this plan.

@@ -48,7 +48,7 @@ class EpsVecConfig(MethodConfig):
         le=100_000,
         description=(
             "Candidates of each label that the model writes without any record (texts). The "
-            "histogram has one bin for each: fewer bins stand out of the noise more clearly."
+            "histogram has one bin for each: with fewer bins, counts are larger beside the noise."
         ),
     )
     candidate_source: Literal["model", "public_corpus"] = Field(
@@ -160,15 +160,15 @@ class EpsVecConfig(MethodConfig):
         description=(
             "Length of what is added to the residual stream at each released layer (β): one for "
             "all layers or one each, in strength_unit. 0: not steered. 2 differences brought rows "
-            "of a small model nearest to public text that played the records."
+            "of a small model nearest to public text used in place of records."
         ),
     )
     strength_unit: Literal["difference", "clip_bound", "absolute"] = Field(
         default="difference",
         description=(
-            "difference: multiples of how far a label's records lie from what the model writes, "
-            "as the noisy vectors tell it: less where they are noisier, nothing where they are "
-            "noise; steered layers share it. clip_bound: multiples of the layer's clip bound; "
+            "difference: multiples of the distance between a label's records and what the model "
+            "writes, estimated from the noisy vectors: smaller for noisier vectors, 0 for pure "
+            "noise; divided among steered layers. clip_bound: multiples of the layer's clip bound; "
             "EPSVec's 1.4 is 0.25 of its 5.5. absolute: units of the residual stream, as in the "
             "paper's Table 5."
         ),

@@ -97,7 +97,7 @@ class EvolutionConfig(MethodConfig):
         default="public_model",
         description=(
             "Who writes. public_model: the public language model, which keeps the beginning of a "
-            "text and writes its end anew. engine: the dataset file's engine, told by "
+            "text and rewrites its end. engine: the dataset file's engine, asked by "
             "random_prompt and variation_prompt."
         ),
     )

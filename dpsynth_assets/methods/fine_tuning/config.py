@@ -62,8 +62,8 @@ class PrivateTrainingConfig(MethodConfig):
         le=10_000_000,
         description=(
             "Records a step is expected to draw (B, records): each is drawn with probability "
-            "B / declared records, and sums are divided by B whatever was drawn. CTCL takes 4096; "
-            "larger batches drown less of the gradient in noise."
+            "B / declared records, and sums are always divided by B. CTCL takes 4096; "
+            "in larger batches the noise is smaller beside the gradient."
         ),
     )
     sampling_probability: float | None = Field(
@@ -139,7 +139,7 @@ class PrivateTrainingConfig(MethodConfig):
         description=(
             "Largest move of one record's clipped gradient when the records that share its pass "
             "change (a share of clip_bound): so much is kept back of the bound for every record "
-            "that may be in company. Empty: 2^-16, over eight times what was measured in float32. "
+            "that may share a pass. Empty: 2^-16, over eight times what was measured in float32. "
             "Passes in bfloat16, float16 or TF32 need a declared value or exact_sums: true. Not "
             "used with exact_sums: true."
         ),
@@ -148,7 +148,7 @@ class PrivateTrainingConfig(MethodConfig):
         default=5.0,
         gt=0,
         le=1440,
-        description="Time between checkpoints (minutes), from which a killed run goes on.",
+        description="Time between checkpoints (minutes), from which a killed run continues.",
     )
 
     @model_serializer(mode="wrap")
@@ -218,8 +218,8 @@ class GeneratorConfig(PrivateTrainingConfig):
         ge=1,
         le=64,
         description=(
-            "Trains the embeddings of so many virtual tokens before every condition, and neither "
-            "weights nor adapters (prompt tuning; tokens). They are reserved tokens of a "
+            "Trains the embeddings of this number of virtual tokens before every condition, and "
+            "neither weights nor adapters (prompt tuning; tokens). They are reserved tokens of a "
             "decoder's vocabulary: SmolLM2 has 14. Empty: lora_rank says what is trained."
         ),
     )

@@ -39,7 +39,7 @@ class PrivatePredictionConfig(MethodConfig):
         le=4096,
         description=(
             "Contexts a batch is expected to hold (s, contexts): the fixed denominator of the "
-            "mean, whatever a batch really holds. Larger: less privacy cost a token, fewer texts."
+            "mean. Larger: less privacy cost a token, fewer texts."
         ),
     )
     examples_per_context: int = Field(
@@ -56,13 +56,13 @@ class PrivatePredictionConfig(MethodConfig):
         default=6.0,
         gt=0,
         le=100,
-        description="Bound on each clipped logit (c, natural-log units); logits lie in [-c, c].",
+        description="Bound on each clipped logit (c, natural-log units): to [-c, c].",
     )
     temperature: float = Field(
         default=1.0,
         gt=0,
         le=10,
-        description="Sampling temperature (tau, no unit). Higher: less cost a token, wilder text.",
+        description="Sampling temperature (tau, no unit). Higher: less cost a token, varied text.",
     )
     max_document_tokens: int = Field(
         default=96, ge=2, le=8192, description="A document ends at this length (tokens)."
@@ -174,9 +174,9 @@ class TopKConfig(PrivatePredictionConfig):
         ge=1,
         le=1_000_000,
         description=(
-            "Draws only among the so many likeliest tokens of the public prompt (tokens), as Amin "
-            "et al. 2024 at temperature 2.25 with 1024. Costs nothing. null: among all. With a "
-            "declared base the default is 100."
+            "Draws only among this number of likeliest tokens of the public prompt (tokens), as "
+            "Amin et al. 2024 at temperature 2.25 with 1024. Costs nothing. null: among all. With "
+            "a declared base the default is 100."
         ),
     )
 
@@ -223,7 +223,7 @@ class MeanSvtConfig(TopKConfig, UniformBatchesConfig):
         le=10_000_000,
         description=(
             "Tokens a batch may write in all, free ones included (tokens): a public bound on "
-            "compute, since public tokens cost nothing and could go on for ever."
+            "compute, since public tokens cost nothing and might never end."
         ),
     )
     min_tokens_for_new_document: int = Field(
@@ -330,7 +330,7 @@ class FewShotConfig(MethodConfig):
         le=10_000,
         description=(
             "Demonstrations of each label (documents). All of them at their greatest length are "
-            "charged, whatever is written."
+            "charged, also where less is written."
         ),
     )
     max_document_tokens: int = Field(
