@@ -58,6 +58,7 @@ ENTRIES: dict[str, Entry] = {
     "purge": Entry("purge:purge", "Remove private intermediates from the store."),
     "leak-scan": Entry("purge:leak_scan", "Search what was written for planted canaries."),
     "ui": Entry("serve:ui", "Serve the web UI and run the daemon, until interrupted."),
+    "doctor": Entry("doctor:doctor", "Show versions, kernels and problems for a bug report."),
     "datasets": Entry("datasets:app", "Check and list dataset files."),
     "account": Entry("pricing:account", "Price mechanisms without any data."),
     "calibrate": Entry("pricing:calibrate", "Find the noise that a target needs."),
