@@ -18,7 +18,7 @@ from pathlib import Path
 from messages import PRODUCT, ROOT, messages
 
 REFUSED = {
-    re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE): instead
+    re.compile(rf"\b(?:{pattern})\b".replace(" ", r"\s+"), re.IGNORECASE): instead
     for pattern, instead in tomllib.loads(Path(__file__).with_suffix(".toml").read_text())[
         "refused"
     ].items()

@@ -38,7 +38,7 @@ def doctor() -> None:
     for name, find in FACTS.items():
         try:
             say(f"{name}: {find()}")
-        except Exception as error:  # noqa: BLE001 - a part that fails is what is reported
+        except Exception as error:  # noqa: BLE001 - what fails is what is reported
             ours = isinstance(error, PrivacyError)  # Their messages hold no private text.
             complain(f"{name}: problem: {error if ours else type(error).__name__}")
             problems = 1

@@ -39,7 +39,7 @@ def _demo_documents() -> pl.DataFrame:
     path = project_root() / "data" / "demo" / "public.parquet"
     if not path.exists():
         raise FileNotFoundError(
-            f"Expected the demo's public corpus at {path}, got no file. Copy data/demo from the "
-            "repository, or name a `source` of the public base."
+            f"Expected the demo's public corpus at {path}, got no file. Run `dpsynth demo`, "
+            "which writes it, or name a `source` of the public base."
         )
     return pl.read_parquet(path)
