@@ -99,7 +99,7 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         exactly, so no budget is lost to composition and none is left over. Beside a histogram of
         labels their losses are composed, and σ is at most 1e-4 larger than needed, relative.
 
-        **Source** Xie et al. 2024, section 3 and appendix; docs/privacy.md.
+        **Source** Xie et al. 2024, section 3 and appendix; docs/proofs.md.
         """
         refusal = self.refusal(target_epsilon)
         if refusal is not None:
