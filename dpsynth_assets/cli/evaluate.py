@@ -210,7 +210,7 @@ def _verdicts(
     mauve = f"; MAUVE is given from {MINIMUM_ROWS} rows a side on" if few else ""
     scored = f"Corpus and real data are scored on {settings.max_rows} rows{mauve}."
     if table[0].rows < settings.max_rows:
-        scored = f"{scored} Of real data only {table[0].rows} are there: give more real rows."
+        scored = f"{scored} There are only {table[0].rows} real rows: give more."
     if why_unlabelled:
         scored = f"{scored} No accuracy: {why_unlabelled}."
     told = verdicts({score.name: score.estimates for score in table})

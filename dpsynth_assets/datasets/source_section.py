@@ -80,7 +80,7 @@ class SourceSpec(Declaration):
     encoding: Annotated[str, AfterValidator(_canonical_encoding)] = Field(
         default=UTF_8,
         description="Encoding of a CSV file, by a name that Python knows, e.g. cp1252, latin-1 or "
-        "utf-16. Bytes that it does not know spoil their record alone.",
+        "utf-16. Bytes that it does not know make only their own record unreadable.",
     )
     max_set_aside: float = Field(
         default=MAX_SET_ASIDE,

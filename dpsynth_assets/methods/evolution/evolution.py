@@ -149,7 +149,7 @@ class Evolution:
             state = self._keep(self._first(progress), identity, checkpoint)
         else:
             state = EvolutionState.load(kept, identity)
-            progress(state.rounds / self.config.iterations, f"going on after {state.rounds} rounds")
+            progress(state.rounds / self.config.iterations, f"resumed after {state.rounds} rounds")
         while state.phase is Phase.WRITTEN or state.rounds < self.config.iterations:
             step = self._voted if state.phase is Phase.WRITTEN else self._written
             state = self._keep(step(state, vote, progress), identity, checkpoint)

@@ -56,7 +56,7 @@ class PrivatePredictionConfig(MethodConfig):
         default=6.0,
         gt=0,
         le=100,
-        description="Bound on each clipped logit (c, natural-log units): to [-c, c].",
+        description="Logits are clipped to [-c, c] (c, natural-log units).",
     )
     temperature: float = Field(
         default=1.0,

@@ -154,7 +154,7 @@ def _free_slots(instance: "dg.DagsterInstance") -> list[str]:
             if run is None or run.is_finished:
                 storage.free_concurrency_slots_for_run(run_id)
                 whose = f"Run {run_id[:8]}" if run is None else describe(run)
-                lines.append(f"{whose}: it is over, and its place in pool {pool} is free.")
+                lines.append(f"{whose} has ended; its place in pool {pool} is free.")
     return lines
 
 
