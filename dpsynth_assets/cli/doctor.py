@@ -104,7 +104,7 @@ def _variables() -> str:
     from dpsynth_assets.attacks.circumstances import NUMERICAL
 
     ours = ("DPSYNTH_", "DAGSTER_", "HF_", *NUMERICAL)
-    return ", ".join(sorted(name for name in os.environ if name.startswith(ours)))
+    return ", ".join(sorted(name for name in os.environ if name.startswith(ours))) or "none"
 
 
 FACTS: dict[str, Callable[[], str]] = {
