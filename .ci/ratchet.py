@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import words
+
 ROOT = Path(__file__).parents[1]
 PRODUCT, TESTS = "dpsynth_assets", "dpsynth_assets_tests"
 GENERATED = {"leaderboard.md", "datasets.md"}
@@ -66,6 +68,8 @@ def counted() -> dict[str, int]:
         "words_of_documents": sum(
             len(path.read_text().split()) for path in [*written, ROOT / "README.md"]
         ),
+        "words_of_the_readme": len((ROOT / "README.md").read_text().split()),
+        "refused_words_in_docstrings": words.count_in_docstrings(),
     }
 
 

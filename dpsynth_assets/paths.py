@@ -193,8 +193,9 @@ def _key(parts: SplitResult) -> str:
 
 
 def project_root() -> Path:
-    """Folder that holds `data/` and `workspace.yaml`."""
-    return Path(__file__).resolve().parents[1]
+    """Folder of the clone; the working directory where the package was installed without one."""
+    clone = Path(__file__).resolve().parents[1]
+    return clone if (clone / "workspace.yaml").exists() else Path.cwd()
 
 
 def home_root() -> Path:

@@ -91,7 +91,7 @@ def test_a_public_base_over_a_private_source_is_refused_where_it_is_read(folder,
     copy = base | {"source": {"path": str(folder / "copy.csv")}}
     assert read_documents(PublicDataSpec.model_validate(copy)).height == 20
     (folder / "broken.yaml").write_text("type: dpsynth_assets.components.PrivateDataset\n")
-    with pytest.raises(SourceError, match=r"cannot be read, in .*broken.yaml\. Mend that file"):
+    with pytest.raises(SourceError, match=r"cannot be read, in .*broken.yaml\. Fix that file"):
         read_documents(PublicDataSpec.model_validate(copy))
 
 

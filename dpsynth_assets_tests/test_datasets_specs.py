@@ -100,9 +100,9 @@ def test_label_values_may_not_be_yaml_booleans_look_alike_or_hold_separator_or_l
         ([1, "1"], "repeated"),
         (["a | b"], "without"),
         (["a\nb"], "on one line"),
-        (["cafe", "ca\u200dfe"], "that nobody sees"),
-        (["cafe", "cafe\ufe0f"], "that nobody sees"),
-        (["caf\u00e9", "cafe\u0301"], "that nobody sees"),
+        (["cafe", "ca\u200dfe"], "invisible characters"),
+        (["cafe", "cafe\ufe0f"], "invisible characters"),
+        (["caf\u00e9", "cafe\u0301"], "invisible characters"),
         ({"a": "one", "b": "o\u2060ne"}, "the same words twice"),
     ]:
         facts = {"labels": {"kind": values}}

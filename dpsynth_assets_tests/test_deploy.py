@@ -61,7 +61,9 @@ def test_the_example_for_a_laptop_is_accepted_too(tmp_path):
     import dagster as dg
     from dagster._core.instance.config import dagster_instance_config
 
-    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.yaml.example").read_text())
+    (tmp_path / "dagster.yaml").write_text(
+        (ROOT / "dpsynth_assets/orchestration/dagster.yaml").read_text()
+    )
     with warnings.catch_warnings(action="error"):
         config, _ = dagster_instance_config(str(tmp_path))
         instance = dg.DagsterInstance.from_config(str(tmp_path))

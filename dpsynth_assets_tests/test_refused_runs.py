@@ -96,7 +96,7 @@ def test_a_run_that_was_only_refused_is_canceled(instance):
     done = run(instance, "refused_job")
     assert done.status is dg.DagsterRunStatus.CANCELED
     records = instance.all_logs(done.run_id)
-    assert any("before any charge" in record.message for record in records)
+    assert any("before it was charged" in record.message for record in records)
     events = [record.get_dagster_event() for record in records if record.is_dagster_event]
     failed = [
         event.step_failure_data.user_failure_data for event in events if event.is_step_failure
@@ -106,7 +106,7 @@ def test_a_run_that_was_only_refused_is_canceled(instance):
     told = end.job_canceled_data.error
     assert told.stack == []
     assert told.message.startswith(described(REFUSALS["budget"]))
-    assert "charged ε = 0. What was released stands." in told.message
+    assert "charged ε = 0 in all. What was released stays valid." in told.message
     assert shown(instance, "budget")[0] is AssetCheckExecutionResolvedStatus.SKIPPED
 
 

@@ -136,7 +136,7 @@ def row_of_tickets(told):
 
 def test_the_overview_says_where_it_works_and_what_comes_next(tmp_path):
     told = said()
-    assert f"home: {tmp_path / 'home'} (not there yet)" in told.output
+    assert f"home: {tmp_path / 'home'} (does not exist yet)" in told.output
     cells = ["tickets", "0", "15", "15", "0", "—", "dpsynth plan tickets"]
     assert row_of_tickets(told) == cells
     assert len(told.output.splitlines()) <= 24
@@ -165,3 +165,15 @@ def test_the_overview_reads_the_ledger_and_what_was_published(tmp_path, terms):
     assert command == "dpsynth run tickets"
     (tmp_path / "home" / "released" / "tickets" / "mean_uniform" / "data").mkdir(parents=True)
     assert row_of_tickets(said())[-1] == "dpsynth report tickets"
+
+
+def test_the_doctor_reports_problems_and_shows_names_of_variables_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_PUBLISH_URL", "s3://hidden-bucket/there")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / ".format").write_text("0")
+    told = said("doctor")
+    assert told.exit_code == 1
+    assert "Expected format 1" in told.output
+    assert "publish s3" in told.output
+    assert "DPSYNTH_PUBLISH_URL" in told.output
+    assert "hidden-bucket" not in told.output

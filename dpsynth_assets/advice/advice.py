@@ -269,7 +269,7 @@ def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> 
             "benchmark`)."
         )
     else:
-        yield "The leaderboard has no line: nothing is expected of any method."
+        yield "The leaderboard has no line, so no score can be expected."
     if spec.budget.accountant == "tight":
         yield "Plans here are priced by zCDP: the cohort's tight accounting buys a little more."
     if spec.public_facts.records is None:

@@ -161,7 +161,7 @@ def _read(path: Path, columns: Sequence[str]) -> pl.DataFrame:
         raise ValueError(f"datasets.path: expected a .csv or .parquet file, got {path.name!r}.")
     if not path.is_file():
         raise FileNotFoundError(
-            f"datasets.path: expected a file, found none at {path}. Mend the path."
+            f"datasets.path: expected a file, found none at {path}. Fix the path."
         )
     frame = pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)
     missing = [column for column in columns if column not in frame.columns]

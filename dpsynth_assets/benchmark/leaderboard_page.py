@@ -44,7 +44,7 @@ TITLES: dict[Promise, str] = {
     "secrets": "Guarantees for declared secrets alone",
 }
 NOTES: dict[Promise, str] = {
-    "worst case": "ε holds whatever the records are.",
+    "worst case": "ε holds for all records.",
     "ex post": "ε depends on the records and is known afterwards: such corpora are compared with "
     "one another alone.",
     "secrets": "Only the declared secret words are protected, by the bound on what a guess gains.",
@@ -55,7 +55,7 @@ _READ = (
     "the public model alone, to one_real_example, the same model after a real record and without "
     "privacy; a share of it stands only where the two differ beyond chance. Near-duplicates: share "
     "of rows with another row at a cosine of .95. Perplexity is that of rows under the public "
-    "model: low where they are fluent, whatever they say."
+    "model: low for fluent rows, also for wrong ones."
 )
 
 
@@ -95,7 +95,7 @@ class LeaderboardPage:
         ]
         if board.missing:
             blocks.append(
-                Notice(f"{board.missing} cells are not there yet; the others stand below.")
+                Notice(f"{board.missing} cells are missing; the finished ones are below.")
             )
         blocks.append(Paragraph(_READ))
         for dataset in board.datasets:

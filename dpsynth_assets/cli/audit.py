@@ -374,8 +374,8 @@ def _of_cohort(
     draws = [(method, own) for method, own in declared if own is not None]
     if not draws:
         raise ValueError(
-            f"{name}: expected a method of private prediction, whose logits rows of a pass may "
-            "move, got none. There is nothing to measure."
+            f"{name}: expected a method of private prediction, got none. There is nothing "
+            "to measure."
         )
     report(0.0, "opening the public model")
     public, named = public_base(spec.public_data), "public_language_model"

@@ -21,13 +21,13 @@ def run(
     dataset: list[str] | None = None,
     line: list[str] | None = None,
 ) -> None:
-    """Make and score the cells that are not there yet; a cut run goes on from there.
+    """Make and score the missing cells; an interrupted run continues where it stopped.
 
     Exit code 2 if the benchmark cannot be used.
 
     Args:
         name: Name of a declared benchmark, or its YAML file.
-        minutes: Start no cell after so many minutes.
+        minutes: Start no cell after this number of minutes.
         dataset: Only this dataset; may be given again.
         line: Only this line; may be given again.
     """
@@ -103,7 +103,7 @@ def export(name: str, file: Path) -> None:
 
 @app.command(name="import")
 def import_(name: str, file: Path) -> None:
-    """Take over cells that another machine has finished; what is there stays.
+    """Import cells that another machine has finished; present ones are kept.
 
     Args:
         name: Name of a declared benchmark, or its YAML file.

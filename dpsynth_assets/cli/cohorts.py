@@ -87,7 +87,7 @@ def _found(name: str, *, to_spend: bool) -> tuple[PrivateDatasetSpec, Path]:
         if found.refused:
             count = len(found.refused)
             files = "1 file here cannot" if count == 1 else f"{count} files here cannot"
-            hint += f" {files} be used: dpsynth datasets check tells why."
+            hint += f" {files} be used: dpsynth datasets check says why."
         raise typer.BadParameter(
             f"Expected one of the declared cohorts ({', '.join(sorted(cohorts)) or 'none'}), "
             f"got {name!r}. {hint}"

@@ -191,7 +191,7 @@ def read_rows(source: SourceSpec, names: Sequence[str]) -> pl.DataFrame:
         raise SourceError(
             expected="as many fields on every line as the header has, or one JSON object a line",
             got=f"{torn} of {read.height} lines that are not so in {source.path}",
-            remedy="Mend these lines: put a field with a separator or a quotation mark in quotes.",
+            remedy="Fix these lines: put a field with a separator or a quotation mark in quotes.",
         )
     return read.filter(READABLE).head(MOST_ROWS)
 

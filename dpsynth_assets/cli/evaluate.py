@@ -127,7 +127,7 @@ def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "
         raise PrivacyError(line) from None
     if there - frame.height > MAX_SET_ASIDE * there or frame.is_empty():
         raise PrivacyError(
-            f"Expected rows with text in {path}, got {frame.height} among {there} rows. Mend the "
+            f"Expected rows with text in {path}, got {frame.height} among {there} rows. Fix the "
             "others: they are torn, have no text, or are not UTF-8 (--encoding, e.g. cp1252)."
         )
     return Rowset(frame["text"].to_list(), frame["label"].to_list())
@@ -209,7 +209,7 @@ def _verdicts(
     mauve = f"; MAUVE is given from {MINIMUM_ROWS} rows a side on" if few else ""
     scored = f"Corpus and real data are scored on {settings.max_rows} rows{mauve}."
     if table[0].rows < settings.max_rows:
-        scored = f"{scored} Of real data only {table[0].rows} are there: give more real rows."
+        scored = f"{scored} There are only {table[0].rows} real rows: give more."
     if why_unlabelled:
         scored = f"{scored} No accuracy: {why_unlabelled}."
     told = verdicts({score.name: score.estimates for score in table})

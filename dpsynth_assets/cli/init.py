@@ -197,7 +197,7 @@ def _public_labels(given: Sequence[str], columns: Collection[str]) -> dict[str, 
         if not column or not listed:
             refuse(
                 f"Expected --public-labels COLUMN=A,B,C, got {text!r}. Name a label column and "
-                "the values that anybody may know, on one line."
+                "its public values, on one line."
             )
         found[column] = listed
     return found

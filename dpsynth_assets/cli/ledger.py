@@ -126,7 +126,7 @@ def head(
     It seals public columns alone, so it may always be published.
 
     Args:
-        entries: Over so many first entries; default: all.
+        entries: Number of first entries it is over; default: all.
         ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
         as_json: Print JSON.
     """
@@ -296,7 +296,7 @@ def restore(backup: Path, because: Because, yes: Yes = False) -> None:
 
 @app.command()
 def accept(because: Because, yes: Yes = False) -> None:
-    """Go on with a ledger in which entries are missing; the loss is recorded for good.
+    """Continue with a ledger in which entries are missing; the loss stays recorded.
 
     What the lost entries charged is then counted nowhere. Every label and statement of this
     installation says so from now on.
@@ -324,7 +324,7 @@ def accept(because: Because, yes: Yes = False) -> None:
         )
     typer.echo(f"{unknown} stored release(s) were paid for by charges that it does not hold.")
     if not yes:
-        typer.confirm("Go on without them? What they charged is then counted nowhere.", abort=True)
+        typer.confirm("Continue without them? Their charges are then counted nowhere.", abort=True)
     entry = _recorded(url, witness, seen, "accept", because)
     typer.echo(f"Accepted; entry {entry.seq} records it, and every label says so.")
 

@@ -45,6 +45,7 @@ class Entry:
 
 
 ENTRIES: dict[str, Entry] = {
+    "demo": Entry("demo:demo", "Make two corpora from invented letters: the demo."),
     "init": Entry("init:init", "Write a dataset file for your own data."),
     "plan": Entry("plan:plan", "Price every declared release from public facts alone."),
     "advise": Entry("advise:advise", "Say which method fits declared data, and at what price."),
@@ -58,6 +59,7 @@ ENTRIES: dict[str, Entry] = {
     "purge": Entry("purge:purge", "Remove private intermediates from the store."),
     "leak-scan": Entry("purge:leak_scan", "Search what was written for planted canaries."),
     "ui": Entry("serve:ui", "Serve the web UI and run the daemon, until interrupted."),
+    "doctor": Entry("doctor:doctor", "Show versions, kernels and problems for a bug report."),
     "datasets": Entry("datasets:app", "Check and list dataset files."),
     "account": Entry("pricing:account", "Price mechanisms without any data."),
     "calibrate": Entry("pricing:calibrate", "Find the noise that a target needs."),

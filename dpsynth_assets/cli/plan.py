@@ -233,8 +233,8 @@ def _print_releases(title: str, rows: list[dict[str, Any]], *, with_share: bool)
         say(f"{names}: {noise}.")
     if any(row.get("tail") for row in planned):
         say(
-            "Tail: private draws on tokens that no context proposes (where all contexts agree). "
-            "Without a number: no file here states the model's vocabulary."
+            "Tail: share of private draws that fall on tokens which no context proposes. Without a "
+            "number, the size of the model's vocabulary is not known here."
         )
     refused = (row for row in rows if row["refusal"] is not None)
     say(*(f"{_name(row)} refused: {row['refusal']}" for row in refused), style="red")

@@ -54,7 +54,7 @@ def purge(
     )
     removed = [str(path) for path in remove(SensitiveStore(), rule, waiting(), dry_run=dry_run)]
     verb = "would be removed" if dry_run else "removed"
-    told = *removed, f"{len(removed)} {verb}. To go on, materialise private_records again."
+    told = *removed, f"{len(removed)} {verb}. To continue, materialise private_records again."
     answer({"dry_run": dry_run, "removed": removed}, as_json, lambda: say(*told))
 
 

@@ -161,7 +161,7 @@ def _ask_before_paying(
         return None, tags, expected
     if pending and not sys.stdin.isatty():
         raise typer.BadParameter(
-            f"Expected --yes where nobody can be asked, got none; {len(pending)} release(s) of "
+            f"Expected --yes without a terminal to ask on, got none; {len(pending)} release(s) of "
             f"{spec.name!r} would be paid for. Add --yes to pay."
         )
     if pending:

@@ -148,7 +148,7 @@ def _canaries(spec: PrivateDatasetSpec) -> list[str]:
     except (OSError, ValueError) as problem:
         raise PrivacyError(
             f"evaluation.canaries of {spec.name}: expected the list that the release gate reads, "
-            f"got none that can be looked for ({problem}). Mend it, or drop the field."
+            f"got none that can be looked for ({problem}). Fix it, or drop the field."
         ) from None
     return found
 

@@ -292,4 +292,4 @@ def _base_problems(spec: BenchmarkSpec, path: Path) -> Iterator[Problem]:
         elif each.documents is None and not base.invents_documents:
             expected = "a file of public documents, or a language model that invents them"
             field = f"datasets.{name}.documents"
-            yield Problem(field, expected, "neither", "Mend the file.", file=str(path))
+            yield Problem(field, expected, "neither", "Fix the file.", file=str(path))

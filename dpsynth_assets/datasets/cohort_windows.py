@@ -81,7 +81,7 @@ class CohortsSpec(Declaration):
         names = _BRACES.findall(self.pattern)
         known = ", ".join(f"{{{name}}}" for name in _PLACEHOLDERS)
         if unknown := [name for name in names if name not in _PLACEHOLDERS]:
-            refuse("pattern", f"placeholders among {known}", f"{{{unknown[0]}}}", "Mend it.")
+            refuse("pattern", f"placeholders among {known}", f"{{{unknown[0]}}}", "Fix it.")
         if not names or len(set(names)) != len(names) or "/" in self.pattern:
             refuse(
                 "pattern",

@@ -123,7 +123,7 @@ class PublicFactsSpec(Declaration):
                 refuse(
                     field,
                     "values that look different",
-                    "two that differ in characters that nobody sees",
+                    "two that differ in invisible characters",
                     "Write each value as the source has it, once.",
                 )
             if any(LABEL_SEPARATOR in value for value in values):
@@ -283,7 +283,7 @@ class ScheduleSpec(Declaration):
                     "five cron fields: minute, hour, day of month, month, day of week; or a word, "
                     "e.g. @daily",
                     problem,
-                    'Mend it, e.g. "0 3 1 * *" for 03:00 on the first of each month.',
+                    'Fix it, e.g. "0 3 1 * *" for 03:00 on the first of each month.',
                 )
         try:
             ZoneInfo(self.timezone)

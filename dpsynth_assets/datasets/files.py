@@ -79,7 +79,7 @@ def find_dataset_files(folders: Sequence[Path]) -> list[Path]:
 
 def missing_folders(folders: Sequence[Path]) -> list[Problem]:
     """Reports folders that are not there."""
-    expected, remedy = "a folder of dataset files", "Mend DPSYNTH_DATASETS, or make the folder."
+    expected, remedy = "a folder of dataset files", "Fix DPSYNTH_DATASETS, or make the folder."
     missing = [folder for folder in folders if not folder.is_dir()]
     return [Problem("", expected, "none there", remedy, file=str(each)) for each in missing]
 

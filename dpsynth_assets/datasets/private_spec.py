@@ -208,7 +208,7 @@ class PrivateDatasetSpec(Declaration):
                     "prompt.text_start",
                     "the beginning of a text of structured.json_schema, its first property first",
                     repr(start),
-                    "Mend it, or set structured.constrained_decoding: false.",
+                    "Fix it, or set structured.constrained_decoding: false.",
                 )
             refuse(
                 "structured.json_schema",
@@ -280,7 +280,7 @@ class PrivateDatasetSpec(Declaration):
                 "an id column where the source is partitioned into cohorts",
                 "none",
                 "Name a column of ids that never change: a record that moves to another cohort is "
-                "told by its id.",
+                "recognised by its id.",
             )
         if len(self.name) > 64 - KEY_CHARACTERS:
             limit = f"at most {64 - KEY_CHARACTERS} characters, since cohorts add their key"

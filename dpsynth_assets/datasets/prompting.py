@@ -90,7 +90,7 @@ class PromptSpec(Declaration):
                         name,
                         f"placeholders among {_listed(known)}",
                         f"{{{word}}}",
-                        "Mend its name, or write braces that stay with blanks in them.",
+                        "Fix its name, or write braces that stay with blanks in them.",
                     )
         return self
 
@@ -229,7 +229,7 @@ def _note(part: Any) -> str:
 def _read_json(path: str) -> Any:
     file = Path(path).expanduser()
     file = file if file.is_absolute() else paths.project_root() / file
-    expected, remedy = "a JSON schema, or the path of a .json file", "Mend the path, or the file."
+    expected, remedy = "a JSON schema, or the path of a .json file", "Fix the path, or the file."
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except OSError:
@@ -257,7 +257,7 @@ def _check_schema(schema: Mapping[str, Any]) -> None:
     except RecursionError:
         problem = "one that is nested too deeply"
     if problem:
-        refuse("", "a valid JSON schema", problem, "Mend the schema.")
+        refuse("", "a valid JSON schema", problem, "Fix the schema.")
     for reference in _references(schema):
         if _part_at(schema, reference) is None:
             refuse(

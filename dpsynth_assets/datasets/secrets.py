@@ -100,7 +100,7 @@ class SecretKindSpec(Declaration):
         try:
             re.compile(self.pattern or "")
         except re.error as error:
-            refuse("pattern", "a regular expression", f"one that fails ({error.msg})", "Mend it.")
+            refuse("pattern", "a regular expression", f"one that fails ({error.msg})", "Fix it.")
         return self
 
 

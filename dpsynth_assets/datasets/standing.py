@@ -129,7 +129,7 @@ def unknown_bases(
 
 def _remedy(name: str, bases: Collection[str], refused: Mapping[str, Path]) -> str:
     if name in refused:
-        return f"{refused[name]} declares it but has mistakes: mend that file first."
+        return f"{refused[name]} declares it but has mistakes: fix that file first."
     return suggest(name, sorted(bases))
 
 

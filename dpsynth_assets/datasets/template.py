@@ -51,7 +51,7 @@ class ProposedMethods:
 
     chosen: ProposedCohort = field(default_factory=ProposedCohort)
     beside: tuple[ProposedCohort, ...] = ()
-    why: str = "A method that writes any number of rows, whatever number of records there is."
+    why: str = "A method that writes any number of rows from any number of records."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,7 @@ def refusal_for_inputs(planned: "PlannedMethod", known: Methods, *, has_topics: 
         if any(why):
             return (
                 f"Expected {folder}, which {planned.folder} builds on, to be one that can be made, "
-                f"got a refusal. Mend {folder} first."
+                f"got a refusal. Fix {folder} first."
             )
     return None
 

@@ -67,8 +67,8 @@ def promise_problems(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[Proble
         Problem(
             file="",
             field=f"secrets.kinds.{kinds.index((promise.prior, promise.promised))}.posterior",
-            expected=f"a plan that tells of a secret of prior {declared(promise.prior)} at most "
-            f"{declared(promise.promised)}",
+            expected=f"a plan that leaves a secret of prior {declared(promise.prior)} a "
+            f"posterior of at most {declared(promise.promised)}",
             got=_what_is_told(plan, promise, plan.budget.secret),
             remedy=_remedy(spec, plan, plan.budget.secret),
         )

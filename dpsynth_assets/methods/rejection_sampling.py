@@ -159,8 +159,8 @@ def settings_of(said: RejectionSettings | None) -> RejectionSettings:
 
 
 _KEPT = (
-    "Which rows are kept: what breaks a public rule, or a judge turns down, is written again for "
-    "nothing, or left out where private tokens have drawn it. Empty: all rules, no judge."
+    "Which rows are kept: one that breaks a public rule, or that a judge rejects, is written again "
+    "at no cost, or left out where private tokens drew it. Empty: all rules, no judge."
 )
 KEPT_ROWS: Any = Field(default=None, description=_KEPT)
 """The setting in the config of every method that writes rows."""

@@ -166,7 +166,7 @@ class ScoredSide:
 class Need(StrEnum):
     """What not every evaluation has; a metric that needs it is left out there."""
 
-    LABELS = "at least two labels to tell apart"
+    LABELS = "at least two labels to distinguish"
     SOURCE = "the source records"
     CANARIES = "planted canaries"
     SCHEMA = "a declared JSON schema"

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
 from dpsynth_assets.orchestration.resources.live_runs import free_dead_runs
-from dpsynth_assets.paths import home, project_root
+from dpsynth_assets.paths import home
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -35,10 +35,9 @@ def prepare_dagster_home() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     os.environ.setdefault("DAGSTER_REDACT_USER_CODE_ERRORS", "1")
-    example = project_root() / "dagster.yaml.example"
     target = folder / "dagster.yaml"
-    if not target.exists() and example.exists():
-        shutil.copyfile(example, target)
+    if not target.exists():
+        shutil.copyfile(Path(__file__).with_name("dagster.yaml"), target)
     return folder
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import dagster as dg
 
-from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed, epsilon_with_inputs
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event, event_to_json
@@ -130,7 +129,7 @@ def _reference(name: str) -> dg.LocalFileCodeReference:
 
 def _file_of(module: str) -> Path:
     """Finds a module's file without importing it; a method may come from another package."""
-    inside = project_root() / f"{module.replace('.', '/')}.py"
+    inside = Path(__file__).parents[2] / f"{module.replace('.', '/')}.py"
     if inside.exists():
         return inside
     imported = sys.modules.get(module)  # A class from outside was imported by its entry point.

@@ -312,8 +312,8 @@ def _told(spec: PrivateDatasetSpec, refusal: str, rounds: str) -> str:
     """A refusal with the setting behind it, for a reader who has to change it."""
     named = f"{spec.name}: {refusal}" if isinstance(spec, CohortSpec) else refusal
     return (
-        f"{named} Rounds: {rounds}. budget.rounds is {spec.budget.rounds}: ε is shared among so "
-        "many rounds, and a schedule needs as many as it is to run, declared before the first "
+        f"{named} Rounds: {rounds}. budget.rounds is {spec.budget.rounds}: ε is shared among "
+        "these rounds. A schedule needs one for each of its runs, declared before the first "
         "release."
     )
 

@@ -23,6 +23,6 @@ def require_format(place: object, found: object) -> None:
     if str(found) != str(FORMAT):
         raise FormatError(
             f"Expected format {FORMAT} in {place}, got {'none' if found is None else found}: it is "
-            "left as it is. Go on with the version of dpsynth_assets that wrote it, or begin a new "
+            "left as it is. Use the version of dpsynth_assets that wrote it, or begin a new "
             "home (DPSYNTH_HOME) for records that it has not charged."
         )

@@ -67,7 +67,7 @@ _ADVICE: dict[Rule, tuple[str, str, str]] = {
     Rule.UNREADABLE: (
         "source.path",
         "one JSON object a line, or as many CSV fields as the header has, with quotes that close",
-        "Mend these lines: put a field with a separator or a quotation mark in quotes.",
+        "Fix these lines: put a field with a separator or a quotation mark in quotes.",
     ),
     Rule.NOT_TEXT: ("columns.text", "a string in every record", "Quote these values."),
     Rule.MISSING_TEXT: ("columns.text", "text in every record", "Fill or drop these rows."),
@@ -79,7 +79,7 @@ _ADVICE: dict[Rule, tuple[str, str, str]] = {
     Rule.UNKNOWN_LABEL: (
         "columns.labels",
         "labels that public_facts.labels lists",
-        "Add the missing value to public_facts.labels if it is public, or mend the rows.",
+        "Add the missing value to public_facts.labels if it is public, or fix the rows.",
     ),
     Rule.MISSING_ID: ("columns.id", "an id in every record", "Fill these ids, or drop columns.id."),
     Rule.MISSING_UNIT: (
@@ -178,7 +178,7 @@ def _no_records(usable: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem]
     if others.is_empty():
         return []
     got = f"{others.height} of {usable.height} texts that are none"
-    remedy = "Mend schema or records: rows follow the schema, whatever the records are."
+    remedy = "Fix schema or records: rows always follow the schema."
     expected = "texts that are JSON records of the schema"
     return [Problem("structured.json_schema", expected, got, remedy, "warning")]
 
@@ -195,13 +195,13 @@ def _in_no_cohort(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem]:
         strangers = none + early
         found = {"without one": none, f"before {first}": early}
         got = ", ".join(f"{count} {which}" for which, count in found.items() if count)
-        remedy = "They are in no cohort: mend or drop them, or declare an earlier cohorts.first."
+        remedy = "They are in no cohort: fix or drop them, or declare an earlier cohorts.first."
     else:
         names = [file.name for file in matching_files(spec.source)]
         other = [name for name in names if spec.cohorts.file_key(name) is None]
         strangers, expected = len(other), f"files named {spec.cohorts.pattern}"
         field, got = "cohorts.pattern", ", ".join(other[:_ROWS_SHOWN])
-        remedy = "Other files are in no cohort: rename them, or mend the pattern."
+        remedy = "Other files are in no cohort: rename them, or fix the pattern."
     if not strangers:
         return []
     return [Problem(field, expected, got, remedy, "warning")]
@@ -227,12 +227,12 @@ def _of_kept_ids(judged: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem
         return []
     if spec.columns.id is not None and (rows := repeated_ids(judged)):
         got = f"{_counted(rows)} that share one ({_shown(rows)})"
-        remedy = "Mend them, drop columns.id, or use neighboring_relation: add-remove."
+        remedy = "Fix them, drop columns.id, or use neighboring_relation: add-remove."
         expected = "ids that differ, since replace-one neighbours keep them"
         return [Problem("columns.id", expected, got, remedy)]
     note = Problem(
         "neighboring_relation",
-        "ids that anybody may know: what is replaced keeps them, so they are not protected",
+        "public ids: a replaced record keeps its id, so ids are not protected",
         f"replace-one with {', '.join(f'{field}: {name}' for field, name in kept.items())}",
         "Nothing has to be done if ids say nothing; else use neighboring_relation: add-remove.",
         "note",
@@ -270,7 +270,7 @@ def _check_canaries(spec: PrivateDatasetSpec) -> list[Problem]:
     canaries = spec.evaluation.canaries
     if canaries is None or Path(canaries).is_file():
         return []
-    remedy = "Mend the path, or drop the key."
+    remedy = "Fix the path, or drop the key."
     got = f"nothing at {canaries}"
     return [Problem("evaluation.canaries", "a text or Parquet file", got, remedy)]
 

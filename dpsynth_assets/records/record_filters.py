@@ -181,7 +181,7 @@ def refuse_repeated_ids(judged: pl.DataFrame, spec: PrivateDatasetSpec) -> None:
         raise PrivacyError(
             f"columns.id: expected ids that differ in column {spec.columns.id!r} of dataset "
             f"{spec.name!r}, since replace-one neighbours keep their ids, got some twice. "
-            "`dpsynth datasets check` names the rows: mend them, drop columns.id, or use "
+            "`dpsynth datasets check` names the rows: fix them, drop columns.id, or use "
             "neighboring_relation: add-remove."
         )
 

@@ -71,7 +71,7 @@ def refuse_links_away(files: list[Path], below: Path) -> None:
     for file in files:
         if not any(file.resolve().is_relative_to(folder) for folder in allowed):
             raise SourceError(
-                expected=f"files that lie in {below}",
+                expected=f"files inside {below}",
                 got=f"{file}, a link out of it",
                 remedy="Copy the file there, or name it by its own path.",
             )

@@ -205,7 +205,7 @@ def source_files(source: SourceSpec) -> list[Path]:
         raise SourceError(
             expected="a file, glob, folder or hf:// address",
             got=f"nothing at {source.path}",
-            remedy="Mend the path; a relative one starts at the project root.",
+            remedy="Fix the path; a relative one starts at the project root.",
         )
     if source.is_found or not path.is_file():
         refuse_links_away(files, path.parent if source.is_found else _fixed_part(path))

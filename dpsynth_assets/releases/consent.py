@@ -54,7 +54,7 @@ def expect_consent(
         return
     raise UnagreedChargeError(
         f"Expected a release of {request.asset} that was paid for, got one that would be charged: "
-        "what it is made from is not what the earlier one was made from, so nobody was asked. "
-        f"It would bring the cohort from ε = {epsilon_up(expected.spent_epsilon)} to "
+        "its inputs are not those of the earlier one, so it was not in the price that was "
+        f"confirmed. It would bring the cohort from ε = {epsilon_up(expected.spent_epsilon)} to "
         f"{epsilon_up(expected.total_epsilon)}. Nothing was charged. Add --yes to pay."
     )

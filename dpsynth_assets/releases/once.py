@@ -300,7 +300,7 @@ class Releasing:
         asset, release = self.request.asset, self.request.release
         say(
             f"Another run is drawing {asset}, release {release!r}. This one waits and then uses "
-            "that value: nothing is paid twice. Terminate either of them at will."
+            "that value: nothing is paid twice. Either of them may be terminated."
         )
 
     def _say_what_was_edited(self, reservation: Reservation) -> None:

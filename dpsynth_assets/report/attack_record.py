@@ -160,7 +160,7 @@ def refusal(attacks: Sequence[Mapping[str, Any]]) -> str | None:
     )
     return (
         f"Expected every attack on these very settings to leave the claim standing, got {found}. "
-        "Nothing was published; do not use this release, and change the method's settings or mend "
+        "Nothing was published; do not use this release, and change the method's settings or fix "
         "its code and raise its version."
     )
 

@@ -144,8 +144,8 @@ def _files(trail: AuditTrail) -> list[Block]:
 LEVELS = (
     "Levels: **public** holds nothing of any private record; **sensitive** is for the steward's "
     "machine alone; **internal** was computed from private text without noise, and is for the "
-    "steward; **released** carries the guarantee that stands beside it, and may be read by "
-    "whomever it is given to."
+    "steward; **released** carries the guarantee written next to it, and may be read by "
+    "the people it is given to."
 )
 """The privacy levels of assets, in one sentence each."""
 

@@ -180,14 +180,14 @@ def batch_cost_plot(costs: Mapping[str, np.ndarray]) -> bytes:
     edges = np.linspace(0.0, max(values.max() for values in costs.values()) or 1.0, BINS + 1)
     for index, (name, values) in enumerate(costs.items()):
         color = COLORS[index % len(COLORS)]
-        label = f"{shortened(name)}: {share_below_half(values):.0%} below half of the dearest"
+        label = f"{shortened(name)}: {share_below_half(values):.0%} below half of the largest"
         axes.hist(values, edges, color=color, alpha=0.7, label=label)
         axes.axvline(values.max(), color=color, linestyle="--", linewidth=1.2)
     axes.yaxis.get_major_locator().set_params(integer=True)
     return to_png(
         axes,
         len(costs),
-        xlabel="ex-post ε of a batch (dashed: the dearest)",
+        xlabel="ex-post ε of a batch (dashed: the largest)",
         ylabel="batches",
         xlim=(0, None),
     )

@@ -175,7 +175,7 @@ def merged_dictionary(each: Iterable[pl.DataFrame]) -> pl.DataFrame:
         joined = known if total is None else pl.concat([total, known])
         total = joined.group_by("kind", "value").agg(pl.col("records").sum())
     if total is None:
-        raise ValueError("Expected at least one part, got none.")
+        raise ValueError("Expected at least one shard, got none.")
     return _numbered(total)
 
 

@@ -40,6 +40,6 @@ def _expect_known_releases(url: str) -> None:
         raise LedgerIntegrityError(
             f"Expected a ledger that holds the charges of all stored releases, got one without "
             f"those of {unknown}: it was deleted, replaced or rolled back. Nothing was charged. "
-            "Restore it with `dpsynth ledger restore FILE`, or go on without what is lost with "
+            "Restore it with `dpsynth ledger restore FILE`, or accept the loss with "
             "`dpsynth ledger accept`."
         )

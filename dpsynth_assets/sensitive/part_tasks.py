@@ -170,8 +170,8 @@ def _require_current(part: Folder, content: tuple[str | None, ...]) -> None:
     folder = dataset_folder(part)
     if part not in RecordParts(files_of(part), folder).places or content_of(part) != content:
         raise PrivacyError(
-            f"Expected the records of {folder.name!r} as they were when they were read, got "
-            "others, or none, which took their place while those were embedded. Materialise "
+            f"Expected the records of {folder.name!r} to stay as they were while embedded, got "
+            "others, or none. Materialise "
             f"{folder.name}/shared/private_embeddings again."
         )
 
@@ -211,7 +211,7 @@ class Count:
         files.write(path, ARRAY.write(counts))
         if not files.has_begun(self.exchange):  # An object needs no folder to be written.
             files.remove(path)
-            raise FileNotFoundError("Expected a folder for counts of a part, got a removed one.")
+            raise FileNotFoundError("Expected a folder for counts of a shard, got a removed one.")
         return path
 
     def _state(self) -> Sequence[np.ndarray]:

@@ -157,7 +157,7 @@ def read_table(part: Folder, name: str, files: PrivateFiles | None = None) -> pl
     if files.exists(noted) and hashlib.sha256(content).hexdigest() != files.read(noted).decode():
         raise PrivacyError(
             f"Expected {name} of {part.name!r} in the sensitive store as it was written, got "
-            "another content. Materialise private_records again: a charge that is open goes on."
+            "another content. Materialise private_records again: an open charge is continued."
         )
     return pl.read_parquet(io.BytesIO(content))
 
@@ -201,7 +201,7 @@ def read_part(part: Folder, split: Split, *, with_embeddings: bool) -> PrivateIn
         return PrivateInputs(records=records)
     files, path = files_of(part), part / f"{split}_embeddings.npy"
     if not files.exists(path):
-        raise FileNotFoundError("Expected embeddings of every part. Materialise them first.")
+        raise FileNotFoundError("Expected embeddings of every shard. Materialise them first.")
     embeddings = files.read_array(path)
     if len(embeddings) != records.height:
         raise PrivacyError(

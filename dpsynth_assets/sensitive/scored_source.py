@@ -126,7 +126,7 @@ def sampled_source(each: Iterable[PrivateInputs], dataset: str, rows: int) -> So
         versions.append(version_of(version_of_texts(texts), own, array_version(some.embeddings)))
         kept = _smallest(kept, some, dataset, rows)
     if kept is None or kept.embeddings is None:
-        raise ValueError("Expected at least one part, got none.")
+        raise ValueError("Expected at least one shard, got none.")
     return SourceSample(
         records=kept.records.select(CANONICAL),
         embeddings=kept.embeddings,

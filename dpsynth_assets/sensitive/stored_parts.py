@@ -202,7 +202,7 @@ class StoredParts:
                 for done, outcome in enumerate(made, 1):
                     counts = self._taken(outcome)
                     if not np.issubdtype(counts.dtype, np.integer):
-                        raise TypeError(f"Expected whole counts of a part, got {counts.dtype}.")
+                        raise TypeError(f"Expected whole counts of a shard, got {counts.dtype}.")
                     total = counts.astype(np.int64) if total is None else total + counts
                     if progress is not None:
                         progress(done / len(self.places))

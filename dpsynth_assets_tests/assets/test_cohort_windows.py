@@ -222,7 +222,7 @@ def test_names_of_files_and_keys_are_the_same_thing():
             {"privacy_unit": {"column": "customer", "max_records": 2}},
             "a unit with records in several cohorts".capitalize(),
         ),
-        ({"columns": {}}, "told by its id"),
+        ({"columns": {}}, "recognised by its id"),
         ({"name": "a" * 60}, "since cohorts add their key"),
     ],
 )

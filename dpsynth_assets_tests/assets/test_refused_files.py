@@ -56,7 +56,7 @@ BROKEN = {
     ),
     "on_maimed": (
         renamed("on_maimed", base=("public_data: demo", "public_data: maimed_base")),
-        "declares it but has mistakes: mend that file first",
+        "declares it but has mistakes: fix that file first",
     ),
 }
 
@@ -96,7 +96,7 @@ def test_every_other_file_loads_and_each_broken_one_is_an_asset_that_says_why(fo
 
 
 def test_materialising_a_refused_file_fails_with_its_line():
-    problem = Problem(file="a.yaml", field="x", expected="b", got="<b>c</b>", remedy="Mend it.")
+    problem = Problem(file="a.yaml", field="x", expected="b", got="<b>c</b>", remedy="Fix it.")
     refused = refused_definitions(Path("a.yaml"), [problem])
     result = dg.materialize(refused.assets, raise_on_error=False)
     assert not result.success

@@ -305,7 +305,7 @@ def test_results_are_good_where_real_code_passes_and_planted_bugs_do_not(observe
         lambda share, message: told.append((share, message)),
         with_planted_bugs=True,
     )
-    assert [result.bug for result in results] == [None, "noise drawn anew at each start"]
+    assert [result.bug for result in results] == [None, "noise drawn again at each start"]
     assert all(result.good for result in results) is good
     assert [share for share, _ in told] == [0.0, 0.5, 1.0]
 

@@ -68,7 +68,7 @@ def test_guarantees_of_other_kinds_stand_in_tables_of_their_own(board):
 
 def test_the_page_says_what_is_missing_refused_and_decided(board):
     text = LeaderboardPage(board).to_text()
-    assert "2 cells are not there yet" in text
+    assert "2 cells are missing" in text
     assert "r at ε = 3: Expected more records." in text
     assert "By MAUVE: one\\_real\\_example is better than" in text
     assert "a is better than b" in text

@@ -77,7 +77,7 @@ BASE = sorted(set(fields_of(PublicDataSpec)))
 
 def rows_of_table():
     """What the documents say of each field: `digest`, `request` or `nothing`."""
-    section = DOCS.read_text().split("What a charge is known by")[1].split("\n\nThe same holds")[0]
+    section = DOCS.read_text().split("What a charge is known by")[1].split("\n## ")[0]
     rows = {}
     for line in section.splitlines():
         if line.startswith("| ") and not line.startswith("| decided by"):

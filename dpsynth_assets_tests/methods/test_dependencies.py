@@ -151,7 +151,7 @@ def test_who_builds_on_a_refused_method_is_refused_by_the_name_of_the_first_to_m
     chain = [resampled("nobody", "first"), resampled("first", "second", 20)]
     refused = refusals(plan_of(GENERATOR, *chain))
     assert "nobody" in refused["first"]
-    assert "Mend first first" in refused["second"]
+    assert "Fix first first" in refused["second"]
 
 
 def test_a_method_that_cannot_be_priced_is_refused_and_the_others_are_planned():

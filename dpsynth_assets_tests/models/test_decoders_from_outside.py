@@ -67,7 +67,7 @@ def test_no_record_is_given_to_a_decoder_that_does_not_say_where_prompts_go(
         lambda: engine.generate([[20]], Sampling(max_new_tokens=1), **stated),
         lambda: engine.hidden_states(["a"], [0], **stated),
     ):
-        with pytest.raises(EngineError, match="private ones: who runs it would read them"):
+        with pytest.raises(EngineError, match="private ones: its operator would read them"):
             reads()
     decoder = open_decoder("counting", toy_model)
     monkeypatch.setattr(preconditions, "decoder_of", lambda *_: decoder)

@@ -42,7 +42,7 @@ CAPTIONS = {
 SIZE = (864, 576)
 STRIP = 34
 """Pixels of the caption's strip below the page."""
-MOVING, RESTING = 300, 2200
+MOVING, RESTING = 150, 1500
 """Milliseconds that a picture on the way, and the last one of a step, stay."""
 MOST_ON_THE_WAY = 6
 EMPTY = 16
@@ -54,7 +54,7 @@ LARGEST = 3_000_000
 def write_recording(
     steps: Sequence[Step], frames: Path, target: Path, still: Collection[str] = ()
 ) -> None:
-    """Writes a GIF below LARGEST bytes, of at most a minute and a half.
+    """Writes a GIF below LARGEST bytes, of at most a minute.
 
     Args:
         steps: Steps of a walk, with their pictures.

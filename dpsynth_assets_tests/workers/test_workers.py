@@ -113,7 +113,7 @@ def test_a_thing_is_kept_until_another_version_of_it_is_asked_for():
 
 def test_records_in_the_place_of_paths_are_refused():
     for workers in (LocalWorkers(1), RayWorkers(1)):
-        with pytest.raises(TypeError, match="Expected the path of a part, got str") as refused:
+        with pytest.raises(TypeError, match="Expected the path of a shard, got str") as refused:
             list(workers.map_parts(tasks.length, [tasks.SECRET]))
         assert tasks.SECRET not in str(refused.value)
 

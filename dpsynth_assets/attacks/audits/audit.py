@@ -48,7 +48,7 @@ class Bug(StrEnum):
     SHUFFLED = "shuffling accounted as Poisson sampling"
     SEPARATE_CALIBRATION = "separate calibration of a joint release"
     INTEGER_NOISE = "integer noise multiplier"
-    RENOISED = "noise drawn anew at each start"
+    RENOISED = "noise drawn again at each start"
     PUBLIC_SEED = "noise from seed 42"
     UNCLIPPED = "contributions left unclipped"
     GREEDY = "most likely token instead of a draw"

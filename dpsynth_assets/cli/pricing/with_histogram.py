@@ -153,7 +153,7 @@ def _say(result: dict[str, Any]) -> list[str]:
         )
     sentences.append(
         f"Needs Poisson samples: every record drawn with probability "
-        f"{rounded_up(result['sampling_probability'], '.6g')}, afresh at each of "
+        f"{rounded_up(result['sampling_probability'], '.6g')}, again at each of "
         f"{result['steps']} steps; the number of records, {result['records']}, is declared public."
     )
     return sentences

@@ -46,7 +46,7 @@ class VectorNoise:
     tosses its own coin, so that the sampled release is one step of a Poisson-sampled Gaussian;
     the paper's subset of fixed size amplifies (ε, δ) under replace-one only (Theorem 4.2).
 
-    **Source** EPSVec, Theorems 4.1 and 4.2; docs/privacy.md for the joint release.
+    **Source** EPSVec, Theorems 4.1 and 4.2; docs/proofs.md for the joint release.
     """
 
     noise_multiplier: float

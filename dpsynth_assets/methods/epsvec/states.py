@@ -141,7 +141,7 @@ def require_private_engine(engine: Engine) -> None:
     if {Capability.PRIVATE_TEXT, Capability.HIDDEN_STATES} <= engine.capabilities:
         return
     raise EngineError(
-        f"Expected an engine that runs {engine.name} on this machine and tells hidden states, got "
+        f"Expected an engine that runs {engine.name} on this machine and gives hidden states, got "
         "one that does not: private text never leaves the machine. Set engine.kind to "
         "transformers or vllm."
     )

@@ -68,7 +68,7 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         T rounds of integer noise σ on a histogram are one block whose privacy loss is known
         exactly, so no budget is lost to composition and none is left over.
 
-        **Source** Xie et al. 2024, section 3 and appendix; docs/privacy.md.
+        **Source** Xie et al. 2024, section 3 and appendix; docs/proofs.md.
         """
         refusal = self.refusal(target_epsilon)
         if refusal is not None:

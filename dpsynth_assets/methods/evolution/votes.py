@@ -221,8 +221,8 @@ class PrivateVotes:
             self._voting = self._rounds.open(rounds)
         if self._voting.iterations - self._voting.remaining != rounds:
             raise UnaccountedReleaseError(
-                "Expected the round after the last released one, got another. Go on from the last "
-                "checkpoint."
+                "Expected the round after the last released one, got another. Continue from "
+                "the last checkpoint."
             )
         count = VoteCounts(
             labels=self._labels, candidates=embeddings, candidate_labels=population.labels

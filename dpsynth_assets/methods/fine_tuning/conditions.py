@@ -150,7 +150,7 @@ def training_pairs(private: PrivateInputs, conditioning: Conditioning) -> Traini
         ValueError: If topics are needed and embeddings are missing or do not match the records.
 
     **Privacy** A pair depends on its own record and on public values alone: a condition is part of
-    what the record's clipped gradient covers, and costs nothing besides (docs/privacy.md). A null
+    what the record's clipped gradient covers, and costs nothing besides (docs/proofs.md). A null
     record, which zero-out neighbours have in place of a record, has no text and contributes no
     gradient: it is as if it were never drawn.
 

@@ -77,7 +77,7 @@ class JsonConstraint:
         problem = (
             "Expected a schema whose texts this model can write, without the token that ends a "
             "text, and more than one of them, got one that leads to where no token may follow. "
-            "Mend it, prompt.text_start or prompt.end, take a model whose tokenizer spells every "
+            "Fix it, prompt.text_start or prompt.end, take a model whose tokenizer spells every "
             "character, or set structured.constrained_decoding: false."
         )
         try:

@@ -92,7 +92,7 @@ class UsageCounter:
         if self.cost_limit is not None and self.cost >= self.cost_limit:
             raise EngineError(
                 f"Expected less than cost_limit {self.cost_limit:g} spent, got {self.cost:.4g} "
-                f"after {self.requests} requests; raise cost_limit to go on."
+                f"after {self.requests} requests; raise cost_limit to continue."
             )
 
 

@@ -170,7 +170,7 @@ class Engine(ABC):
         public = provenance in (Provenance.PUBLIC, Provenance.RELEASED)
         if not public and Capability.PRIVATE_TEXT not in self.capabilities:
             raise EngineError(
-                f"Expected public or released prompts for {self.name}, got private ones: who "
-                "runs it would read them and no privacy accounting covers that; use kind: "
+                f"Expected public or released prompts for {self.name}, got private ones: its "
+                "operator would read them, and no privacy accounting covers that; use kind: "
                 "transformers or vllm."
             )

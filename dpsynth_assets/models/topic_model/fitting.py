@@ -310,7 +310,7 @@ def _check(texts: Iterable[str], embeddings: np.ndarray, settings: TopicModelSet
     if isinstance(texts, Iterator):
         raise TypeError(
             "Expected texts that can be read twice, got an iterator. Pass a sequence, or an object "
-            "whose __iter__ starts anew."
+            "whose __iter__ begins again."
         )
     if isinstance(texts, Sized) and len(texts) != len(embeddings):
         raise ValueError(

@@ -131,7 +131,7 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
     checks = {
         WITHIN_CLAIM: "No key overlap proves an ε above the stated one.",
         NO_COPYING: "No method writes planted keys more often than keys it never saw.",
-        HAS_POWER: "Without privacy keys would be written on one model at least: it can be seen.",
+        HAS_POWER: "Without privacy at least one model writes the keys: copying would be seen.",
     }
 
     @dg.asset(

@@ -114,8 +114,7 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
 
 _AUDITS_EXPLAINED = (
     "An audit passes unless it shows more than is claimed. Exact audits compare floating-point "
-    f"numbers, so differences of up to {ROUNDING:g} of the claim, or of 1, are rounding: 2e-16 "
-    "observed where 0 is claimed is none."
+    f"numbers: a difference of up to {ROUNDING:g} of the claim, or of 1, counts as rounding."
 )
 
 

@@ -129,7 +129,7 @@ def _leaderboard(spec: BenchmarkSpec, lines: list[dg.AssetKey]) -> dg.AssetsDefi
         code_version=version_of("leaderboard", spec.without()),
         description=(
             "All finished cells side by side: scores against ε, records and cost, what the data "
-            "decides, and what it leaves undecided. Cells that are not there yet are counted."
+            "decides, and what it leaves undecided. Missing cells are counted."
         ),
     )
     @public_section(f"{spec.name}/{LEADERBOARD}")

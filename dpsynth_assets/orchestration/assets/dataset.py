@@ -94,7 +94,7 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
     step, gpus = model_step(spec.public_data, TEXT_EMBEDDER), 0.0
     if spec.parts > 1:
         step, gpus = step_of_tasks(step)
-    made = "made part by part" if spec.parts > 1 else "made once"
+    made = "made shard by shard" if spec.parts > 1 else "made once"
     code = ("dpsynth_assets.models.text_embedder.TextEmbedder",)
 
     @dg.asset(

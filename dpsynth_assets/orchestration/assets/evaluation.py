@@ -333,8 +333,8 @@ def copied_spans_asset(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.A
         check_specs=check_specs(key, {NO_COPIED_SPAN: _NO_COPIED_SPAN}),
         description=(
             "Spans of twelve words or more that the candidate shares with one or two private "
-            "units, in the owner-only store. Internal: to hold back a corpus because of them tells "
-            "something exact about the records, which no ε covers."
+            "units, in the owner-only store. Internal: to hold back a corpus because of them would "
+            "reveal something exact about the records, which no ε covers."
         ),
     )
     @private_section("/".join(key.path))

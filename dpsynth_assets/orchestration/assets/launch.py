@@ -35,7 +35,7 @@ class ReleaseConfig(dg.Config):
         default="",
         description=(
             "Name of the release. The same name under the same dataset file never pays twice. A "
-            "new name draws afresh and pays, and so does the same name once ε, labels, public "
+            "new name draws again and pays, and so does the same name once ε, labels, public "
             "counts, the version of the source or a setting that the release depends on was "
             "edited: the run's log then says what was edited. Empty: the run's tag "
             '`dpsynth/release`, else "1".'

@@ -100,7 +100,7 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         description=(
             "What the median's tokens cost along a text and batch by batch (Amin et al. 2025, "
             "Figures 3 to 6), sizes and V-measure of clusterings (Figure 2, Table 2; rebalanced "
-            "without regard to labels, which would tell themselves), and how many tokens were "
+            "without labels, which would decide the measure), and how many tokens were "
             "private. Private pictures stand in the report alone. Internal."
         ),
     )

@@ -329,5 +329,5 @@ def _written_from(planned: PlannedMethod) -> str:
         return described(planned)
     return (
         f"{named(planned)}. Written from what its stages released: "
-        "charges nothing, whatever the number of rows."
+        "charges nothing for any number of rows."
     )

@@ -138,7 +138,7 @@ MEANINGS: Final = {
     "method": "The method that wrote it.",
     "origin": "Where the method took it from, as it says for each row.",
     "batch": "The batch of private predictions that it was drawn from.",
-    "cluster": "The cluster of public text whose records stood in its prompt.",
+    "cluster": "The cluster of public text whose records were in its prompt.",
     "topic": "The public topic that it was written for.",
     "n_tokens": "Its length in tokens of the method's model.",
     "reservation": "The charge in the ledger that paid for it.",

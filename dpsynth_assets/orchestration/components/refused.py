@@ -63,7 +63,7 @@ def refused_definitions(file: Path, problems: Sequence[Problem]) -> dg.Definitio
     @dg.asset(
         key=[PREFIX, _slug(file)],
         group_name=GROUP,
-        description=f"This dataset file cannot be used:\n\n{_quoted(lines)}\n\nMend it, then "
+        description=f"This dataset file cannot be used:\n\n{_quoted(lines)}\n\nFix it, then "
         "reload the definitions. Until then nothing that it declares can run or be charged.",
         metadata={"file": dg.MetadataValue.path(str(file)), "problems": lines},
         tags={PRIVACY: PUBLIC, REFUSED_TAG: ""},
@@ -89,7 +89,7 @@ def contained(file: Path, build: Callable[[], dg.Definitions]) -> dg.Definitions
             field="",
             expected="a declaration that can be planned",
             got=f"a refusal ({message_of(error).rstrip('.')})",
-            remedy="Mend what it names; `dpsynth datasets check` says the field.",
+            remedy="Fix what it names; `dpsynth datasets check` says the field.",
         )
         return refused_definitions(file, [problem])
 
@@ -132,7 +132,7 @@ def planning_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     except Exception as error:  # noqa: BLE001 - methods of other packages may raise anything
         got = f"a refusal ({message_of(error).rstrip('.')})"
         expected = "settings whose cost can be computed"
-        return [_problem("methods", expected, got, "Mend what it names.")]
+        return [_problem("methods", expected, got, "Fix what it names.")]
     return []
 
 
@@ -181,7 +181,7 @@ def _settings_problems(spec: PrivateDatasetSpec) -> list[Problem]:
             remedy = suggest(name, list(REGISTRY))
             problems.append(_problem(f"{field}.method", "the name of a method", repr(name), remedy))
             continue
-        expected, remedy = f"settings that {name!r} accepts", "Mend the method's name or settings."
+        expected, remedy = f"settings that {name!r} accepts", "Fix the method's name or settings."
         problems += [
             _problem(field, expected, message.rstrip("."), remedy)
             for message in check_settings(name, method.settings)

@@ -141,7 +141,7 @@ def _end_of(instance: "dg.DagsterInstance", run: "dg.DagsterRun") -> str | None:
     said = last[0].event_log_entry.dagster_event if last else None
     begins = said is not None and said.event_type is dg.DagsterEventType.RUN_START
     if silent and (begins or run.status is status.STARTING):
-        return f"Whoever launched it was killed: nothing began within {limit} seconds."
+        return f"Its launching process was killed: the run did not begin within {limit} seconds."
     return None
 
 
@@ -156,7 +156,7 @@ def _free_slots(instance: "dg.DagsterInstance") -> list[str]:
             if run is None or run.is_finished:
                 storage.free_concurrency_slots_for_run(run_id)
                 whose = f"Run {run_id[:8]}" if run is None else describe(run)
-                lines.append(f"{whose}: it is over, and its place in pool {pool} is free.")
+                lines.append(f"{whose} has ended; its place in pool {pool} is free.")
     return lines
 
 
@@ -309,7 +309,7 @@ class _Waits:
         runs = [self._instance.get_run_by_id(holder) for holder in sorted(holders)]
         whose = "; ".join(describe(run) for run in runs if run is not None)
         return (
-            f"Waits for a place in pool {pool}, which is held by {whose or 'nobody'}. A step that "
+            f"Waits for a place in pool {pool}, which is held by {whose or 'no run'}. A step that "
             f"waits charges nothing. More places: DAGSTER_HOME={self._instance.root_directory} "
             f"dagster instance concurrency set {pool} {more}"
         )

@@ -405,7 +405,7 @@ def _lost(seen: Seen, found: str) -> str:
     return (
         f"Expected ledger entry {seen.seq}{when}, which this installation has seen, got {found}: "
         "the ledger was deleted, replaced or rolled back. Nothing was charged. Restore it with "
-        "`dpsynth ledger restore FILE`, or go on without what is lost with `dpsynth ledger accept`."
+        "`dpsynth ledger restore FILE`, or accept the loss with `dpsynth ledger accept`."
     )
 
 

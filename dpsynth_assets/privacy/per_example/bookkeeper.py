@@ -188,7 +188,7 @@ class Bookkeeper:
                 parameter.grad = None
                 raise TypeError(
                     f"Expected {name} to be read by its own layer alone, got another reader, whose "
-                    "gradient nobody clips. Freeze it, or call the layer."
+                    "gradient is not clipped. Freeze it, or call the layer."
                 )
 
     def _buffers(self) -> dict[str, tuple[int, int]]:
@@ -201,8 +201,8 @@ class Bookkeeper:
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
                 raise TypeError(
-                    f"Expected buffers that no forward pass changes, got {name}, which records "
-                    "would leave their traces in. Take layers without running statistics."
+                    f"Expected buffers that no forward pass changes, got {name}, which would "
+                    "keep traces of records. Take layers without running statistics."
                 )
 
     def _add_clipped(

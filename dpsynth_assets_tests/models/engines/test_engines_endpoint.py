@@ -172,7 +172,7 @@ def test_the_chat_route_sends_one_message(server, monkeypatch):
 
 @pytest.mark.parametrize("settings", [{}, {"provenance": Provenance.PRIVATE}])
 def test_private_and_unstated_prompts_never_leave(server, engine, settings):
-    with pytest.raises(EngineError, match="private ones: who runs it would read them"):
+    with pytest.raises(EngineError, match="private ones: its operator would read them"):
         engine.generate(["the patient"], SAMPLING, **settings)
     assert not server.requests
 

@@ -1,0 +1,79 @@
+"""Refuses words of `words.toml` in README, docs and messages, and says what to write instead.
+
+    python .ci/words.py
+
+Code in backticks and fenced blocks is not read. Docstrings and comments are counted by
+`ratchet.py`, whose limit only goes down.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from messages import PRODUCT, ROOT, messages
+
+REFUSED = {
+    re.compile(rf"\b(?:{pattern})\b".replace(" ", r"\s+"), re.IGNORECASE): instead
+    for pattern, instead in tomllib.loads(Path(__file__).with_suffix(".toml").read_text())[
+        "refused"
+    ].items()
+}
+GENERATED = {"leaderboard.md"}
+LABELS = {"label_texts.yaml", "cards.md.j2"}
+"""Sentences of released labels and cards, which change with the label's version only."""
+CODE = re.compile(r"`[^`\n]*`|^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def main() -> None:
+    """Prints each refused word with its place, and fails where there is one."""
+    found = [*_in_documents(), *_in_messages()]
+    for line in found:
+        print(line)
+    if found:
+        sys.exit(
+            f"Expected plain words, got {len(found)} that words.toml refuses. Write the others."
+        )
+
+
+def count_in_docstrings() -> int:
+    """Number of refused words in docstrings and comments of the product."""
+    texts = (text for path in PRODUCT.rglob("*.py") for text in _prose(path.read_text()))
+    return sum(len(pattern.findall(text)) for text in texts for pattern in REFUSED)
+
+
+def _in_documents() -> Iterator[str]:
+    paths = [*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*.md"))]
+    for path in paths:
+        if path.name not in GENERATED:
+            text = CODE.sub(lambda code: "\n" * code[0].count("\n"), path.read_text())
+            for pattern, instead in REFUSED.items():
+                for match in pattern.finditer(text):
+                    line = text.count("\n", 0, match.start()) + 1
+                    yield f"{path.relative_to(ROOT)}:{line}: {match[0]}: write {instead}."
+
+
+def _in_messages() -> Iterator[str]:
+    for message in messages():
+        if message.path.name in LABELS:
+            continue
+        for pattern, instead in REFUSED.items():
+            for match in pattern.finditer(CODE.sub("", message.text)):
+                yield f"{message.path}:{message.line}: {match[0]}: write {instead}."
+
+
+def _prose(source: str) -> Iterator[str]:
+    """Docstrings and comments, each on one line."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield " ".join(str(node.value.value).split())
+    comments = tokenize.generate_tokens(io.StringIO(source).readline)
+    yield from (token.string for token in comments if token.type == tokenize.COMMENT)
+
+
+if __name__ == "__main__":
+    main()
