@@ -275,10 +275,10 @@ def test_roles_follow_from_names(names, text, ids, units):
 
 def test_control_characters_and_markup_in_a_column_name_are_shown_as_they_are(folder, tmp_path):
     source = tmp_path / "data.csv"
-    complaints(40).rename({"topic": "[red]topic\x1b[2J"}).write_csv(source)
+    complaints(438).rename({"topic": "[red]topic\x1b[2J\n\nUnit"}).write_csv(source)
     told = init("complaints", "--from", source).output
     assert "\x1b" not in told
-    assert "[red]topic" in told
+    assert r"Columns [red]topic\x1b[2J\n\nUnit look like labels" in told
 
 
 def test_the_number_of_records_is_not_written(folder, tmp_path):

@@ -224,7 +224,6 @@ attributes:
             "IANA",
         ),
         ("rounds: 1", 'cron: "0 3 1 * *", rows: 0', "schedule.rows", "greater than or equal"),
-        ("monthly_epsilon: 4.0", 'cron: "0 3 1 * *"', "budget.monthly_epsilon", "budget.rounds"),
     ],
 )
 def test_a_wrong_schedule_or_budget_is_one_line(tmp_path, budget, schedule, field, words):
