@@ -269,7 +269,8 @@ def _markdown_cell(cell: Cell) -> str:
     if isinstance(cell, Bar):
         return cell.text()
     if isinstance(cell, Link):
-        return f"[{_plain(cell.text)}]({quote(cell.path)})"
+        named = _plain(_BREAKS.sub("\\1\N{ZERO WIDTH SPACE}", cell.text))  # Long names may break.
+        return f"[{named}]({quote(cell.path)})"
     return _plain(cell)
 
 

@@ -116,7 +116,7 @@ def _letters(folder: Path) -> dict[str, Any]:
 
 def _memos(folder: Path) -> dict[str, Any]:
     cohort = _cohort(folder, BLOCKED)
-    cohort["public_facts"]["records"] = 300
+    cohort["public_facts"]["records"] = 400
     return cohort | {
         "description": "Memos whose release gate is bound to fire.",
         "budget": {"epsilon": 15.0, "delta": 1e-5},

@@ -140,7 +140,7 @@ def described(planned: PlannedMethod) -> str:
         return f"{method} Refuses: {plan.refusal}"
     if plan.epsilon is not None and spends(kind):
         cost = epsilon_up(plan.epsilon)
-        spend = f"Drawing it charges ε = {cost}, counted alone; drawn once, it is kept."
+        spend = f"The method charges ε = {cost} in all, counted alone; what it drew is kept."
     elif not spends(kind):
         spend = "Charges nothing itself: it builds on other releases."
     elif plan.guarantee is GuaranteeType.SECRET:
