@@ -17,17 +17,15 @@ import numpy as np
 
 from dpsynth_assets.metrics.secret_comparison import simulated_incidence
 from dpsynth_assets.privacy.secret_noise import (
+    SecretSampling,
     largest_own_noise,
+    sampling_probabilities,
+    secret_count_distributions,
     secret_noise_std,
+    secret_weights,
     shared_noise_std,
 )
 from dpsynth_assets.privacy.secret_protection import gaussian_budget
-from dpsynth_assets.privacy.secret_sampling import (
-    SecretSampling,
-    sampling_probabilities,
-    secret_count_distributions,
-    secret_weights,
-)
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 PRIOR = 1e-4

@@ -12,14 +12,15 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
-from dpsynth_assets.privacy.secret_noise import joint_factor, largest_own_noise
-from dpsynth_assets.privacy.secret_protection import gaussian_budget, posterior_of_events
-from dpsynth_assets.privacy.secret_sampling import (
+from dpsynth_assets.privacy.secret_noise import (
     SamplingRule,
+    joint_factor,
+    largest_own_noise,
     sampling_probabilities,
     secret_count_distributions,
     secret_weights,
 )
+from dpsynth_assets.privacy.secret_protection import gaussian_budget, posterior_of_events
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 SMALLEST_NOISE = 1e-3

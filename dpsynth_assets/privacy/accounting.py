@@ -31,9 +31,11 @@ from dpsynth_assets.privacy.events import (
     flatten,
     is_post_processing,
 )
-from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_delta, gaussian_epsilon
-from dpsynth_assets.privacy.integer_gaussian import (
+from dpsynth_assets.privacy.gaussian_dp import (
+    compose_mu,
     dominating_mu,
+    gaussian_delta,
+    gaussian_epsilon,
     integer_gaussian_delta,
     integer_gaussian_epsilon,
     is_smooth,

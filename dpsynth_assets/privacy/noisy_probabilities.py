@@ -85,7 +85,7 @@ def noisy_probabilities_event(
     Poisson-sampled Gaussian step. Labels are released in parallel, as a record has one label. A
     unit's m records move the mean by at most one sensitivity for each that is drawn; spread over
     labels they shift orthogonal vectors, so that the shifts are no longer than those of m records
-    of one label (`sampled_gaussian` says why longer shifts are worse).
+    of one label (`pld` says why longer shifts are worse).
 
     Replace-one: no amplification is claimed. A record and its replacement of the same label share
     coin and subset, so one vector turns into another: one sensitivity, not two. A replacement of

@@ -17,8 +17,8 @@ from dpsynth_assets.privacy.accounting import (
 from dpsynth_assets.privacy.events import Event, MixtureGaussianEvent, is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import TIGHT
 from dpsynth_assets.privacy.ledger.statement import PLAN, SWITCHED
-from dpsynth_assets.privacy.ledger.terms import TIGHT
 from dpsynth_assets.report.label_texts import texts
 
 PROFILE_EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)

@@ -26,8 +26,8 @@ from dpsynth_assets.sensitive.fingerprints import (
     id_prints,
     refuse_unmatched,
 )
-from dpsynth_assets.sensitive.paid_records import PaidRecords
 from dpsynth_assets.sensitive.read_source import require_parts
+from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
 from dpsynth_assets.workers import Workers
 
@@ -88,7 +88,7 @@ class StoreRecords:
     """
 
     spec: PrivateDatasetSpec
-    store: PaidRecords
+    store: StoredRecords
     ledger: Ledger
     workers: Callable[[], Workers] | None = None
     gpus: float = 0
@@ -249,13 +249,13 @@ class FrameRecords:
         return withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged.")
 
     @property
-    def _kept(self) -> PaidRecords:
-        return PaidRecords(self.unfinished)
+    def _kept(self) -> StoredRecords:
+        return StoredRecords(self.unfinished)
 
     @property
-    def _installed(self) -> PaidRecords:
+    def _installed(self) -> StoredRecords:
         """The sensitive store of this installation, wherever the values of this run go."""
-        return PaidRecords(home().sensitive)
+        return StoredRecords(home().sensitive)
 
     @property
     def _state(self) -> tuple[str, Callable[[bytes], str]]:

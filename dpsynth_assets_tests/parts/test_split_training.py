@@ -21,7 +21,7 @@ from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.models.fine_tuning import FineTuningSettings
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.per_example import Products
-from dpsynth_assets.privacy.split_batches import SampledSum
+from dpsynth_assets.privacy.poisson_sampling import SampledSum
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.sealing import HEADER

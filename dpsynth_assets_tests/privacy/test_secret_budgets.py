@@ -9,17 +9,15 @@ from dpsynth_assets.metrics.secret_comparison import compare_noise, simulated_in
 from dpsynth_assets.privacy.secret_noise import (
     SecretBudget,
     SecretPromise,
+    dominating_distribution,
     largest_own_noise,
     posteriors_of_round,
+    secret_count_distributions,
     secret_noise_std,
     shared_noise_std,
     shift_event,
 )
 from dpsynth_assets.privacy.secret_protection import poisson_binomial, posterior_of_events
-from dpsynth_assets.privacy.secret_sampling import (
-    dominating_distribution,
-    secret_count_distributions,
-)
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE = NeighboringRelation.ADD_REMOVE

@@ -6,15 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from dpsynth_assets.privacy import clipping, next_token_distributions, sparse_vector
+from dpsynth_assets.privacy import clipping, sparse_vector
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.sparse_vector import (
     STEPS_PER_RECORD,
     PublicTokenTest,
     draw_public_tokens,
 )
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import batched
 from dpsynth_assets_tests.privacy.oracles import distance_oracle
@@ -227,7 +226,7 @@ def test_rounding_of_the_sums_is_within_the_steps_that_are_charged_for_it(rows, 
 def test_float32_sums_stop_where_their_rounding_is_no_longer_charged(monkeypatch):
     summed = []
     monkeypatch.setattr(
-        next_token_distributions,
+        sparse_vector,
         "_sum_on_a_cpu",
         lambda logits, *_: summed.append(1) or logits[0].double(),
     )

@@ -8,9 +8,9 @@ from hypothesis import given, settings, strategies as st
 from dpsynth_assets.privacy import clipping
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits, column_blocks
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
     MeanTokenMechanism,
+    PrivateTokenMeter,
     allowed_tokens,
     rows_by_batch,
 )

@@ -25,9 +25,8 @@ from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Runner
 from dpsynth_assets.secret_detection.incidence import find_secrets
 from dpsynth_assets.sensitive import part_tasks, stored_parts
-from dpsynth_assets.sensitive.paid_records import PaidRecords
 from dpsynth_assets.sensitive.read_source import embed_records, store_records
-from dpsynth_assets.sensitive.store import DICTIONARY
+from dpsynth_assets.sensitive.store import DICTIONARY, StoredRecords
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.security.leak_planting import (
     BASE,
@@ -78,7 +77,7 @@ class House:
 def house_of(spec: Any, public: PublicBase, parts: int) -> House:
     """Reads, embeds and searches the records of a cohort, and plans it."""
     spec = spec.model_copy(update={"parts": parts})
-    ledger, store = Ledger(home().ledger_url), PaidRecords(home().sensitive)
+    ledger, store = Ledger(home().ledger_url), StoredRecords(home().sensitive)
     store_records(spec, store, LocalWorkers())
     manifest = public.values(["text_embedder"])["text_embedder"]
     embedder = public.models.text_embedder(manifest)

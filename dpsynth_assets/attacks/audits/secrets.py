@@ -14,9 +14,8 @@ from dpsynth_assets.attacks.audits.statistics import audit_event_counts
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.secret_clustering import NoisyClusters, SecretClustering
-from dpsynth_assets.privacy.secret_noise import secret_noise_std
+from dpsynth_assets.privacy.secret_noise import SecretSampling, secret_noise_std
 from dpsynth_assets.privacy.secret_protection import gaussian_posterior, posterior_of_events
-from dpsynth_assets.privacy.secret_sampling import SecretSampling
 
 PRIOR = 1e-2
 ROUNDS = MixtureGaussianEvent(

@@ -20,7 +20,7 @@ from dpsynth_assets.attacks.audits.audit import (
 )
 from dpsynth_assets.attacks.audits.statistics import told_apart
 from dpsynth_assets.privacy.events import Event, GaussianEvent
-from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
+from dpsynth_assets.privacy.histogram import GaussianVoting, NoiseKind, NoisyHistogram, count_votes
 from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import (
@@ -28,7 +28,6 @@ from dpsynth_assets.privacy.vector_mean import (
     stacked_l2_sensitivity,
     vector_mean_event,
 )
-from dpsynth_assets.privacy.voting import GaussianVoting, count_votes
 
 BINS = 16_000
 SCALE = 1.0

@@ -41,13 +41,13 @@ from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
 from dpsynth_assets.privacy.secret_clustering import SampleAndSum, SecretClustering
 from dpsynth_assets.privacy.secret_noise import (
     SecretPromise,
+    SecretSampling,
     joint_factor,
     posteriors_of_round,
     shared_noise_std,
     shift_event,
 )
 from dpsynth_assets.privacy.secret_protection import gaussian_budget, gaussian_posterior
-from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 L2_BOUND = 1.0

@@ -11,7 +11,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.events import Event, is_post_processing
 from dpsynth_assets.privacy.ledger import BudgetTerms
-from dpsynth_assets.privacy.ledger.plans import is_secret
+from dpsynth_assets.privacy.ledger.charges import is_secret
 from dpsynth_assets.run.runner import name_problem
 from dpsynth_assets.tags import (
     COHORT,

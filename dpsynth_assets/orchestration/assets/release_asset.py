@@ -52,9 +52,8 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.report.card_check import LABEL_FILE
-from dpsynth_assets.run.reads import Reads
 from dpsynth_assets.run.records import StoreRecords
-from dpsynth_assets.run.runner import Runner
+from dpsynth_assets.run.runner import Reads, Runner
 from dpsynth_assets.tags import MECHANISM, PRIVACY, RELEASED
 
 

@@ -12,7 +12,7 @@ from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest
-from dpsynth_assets.privacy.ledger.terms import ZCDP
+from dpsynth_assets.privacy.ledger.schema import ZCDP
 
 
 def refusal_of(
