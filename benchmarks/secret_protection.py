@@ -18,7 +18,6 @@ import numpy as np
 from dpsynth_assets.metrics.secret_comparison import simulated_incidence
 from dpsynth_assets.privacy.secret_noise import (
     SecretSampling,
-    largest_own_noise,
     sampling_probabilities,
     secret_count_distributions,
     secret_noise_std,
@@ -68,7 +67,7 @@ def calibration(records, secrets, share):
         def shared():
             sampling = SecretSampling.from_public_incidence(chances, held)  # noqa: B023
             return shared_noise_std(
-                count_probabilities=sampling.count_probabilities,
+                distributions=[sampling.count_probabilities],
                 bounds=bounds,  # noqa: B023
                 steps=1,
                 relation=NeighboringRelation.ADD_REMOVE,
@@ -77,7 +76,7 @@ def calibration(records, secrets, share):
 
         def own():
             distributions = secret_count_distributions(chances, held)  # noqa: B023
-            return largest_own_noise(
+            return shared_noise_std(
                 distributions=distributions,
                 bounds=bounds * secrets,  # noqa: B023
                 steps=1,

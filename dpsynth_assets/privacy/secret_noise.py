@@ -198,18 +198,18 @@ class SecretPromise:
 
 def shared_noise_std(
     *,
-    count_probabilities: np.ndarray,
+    distributions: Sequence[np.ndarray],
     bounds: Sequence[tuple[float, float]],
     steps: int,
-    relation: NeighboringRelation,
+    relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE,
     noise_floor: float = 1.0,
 ) -> float:
     """Finds the smallest σ >= `noise_floor` at which every (p, r) holds over `steps` rounds.
 
     Args:
-        count_probabilities: (m + 1,) distribution of the sampled records of the most exposed
-            secret.
-        bounds: (p, r) of each kind.
+        distributions: For each (p, r) the (m + 1,) distribution of the sampled records of a secret:
+            what is charged has that of the most exposed secret for all of them.
+        bounds: (p, r) of each kind, or of each secret.
         steps: T, rounds with fresh samples.
         relation: See `shift_event`.
         noise_floor: See `secret_noise_std`.
@@ -217,42 +217,15 @@ def shared_noise_std(
     Raises:
         ValueError: If there is no bound, or one bounds nothing.
 
-    **Privacy** Counts of every secret are stochastically smaller than `count_probabilities`, so
-    its pair dominates all of theirs (`shift_event`), and B(p) of it bounds each kind at its own p.
+    **Privacy** Counts of every secret are stochastically smaller than those of the most exposed
+    one, so its pair dominates all of theirs (`shift_event`), and B(p) of it bounds each kind at its
+    own p. Each secret's own distribution gives what a ledger of one pair a secret could charge: no
+    more noise, and for comparison only.
 
     **Source** SecPE, Algorithm 1, line 6: σ = max_j σ_j.
     """
     if not bounds:
         raise ValueError("Expected at least one (p, r), got none.")
-    return largest_own_noise(
-        distributions=[count_probabilities] * len(bounds),
-        bounds=bounds,
-        steps=steps,
-        relation=relation,
-        noise_floor=noise_floor,
-    )
-
-
-def largest_own_noise(
-    *,
-    distributions: Sequence[np.ndarray],
-    bounds: Sequence[tuple[float, float]],
-    steps: int,
-    relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE,
-    noise_floor: float = 1.0,
-) -> float:
-    """Finds σ = max_j σ_j by each secret's distribution: what a ledger of one pair could charge.
-
-    Args:
-        distributions: For each secret, the distribution of its sampled records.
-        bounds: For each secret, its (p, r).
-        steps: T.
-        relation: See `shift_event`.
-        noise_floor: See `secret_noise_std`.
-
-    Returns:
-        At most `shared_noise_std` of the distribution that dominates all of them; for comparison.
-    """
     noise_std = noise_floor
     for distribution, (prior, posterior) in zip(distributions, bounds, strict=True):
         # A bound that the noise so far meets is settled by one evaluation.

@@ -10,7 +10,7 @@ DPSYNTH_SENSITIVE_URL the files lie in an object store (`sealed_objects.py`), ne
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -38,7 +38,11 @@ from dpsynth_assets.sensitive.fingerprints import (
 )
 from dpsynth_assets.sensitive.part_tasks import NoteRead
 from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below
-from dpsynth_assets.sensitive.read_records import Contributions, ReadRecords, replaced_records
+from dpsynth_assets.sensitive.read_records import (
+    Contributions,
+    ReadRecords,
+    replaced_records,
+)
 from dpsynth_assets.sensitive.record_parts import (
     EXCHANGE,
     RecordParts,
@@ -86,8 +90,8 @@ class StoredRecords:
     def replacing_records(
         self,
         spec: PrivateDatasetSpec,
-        digest: Callable[[bytes], str],
-        prints: Callable[[bytes], Prints],
+        digest: str,
+        prints: Prints,
     ) -> Iterator[None]:
         """Admits what was read of a cohort's source, or refuses it; the block then stores it.
 
@@ -95,8 +99,8 @@ class StoredRecords:
 
         Args:
             spec: The cohort.
-            digest: Computes the digest of the rows from a key (`source_digest`).
-            prints: Computes the fingerprints of the records from a key.
+            digest: Of the rows, under the store's key (`source_digest`).
+            prints: Fingerprints of the records, under the same key.
 
         Raises:
             PrivacyError: They were replaced under their version, or another account pays for them.
@@ -104,7 +108,7 @@ class StoredRecords:
         """
         rows, state = self.read_records, declared_state(spec)
         with rows.alone(spec.name):
-            if rows.differ(spec.name, state, digest):
+            if rows.differ(spec.name, state, lambda _: digest):
                 raise PrivacyError(replaced_records(spec.name, spec.source.version))
             reader = Reader(
                 cohort=spec.name,
@@ -112,9 +116,9 @@ class StoredRecords:
                 dataset=spec.dataset,
                 places=tuple(sorted(source_places(spec.source.path))),
             )
-            declared, made = reading_digest(spec), prints(rows.key)  # Before the check of ids.
-            refuse_unmatched(spec, made, rows.key)
-            found = self.fingerprints.admit_prints(reader, lambda _: made)
+            declared = reading_digest(spec)
+            refuse_unmatched(spec, prints, rows.key)
+            found = self.fingerprints.admit(reader, prints)
             if found is not None:
                 raise PrivacyError(shared_records(reader, found))
             rows.begin_reading(spec.name)

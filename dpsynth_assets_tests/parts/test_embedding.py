@@ -158,7 +158,7 @@ def test_records_that_go_while_they_are_embedded_do_not_come_back(
 
 def test_a_release_refuses_embeddings_that_are_made_anew_while_it_reads_them(store, monkeypatch):
     put(store, "one")
-    store.read_records.note_read("letters", "version 1", "declared", lambda _: "rows")
+    store.read_records.note_read("letters", "version 1", "declared", "rows")
     embedded(store, Toy(0.0))
     paid = SimpleNamespace(id="r", request=SimpleNamespace(event=object()))
     charged = store.pay_for_records("letters", with_embeddings=True)

@@ -129,7 +129,7 @@ def forged(folder):
     path = kept(folder).path
     body = json.loads(path.read_bytes().split(b"\n", 1)[1])
     for account in body["accounts"]:
-        account["charges"], account["rho_units"], account["sampled"] = [], "0", {}
+        account["charges"], account["spent"] = [], ["0", {}]
     content = json.dumps(body).encode()
     path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
@@ -199,7 +199,7 @@ def test_budgets_are_kept_across_checkpoints(place):
 
 def test_the_format_is_raised_with_what_accounts_hold():
     """A field more or less is another format: change FORMAT, and these lists."""
-    assert witness.CHECKPOINT_FORMAT == 9
+    assert witness.CHECKPOINT_FORMAT == 10
     assert [field.name for field in dataclasses.fields(Book)] == [
         "seq", "head", "accounts", "partitions",
     ]  # fmt: skip

@@ -347,7 +347,7 @@ def calibrated(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) -
 def _noise_for_secrets(promise: SecretPromise, bounds: list[tuple[float, float]]) -> dict[str, Any]:
     _, sampling = sampling_of(promise)
     noise_std = shared_noise_std(
-        count_probabilities=sampling.count_probabilities,
+        distributions=[sampling.count_probabilities] * len(bounds),
         bounds=bounds,
         steps=1,
         relation=promise.relation,

@@ -22,6 +22,7 @@ from dpsynth_assets.privacy.ledger.charges import (
 )
 from dpsynth_assets.privacy.ledger.schema import (
     COMMIT,
+    NAMED,
     RECOVERY,
     RESERVE,
     TIGHT,
@@ -201,6 +202,10 @@ def require_none(problem: str | None, entry: LedgerEntry) -> None:
         )
 
 
+_NOTHING = LedgerEntry(0, *[""] * 8, guarantee=str(GuaranteeType.NONE))
+"""An entry that says nothing yet."""
+
+
 def utc_now() -> datetime:
     """The clock of this machine, in UTC."""
     return datetime.now(UTC)
@@ -217,26 +222,17 @@ def reserve_entry(
     fixed = plan_to_json(plan or ()) if terms.accountant == TIGHT else None
     account = book.accounts.get(request.cohort)
     pinned = account is not None and account.plan_json is not None
-    entry = LedgerEntry(
-        seq=0,
-        recorded_at="",
+    entry = _NOTHING._replace(
         kind=RESERVE,
         reservation=secrets.token_hex(16),
         key=request.key(terms.relation, terms.unit),
-        cohort=request.cohort,
-        dataset=request.dataset,
-        asset=request.asset,
-        mechanism=request.mechanism,
         guarantee=str(request.guarantee),
         event_json=request.event_json,
         parameters_json=request.parameters_json,
-        code_version=request.code_version,
-        data_version=request.data_version,
-        release=request.release,
-        run_id=request.run_id,
         terms_json=terms.to_json(),
         plan_digest=None if fixed is None else digest(fixed),
         plan_json=None if pinned else fixed,
+        **{name: getattr(request, name) for name in NAMED},
     )
     return _next_entry(book, entry, now)
 
@@ -268,18 +264,8 @@ def commit_entry(
 def recovery_entry(book: Book, parameters_json: str, now: datetime | None = None) -> LedgerEntry:
     """Records that a person restored a lost ledger, or went on without what was lost."""
     name = secrets.token_hex(16)
-    entry = LedgerEntry(
-        seq=0,
-        recorded_at="",
-        kind=RECOVERY,
-        reservation=name,
-        key=name,
-        cohort="",
-        dataset="",
-        asset="",
-        mechanism="",
-        guarantee=str(GuaranteeType.NONE),
-        parameters_json=parameters_json,
+    entry = _NOTHING._replace(
+        kind=RECOVERY, reservation=name, key=name, parameters_json=parameters_json
     )
     return _next_entry(book, entry, now)
 

@@ -283,6 +283,12 @@ class Reservation:
     artifact_uri: str | None = None
 
 
+NAMED = (
+    "cohort", "dataset", "asset", "mechanism", "code_version", "data_version", "release", "run_id",
+)  # fmt: skip
+"""What a charge repeats of its request, word for word."""
+
+
 class LedgerEntry(NamedTuple):
     """One row. A `reserve` charges for ever; a `commit` says where its release is stored.
 
@@ -340,17 +346,10 @@ class LedgerEntry(NamedTuple):
     def request(self) -> ReleaseRequest:
         """Rebuilds the request from which a reserve was written."""
         return ReleaseRequest(
-            cohort=self.cohort,
-            dataset=self.dataset,
-            asset=self.asset,
-            mechanism=self.mechanism,
             guarantee=GuaranteeType(self.guarantee),
             event=self.event,
             parameters=self.parameters,
-            code_version=self.code_version,
-            data_version=self.data_version,
-            release=self.release,
-            run_id=self.run_id,
+            **{name: getattr(self, name) for name in NAMED},
         )
 
 

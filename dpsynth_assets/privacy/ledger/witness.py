@@ -25,7 +25,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -104,23 +104,14 @@ class Witness:
         return alone(owner_folder(self.path.parent) / ".lock")
 
 
-CHECKPOINT_FORMAT = 9
+CHECKPOINT_FORMAT = 10
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
 """A process writes a new checkpoint once so many entries follow the last: 15 ms to verify."""
 
+
 _OTHERS_MAY_WRITE = 0o022
-_PLAIN = (
-    "cohort",
-    "dataset",
-    "adaptive",
-    "plan_json",
-    "reserved",
-    "committed",
-    "has_ex_post",
-    "largest_budget",
-)
 
 
 class Checkpoint:
@@ -185,53 +176,23 @@ class Checkpoint:
 
 
 def _json(book: Book) -> dict[str, Any]:
-    return {
-        "format": CHECKPOINT_FORMAT,
-        "seq": book.seq,
-        "head": book.head,
-        "partitions": book.partitions,
-        "accounts": [_account_json(account) for account in book.accounts.values()],
-    }
+    accounts = [_coded(0, vars(each)) for each in book.accounts.values()]
+    return {**vars(book), "accounts": accounts, "format": CHECKPOINT_FORMAT}
 
 
 def _book(stored: dict[str, Any]) -> Book:
     """The very book, its maps in the order in which entries made them."""
-    return Book(
-        stored["seq"],
-        stored["head"],
-        accounts={row["cohort"]: _account(row) for row in stored["accounts"]},
-        partitions=stored["partitions"],
-    )
+    accounts = [CohortAccount(**_coded(1, row)) for row in stored["accounts"]]
+    named = {each.cohort: each for each in accounts}
+    return Book(stored["seq"], stored["head"], named, stored["partitions"])
 
 
-def _account_json(account: CohortAccount) -> dict[str, Any]:
-    secret = account.secret
+def _coded(way: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of an account as JSON holds them (0), or as the account does (1)."""
     return {
-        **{name: getattr(account, name) for name in _PLAIN},
-        "opened": account.opened.to_json(),
-        "latest": account.latest.to_json(),
-        "rho_units": f"{account.spent.units:x}",
-        "sampled": account.spent.sampled,
-        "charges": _rows(account.charges),
-        "secret_charges": _rows(account.secret_charges),
-        "secret": None if secret is None else asdict(secret),
-        "public_facts": sorted(account.public_facts),
-        "ex_post": account.ex_post,
+        name: _CODED[name][way](value) if name in _CODED else value
+        for name, value in fields.items()
     }
-
-
-def _account(row: dict[str, Any]) -> CohortAccount:
-    return CohortAccount(
-        **{name: row[name] for name in _PLAIN},
-        opened=BudgetTerms.from_json(row["opened"]),
-        latest=BudgetTerms.from_json(row["latest"]),
-        spent=FilterSum(int(row["rho_units"], 16), Counter(row["sampled"])),
-        charges=_charges(row["charges"]),
-        secret_charges=_charges(row["secret_charges"]),
-        secret=None if row["secret"] is None else SecretTerms(**row["secret"]),
-        public_facts=set(row["public_facts"]),
-        ex_post=row["ex_post"],
-    )
 
 
 def _rows(charges: Charges) -> list[tuple[str, str, int]]:
@@ -240,3 +201,18 @@ def _rows(charges: Charges) -> list[tuple[str, str, int]]:
 
 def _charges(rows: list[tuple[str, str, int]]) -> Charges:
     return Counter({(asset, event_json): times for asset, event_json, times in rows})
+
+
+_CODED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "opened": (BudgetTerms.to_json, BudgetTerms.from_json),
+    "latest": (BudgetTerms.to_json, BudgetTerms.from_json),
+    "spent": (
+        lambda spent: [f"{spent.units:x}", spent.sampled],
+        lambda kept: FilterSum(int(kept[0], 16), Counter(kept[1])),
+    ),
+    "charges": (_rows, _charges),
+    "secret_charges": (_rows, _charges),
+    "secret": (lambda terms: terms and asdict(terms), lambda kept: kept and SecretTerms(**kept)),
+    "public_facts": (sorted, set),
+}
+"""How fields of an account are written and read that JSON does not hold as they are."""
