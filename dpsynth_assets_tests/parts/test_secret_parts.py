@@ -85,13 +85,13 @@ def test_an_encrypted_store_holds_no_secret(tmp_path, store, monkeypatch):
     spec = declared(tmp_path, parts=PARTS)
     store_records(spec, store, LocalWorkers(1))
     written = []
-    writes = part_tasks._write
+    writes = part_tasks.write_table
 
     def keeps(part, name, table):
         writes(part, name, table)
         written.append((part / name).read_bytes())
 
-    monkeypatch.setattr(part_tasks, "_write", keeps)
+    monkeypatch.setattr(part_tasks, "write_table", keeps)
     found = find_in_parts(DECLARED, store.parts("letters").places, LocalWorkers(1), silent)
     assert found.secrets.height > 20
     assert len(written) == 4 * PARTS

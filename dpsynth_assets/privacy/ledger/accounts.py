@@ -202,7 +202,7 @@ def require_none(problem: str | None, entry: LedgerEntry) -> None:
         )
 
 
-_NOTHING = LedgerEntry(0, *[""] * 8, guarantee=str(GuaranteeType.NONE))
+_NOTHING = LedgerEntry(0, "", "", "", "", "", "", "", "", str(GuaranteeType.NONE))
 """An entry that says nothing yet."""
 
 

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dpsynth_assets.privacy.directed_rounding import (
     declared,
@@ -131,15 +132,16 @@ def admit(
         check_unchanged(account, request.dataset, terms)
     check_partition(book.partitions, request, terms)
     spent = account.epsilon(terms.accountant) if account else 0.0
-    known = {"budget_epsilon": terms.epsilon, "delta": terms.delta, "spent_epsilon": spent}
+    admission = partial(
+        Admission, budget_epsilon=terms.epsilon, delta=terms.delta, spent_epsilon=spent
+    )
     if released:
-        return Admission(**known, total_epsilon=spent, reused=True)
+        return admission(total_epsilon=spent, reused=True)
     check_one_account(book.accounts, request)
     plan_json = pinned_plan(account, request, terms, plan) if terms.accountant == TIGHT else None
     total, compared = _totals(account, request, terms, plan_json)
     posteriors = _posteriors(account, request, terms, plan_json)
-    return Admission(
-        **known,
+    return admission(
         total_epsilon=total,
         filter_epsilon=compared,
         secret_posterior=posteriors[0] if posteriors else None,
