@@ -292,7 +292,7 @@ def dp_sgd_noise_multiplier(
         replaced: Whether neighbours replace a unit instead of adding or removing it.
 
     Returns:
-        σ / contribution bound of one record, at most `monotone_search.TOLERANCE` above the
+        σ / contribution bound of one record, at most `TOLERANCE` above the
         smallest.
 
     Raises:
@@ -383,7 +383,7 @@ def training_noise_multiplier(
         replaced: Whether neighbours replace a unit instead of adding or removing it.
 
     Returns:
-        σ / contribution bound of one record, at most `monotone_search.TOLERANCE` above the
+        σ / contribution bound of one record, at most `TOLERANCE` above the
         smallest.
 
     Raises:

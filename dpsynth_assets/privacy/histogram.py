@@ -176,7 +176,7 @@ class GaussianVoting:
     and by √2·v·m when they move to another candidate. One round is one histogram of v·m votes, or
     two counts that move (`NoisyHistogram`); T rounds are T of them, whatever is generated between
     them: about √T·v·m/σ-GDP, and a little more, as the noise is on whole votes
-    (`integer_gaussian.dominating_mu`). Candidates must be public or come from earlier releases.
+    (`gaussian_dp.dominating_mu`). Candidates must be public or come from earlier releases.
     Thresholding is post-processing.
 
     **Source** Xie et al. 2024 (Aug-PE), the noisy histogram of Algorithm 1, after Lin et al. 2024,

@@ -130,7 +130,7 @@ class NoisyProbabilities:
     true ones: both are in the sensitivity that the noise is scaled to (`noise_on_lattice`; 1e-7
     more noise than `noise_std`). Integer noise of variance σ² about a whole number θ is, up to a
     factor of 1 ± 4e-26, post-processing of Gaussian noise of variance σ² − 3 about θ
-    (`integer_gaussian.dominating_mu` has the proof), which is what the event prices.
+    (`gaussian_dp.dominating_mu` has the proof), which is what the event prices.
 
     **Source** Tang et al. 2024, Algorithm 1, with the public top-K ("reduced vocab").
     """

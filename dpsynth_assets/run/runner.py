@@ -63,76 +63,6 @@ class Reads:
     charges: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """Opens what one release reads beside the records.
-
-    Attributes:
-        node: What is released.
-        reads: What there is.
-        ledger: Where releases before were charged.
-        store: Where they lie.
-        models: Opens public models.
-        release: Name of the release.
-    """
-
-    node: Node
-    reads: Reads
-    ledger: Ledger
-    store: StoredReleases
-    models: OpenedModels
-    release: str
-
-    @property
-    def public(self) -> dict[str, Any]:
-        """The public artifacts that are read."""
-        names = self.node.step.reads
-        return {name: value for name, value in self.reads.public.items() if name in names}
-
-    @property
-    def identities(self) -> dict[str, str]:
-        """Identity of each public artifact and earlier release, for the ledger."""
-        return self.node.inputs(public_versions(self.public), self.reads.charges)
-
-    def inputs(self) -> PublicInputs:
-        """Opens all of it: public models, and releases as the ledger sealed them.
-
-        Raises:
-            LedgerIntegrityError: The ledger has sealed no such release, or the store holds another.
-        """
-        method, cohort = self.node.part.method, self.node.spec.name
-        opened = load_public_inputs(
-            self.public,
-            self.models,
-            method.terms,
-            self.node.step.engine,
-            salt=f"{cohort}/{self.node.part.folder}/{self.release}",
-            seed=zlib.crc32(self.release.encode()),  # Another release writes other rows.
-        )
-        found = {name: self._released(place)[0] for name, place in self.node.reads.items()}
-        clusters, topics = found.get(CLUSTER_HISTOGRAM), found.get(TOPIC_HISTOGRAM)
-        charges, corpora, generators = self.reads.charges, {}, {}
-        for folder, place in self.node.corpora.items():
-            corpus = f"{folder}/{CANDIDATE_CORPUS}"
-            corpora[folder] = self._released(corpus)[1]
-            if charges[place] != charges[corpus]:
-                generators[folder] = self._released(place)[0].folder
-        return replace(
-            opened,
-            released=found,
-            cluster_histogram=clusters and ClusterHistogram.model_validate(clusters.facts),
-            topic_histogram=None if topics is None else topics.facts,
-            corpora=corpora,
-            generators=generators,
-        )
-
-    def _released(self, place: str) -> tuple[Released, pl.DataFrame]:
-        charge, asset = self.reads.charges[place], f"{self.node.spec.name}/{place}"
-        facts, rows = sealed_release(self.ledger, self.store, charge, asset)
-        released = Released(reservation=charge, facts=facts, folder=self.store.files(charge))
-        return released, pl.DataFrame() if rows is None else rows
-
-
 RECORDED_VERSION = "1"
 """Code version of what leaves by a command."""
 
@@ -191,7 +121,7 @@ class Runner:
         """
         if node.stage is None:
             raise TypeError(f"Expected a stage, got rows of {node.name}: they are written.")
-        stored = _StageRun(self, node, node.stage, self._opened(node, reads)).stored()
+        stored = _StageRun(self, node, reads, node.stage).stored()
         if stored.reservation.reused:
             self.progress(1.0, "stored release reused, nothing charged")
         return stored
@@ -208,7 +138,7 @@ class Runner:
         if writing is None:
             raise TypeError(f"Expected a method that writes rows, got {planned.folder}.")
         number = writing.rows if rows is None else rows
-        opened = self._opened(self.plan.graph.nodes[planned.corpus], reads)
+        opened = _Opened(self, self.plan.graph.nodes[planned.corpus], reads)
 
         def draw(_: Reservation) -> Drawn:
             made = writing.write(opened.inputs(), number, self.progress)
@@ -230,16 +160,6 @@ class Runner:
             draw=draw,
         ).released()
 
-    def _opened(self, node: Node, reads: Reads) -> Opened:
-        return Opened(
-            node=node,
-            reads=reads,
-            ledger=self.ledger,
-            store=self.store,
-            models=self.models,
-            release=self.release_name,
-        )
-
     def budget_line(self) -> str:
         """What is reserved of the budget by now."""
         spend = self.ledger.spend(self.plan.terms.ledger_account, self.plan.budget)
@@ -248,13 +168,69 @@ class Runner:
 
 
 @dataclass(frozen=True)
-class _StageRun:
-    """One run of one stage: its request, what is checked before a charge, and its draw."""
+class _Opened:
+    """Opens what one release reads beside the records."""
 
     runner: Runner
     node: Node
+    reads: Reads
+
+    @property
+    def artifacts(self) -> dict[str, Any]:
+        """The public artifacts that are read."""
+        names = self.node.step.reads
+        return {name: value for name, value in self.reads.public.items() if name in names}
+
+    @property
+    def identities(self) -> dict[str, str]:
+        """Identity of each public artifact and earlier release, for the ledger."""
+        return self.node.inputs(public_versions(self.artifacts), self.reads.charges)
+
+    def inputs(self) -> PublicInputs:
+        """Opens all of it: public models, and releases as the ledger sealed them.
+
+        Raises:
+            LedgerIntegrityError: The ledger has sealed no such release, or the store holds another.
+        """
+        node, release = self.node, self.runner.release_name
+        opened = load_public_inputs(
+            self.artifacts,
+            self.runner.models,
+            node.part.method.terms,
+            node.step.engine,
+            salt=f"{node.spec.name}/{node.part.folder}/{release}",
+            seed=zlib.crc32(release.encode()),  # Another release writes other rows.
+        )
+        found = {name: self._released(place)[0] for name, place in node.reads.items()}
+        clusters, topics = found.get(CLUSTER_HISTOGRAM), found.get(TOPIC_HISTOGRAM)
+        charges, corpora, generators = self.reads.charges, {}, {}
+        for folder, place in node.corpora.items():
+            corpus = f"{folder}/{CANDIDATE_CORPUS}"
+            corpora[folder] = self._released(corpus)[1]
+            if charges[place] != charges[corpus]:
+                generators[folder] = self._released(place)[0].folder
+        return replace(
+            opened,
+            released=found,
+            cluster_histogram=clusters and ClusterHistogram.model_validate(clusters.facts),
+            topic_histogram=None if topics is None else topics.facts,
+            corpora=corpora,
+            generators=generators,
+        )
+
+    def _released(self, place: str) -> tuple[Released, pl.DataFrame]:
+        charge, asset = self.reads.charges[place], f"{self.node.spec.name}/{place}"
+        store = self.runner.store
+        facts, rows = sealed_release(self.runner.ledger, store, charge, asset)
+        released = Released(reservation=charge, facts=facts, folder=store.files(charge))
+        return released, pl.DataFrame() if rows is None else rows
+
+
+@dataclass(frozen=True)
+class _StageRun(_Opened):
+    """One run of one stage: its request, what is checked before a charge, and its draw."""
+
     stage: Stage
-    opened: Opened
 
     @property
     def part(self) -> Part:
@@ -280,7 +256,7 @@ class _StageRun:
         Raises:
             ValueError: The stage could not run with them.
         """
-        inputs = self.opened.inputs()
+        inputs = self.inputs()
         self.stage.check(inputs)
         return inputs
 
@@ -308,7 +284,7 @@ class _StageRun:
             self.stage,
             release=self.runner.release_name,
             run_id=self.runner.run_id,
-            inputs=self.opened.identities,
+            inputs=self.identities,
             rests_on=self._rests_on,
         )
 
@@ -339,7 +315,7 @@ class _StageRun:
             )
         return {
             **self.node.drawn_from,
-            "files": model_files(self.opened.public, self.stage.engine),
+            "files": model_files(self.artifacts, self.stage.engine),
             **bound,
         }
 
