@@ -24,9 +24,8 @@ from dpsynth_assets.privacy.ledger import (
     LedgerEntry,
     ReleaseRequest,
 )
-from dpsynth_assets.privacy.ledger.accounts import Book
+from dpsynth_assets.privacy.ledger.accounts import Book, commit_entry, reserve_entry
 from dpsynth_assets.privacy.ledger.database import TABLE, Database
-from dpsynth_assets.privacy.ledger.entries import commit_entry, reserve_entry
 from dpsynth_assets.privacy.ledger.export import history
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 

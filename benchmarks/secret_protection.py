@@ -17,17 +17,14 @@ import numpy as np
 
 from dpsynth_assets.metrics.secret_comparison import simulated_incidence
 from dpsynth_assets.privacy.secret_noise import (
-    largest_own_noise,
-    secret_noise_std,
-    shared_noise_std,
-)
-from dpsynth_assets.privacy.secret_protection import gaussian_budget
-from dpsynth_assets.privacy.secret_sampling import (
     SecretSampling,
     sampling_probabilities,
     secret_count_distributions,
+    secret_noise_std,
     secret_weights,
+    shared_noise_std,
 )
+from dpsynth_assets.privacy.secret_protection import gaussian_budget
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 PRIOR = 1e-4
@@ -70,7 +67,7 @@ def calibration(records, secrets, share):
         def shared():
             sampling = SecretSampling.from_public_incidence(chances, held)  # noqa: B023
             return shared_noise_std(
-                count_probabilities=sampling.count_probabilities,
+                distributions=[sampling.count_probabilities],
                 bounds=bounds,  # noqa: B023
                 steps=1,
                 relation=NeighboringRelation.ADD_REMOVE,
@@ -79,7 +76,7 @@ def calibration(records, secrets, share):
 
         def own():
             distributions = secret_count_distributions(chances, held)  # noqa: B023
-            return largest_own_noise(
+            return shared_noise_std(
                 distributions=distributions,
                 bounds=bounds * secrets,  # noqa: B023
                 steps=1,

@@ -37,8 +37,7 @@ from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 RELATION = NeighboringRelation.ADD_REMOVE

@@ -26,12 +26,10 @@ from dpsynth_assets.public_base import PublicBase
 from dpsynth_assets.records.columns import check_columns
 from dpsynth_assets.records.record_filters import column_names
 from dpsynth_assets.releases.once import StoredRelease
-from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.releases.store import StoredReleases, opened_ledger
 from dpsynth_assets.report.label import Label, corpus_label
-from dpsynth_assets.run.reads import Reads
 from dpsynth_assets.run.records import FrameRecords
-from dpsynth_assets.run.runner import Runner
-from dpsynth_assets.sensitive.opened_ledger import opened_ledger
+from dpsynth_assets.run.runner import Reads, Runner
 
 VERSION = "in_memory"
 """Data version of a frame: a release over a source is never taken for one over a frame."""

@@ -17,8 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from upath import UPath
 
-from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.format import FORMAT, require_format
+from dpsynth_assets.privacy.errors import FORMAT, PrivacyError, require_format
 from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
 
 SENSITIVE_VARIABLE = "DPSYNTH_SENSITIVE_URL"

@@ -7,7 +7,7 @@ import pytest
 
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.format import FORMAT, FormatError
+from dpsynth_assets.privacy.errors import FORMAT, FormatError
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 

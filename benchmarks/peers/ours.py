@@ -21,8 +21,7 @@ from dpsynth_assets.models.decoding import public_prefix
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 PEER, DECODER = [*sys.argv[2:], "transformers"][:2]

@@ -27,7 +27,7 @@ from dpsynth_assets.attacks.audits.audit import Finding
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 
 if TYPE_CHECKING:
     import torch

@@ -13,8 +13,7 @@ import typer
 
 from dpsynth_assets.cli.terminal import complain, say
 from dpsynth_assets.paths import home, home_root
-from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.format import FORMAT
+from dpsynth_assets.privacy.errors import FORMAT, PrivacyError
 
 PACKAGES = (
     *("dpsynth_assets", "dagster", "torch", "transformers", "polars", "numpy", "opendp", "opacus"),

@@ -47,7 +47,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry, PlannedRelease
-from dpsynth_assets.privacy.ledger.plans import is_secret
+from dpsynth_assets.privacy.ledger.charges import is_secret
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.records.checking import check_records
 from dpsynth_assets.releases.consent import paying_only

@@ -13,7 +13,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, epsi
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, PlannedRelease
-from dpsynth_assets.privacy.ledger.plans import is_secret
+from dpsynth_assets.privacy.ledger.charges import is_secret
 
 
 @dataclass(frozen=True, kw_only=True)

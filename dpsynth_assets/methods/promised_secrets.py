@@ -14,7 +14,7 @@ from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rou
 from dpsynth_assets.privacy.events import MixtureGaussianEvent, flatten
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import SecretTerms
-from dpsynth_assets.privacy.ledger.plans import plan_posteriors
+from dpsynth_assets.privacy.ledger.charges import plan_posteriors
 from dpsynth_assets.privacy.ledger.schema import plan_to_json
 
 

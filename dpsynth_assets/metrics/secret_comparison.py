@@ -12,14 +12,15 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
-from dpsynth_assets.privacy.secret_noise import joint_factor, largest_own_noise
-from dpsynth_assets.privacy.secret_protection import gaussian_budget, posterior_of_events
-from dpsynth_assets.privacy.secret_sampling import (
+from dpsynth_assets.privacy.secret_noise import (
     SamplingRule,
+    joint_factor,
     sampling_probabilities,
     secret_count_distributions,
     secret_weights,
+    shared_noise_std,
 )
+from dpsynth_assets.privacy.secret_protection import gaussian_budget, posterior_of_events
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 SMALLEST_NOISE = 1e-3
@@ -138,7 +139,7 @@ def _sampled(
 
 def _needed(distributions: Sequence[np.ndarray], prior: float, posterior: float) -> float:
     """σ of counts alone: the joint release's, whose shifts are √2 longer, divided by √2."""
-    noise_std = largest_own_noise(
+    noise_std = shared_noise_std(
         distributions=distributions,
         bounds=[(prior, posterior)] * len(distributions),
         steps=1,

@@ -31,9 +31,11 @@ from dpsynth_assets.privacy.events import (
     flatten,
     is_post_processing,
 )
-from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_delta, gaussian_epsilon
-from dpsynth_assets.privacy.integer_gaussian import (
+from dpsynth_assets.privacy.gaussian_dp import (
+    compose_mu,
     dominating_mu,
+    gaussian_delta,
+    gaussian_epsilon,
     integer_gaussian_delta,
     integer_gaussian_epsilon,
     is_smooth,
@@ -311,7 +313,7 @@ def gaussian_mu_of(events: Sequence[Event]) -> float | None:
     """Computes μ of the Gaussian pair that dominates a composition, rounded up.
 
     Exactly that of Gaussian releases; integer noise on counts enters as the Gaussian that
-    dominates it (`integer_gaussian.dominating_mu`).
+    dominates it (`gaussian_dp.dominating_mu`).
 
     Returns:
         μ >= 0; None where a part is neither, or dominated by no known Gaussian.

@@ -21,8 +21,12 @@ from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
 from dpsynth_assets.privacy.errors import check_at_least
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import check_public_logits, check_shapes, rows_by_batch
+from dpsynth_assets.privacy.token_selection import (
+    PrivateTokenMeter,
+    check_public_logits,
+    check_shapes,
+    rows_by_batch,
+)
 
 if TYPE_CHECKING:
     import torch

@@ -22,8 +22,7 @@ from dpsynth_assets.privacy.errors import (
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, TruncatedPoissonGaussianEvent
 from dpsynth_assets.privacy.noise import gaussian_like
 from dpsynth_assets.privacy.per_example.arithmetic import GRADIENT_SLACK
-from dpsynth_assets.privacy.poisson_sampling import StepMeter, poisson_sample
-from dpsynth_assets.privacy.split_batches import SampledSum
+from dpsynth_assets.privacy.poisson_sampling import SampledSum, StepMeter, poisson_sample
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""Errors of the privacy kernel. Each says what was expected, what came, and what to do.
+"""Errors of the privacy kernel, and refusals that its modules share.
+
+Each says what was expected, what came, and what to do.
 
 PrivacyError
 ├── BudgetExceededError         a release would overspend its cohort
@@ -52,3 +54,29 @@ def check_delta(delta: float) -> None:
     """Raises ValueError unless 0 < δ < 1."""
     if not 0 < delta < 1:
         raise ValueError(f"Expected 0 < delta < 1, got {delta}.")
+
+
+FORMAT = 1
+"""Raised where a ledger, a store or a home is written in another way, or means something else."""
+
+
+class FormatError(PrivacyError):
+    """What was opened is of another format: it is neither read nor written to."""
+
+
+def require_format(place: object, found: object) -> None:
+    """Refuses what another version wrote: read by this one, it might seem to have spent less.
+
+    Args:
+        place: What was opened, as a person names it; without a password.
+        found: The format that it says it has; None where it says none.
+
+    Raises:
+        FormatError: It is not this one.
+    """
+    if str(found) != str(FORMAT):
+        raise FormatError(
+            f"Expected format {FORMAT} in {place}, got {'none' if found is None else found}: it is "
+            "left as it is. Use the version of dpsynth_assets that wrote it, or begin a new "
+            "home (DPSYNTH_HOME) for records that it has not charged."
+        )

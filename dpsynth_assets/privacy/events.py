@@ -9,7 +9,7 @@ noise multiplier inside a composed event makes dp_accounting 0.6 under-report by
 import math
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from dpsynth_assets.privacy.errors import check_at_least
 
@@ -30,12 +30,15 @@ def _count(name: str, value: int) -> int:
 class _Cast:
     """Casts and validates fields at construction: floats > 0, and whole numbers >= 0."""
 
+    at_least_one: ClassVar[tuple[str, ...]] = ()
+
     def __post_init__(self) -> None:
         """Casts and validates."""
         for each in fields(self):  # type: ignore[arg-type]
             check = {float: _positive, int: _count}.get(each.type)  # type: ignore[arg-type]
             if check is not None:
                 object.__setattr__(self, each.name, check(each.name, getattr(self, each.name)))
+        check_at_least(1, **{name: getattr(self, name) for name in self.at_least_one})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +72,11 @@ class DiscreteGaussianEvent(_Cast):
     moved by `shift`. Which shapes of neighbours it dominates is proved in `histogram`.
     """
 
+    at_least_one = ("shift",)
+
     noise_std: float
     shift: int = 1
     count: int = 1
-
-    def __post_init__(self) -> None:
-        """Casts and validates."""
-        super().__post_init__()
-        check_at_least(1, shift=self.shift)
 
     @property
     def rho(self) -> Fraction:
@@ -91,13 +91,10 @@ class DiscreteGaussianEvent(_Cast):
 class DiscreteLaplaceEvent(_Cast):
     """One integer-valued Laplace release of scale `scale` and L1 sensitivity `sensitivity`."""
 
+    at_least_one = ("sensitivity",)
+
     scale: float
     sensitivity: int = 1
-
-    def __post_init__(self) -> None:
-        """Casts and validates."""
-        super().__post_init__()
-        check_at_least(1, sensitivity=self.sensitivity)
 
     @property
     def epsilon(self) -> Fraction:
@@ -148,6 +145,8 @@ class PoissonGaussianEvent(_Cast):
         replaced: Whether neighbours replace a unit instead of adding or removing it.
     """
 
+    at_least_one = ("max_records_per_unit",)
+
     sampling_probability: float
     noise_multiplier: float
     steps: int
@@ -161,7 +160,6 @@ class PoissonGaussianEvent(_Cast):
             raise ValueError(
                 f"Expected sampling_probability <= 1, got {self.sampling_probability}."
             )
-        check_at_least(1, max_records_per_unit=self.max_records_per_unit)
 
     @property
     def rho(self) -> Fraction:

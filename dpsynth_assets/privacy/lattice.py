@@ -102,7 +102,7 @@ def noise_for_gaussian(noise_steps: float) -> float:
     release of variance σ²: a draw of integer noise of variance 3 about what that release holds.
     Σ_x exp(−(x − y)²/6) is constant in y up to a factor of 1 ± 4e-26 (Poisson summation), and
     so is the distribution of the result on every entry. Without the 3 its tails would be heavier
-    than those of continuous noise (`integer_gaussian`), by 1/(24σ²) relative in μ.
+    than those of continuous noise (`gaussian_dp`), by 1/(24σ²) relative in μ.
     """
     return math.sqrt(noise_steps**2 + 3.0) * (1.0 + 2.0**-50)
 

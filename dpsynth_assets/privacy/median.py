@@ -20,8 +20,12 @@ from dpsynth_assets.privacy.errors import check_at_least, check_positive
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median_box import private_median_box
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import allowed_tokens, check_shapes, rows_by_batch
+from dpsynth_assets.privacy.token_selection import (
+    PrivateTokenMeter,
+    allowed_tokens,
+    check_shapes,
+    rows_by_batch,
+)
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:

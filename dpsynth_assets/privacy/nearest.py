@@ -12,7 +12,7 @@ This holds for products in which each multiplication and each addition, in whate
 rounded to float32, as BLAS libraries promise; not for products in TF32 or bfloat16.
 
 **Privacy** The sensitivity of every histogram over public bins rests on this: one record that
-comes or goes must not move the bins of the others (`privacy.histogram`, `privacy.voting`).
+comes or goes must not move the bins of the others (`privacy.histogram`, `privacy.histogram`).
 
 **Source** Higham 2002, "Accuracy and Stability of Numerical Algorithms", equation 3.5.
 """

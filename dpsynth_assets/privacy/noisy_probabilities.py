@@ -85,7 +85,7 @@ def noisy_probabilities_event(
     Poisson-sampled Gaussian step. Labels are released in parallel, as a record has one label. A
     unit's m records move the mean by at most one sensitivity for each that is drawn; spread over
     labels they shift orthogonal vectors, so that the shifts are no longer than those of m records
-    of one label (`sampled_gaussian` says why longer shifts are worse).
+    of one label (`pld` says why longer shifts are worse).
 
     Replace-one: no amplification is claimed. A record and its replacement of the same label share
     coin and subset, so one vector turns into another: one sensitivity, not two. A replacement of
@@ -130,7 +130,7 @@ class NoisyProbabilities:
     true ones: both are in the sensitivity that the noise is scaled to (`noise_on_lattice`; 1e-7
     more noise than `noise_std`). Integer noise of variance σ² about a whole number θ is, up to a
     factor of 1 ± 4e-26, post-processing of Gaussian noise of variance σ² − 3 about θ
-    (`integer_gaussian.dominating_mu` has the proof), which is what the event prices.
+    (`gaussian_dp.dominating_mu` has the proof), which is what the event prices.
 
     **Source** Tang et al. 2024, Algorithm 1, with the public top-K ("reduced vocab").
     """

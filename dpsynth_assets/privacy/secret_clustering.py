@@ -18,8 +18,7 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice, noise_for_gaussian
 from dpsynth_assets.privacy.noise import discrete_gaussian, secure_bernoulli
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.privacy.secret_noise import shift_event
-from dpsynth_assets.privacy.secret_sampling import SecretSampling
+from dpsynth_assets.privacy.secret_noise import SecretSampling, shift_event
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 BLOCK_ENTRIES = 1 << 22

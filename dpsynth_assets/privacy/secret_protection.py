@@ -39,8 +39,7 @@ from dpsynth_assets.privacy.events import (
     TruncatedPoissonGaussianEvent,
     flatten,
 )
-from dpsynth_assets.privacy.gaussian_dp import compose_mu
-from dpsynth_assets.privacy.integer_gaussian import dominating_mu
+from dpsynth_assets.privacy.gaussian_dp import compose_mu, dominating_mu
 
 Adjacency = Literal["reference", "pairwise"]
 

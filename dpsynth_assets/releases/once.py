@@ -35,13 +35,11 @@ from dpsynth_assets.privacy.ledger import (
     sqlite_path,
 )
 from dpsynth_assets.privacy.release import Cost
-from dpsynth_assets.releases.consent import expect_consent
-from dpsynth_assets.releases.draw_lock import alone
+from dpsynth_assets.releases.consent import expect_consent, refuse_changed
 from dpsynth_assets.releases.published_rows import told_content
-from dpsynth_assets.releases.same_draw import refuse_changed
 from dpsynth_assets.releases.sealed import refuse_altered
 from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
-from dpsynth_assets.releases.waiting import once_there_is_room, say
+from dpsynth_assets.releases.waiting import alone, once_there_is_room, say
 
 
 class PublicInputError(PrivacyError):

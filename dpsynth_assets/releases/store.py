@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from dpsynth_assets.files.whole_folders import (
     written_whole,
 )
 from dpsynth_assets.paths import Folder, begin, home
-from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
+from dpsynth_assets.privacy.ledger import Checkpoint, Ledger, LedgerEntry, Witness, sqlite_path
 from dpsynth_assets.releases.waiting import StoreUnavailableError
 
 __all__ = ["StoreUnavailableError", "StoredReleases"]
@@ -236,3 +237,40 @@ def _remedy(error: Exception, remote: bool) -> str:
     if remote:
         return "Check the address, the credentials and the network, and run again."
     return "Free space, or check the rights of the folder, and run again."
+
+
+def opened_ledger(url: str) -> Ledger:
+    """Connects to a ledger with what this installation remembers of it.
+
+    Raises:
+        LedgerIntegrityError: The installation remembers nothing, and holds stored releases that
+            were paid for by charges which this ledger does not have.
+    """
+    witness = Witness(home().witness)
+    if witness.load() is None:
+        _expect_known_releases(url)
+    return Ledger(url, checkpoint=Checkpoint(home().root / "ledger", url), witness=witness)
+
+
+def unknown_releases(entries: Iterable[LedgerEntry]) -> int:
+    """How many stored releases name a charge that is not among these entries."""
+    folder = home().releases
+    if not folder.exists():
+        return 0
+    names = {each.name for each in folder.iterdir() if not each.name.startswith(".")}
+    return len(names - {entry.reservation for entry in entries})
+
+
+def _expect_known_releases(url: str) -> None:
+    """Refuses a ledger that lost charges together with the witness; asked where there is none."""
+    file, folder = sqlite_path(url), home().releases
+    if not isinstance(folder, Path) or not folder.exists():
+        return
+    unknown = unknown_releases(Ledger(url).entries() if file is None or file.exists() else ())
+    if unknown:
+        raise LedgerIntegrityError(
+            f"Expected a ledger that holds the charges of all stored releases, got one without "
+            f"those of {unknown}: it was deleted, replaced or rolled back. Nothing was charged. "
+            "Restore it with `dpsynth ledger restore FILE`, or go on without what is lost with "
+            "`dpsynth ledger accept`."
+        )

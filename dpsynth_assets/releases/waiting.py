@@ -1,15 +1,29 @@
-"""Waiting for room on a disk: what was drawn and paid for lies in this process alone."""
+"""Waiting: for another run that draws the same release, and for room on a disk.
+
+One run at a time draws a release; a second waits and uses what the first stored (`alone`). Without
+that lock two people who launch the same cohort would both pay for the same release, and a retry
+could resume the passes of a run that is still alive. A lock lives as long as the process that
+holds it: it is the kernel's, or the database server's, and a kill releases it.
+
+What was drawn and paid for lies in one process alone, which waits for room (`once_there_is_room`).
+"""
 
 import errno
+import hashlib
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TypeVar
 
+import sqlalchemy as sa
+
+from dpsynth_assets.files import whole_files
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import sqlite_path
 
 LOGGER = "dagster.builtin"
 """Name of the logger that Dagster shows in a run's log."""
@@ -74,3 +88,78 @@ def say(message: str) -> None:
         with suppress(OSError):
             sys.stderr.write(f"{message}\n")
             sys.stderr.flush()
+
+
+LOCK_POLL_SECONDS = 1.0
+_PURPOSE = "dpsynth draws a release:"
+
+
+@contextmanager
+def alone(key: str, ledger_url: str, waiting: Callable[[], None]) -> Iterator[None]:
+    """Holds the lock of one release.
+
+    The ledger that pays keeps the lock, whatever store a value goes to: a database server for all
+    machines, or a file beside the ledger's file.
+
+    Args:
+        key: Identity of the release, as the ledger knows it.
+        ledger_url: SQLAlchemy URL of the ledger that is charged.
+        waiting: Called once if another process holds the lock.
+
+    Raises:
+        PrivacyError: The database server is not available.
+    """
+    file = sqlite_path(ledger_url)
+    if file is None:
+        with _server_lock(ledger_url, key, waiting):
+            yield
+        return
+    file = file.resolve()  # A link to the ledger is no other ledger.
+    with _file_lock(file.with_name(f".{file.name}.locks"), key, waiting):
+        yield
+
+
+@contextmanager
+def _file_lock(folder: Path, key: str, waiting: Callable[[], None]) -> Iterator[None]:
+    with ExitStack() as held:
+        try:
+            place = whole_files.owner_folder(folder) / _digest(key).hex()
+            held.enter_context(whole_files.alone(place, waiting))
+        except OSError as error:
+            raise PrivacyError(
+                f"The ledger's folder {folder.parent} cannot be written ({error.strerror}), "
+                "and a readonly ledger cannot be charged. Nothing was charged: check the file, its "
+                "rights and its disk, and run again."
+            ) from None
+        yield
+
+
+@contextmanager
+def _server_lock(url: str, key: str, waiting: Callable[[], None]) -> Iterator[None]:
+    """Holds an advisory lock of a PostgreSQL session, by a connection of its own."""
+    number = int.from_bytes(_digest(key)[:8], "big", signed=True)
+    ask = sa.text("SELECT pg_try_advisory_lock(:number)").bindparams(number=number)
+    engine = sa.create_engine(url, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
+    try:
+        connection = engine.connect()
+        held = connection.execute(ask).scalar_one()
+        if not held:
+            waiting()
+        while not held:
+            time.sleep(LOCK_POLL_SECONDS)
+            held = connection.execute(ask).scalar_one()
+    except sa.exc.DBAPIError as error:
+        reason = str(error.orig).strip().splitlines()[0]
+        raise PrivacyError(
+            f"The ledger's server cannot be asked for a lock ({reason}). Nothing was charged: "
+            "check the server and run again."
+        ) from None
+    try:
+        yield
+    finally:
+        with suppress(sa.exc.SQLAlchemyError):  # The server may be gone, and the lock with it.
+            connection.close()
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256((_PURPOSE + key).encode()).digest()

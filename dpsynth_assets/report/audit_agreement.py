@@ -13,7 +13,7 @@ from typing import Any
 from dpsynth_assets.files.whole_folders import digest_of
 from dpsynth_assets.methods.stages import left_by_command
 from dpsynth_assets.privacy.ledger import ChargeGraph, LedgerEntry
-from dpsynth_assets.privacy.ledger.terms import canonical_json
+from dpsynth_assets.privacy.ledger.schema import canonical_json
 from dpsynth_assets.report.audit_trail import RELEASED_STATE, FileLineage, Finding, Spend
 from dpsynth_assets.report.label import seals_private_value
 

@@ -13,18 +13,24 @@ from dpsynth_assets.datasets.dataset_sections import ScheduleSpec
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.declared_terms import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.privacy.calibration import largest_count
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import event_to_json, is_post_processing
 from dpsynth_assets.privacy.ledger import GENESIS, CohortSpend, Ledger
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
-from dpsynth_assets.privacy.ledger.charges import FilterSum
-from dpsynth_assets.privacy.ledger.conditions import check_unchanged, keeps_to_plan
-from dpsynth_assets.privacy.ledger.plans import is_secret, plan_rounds
-from dpsynth_assets.privacy.ledger.schema import RESERVE, LedgerEntry, PlannedRelease, plan_to_json
+from dpsynth_assets.privacy.ledger.admission import check_unchanged, keeps_to_plan
+from dpsynth_assets.privacy.ledger.charges import FilterSum, is_secret, plan_rounds
+from dpsynth_assets.privacy.ledger.schema import (
+    RESERVE,
+    TIGHT,
+    BudgetTerms,
+    LedgerEntry,
+    PlannedRelease,
+    canonical_json,
+    plan_to_json,
+)
 from dpsynth_assets.privacy.ledger.statement import cohort_spend
-from dpsynth_assets.privacy.ledger.terms import TIGHT, BudgetTerms, canonical_json
-from dpsynth_assets.privacy.monotone_search import largest_count
 from dpsynth_assets.report.pages import left_in_words
 
 NOTHING_CHARGED = "nothing charged"

@@ -27,9 +27,8 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, ChargeGraph, CohortSpend, LedgerEntry
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
-from dpsynth_assets.privacy.ledger.schema import COMMIT, KEPT
+from dpsynth_assets.privacy.ledger.schema import COMMIT, KEPT, TIGHT
 from dpsynth_assets.privacy.ledger.statement import PLAN, SWITCHED, charged_copies, cohort_spend
-from dpsynth_assets.privacy.ledger.terms import TIGHT
 from dpsynth_assets.privacy.pld import DISCRETIZATION
 from dpsynth_assets.report.label_texts import (
     assumptions,

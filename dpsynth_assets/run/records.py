@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import polars as pl
 
@@ -25,53 +25,12 @@ from dpsynth_assets.sensitive.fingerprints import (
     Reader,
     id_prints,
     refuse_unmatched,
+    text_prints,
 )
-from dpsynth_assets.sensitive.paid_records import PaidRecords
 from dpsynth_assets.sensitive.read_source import require_parts
+from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
 from dpsynth_assets.workers import Workers
-
-
-class RecordSource(Protocol):
-    """The records of one cohort, as releases read them."""
-
-    def require(self, stage: Stage) -> None:
-        """Refuses, before a charge, a stage whose records are not there or may not be read.
-
-        Raises:
-            PrivacyError: In one line that anybody may read; nothing was charged.
-        """
-
-    def room(self, room: Room) -> Room:
-        """What a release takes of the disks, given what it takes in one process."""
-
-    def rests_on(self, stage: Stage) -> Mapping[str, Any] | None:
-        """How the records were embedded, for the label; None where a stage reads no embeddings."""
-
-    def drawn_from(self, stage: Stage) -> Mapping[str, Any]:
-        """What of the records decides a draw; binds the charge, which is about to be made, to them.
-
-        Returns:
-            JSON values, private.
-        """
-
-    def passes(self, reservation: Reservation) -> StoredPasses:
-        """Finished passes of a release that is paid for and not committed."""
-
-    def checkpoint(self, reservation: Reservation) -> StoredCheckpoint:
-        """Last checkpoint of a release that is paid for and not committed."""
-
-    def opened(
-        self, stage: Stage, reservation: Reservation
-    ) -> AbstractContextManager[PrivateInputs]:
-        """Reads the records under a charge that is open.
-
-        Raises:
-            PrivacyError: They are others than were charged for.
-        """
-
-    def keep_internal(self, name: str, content: str) -> None:
-        """Keeps text that depends on private data without noise, for the steward alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +47,17 @@ class StoreRecords:
     """
 
     spec: PrivateDatasetSpec
-    store: PaidRecords
+    store: StoredRecords
     ledger: Ledger
     workers: Callable[[], Workers] | None = None
     gpus: float = 0
 
     def require(self, stage: Stage) -> None:
-        """Refuses, before a charge, what was purged, lost or not made yet."""
+        """Refuses, before a charge, a stage whose records are not there or may not be read.
+
+        Raises:
+            PrivacyError: In one line that anybody may read; nothing was charged.
+        """
         if self.workers is not None:
             require_parts(self.spec, self.store)
         self.store.require_records(
@@ -106,7 +69,10 @@ class StoreRecords:
             self.store.require_stated_embeddings(self.spec.name)
 
     def room(self, room: Room) -> Room:
-        """A worker's sums and the weights that it is given are smaller than a checkpoint."""
+        """What a release takes of the disks, given what it takes in one process.
+
+        A worker's sums and the weights that it is given are smaller than a checkpoint.
+        """
         return (
             room
             if self.workers is None
@@ -114,11 +80,18 @@ class StoreRecords:
         )
 
     def rests_on(self, stage: Stage) -> Mapping[str, Any] | None:
-        """How the records were embedded; empty where that is unknown."""
+        """How the records were embedded, for the label: empty where that is unknown.
+
+        None where a stage reads no embeddings.
+        """
         return self.store.embeddings_rest_on(self.spec.name) if stage.needs_embeddings else None
 
     def drawn_from(self, stage: Stage) -> Mapping[str, Any]:
-        """Binds the charge to the stored records."""
+        """What of the records decides a draw; binds the charge, which is about to be made, to them.
+
+        Returns:
+            JSON values, private.
+        """
         return {
             "records": self.store.pay_for_records(
                 self.spec.name,
@@ -129,16 +102,22 @@ class StoreRecords:
         }
 
     def passes(self, reservation: Reservation) -> StoredPasses:
-        """In the store."""
+        """Finished passes of a release that is paid for and not committed."""
         return self.store.passes(self.spec.name, reservation)
 
     def checkpoint(self, reservation: Reservation) -> StoredCheckpoint:
-        """In the store."""
+        """Last checkpoint of a release that is paid for and not committed."""
         return self.store.checkpoint(self.spec.name, reservation)
 
     @contextmanager
     def opened(self, stage: Stage, reservation: Reservation) -> Iterator[PrivateInputs]:
-        """All records, or parts with workers that stay until the stage ends."""
+        """Reads the records under a charge that is open.
+
+        All of them, or parts with workers that stay until the stage ends.
+
+        Raises:
+            PrivacyError: They are others than were charged for.
+        """
         charged: dict[str, Any] = {
             "ledger": self.ledger,
             "reservation": reservation,
@@ -154,7 +133,7 @@ class StoreRecords:
             )
 
     def keep_internal(self, name: str, content: str) -> None:
-        """In the store, where the internal report finds it."""
+        """Keeps text that depends on private data without noise, for the steward alone."""
         self.store.write_internal(self.spec.name, f"{name}_internal.json", content)
 
 
@@ -249,13 +228,13 @@ class FrameRecords:
         return withheld(f"Reading cohort {self.spec.name!r}", "Nothing was charged.")
 
     @property
-    def _kept(self) -> PaidRecords:
-        return PaidRecords(self.unfinished)
+    def _kept(self) -> StoredRecords:
+        return StoredRecords(self.unfinished)
 
     @property
-    def _installed(self) -> PaidRecords:
+    def _installed(self) -> StoredRecords:
         """The sensitive store of this installation, wherever the values of this run go."""
-        return PaidRecords(home().sensitive)
+        return StoredRecords(home().sensitive)
 
     @property
     def _state(self) -> tuple[str, Callable[[bytes], str]]:
@@ -272,7 +251,8 @@ class FrameRecords:
         reader = Reader(cohort=name, account=account, dataset=self.spec.dataset, places=())
         key = self._installed.read_records.key
         refuse_unmatched(self.spec, Prints(NONE, id_prints(records["record_id"], key)), key)
-        other = self._installed.fingerprints.admit(reader, records["text"])
+        prints = Prints(text_prints(records["text"], key))
+        other = self._installed.fingerprints.admit(reader, prints)
         if other is not None:
             raise PrivacyError(
                 f"cohort: expected records that no other account pays for, got some that {other!r} "
@@ -285,3 +265,7 @@ class FrameRecords:
             "was paid for, got others. Nothing was charged: give those records, or, if these are "
             "meant, another name of the release, which pays again."
         )
+
+
+RecordSource = StoreRecords | FrameRecords
+"""The records of one cohort, as releases read them."""

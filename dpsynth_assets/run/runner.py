@@ -2,34 +2,40 @@
 
 Assets, `run_method`, benchmarks and rehearsals hold a Runner. What a release reads, what it is
 known by, what is checked before a charge, what a killed run left, and what of an error may be said
-stand here; that one charge pays for one value stands in `releases.once`.
+stand here; that one charge pays for one value stands in `releases.once`. Beside the records a
+release reads public artifacts, and releases before it (`Reads`).
 """
 
 import json
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.files.redaction import withheld
 from dpsynth_assets.methods.base import room_of
+from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.dependencies import Part
-from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
+from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs, Released
 from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.requests import corpus_request, stage_request
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
+from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.public_base.inputs import model_files
+from dpsynth_assets.public_base.inputs import load_public_inputs, model_files, public_versions
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.releases.once import (
     Drawn,
@@ -37,10 +43,25 @@ from dpsynth_assets.releases.once import (
     StoredRelease,
     plain_json,
 )
+from dpsynth_assets.releases.sealed import sealed_release
 from dpsynth_assets.releases.store import StoredReleases
-from dpsynth_assets.run.reads import Opened, Reads
 from dpsynth_assets.run.records import RecordSource
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reads:
+    """What there is to read; a release takes of it what its node names.
+
+    Attributes:
+        public: Artifacts of the public base, by name.
+        charges: Charge of each release before, by node; of a corpus that a method builds on also
+            that of the weights behind it, or once more its own where no weights wrote it.
+    """
+
+    public: Mapping[str, Any]
+    charges: Mapping[str, str] = field(default_factory=dict)
+
 
 RECORDED_VERSION = "1"
 """Code version of what leaves by a command."""
@@ -100,7 +121,7 @@ class Runner:
         """
         if node.stage is None:
             raise TypeError(f"Expected a stage, got rows of {node.name}: they are written.")
-        stored = _StageRun(self, node, node.stage, self._opened(node, reads)).stored()
+        stored = _StageRun(self, node, reads, node.stage).stored()
         if stored.reservation.reused:
             self.progress(1.0, "stored release reused, nothing charged")
         return stored
@@ -117,7 +138,7 @@ class Runner:
         if writing is None:
             raise TypeError(f"Expected a method that writes rows, got {planned.folder}.")
         number = writing.rows if rows is None else rows
-        opened = self._opened(self.plan.graph.nodes[planned.corpus], reads)
+        opened = _Opened(self, self.plan.graph.nodes[planned.corpus], reads)
 
         def draw(_: Reservation) -> Drawn:
             made = writing.write(opened.inputs(), number, self.progress)
@@ -139,16 +160,6 @@ class Runner:
             draw=draw,
         ).released()
 
-    def _opened(self, node: Node, reads: Reads) -> Opened:
-        return Opened(
-            node=node,
-            reads=reads,
-            ledger=self.ledger,
-            store=self.store,
-            models=self.models,
-            release=self.release_name,
-        )
-
     def budget_line(self) -> str:
         """What is reserved of the budget by now."""
         spend = self.ledger.spend(self.plan.terms.ledger_account, self.plan.budget)
@@ -157,13 +168,69 @@ class Runner:
 
 
 @dataclass(frozen=True)
-class _StageRun:
-    """One run of one stage: its request, what is checked before a charge, and its draw."""
+class _Opened:
+    """Opens what one release reads beside the records."""
 
     runner: Runner
     node: Node
+    reads: Reads
+
+    @property
+    def artifacts(self) -> dict[str, Any]:
+        """The public artifacts that are read."""
+        names = self.node.step.reads
+        return {name: value for name, value in self.reads.public.items() if name in names}
+
+    @property
+    def identities(self) -> dict[str, str]:
+        """Identity of each public artifact and earlier release, for the ledger."""
+        return self.node.inputs(public_versions(self.artifacts), self.reads.charges)
+
+    def inputs(self) -> PublicInputs:
+        """Opens all of it: public models, and releases as the ledger sealed them.
+
+        Raises:
+            LedgerIntegrityError: The ledger has sealed no such release, or the store holds another.
+        """
+        node, release = self.node, self.runner.release_name
+        opened = load_public_inputs(
+            self.artifacts,
+            self.runner.models,
+            node.part.method.terms,
+            node.step.engine,
+            salt=f"{node.spec.name}/{node.part.folder}/{release}",
+            seed=zlib.crc32(release.encode()),  # Another release writes other rows.
+        )
+        found = {name: self._released(place)[0] for name, place in node.reads.items()}
+        clusters, topics = found.get(CLUSTER_HISTOGRAM), found.get(TOPIC_HISTOGRAM)
+        charges, corpora, generators = self.reads.charges, {}, {}
+        for folder, place in node.corpora.items():
+            corpus = f"{folder}/{CANDIDATE_CORPUS}"
+            corpora[folder] = self._released(corpus)[1]
+            if charges[place] != charges[corpus]:
+                generators[folder] = self._released(place)[0].folder
+        return replace(
+            opened,
+            released=found,
+            cluster_histogram=clusters and ClusterHistogram.model_validate(clusters.facts),
+            topic_histogram=None if topics is None else topics.facts,
+            corpora=corpora,
+            generators=generators,
+        )
+
+    def _released(self, place: str) -> tuple[Released, pl.DataFrame]:
+        charge, asset = self.reads.charges[place], f"{self.node.spec.name}/{place}"
+        store = self.runner.store
+        facts, rows = sealed_release(self.runner.ledger, store, charge, asset)
+        released = Released(reservation=charge, facts=facts, folder=store.files(charge))
+        return released, pl.DataFrame() if rows is None else rows
+
+
+@dataclass(frozen=True)
+class _StageRun(_Opened):
+    """One run of one stage: its request, what is checked before a charge, and its draw."""
+
     stage: Stage
-    opened: Opened
 
     @property
     def part(self) -> Part:
@@ -189,7 +256,7 @@ class _StageRun:
         Raises:
             ValueError: The stage could not run with them.
         """
-        inputs = self.opened.inputs()
+        inputs = self.inputs()
         self.stage.check(inputs)
         return inputs
 
@@ -217,7 +284,7 @@ class _StageRun:
             self.stage,
             release=self.runner.release_name,
             run_id=self.runner.run_id,
-            inputs=self.opened.identities,
+            inputs=self.identities,
             rests_on=self._rests_on,
         )
 
@@ -248,7 +315,7 @@ class _StageRun:
             )
         return {
             **self.node.drawn_from,
-            "files": model_files(self.opened.public, self.stage.engine),
+            "files": model_files(self.artifacts, self.stage.engine),
             **bound,
         }
 

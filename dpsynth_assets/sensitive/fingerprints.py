@@ -22,7 +22,7 @@ said follows from private records; it is no release, and no file that is shared 
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -113,33 +113,28 @@ class Fingerprints:
             common = [np.intersect1d(mine, self._read(each.cohort).texts) for each in readers]
         return any(len(each) >= max(MANY_PUBLIC, PUBLIC_SHARE * len(mine)) for each in common)
 
-    def admit(self, reader: Reader, texts: Iterable[str]) -> str | None:
+    def admit(self, reader: Reader, prints: Prints) -> str | None:
         """Keeps the fingerprints of a cohort, unless another account's cohort shares its records.
 
         Texts of an earlier reading are kept as well once a release was paid for: it rests on them.
 
         Args:
             reader: Whose records they are.
-            texts: Its texts, those held out included.
+            prints: Of its texts, those held out included, under the store's key.
 
         Returns:
             Name of a cohort that shares records with it, in which case nothing was kept; or None.
         """
-        return self.admit_prints(reader, lambda key: Prints(text_prints(texts, key)))
-
-    def admit_prints(self, reader: Reader, prints: Callable[[bytes], Prints]) -> str | None:
-        """Does as `admit` with the fingerprints of a cohort, which `prints` makes with a key."""
         self._files.make_folder(self._folder)
         # One cohort at a time is compared and kept: two that share records never both are.
         with self._files.alone(self._folder / _LOCK):
-            mine = prints(store_key(self._files, self._folder.parent))
             for other in self._readers():
-                if reader.account != other.account and self._meet(reader, mine, other):
+                if reader.account != other.account and self._meet(reader, prints, other):
                     return other.cohort
             kept = [self._of(reader.cohort, kind) for kind in (_PAID, _TEXTS)]
             if all(map(self._files.exists, kept)):
-                mine = mine.joined(self._read(reader.cohort))
-            self._write(reader, mine)
+                prints = prints.joined(self._read(reader.cohort))
+            self._write(reader, prints)
         return None
 
     def _meet(self, reader: Reader, mine: Prints, other: Reader) -> bool:

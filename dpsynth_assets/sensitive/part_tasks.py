@@ -55,6 +55,7 @@ from dpsynth_assets.sensitive.record_parts import (
     read_text,
     write_array,
     write_canonical,
+    write_table,
     write_text,
 )
 from dpsynth_assets.workers import Here, Workers, kept
@@ -271,7 +272,7 @@ class CountWords:
         keep_out_of_core_dumps()
         counts = word_counts(read_table(part, "source.parquet")["text"].to_list())
         words = pl.Series("word", list(counts), dtype=pl.String)
-        _write(part, _WORDS, pl.DataFrame({"word": words, "records": list(counts.values())}))
+        write_table(part, _WORDS, pl.DataFrame({"word": words, "records": list(counts.values())}))
 
 
 @dataclass(frozen=True)
@@ -292,8 +293,8 @@ class FindSecrets:
         records = read_table(part, "source.parquet")
         rare, told = _rare_words(part), self.told.value
         found = find_secrets(records, self.declared, rare=rare, progress=told)
-        _write(part, SECRETS_TABLE, found.table)
-        _write(part, _FOUND, found.secrets)
+        write_table(part, SECRETS_TABLE, found.table)
+        write_table(part, _FOUND, found.secrets)
 
 
 def find_in_parts(
@@ -325,7 +326,7 @@ def find_in_parts(
         dictionary = merged_dictionary(read_table(place, _FOUND) for place in places)
         for place in places:
             own, table = read_table(place, _FOUND), read_table(place, SECRETS_TABLE)
-            _write(place, SECRETS_TABLE, renumbered(table, own, dictionary))
+            write_table(place, SECRETS_TABLE, renumbered(table, own, dictionary))
     except BaseException:  # No table with numbers that no dictionary has.
         forget_tables(places)
         raise
@@ -369,7 +370,3 @@ def _rare_words(part: Folder) -> Mapping[str, Sequence[str]]:
         return {}
     table = read_table(folder, _RARE, files_of(part))
     return {str(kind): own["word"].to_list() for (kind,), own in table.group_by("kind")}
-
-
-def _write(part: Folder, name: str, table: pl.DataFrame) -> None:
-    files_of(part).write(part / name, TABLE.write(table))

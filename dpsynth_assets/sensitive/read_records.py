@@ -88,12 +88,9 @@ class ReadRecords:
         """Notes that other records are about to take the place of those that are stored."""
         self._files.write(self._last(cohort), b"")
 
-    def note_read(
-        self, cohort: str, state: str, declared: str, digest: Callable[[bytes], str]
-    ) -> None:
+    def note_read(self, cohort: str, state: str, declared: str, rows: str) -> None:
         """Notes which records of a cohort were read last: those that the next release pays for."""
-        content = json.dumps(Reading(state, declared, digest(self.key))).encode()
-        self._files.write(self._last(cohort), content)
+        self._files.write(self._last(cohort), json.dumps(Reading(state, declared, rows)).encode())
 
     def last(self, cohort: str) -> Reading | None:
         """The last reading; None where it was noted by nobody.

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.files.kept import TABLE
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -28,7 +27,7 @@ from dpsynth_assets.sensitive.part_tasks import (
     Canonical,
     Embed,
 )
-from dpsynth_assets.sensitive.record_parts import PIECE, files_of, read_text
+from dpsynth_assets.sensitive.record_parts import PIECE, files_of, read_text, write_table
 from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.workers import Here, Workers
 
@@ -56,8 +55,7 @@ def store_records(spec: PrivateDatasetSpec, store: StoredRecords, workers: Worke
         refuse_unfit(tally_of_parts(places), spec)
         rows = digest_of_parts(places)
         prints = prints_of_parts(places)
-        # Both were made under the store's key.
-        with store.replacing_records(spec, lambda _: rows, lambda _: prints):
+        with store.replacing_records(spec, rows, prints):
             remove_notes(places)
             parts.keep(places)
     finally:
@@ -135,8 +133,7 @@ def write_parts(
     nothing = pl.DataFrame()
     for number, pieces in enumerate(pieces_of_source(spec, piece_bytes)):
         for part, place in enumerate(places):  # Which get rows must not show in names of files.
-            path = place / f"{PIECE}-{number:05d}.parquet"
-            files_of(place).write(path, TABLE.write(pieces.get(part, nothing)))
+            write_table(place, f"{PIECE}-{number:05d}.parquet", pieces.get(part, nothing))
     for _ in workers.map_parts(Canonical(spec), places):
         pass
 

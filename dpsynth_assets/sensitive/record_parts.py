@@ -173,6 +173,11 @@ def write_text(part: Folder, name: str, content: str) -> None:
     files_of(part).write(part / name, content.encode())
 
 
+def write_table(part: Folder, name: str, table: pl.DataFrame) -> None:
+    """Writes a table of a part."""
+    files_of(part).write(part / name, TABLE.write(table))
+
+
 def write_array(part: Folder, name: str, values: np.ndarray) -> None:
     """Writes an array of a part."""
     files_of(part).write(part / name, ARRAY.write(values))

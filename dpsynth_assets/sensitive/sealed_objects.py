@@ -28,8 +28,7 @@ from upath import UPath
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.files.whole_folders import MARKER, file_digests, file_names
 from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
-from dpsynth_assets.releases.draw_lock import alone
-from dpsynth_assets.releases.waiting import StoreUnavailableError
+from dpsynth_assets.releases.waiting import StoreUnavailableError, alone
 from dpsynth_assets.sensitive.sealing import (
     KEY_VARIABLE,
     SealingKey,

@@ -3,7 +3,6 @@
 import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
 
 import numpy as np
 import polars as pl
@@ -200,9 +199,8 @@ def test_two_runs_at_once_pay_for_the_records_that_they_read(tmp_path, store):
     assert read(first, store).success
     paid = []
     with ThreadPoolExecutor(1) as other:
-        with store.replacing_records(
-            first, partial(source_digest, read_rows(first), first), lambda _: Prints(np.array([]))
-        ):
+        digest = source_digest(read_rows(first), first, store.read_records.key)
+        with store.replacing_records(first, digest, Prints(np.array([]))):
             charge = other.submit(lambda: paid.append(store.pay_for_records("one")))
             assert not wait([charge], timeout=0.05).done, "charged between reading and storing"
         charge.result()

@@ -19,7 +19,15 @@ from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.records.source_digest import reading_digest
-from dpsynth_assets.sensitive.fingerprints import FOLDER, Fingerprints, Reader, shares_records
+from dpsynth_assets.sensitive.fingerprints import (
+    FOLDER,
+    Fingerprints,
+    Prints,
+    Reader,
+    shares_records,
+    store_key,
+    text_prints,
+)
 from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets_tests.assets.declared_cases import failure, run_assets
@@ -163,6 +171,14 @@ def test_listed_ids_are_refused_where_they_name_no_record_by_themselves(tmp_path
         PrivateDatasetSpec.model_validate(written | beside)
 
 
+def met(base, name, texts):
+    """The cohort whose texts another one shares; else they are kept."""
+    files = OwnerOnlyFiles(base)
+    prints = Prints(text_prints(texts, store_key(files, base)))
+    reader = Reader(cohort=name, account=name, dataset=name)
+    return Fingerprints(files, base).admit(reader, prints)
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -175,9 +191,8 @@ def test_listed_ids_are_refused_where_they_name_no_record_by_themselves(tmp_path
     ],
 )
 def test_a_few_common_texts_are_no_common_source(tmp_path, store, first, second):
-    prints = Fingerprints(OwnerOnlyFiles(store.base), store.base)
-    assert prints.admit(Reader(cohort="one", account="one", dataset="one"), first) is None
-    assert prints.admit(Reader(cohort="two", account="two", dataset="two"), second) is None
+    assert met(store.base, "one", first) is None
+    assert met(store.base, "two", second) is None
 
 
 @pytest.mark.parametrize(
@@ -291,8 +306,6 @@ def test_equal_automatic_replies_are_no_common_source(store):
     once, twice = [*letters(range(1000)), *replies], [*letters(range(1000, 2000)), *replies * 2]
     for number, (first, second) in enumerate([(once, twice), (twice, once), (twice, replies * 90)]):
         base = store.base / str(number)
-        prints = Fingerprints(OwnerOnlyFiles(base), base)
-        assert prints.admit(Reader(cohort="one", account="one", dataset="one"), first) is None
-        assert prints.admit(Reader(cohort="two", account="two", dataset="two"), second) is None
-        copied = Reader(cohort="three", account="three", dataset="three")
-        assert prints.admit(copied, first) is not None
+        assert met(base, "one", first) is None
+        assert met(base, "two", second) is None
+        assert met(base, "three", first) is not None

@@ -55,7 +55,7 @@ def mode(path):
 def sensitive(tmp_path):
     store = SensitiveStore.at(str(tmp_path / "sensitive"))
     write_records(store, "tickets", "source", RECORDS)
-    store.read_records.note_read("tickets", "version 1", "declared", lambda _: "rows")
+    store.read_records.note_read("tickets", "version 1", "declared", "rows")
     write_embeddings(store, "tickets", "source", np.eye(2, 3, dtype=np.float32))
     return store
 
@@ -99,7 +99,7 @@ def test_mechanism_reads_aligned_records_and_embeddings_with_its_reservation(sen
 
 def test_the_records_that_a_mechanism_reads_are_those_of_their_version_from_then_on(sensitive):
     rows = sensitive.read_records
-    rows.note_read("tickets", "version 1", "declared", lambda _: "first")
+    rows.note_read("tickets", "version 1", "declared", "first")
     assert not rows.differ("tickets", "version 1", lambda _: "second"), "nothing was paid for"
     sensitive.read_for_release(
         "tickets",
@@ -109,7 +109,7 @@ def test_the_records_that_a_mechanism_reads_are_those_of_their_version_from_then
     )
     assert rows.differ("tickets", "version 1", lambda _: "second")
     assert not rows.differ("tickets", "version 1", lambda _: "first")
-    rows.note_read("tickets", "version 1", "declared", lambda _: "second")
+    rows.note_read("tickets", "version 1", "declared", "second")
     with pytest.raises(PrivacyError, match=r"raise source\.version") as told:
         sensitive.pay_for_records("tickets")
     assert "\n" not in str(told.value)

@@ -15,7 +15,7 @@ from dpsynth_assets.attacks.median_audit import (
 )
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.oracles import median_oracle
 

@@ -17,14 +17,15 @@ from dpsynth_assets.privacy.events import (
     GaussianEvent,
     PureEvent,
 )
-from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon
-from dpsynth_assets.privacy.histogram import NoisyHistogram, scale_for
-from dpsynth_assets.privacy.integer_gaussian import (
+from dpsynth_assets.privacy.gaussian_dp import (
     SMOOTH_STD,
     dominating_mu,
+    gaussian_delta,
+    gaussian_epsilon,
     integer_gaussian_delta,
     integer_gaussian_epsilon,
 )
+from dpsynth_assets.privacy.histogram import NoisyHistogram, scale_for
 from dpsynth_assets.privacy.lattice import noise_for_gaussian
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.pairs import pairwise

@@ -11,9 +11,8 @@ from scipy import stats
 
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.secret_clustering import SecretClustering
-from dpsynth_assets.privacy.secret_noise import shift_event
+from dpsynth_assets.privacy.secret_noise import SecretSampling, shift_event
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
-from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 

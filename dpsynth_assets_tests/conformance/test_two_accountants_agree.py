@@ -27,9 +27,8 @@ from dpsynth_assets.privacy.events import (
     TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon
-from dpsynth_assets.privacy.pld import event_pld, pld_epsilon
+from dpsynth_assets.privacy.pld import event_pld, mixture_pld, pld_epsilon
 from dpsynth_assets.privacy.renyi import ORDERS
-from dpsynth_assets.privacy.sampled_gaussian import mixture_pld
 
 EPSILONS = [0.0, 0.05, 0.2, 0.5, 1.0, 2.0]
 DELTA = 1e-6

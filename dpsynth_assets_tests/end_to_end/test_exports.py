@@ -18,7 +18,7 @@ from dpsynth_assets.orchestration.assets.audit_trail import audit_trail
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.proof import ProvenEntry, proven
-from dpsynth_assets.privacy.ledger.terms import canonical_json
+from dpsynth_assets.privacy.ledger.schema import canonical_json
 from dpsynth_assets.report import attack_record
 from dpsynth_assets.report.cards import CARD_FILE, LABEL_FILE, HubFacts, hub_dataset_card
 from dpsynth_assets.report.label import corpus_label

@@ -120,7 +120,7 @@ class House:
         begin(self.home, lambda: False)
         store = SensitiveStore.at(str(self.home / "sensitive"))
         write_records(store, COHORT, "source", RECORDS)
-        store.read_records.note_read(COHORT, "version 1", "declared", lambda _: "rows")
+        store.read_records.note_read(COHORT, "version 1", "declared", "rows")
 
     @property
     def environment(self) -> dict[str, str]:

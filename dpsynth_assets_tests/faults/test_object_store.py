@@ -39,7 +39,7 @@ def remote(house, bucket, monkeypatch):
     shutil.rmtree(house.home / "sensitive")
     store = SensitiveStore()
     write_records(store, COHORT, "source", RECORDS)
-    store.read_records.note_read(COHORT, "version 1", "declared", lambda _: "rows")
+    store.read_records.note_read(COHORT, "version 1", "declared", "rows")
     return store
 
 

@@ -1,5 +1,7 @@
 """A small cohort that may lie in any number of parts."""
 
+from multiprocessing.reduction import ForkingPickler
+
 import polars as pl
 import pytest
 
@@ -7,6 +9,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.private_prediction.declared_batches import RecordCells
 from dpsynth_assets.methods.private_prediction.split_batches import SlotCells
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
+from dpsynth_assets.workers import LocalWorkers
 
 LABELS = ("good", "bad")
 BY_LABEL = SlotCells(
@@ -49,6 +52,25 @@ def declared(folder, rows=60, name="letters", **changes):
         "held_out_fraction": 0.2,
     }
     return PrivateDatasetSpec.model_validate(base | changes)
+
+
+def silent(*_):
+    pass
+
+
+class Watching:
+    """One worker; `seen` holds what it was given for each part, with what it returned."""
+
+    count = 1
+
+    def __init__(self):
+        self.seen = []
+
+    def map_parts(self, function, parts, *, gpus=0, memory=0):
+        given = repr(function) + repr(parts), ForkingPickler.dumps(function).tobytes()
+        for result in LocalWorkers(1).map_parts(function, parts, gpus=gpus, memory=memory):
+            self.seen.append((*given, result))
+            yield result
 
 
 @pytest.fixture

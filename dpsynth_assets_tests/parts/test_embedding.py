@@ -11,12 +11,12 @@ from upath import UPath
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.sensitive import part_tasks, store as store_module
-from dpsynth_assets.sensitive.paid_records import PaidRecords
 from dpsynth_assets.sensitive.part_tasks import Embed
 from dpsynth_assets.sensitive.private_files import files_below
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.read_source import embed_records
 from dpsynth_assets.sensitive.record_parts import SPLITS, write_canonical
+from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.workers import Here, LocalWorkers
 
 
@@ -131,7 +131,7 @@ def test_records_that_go_while_they_are_embedded_do_not_come_back(
 ):
     if place == "bucket":
         monkeypatch.setenv("DPSYNTH_SENSITIVE_KEY", base64.b64encode(b"k" * 32).decode())
-        store = PaidRecords(UPath(f"memory://{tmp_path.name}"))
+        store = StoredRecords(UPath(f"memory://{tmp_path.name}"))
     (part,) = put(store, "one")
     write, done = part_tasks.write_array, []
 
@@ -158,7 +158,7 @@ def test_records_that_go_while_they_are_embedded_do_not_come_back(
 
 def test_a_release_refuses_embeddings_that_are_made_anew_while_it_reads_them(store, monkeypatch):
     put(store, "one")
-    store.read_records.note_read("letters", "version 1", "declared", lambda _: "rows")
+    store.read_records.note_read("letters", "version 1", "declared", "rows")
     embedded(store, Toy(0.0))
     paid = SimpleNamespace(id="r", request=SimpleNamespace(event=object()))
     charged = store.pay_for_records("letters", with_embeddings=True)

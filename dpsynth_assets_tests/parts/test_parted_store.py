@@ -19,7 +19,7 @@ from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table, write_array, write_text
 from dpsynth_assets.workers import LocalWorkers, WorkerError
-from dpsynth_assets_tests.parts.conftest import SECRET, declared
+from dpsynth_assets_tests.parts.conftest import SECRET, Watching, declared
 from dpsynth_assets_tests.stored import read_private_records, write_embeddings, write_records
 
 ONE, TWO = LocalWorkers(1), LocalWorkers(2)
@@ -64,17 +64,10 @@ def test_an_encrypted_store_holds_no_word_of_a_record(tmp_path, store, monkeypat
 
 
 def test_what_workers_are_given_holds_no_record(tmp_path, store):
-    class Watching:
-        count = 1
-
-        def map_parts(self, function, parts, *, gpus=0, memory=0):
-            seen.append(repr(function) + repr(parts))
-            yield from ONE.map_parts(function, parts, gpus=gpus, memory=memory)
-
-    seen = []
-    store_records(declared(tmp_path, parts=3), store, Watching())
-    assert seen
-    assert SECRET not in "".join(seen)
+    workers = Watching()
+    store_records(declared(tmp_path, parts=3), store, workers)
+    assert workers.seen
+    assert not [given for given, *_ in workers.seen if SECRET in given]
 
 
 def test_the_same_records_again_keep_their_parts_and_embeddings(tmp_path, store):

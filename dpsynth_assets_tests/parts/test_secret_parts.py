@@ -15,7 +15,7 @@ from dpsynth_assets.sensitive.part_tasks import SECRETS_TABLE, find_in_parts
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table
 from dpsynth_assets.workers import LocalWorkers, WorkerError
-from dpsynth_assets_tests.parts.conftest import SECRET, declared
+from dpsynth_assets_tests.parts.conftest import SECRET, Watching, declared, silent
 from dpsynth_assets_tests.stored import read_private_records
 
 KINDS = [
@@ -28,10 +28,6 @@ KINDS = [
 DECLARED = SecretsSpec.model_validate({"kinds": KINDS})
 PARTS = 5
 TIGHT = {"epsilon": 8, "delta": 1e-6, "accountant": "tight"}
-
-
-def silent(_):
-    pass
 
 
 @pytest.fixture
@@ -85,13 +81,13 @@ def test_an_encrypted_store_holds_no_secret(tmp_path, store, monkeypatch):
     spec = declared(tmp_path, parts=PARTS)
     store_records(spec, store, LocalWorkers(1))
     written = []
-    writes = part_tasks._write
+    writes = part_tasks.write_table
 
     def keeps(part, name, table):
         writes(part, name, table)
         written.append((part / name).read_bytes())
 
-    monkeypatch.setattr(part_tasks, "_write", keeps)
+    monkeypatch.setattr(part_tasks, "write_table", keeps)
     found = find_in_parts(DECLARED, store.parts("letters").places, LocalWorkers(1), silent)
     assert found.secrets.height > 20
     assert len(written) == 4 * PARTS
@@ -115,19 +111,11 @@ def test_a_part_that_fails_leaves_no_notes_and_quotes_nothing(places, monkeypatc
 
 
 def test_what_workers_are_given_and_send_holds_no_record(places):
-    class Watching:
-        count = 1
-
-        def map_parts(self, function, parts, *, gpus=0, memory=0):
-            for result in LocalWorkers(1).map_parts(function, parts):
-                seen.append((repr(function), result))
-                yield result
-
-    seen = []
-    find_in_parts(DECLARED, places, Watching(), silent)
-    assert {result for _, result in seen} == {None}
-    assert len(seen) == 2 * PARTS  # Words first, then secrets.
-    assert not [given for given, _ in seen if SECRET.split()[0] in given]
+    workers = Watching()
+    find_in_parts(DECLARED, places, workers, silent)
+    assert {result for *_, result in workers.seen} == {None}
+    assert len(workers.seen) == 2 * PARTS  # Words first, then secrets.
+    assert not [given for given, *_ in workers.seen if SECRET.split()[0] in given]
 
 
 def test_the_asset_keeps_one_dictionary_for_any_number_of_parts(tmp_path, store):

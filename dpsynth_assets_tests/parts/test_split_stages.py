@@ -31,7 +31,7 @@ from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError
 from dpsynth_assets_tests.assets.declared_cases import failure, public_values, run_assets
-from dpsynth_assets_tests.parts.conftest import BY_LABEL, LABELS, MANIFEST, SECRET, declared
+from dpsynth_assets_tests.parts.conftest import BY_LABEL, LABELS, MANIFEST, SECRET, declared, silent
 from dpsynth_assets_tests.stored import read_private_records
 
 ROWS = 120
@@ -42,10 +42,6 @@ DRAW_IN_PASSES = (
     "mean_svt",
     "invisible_ink",
 )
-
-
-def silent(share, message):
-    del share, message
 
 
 @pytest.fixture(scope="module")

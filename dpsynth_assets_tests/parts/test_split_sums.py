@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -26,23 +25,18 @@ from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.orchestration.resources.model_pool import given_parts
 from dpsynth_assets.privacy import secret_clustering
 from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
-from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
-from dpsynth_assets.privacy.secret_sampling import SecretSampling
+from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise, SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.public_base.opening import opened_engine
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import Here, LocalWorkers
-from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, WORDS, declared
+from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, WORDS, Watching, declared, silent
 from dpsynth_assets_tests.tiny_models import write_language_model
 
 ROWS, WIDTH, PARTS = 60, 8, 5
 LAYERS = (0, 1)
-
-
-def silent(*_):
-    pass
 
 
 @pytest.fixture
@@ -258,21 +252,15 @@ def test_sums_and_votes_have_the_same_bits_for_any_workers(places, opens_reader,
 
 
 def test_what_workers_are_given_and_told_holds_no_record(places, opens_reader):
-    class Watching:
-        count = 1
-
-        def map_parts(self, function, parts, *, gpus=0, memory=0):
-            seen.append(bytes(ForkingPickler.dumps(function)))
-            yield from LocalWorkers(1).map_parts(function, parts)
-
-    seen = []
+    workers = Watching()
     private = PrivateInputs(
-        records=whole_of(places).records.clear(), parts=StoredParts(places, Watching())
+        records=whole_of(places).records.clear(), parts=StoredParts(places, workers)
     )
     for counting in (difference_sums(task_of(opens_reader)), cluster_sums()[0]):
         private.counted(counting)
-    assert len(seen) == 2
-    assert not [content for content in seen if SECRET.split()[0].encode() in content]
+    given = {content for _, content, _ in workers.seen}
+    assert len(given) == 2
+    assert not [content for content in given if SECRET.split()[0].encode() in content]
 
 
 def test_an_engine_that_no_worker_can_open_is_refused_before_a_record_is_read(places, opens_reader):

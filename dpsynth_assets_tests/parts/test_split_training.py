@@ -21,7 +21,7 @@ from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.models.fine_tuning import FineTuningSettings
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.per_example import Products
-from dpsynth_assets.privacy.split_batches import SampledSum
+from dpsynth_assets.privacy.poisson_sampling import SampledSum
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.sealing import HEADER
@@ -29,7 +29,7 @@ from dpsynth_assets.sensitive.stored_parts import StoredParts
 from dpsynth_assets.workers import LocalWorkers, WorkerError, protocol
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 from dpsynth_assets_tests.methods.fine_tuning import conftest as toys
-from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, declared
+from dpsynth_assets_tests.parts.conftest import LABELS, SECRET, declared, silent
 from dpsynth_assets_tests.parts.training_tasks import RECORDS, Many, Marks, Watched
 
 documents, generator, language_model = toys.documents, toys.generator, toys.language_model
@@ -37,10 +37,6 @@ documents, generator, language_model = toys.documents, toys.generator, toys.lang
 EXACT = {"exact_sums": True, "learning_rate": 2e-2, "expected_batch_size": 1000}
 SMALL = {"vocabulary": 3000, "width": 16, "feed_forward": 16, "max_document_tokens": 12}
 FALSE_ALARM = 1e-9
-
-
-def silent(share, message):
-    del share, message
 
 
 @pytest.fixture

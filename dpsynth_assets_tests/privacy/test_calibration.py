@@ -6,10 +6,12 @@ from hypothesis import given, settings, strategies as st
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import (
+    TOLERANCE,
     dp_sgd_noise_multiplier,
     gaussian_noise_multiplier,
     largest_token_count,
     smallest_batch_size,
+    smallest_multiplier,
     training_noise_multiplier,
 )
 from dpsynth_assets.privacy.events import (
@@ -19,7 +21,6 @@ from dpsynth_assets.privacy.events import (
     PureEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
-from dpsynth_assets.privacy.monotone_search import TOLERANCE, smallest_multiplier
 from dpsynth_assets.privacy.renyi import least_sampled_epsilon, zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation
 

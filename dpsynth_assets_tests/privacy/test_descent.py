@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
-from dpsynth_assets.privacy.per_example.descent import Descent, following
+from dpsynth_assets.privacy.per_example.recording import Descent, following
 from dpsynth_assets_tests.privacy.small_models import (
     VOCABULARY,
     clipped_sum,

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.privacy import clipping
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism, public_support
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import batched
 from dpsynth_assets_tests.privacy.oracles import difference_scores_oracle
@@ -36,11 +35,6 @@ def batches(seed=0):
 
 def rows_of(batch_of_row, batch):
     return torch.nonzero(batch_of_row == batch).squeeze(1)
-
-
-@pytest.fixture(params=[1 << 21, 64], ids=["one block", "many blocks"])
-def block_entries(request, monkeypatch):
-    monkeypatch.setattr(clipping, "BLOCK_ENTRIES", request.param)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

@@ -84,7 +84,7 @@ def test_what_is_drawn_together_is_what_is_added_alone(monkeypatch):
         return np.zeros(len(sums), dtype=np.int64)
 
     monkeypatch.setattr(difference_clipping, "draw_tokens", keep)
-    from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+    from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 
     for entries in (1 << 18, 0):
         monkeypatch.setattr(difference_clipping, "_GATHERED_ENTRIES", entries)

@@ -29,11 +29,6 @@ from dpsynth_assets_tests.privacy.ledger_cases import (
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(sqlite_url(tmp_path))
-
-
 def run_python(code: str, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(

@@ -16,7 +16,7 @@ from dpsynth_assets.privacy.events import (
     PoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import Checkpoint, Ledger, checkpoint
+from dpsynth_assets.privacy.ledger import Checkpoint, Ledger, witness
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
 from dpsynth_assets.privacy.ledger.export import history
 from dpsynth_assets_tests.privacy.ledger_cases import (
@@ -39,7 +39,7 @@ EVENTS = (
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "ENTRIES_BETWEEN", 4)
+    monkeypatch.setattr(witness, "ENTRIES_BETWEEN", 4)
     monkeypatch.setattr("dpsynth_assets.privacy.ledger.store.ENTRIES_BETWEEN", 4)
     return tmp_path
 
@@ -129,7 +129,7 @@ def forged(folder):
     path = kept(folder).path
     body = json.loads(path.read_bytes().split(b"\n", 1)[1])
     for account in body["accounts"]:
-        account["charges"], account["rho_units"], account["sampled"] = [], "0", {}
+        account["charges"], account["spent"] = [], ["0", {}]
     content = json.dumps(body).encode()
     path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
@@ -173,7 +173,7 @@ def test_a_password_of_the_url_is_in_no_name(tmp_path):
 def test_one_of_another_version_is_as_none(place, monkeypatch):
     fill(opened(place), 20)
     opened(place).head()
-    monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
+    monkeypatch.setattr(witness, "CHECKPOINT_FORMAT", witness.CHECKPOINT_FORMAT + 1)
     assert kept(place).load() is None
 
 
@@ -199,7 +199,7 @@ def test_budgets_are_kept_across_checkpoints(place):
 
 def test_the_format_is_raised_with_what_accounts_hold():
     """A field more or less is another format: change FORMAT, and these lists."""
-    assert checkpoint.FORMAT == 9
+    assert witness.CHECKPOINT_FORMAT == 10
     assert [field.name for field in dataclasses.fields(Book)] == [
         "seq", "head", "accounts", "partitions",
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import BudgetExceededError, PlanChangedError, PrivacyError
 from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease
+from dpsynth_assets.privacy.ledger import PlannedRelease
 from dpsynth_assets.privacy.renyi import zcdp_epsilon
 from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets_tests.privacy.ledger_cases import (
@@ -16,7 +16,6 @@ from dpsynth_assets_tests.privacy.ledger_cases import (
     make_request,
     make_terms,
     release,
-    sqlite_url,
 )
 
 DELTA = 1e-6
@@ -24,11 +23,6 @@ HISTOGRAM = PlannedRelease("tickets/histogram", GaussianEvent(noise_multiplier=1
 CORPUS = PlannedRelease("tickets/corpus", GaussianEvent(noise_multiplier=2.0))
 PLAN = [HISTOGRAM, CORPUS]
 EVENTS = [HISTOGRAM.event, CORPUS.event]
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(sqlite_url(tmp_path))
 
 
 def tight(**changes):

@@ -30,11 +30,6 @@ CUT = TruncatedPoissonGaussianEvent(
 )
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(sqlite_url(tmp_path))
-
-
 def test_what_is_shown_is_the_best_order_and_what_is_compared_is_the_budgets(ledger):
     release(ledger, event=HALF_RHO)
     told = ledger.preview(make_request(event=TRAINING, release="2"), make_terms())

@@ -7,8 +7,7 @@ from dataclasses import asdict
 import pytest
 import sqlalchemy as sa
 
-from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.format import FormatError
+from dpsynth_assets.privacy.errors import FormatError, PrivacyError
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, SecretTerms
 from dpsynth_assets.privacy.ledger.accounts import Book
 from dpsynth_assets.privacy.ledger.chain import sealed, verify_chain

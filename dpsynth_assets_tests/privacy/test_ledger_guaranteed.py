@@ -10,17 +10,12 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
-from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease
+from dpsynth_assets.privacy.ledger import PlannedRelease
 from dpsynth_assets.privacy.ledger.export import history
-from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
 FIRST, SECOND = GaussianEvent(noise_multiplier=2.2), GaussianEvent(noise_multiplier=5.0)
 A, B = "tickets/a/corpus", "tickets/b/corpus"
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(sqlite_url(tmp_path))
 
 
 def charge(ledger, asset, event, terms, release="1"):

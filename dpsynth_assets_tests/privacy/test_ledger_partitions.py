@@ -15,11 +15,6 @@ from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, 
 ONE = GaussianEvent(noise_multiplier=10.0)  # ρ = 1/200
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(sqlite_url(tmp_path))
-
-
 def charge(ledger: Ledger, name: str, allowed: BudgetTerms | None = None, **changes) -> str:
     asked = make_request(event=ONE, release=name, **changes)
     return ledger.reserve(asked, allowed or make_terms()).id

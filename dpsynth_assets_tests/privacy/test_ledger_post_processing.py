@@ -11,8 +11,8 @@ from dpsynth_assets.privacy.events import (
     event_to_json,
     is_post_processing,
 )
-from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease
-from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
+from dpsynth_assets.privacy.ledger import PlannedRelease
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 
 STAGE = "tickets/ctcl/finetuned_generator"
 CORPUS = "tickets/ctcl/candidate_corpus"
@@ -23,11 +23,6 @@ PLAN = [PlannedRelease(asset=STAGE, event=EVENT)]
 @pytest.fixture(params=["zcdp", "tight"])
 def terms(request):
     return make_terms(accountant=request.param)
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(sqlite_url(tmp_path))
 
 
 def pay(ledger, terms, **changes):

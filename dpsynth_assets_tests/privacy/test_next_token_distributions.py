@@ -3,9 +3,11 @@ import math
 import pytest
 import torch
 
-from dpsynth_assets.privacy import clipping, next_token_distributions
-from dpsynth_assets.privacy.next_token_distributions import next_token_distributions as laws_of
-from dpsynth_assets.privacy.sparse_vector import STEPS_PER_RECORD
+from dpsynth_assets.privacy import clipping, sparse_vector
+from dpsynth_assets.privacy.sparse_vector import (
+    STEPS_PER_RECORD,
+    next_token_distributions as laws_of,
+)
 
 VOCABULARY = 257
 
@@ -22,7 +24,7 @@ def test_float32_sums_equal_the_laws_sums_but_for_rounding():
     logits[9, 2], logits[20] = math.nan, -math.inf
     for rows in (slice(2, 31), torch.tensor([36, 3, 9, 20, 1, 0])):
         for columns in (None, torch.arange(0, 300, 3)):
-            found = next_token_distributions._sum_on_a_cpu(logits, columns, rows)
+            found = sparse_vector._sum_on_a_cpu(logits, columns, rows)
             kept = logits[rows] if columns is None else logits[rows][:, columns]
             exact = laws_of(kept).double().sum(dim=0)
             torch.testing.assert_close(found, exact, atol=0, rtol=9 * 2.0**-24)
@@ -58,7 +60,7 @@ def test_sums_of_laws_do_not_depend_on_the_rows_level(level):
     raised = logits.clone()
     raised[::2] += level  # exact, and so is taking a level off again
     exact = laws_of(logits).double().sum(dim=0)
-    found = next_token_distributions._sum_on_a_cpu(raised, None, slice(0, 24))
+    found = sparse_vector._sum_on_a_cpu(raised, None, slice(0, 24))
     torch.testing.assert_close(found, exact, atol=0, rtol=9 * 2.0**-24)
 
 
@@ -66,7 +68,7 @@ def test_exponentials_of_far_rows_are_normal_numbers_and_of_near_rows_plain_ones
     logits = torch.linspace(-8.0, 8.0, 90).repeat(3, 1)
     logits[0] -= 100.0
     logits[2] += 60.0
-    found = next_token_distributions._exponentials(logits.numpy(), out=torch.empty(3, 90))
+    found = sparse_vector._exponentials(logits.numpy(), out=torch.empty(3, 90))
     assert torch.equal(found[1], torch.exp(logits[1]))
     assert ((found > 2.0**-126) & torch.isfinite(found)).all()
 
@@ -78,8 +80,8 @@ def test_a_mate_without_a_law_leaves_the_others_sums_as_they_are(level, mate):
     generator = torch.Generator().manual_seed(7)
     logits = torch.randn(2, 300, generator=generator) * 4 + level
     logits[1] = mate
-    alone = next_token_distributions._sum_on_a_cpu(logits, None, slice(0, 1))
-    assert torch.equal(next_token_distributions._sum_on_a_cpu(logits, None, slice(0, 2)), alone)
+    alone = sparse_vector._sum_on_a_cpu(logits, None, slice(0, 1))
+    assert torch.equal(sparse_vector._sum_on_a_cpu(logits, None, slice(0, 2)), alone)
     assert float(alone.sum()) == pytest.approx(1.0)
 
 
@@ -87,6 +89,6 @@ def test_a_safe_row_is_not_rounded_anew_beside_an_unsafe_one():
     generator = torch.Generator().manual_seed(8)
     logits = torch.randn(2, 300, generator=generator) * 4 + 30.0
     logits[1] = -200.0 * torch.arange(300)  # nearly all its mass on one token
-    alone = next_token_distributions._sum_on_a_cpu(logits, None, slice(0, 1))
-    both = next_token_distributions._sum_on_a_cpu(logits, None, slice(0, 2))
+    alone = sparse_vector._sum_on_a_cpu(logits, None, slice(0, 1))
+    both = sparse_vector._sum_on_a_cpu(logits, None, slice(0, 2))
     assert torch.equal(both[1:], alone[1:])

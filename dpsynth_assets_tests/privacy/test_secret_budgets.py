@@ -9,17 +9,14 @@ from dpsynth_assets.metrics.secret_comparison import compare_noise, simulated_in
 from dpsynth_assets.privacy.secret_noise import (
     SecretBudget,
     SecretPromise,
-    largest_own_noise,
+    dominating_distribution,
     posteriors_of_round,
+    secret_count_distributions,
     secret_noise_std,
     shared_noise_std,
     shift_event,
 )
 from dpsynth_assets.privacy.secret_protection import poisson_binomial, posterior_of_events
-from dpsynth_assets.privacy.secret_sampling import (
-    dominating_distribution,
-    secret_count_distributions,
-)
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE = NeighboringRelation.ADD_REMOVE
@@ -29,7 +26,7 @@ LAW = poisson_binomial([0.5, 0.3, 0.2])
 
 def shared(bounds, distribution=LAW, **changes):
     settings = {"steps": 1, "relation": ADD_REMOVE, "noise_floor": 1e-3, **changes}
-    return shared_noise_std(count_probabilities=distribution, bounds=bounds, **settings)
+    return shared_noise_std(distributions=[distribution] * len(bounds), bounds=bounds, **settings)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -53,7 +50,7 @@ def test_the_noise_is_the_largest_that_a_bound_needs_alone():
 def test_one_pair_for_all_secrets_needs_no_less_noise_than_one_each():
     distributions = [poisson_binomial([0.9, 0.01]), poisson_binomial([0.2] * 6)]
     bounds = [BOUNDS[0]] * 2
-    own = largest_own_noise(distributions=distributions, bounds=bounds, steps=1, noise_floor=1e-3)
+    own = shared_noise_std(distributions=distributions, bounds=bounds, steps=1, noise_floor=1e-3)
     assert shared(BOUNDS[:1], dominating_distribution(distributions)) >= own > 0
 
 

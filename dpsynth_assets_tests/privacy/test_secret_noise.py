@@ -12,18 +12,20 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from dpsynth_assets.privacy.secret_noise import joint_factor, secret_noise_std, shift_event
+from dpsynth_assets.privacy.secret_noise import (
+    SecretSampling,
+    dominating_distribution,
+    joint_factor,
+    sampling_probabilities,
+    secret_noise_std,
+    secret_weights,
+    shift_event,
+)
 from dpsynth_assets.privacy.secret_protection import (
     gaussian_budget,
     gaussian_posterior,
     poisson_binomial,
     posterior_of_events,
-)
-from dpsynth_assets.privacy.secret_sampling import (
-    SecretSampling,
-    dominating_distribution,
-    sampling_probabilities,
-    secret_weights,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
 

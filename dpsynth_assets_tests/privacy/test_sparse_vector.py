@@ -6,20 +6,18 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from dpsynth_assets.privacy import clipping, next_token_distributions, sparse_vector
+from dpsynth_assets.privacy import sparse_vector
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.sparse_vector import (
     STEPS_PER_RECORD,
     PublicTokenTest,
     draw_public_tokens,
 )
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets_tests.privacy.batched import batched
+from dpsynth_assets_tests.privacy.batched import VOCABULARY, batched, batches
 from dpsynth_assets_tests.privacy.oracles import distance_oracle
 
-VOCABULARY = 257
 RELATIONS = list(NeighboringRelation)
 
 
@@ -31,20 +29,6 @@ def public_test(**changes):
         "relation": NeighboringRelation.ADD_REMOVE,
     }
     return batched(PublicTokenTest, **(fields | changes))
-
-
-def batches(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(20, VOCABULARY, generator=generator) * 6
-    public = torch.randn(6, VOCABULARY, generator=generator) * 6
-    batch_of_row = torch.randint(0, 6, (20,), generator=generator)
-    batch_of_row[batch_of_row == 2] = 3  # batch 2 is empty
-    return logits, public, batch_of_row
-
-
-@pytest.fixture(params=[1 << 21, 64], ids=["one block", "many blocks"])
-def block_entries(request, monkeypatch):
-    monkeypatch.setattr(clipping, "BLOCK_ENTRIES", request.param)
 
 
 @pytest.fixture
@@ -227,7 +211,7 @@ def test_rounding_of_the_sums_is_within_the_steps_that_are_charged_for_it(rows, 
 def test_float32_sums_stop_where_their_rounding_is_no_longer_charged(monkeypatch):
     summed = []
     monkeypatch.setattr(
-        next_token_distributions,
+        sparse_vector,
         "_sum_on_a_cpu",
         lambda logits, *_: summed.append(1) or logits[0].double(),
     )

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 
 
 @given(st.integers(0, 6), st.lists(st.lists(st.integers(0, 3), max_size=4), max_size=12))

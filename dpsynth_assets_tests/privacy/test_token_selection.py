@@ -8,13 +8,14 @@ from hypothesis import given, settings, strategies as st
 from dpsynth_assets.privacy import clipping
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits, column_blocks
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
 from dpsynth_assets.privacy.token_selection import (
     MeanTokenMechanism,
+    PrivateTokenMeter,
     allowed_tokens,
     rows_by_batch,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets_tests.privacy.batched import VOCABULARY, batches
 from dpsynth_assets_tests.privacy.oracles import mean_scores_oracle
 
 MECHANISM = MeanTokenMechanism(
@@ -22,26 +23,12 @@ MECHANISM = MeanTokenMechanism(
     temperature=1.5,
     batch=BatchTerms(expected_batch_size=4, relation=NeighboringRelation.ADD_REMOVE),
 )
-VOCABULARY = 257
-
-
-def batches(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(20, VOCABULARY, generator=generator) * 6
-    batch_of_row = torch.randint(0, 6, (20,), generator=generator)
-    batch_of_row[batch_of_row == 2] = 3  # batch 2 is empty
-    return logits, batch_of_row
-
-
-@pytest.fixture(params=[1 << 21, 64], ids=["one block", "many blocks"])
-def block_entries(request, monkeypatch):
-    monkeypatch.setattr(clipping, "BLOCK_ENTRIES", request.param)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("masked", [False, True])
 def test_tensor_scores_match_the_numpy_oracle(block_entries, dtype, masked):
-    logits, batch_of_row = batches()
+    logits, _, batch_of_row = batches()
     logits = logits.to(dtype)
     active = np.array([5, 2, 0, 3])
     allowed = np.random.default_rng(0).random(VOCABULARY) < 0.5 if masked else None
@@ -70,7 +57,7 @@ def test_clip_bounds_every_logit_and_ignores_a_common_shift(logits, shift, clip_
 
 
 def test_rows_side_by_side_and_apart_give_the_same_scores_to_the_last_bit():
-    logits, batch_of_row = batches()
+    logits, _, batch_of_row = batches()
     grouped = batch_of_row.argsort(stable=True)
     active = np.array([0, 1, 3, 4, 5])
     apart = MECHANISM.private_scores(logits, batch_of_row, active)
@@ -87,7 +74,7 @@ def test_every_row_goes_to_its_own_batch_and_to_no_other():
 
 
 def test_reading_rows_side_by_side_leaves_the_logits_as_they_are():
-    logits, batch_of_row = batches()
+    logits, _, batch_of_row = batches()
     logits, batch_of_row = logits.double(), batch_of_row.sort().values
     before = logits.clone()
     MECHANISM.private_scores(logits, batch_of_row, np.arange(6))
@@ -95,7 +82,7 @@ def test_reading_rows_side_by_side_leaves_the_logits_as_they_are():
 
 
 def test_only_allowed_tokens_are_drawn():
-    logits, batch_of_row = batches()
+    logits, _, batch_of_row = batches()
     allowed = np.zeros(VOCABULARY, dtype=bool)
     allowed[[3, 200]] = True
     meter = PrivateTokenMeter(50, 6)
@@ -106,8 +93,7 @@ def test_only_allowed_tokens_are_drawn():
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_public_top_k_draws_among_each_batchs_own_top_tokens(masked):
-    logits, batch_of_row = batches()
-    public = torch.randn(6, VOCABULARY, generator=torch.Generator().manual_seed(4))
+    logits, public, batch_of_row = batches()
     allowed = np.arange(VOCABULARY) % 2 == 0 if masked else None
     ranked = public if allowed is None else public.masked_fill(~torch.from_numpy(allowed), -9.0)
     support = ranked.topk(3, dim=1).indices.tolist()
@@ -122,7 +108,7 @@ def test_public_top_k_draws_among_each_batchs_own_top_tokens(masked):
 
 
 def test_public_top_k_clips_on_the_support_and_keeps_the_price():
-    logits, batch_of_row = batches()
+    logits, _, batch_of_row = batches()
     columns = torch.tensor([[3, 9, 27], [200, 5, 81]])
     active = np.array([0, 3])
     scores = MECHANISM.private_scores(logits, batch_of_row, active, columns).numpy()
@@ -134,7 +120,7 @@ def test_public_top_k_clips_on_the_support_and_keeps_the_price():
 
 
 def test_public_top_k_needs_public_logits_and_a_token():
-    logits, batch_of_row = batches()
+    logits, _, batch_of_row = batches()
     restricted = dataclasses.replace(MECHANISM, public_top_k=3)
     with pytest.raises(ValueError, match="public logits"):
         restricted.select(logits, batch_of_row, np.arange(6), PrivateTokenMeter(1, 6))

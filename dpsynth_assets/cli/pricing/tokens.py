@@ -30,10 +30,13 @@ from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
 from dpsynth_assets.privacy.batch_terms import BatchTerms
-from dpsynth_assets.privacy.calibration import largest_token_count, smallest_batch_size
+from dpsynth_assets.privacy.calibration import (
+    largest_count,
+    largest_token_count,
+    smallest_batch_size,
+)
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.events import BoundedRangeEvent, Event, PureEvent
-from dpsynth_assets.privacy.monotone_search import largest_count
 from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon_closed_form, zcdp_rho
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism

@@ -9,15 +9,16 @@ from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.plan_cache import remembered, sampled_noise
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import (
+    MIXED_TOLERANCE,
     dp_sgd_noise_multiplier,
     integer_noise_std,
+    least_noise,
 )
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, GaussianEvent, PoissonGaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.histogram import NoisyHistogram, l2_sensitivity
-from dpsynth_assets.privacy.monotone_search import MIXED_TOLERANCE, least_noise
 from dpsynth_assets.privacy.renyi import zcdp_epsilon, zcdp_rho
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import VectorMean, stacked_l2_sensitivity

@@ -35,8 +35,8 @@ from dpsynth_assets.methods.plan_cache import remembered, remembered_epsilon
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.privacy.events import event_to_json
 from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.histogram import voting_noise_std
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.privacy.voting import voting_noise_std
 
 VotedT = TypeVar("VotedT", bound=VotedConfig)
 

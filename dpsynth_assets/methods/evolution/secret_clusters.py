@@ -41,13 +41,13 @@ from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
 from dpsynth_assets.privacy.secret_clustering import SampleAndSum, SecretClustering
 from dpsynth_assets.privacy.secret_noise import (
     SecretPromise,
+    SecretSampling,
     joint_factor,
     posteriors_of_round,
     shared_noise_std,
     shift_event,
 )
 from dpsynth_assets.privacy.secret_protection import gaussian_budget, gaussian_posterior
-from dpsynth_assets.privacy.secret_sampling import SecretSampling
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 L2_BOUND = 1.0
@@ -347,7 +347,7 @@ def calibrated(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) -
 def _noise_for_secrets(promise: SecretPromise, bounds: list[tuple[float, float]]) -> dict[str, Any]:
     _, sampling = sampling_of(promise)
     noise_std = shared_noise_std(
-        count_probabilities=sampling.count_probabilities,
+        distributions=[sampling.count_probabilities] * len(bounds),
         bounds=bounds,
         steps=1,
         relation=promise.relation,

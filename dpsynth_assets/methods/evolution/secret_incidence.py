@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dpsynth_assets.privacy.secret_noise import SecretPromise
-from dpsynth_assets.privacy.secret_protection import gaussian_budget
-from dpsynth_assets.privacy.secret_sampling import (
+from dpsynth_assets.privacy.secret_noise import (
+    SecretPromise,
     SecretSampling,
     sampling_probabilities,
     secret_weights,
 )
+from dpsynth_assets.privacy.secret_protection import gaussian_budget
 from dpsynth_assets.records.record_filters import canonical_id
 
 COLUMNS = ("record_id", "secret", "kind")

@@ -3,7 +3,7 @@
 Letters: N records, C candidates, d dimensions. A vote is a function of the record's embedding and
 of the candidates alone: it depends neither on the block a record falls into nor on how a matrix
 product rounds there (`privacy.nearest`), as the sensitivity of the vote histogram demands
-(`privacy.voting`).
+(`privacy.histogram`).
 
 **Source** Xie et al. 2024 (Aug-PE), the nearest-neighbour histogram of Algorithm 1, within classes.
 """
@@ -16,6 +16,7 @@ from dpsynth_assets.methods.evolution.population import Population
 from dpsynth_assets.methods.inputs import PrivateInputs, counted_labels
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import ComposedEvent
+from dpsynth_assets.privacy.histogram import GaussianVoting, count_votes
 from dpsynth_assets.privacy.nearest import (
     Group,
     PublicRows,
@@ -25,7 +26,6 @@ from dpsynth_assets.privacy.nearest import (
     row_norms,
 )
 from dpsynth_assets.privacy.units import NeighboringRelation
-from dpsynth_assets.privacy.voting import GaussianVoting, count_votes
 
 SORTED_BYTES = 1 << 30
 """Records up to this size are copied in the order of their labels."""

@@ -2,8 +2,8 @@
 
 Where records lie in parts, each step of DP-Adam is one count over the parts. The driver gives the
 trained weights of the step; every worker tosses the coins of its part's records, clips and adds up
-those that were drawn, and returns whole numbers (`privacy.split_batches`); the driver adds them up,
-adds noise once, and steps the optimizer.
+those that were drawn, and returns whole numbers (`privacy.poisson_sampling`); the driver adds them
+up, adds noise once, and steps the optimizer.
 
 - *The sample* of a part is drawn by whoever works on it, anew in every step and after a restart. It
   is stored nowhere: the union over parts is the Poisson sample of the whole.
@@ -52,8 +52,8 @@ from dpsynth_assets.models.fine_tuning import (
 from dpsynth_assets.privacy.cpu_threads import LARGE
 from dpsynth_assets.privacy.guarantees import GRADIENTS
 from dpsynth_assets.privacy.per_example import Products
+from dpsynth_assets.privacy.poisson_sampling import SampledSum
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.privacy.split_batches import SampledSum
 from dpsynth_assets.workers import forget, kept
 
 TrainingConfigT = TypeVar("TrainingConfigT", bound=PrivateTrainingConfig)

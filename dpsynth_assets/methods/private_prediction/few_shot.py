@@ -49,9 +49,9 @@ from dpsynth_assets.methods.stages import (
 )
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.privacy.calibration import smallest_multiplier
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
-from dpsynth_assets.privacy.monotone_search import smallest_multiplier
 from dpsynth_assets.privacy.noisy_probabilities import (
     NoisyProbabilities,
 )

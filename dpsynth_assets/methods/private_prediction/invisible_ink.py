@@ -19,7 +19,7 @@ from dpsynth_assets.methods.stages import MethodPlan, Tail
 from dpsynth_assets.models.smollm2 import declared_vocabulary
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.events import BoundedRangeEvent
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 
 
 @dataclass(frozen=True, kw_only=True)

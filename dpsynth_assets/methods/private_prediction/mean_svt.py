@@ -20,8 +20,7 @@ from dpsynth_assets.methods.private_prediction.method import (
 from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,8 +61,7 @@ from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.renyi import zcdp_rho
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.reconstruction import KeysWritten

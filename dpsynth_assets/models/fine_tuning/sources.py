@@ -23,7 +23,7 @@ from dpsynth_assets.privacy.per_example import (
     refuse_undeclared_slack,
     trainable_parameters,
 )
-from dpsynth_assets.privacy.split_batches import SampledSum
+from dpsynth_assets.privacy.poisson_sampling import SampledSum
 
 if TYPE_CHECKING:
     import torch

@@ -15,8 +15,8 @@ from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import ComposedEvent, Event, is_post_processing
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
-from dpsynth_assets.privacy.ledger.plans import is_secret
-from dpsynth_assets.privacy.ledger.terms import ZCDP
+from dpsynth_assets.privacy.ledger.charges import is_secret
+from dpsynth_assets.privacy.ledger.schema import ZCDP
 from dpsynth_assets.run.runner import name_problem
 from dpsynth_assets.tags import (
     COHORT,

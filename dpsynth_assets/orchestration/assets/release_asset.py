@@ -50,9 +50,8 @@ from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.report.cards import LABEL_FILE, released_folder, released_label
-from dpsynth_assets.run.reads import Reads
 from dpsynth_assets.run.records import StoreRecords
-from dpsynth_assets.run.runner import Runner
+from dpsynth_assets.run.runner import Reads, Runner
 from dpsynth_assets.tags import MECHANISM, PRIVACY, RELEASED
 
 

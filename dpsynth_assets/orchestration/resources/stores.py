@@ -24,11 +24,10 @@ from dpsynth_assets.orchestration.resources.private_section import public_sectio
 from dpsynth_assets.paths import Folder, home, located
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.opening import OpenedModels
-from dpsynth_assets.releases.store import StoredReleases
-from dpsynth_assets.sensitive.opened_ledger import opened_ledger
-from dpsynth_assets.sensitive.paid_records import PaidRecords
+from dpsynth_assets.releases.store import StoredReleases, opened_ledger
 from dpsynth_assets.sensitive.private_files import plain_place
 from dpsynth_assets.sensitive.sealing import sealing_key
+from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.workers import Workers, declared_workers
 
 
@@ -80,7 +79,7 @@ class ReleaseStore(Placed, StoredReleases):
         return located(self._place) if self._place else home().releases
 
 
-class SensitiveStore(Placed, PaidRecords):
+class SensitiveStore(Placed, StoredRecords):
     """Private records and embeddings of each dataset, for their owner alone.
 
     They lie in `sensitive` under DPSYNTH_HOME, or where DPSYNTH_SENSITIVE_URL says. The key of an

@@ -1,17 +1,42 @@
-"""Replays entries into accounts: what each cohort was charged, recomputed from stored events."""
+"""Accounts: what each cohort was charged, recomputed from stored events, and the next entry."""
 
+import secrets
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from fractions import Fraction
 from functools import lru_cache
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger.chain import GENESIS, link_problem
-from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum, is_free
-from dpsynth_assets.privacy.ledger.plans import Charges, plan_epsilon, plan_posterior, plan_rounds
-from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry, entry_problem
-from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
+from dpsynth_assets.privacy.ledger.chain import GENESIS, link_problem, sealed
+from dpsynth_assets.privacy.ledger.charges import (
+    RHO_GRID_BITS,
+    Charges,
+    FilterSum,
+    is_free,
+    plan_epsilon,
+    plan_posterior,
+    plan_rounds,
+)
+from dpsynth_assets.privacy.ledger.schema import (
+    COMMIT,
+    NAMED,
+    RECOVERY,
+    RESERVE,
+    TIGHT,
+    ZCDP,
+    BudgetTerms,
+    LedgerEntry,
+    PlannedRelease,
+    ReleaseRequest,
+    SecretTerms,
+    canonical_json,
+    digest,
+    entry_problem,
+    plan_to_json,
+)
 
 
 # Most entries repeat earlier terms, so parsing is paid once for each text.
@@ -175,3 +200,79 @@ def require_none(problem: str | None, entry: LedgerEntry) -> None:
             f"Ledger entry {entry.seq} {problem}. Nothing can be charged to this ledger: run "
             "`dpsynth ledger verify` and restore it from a backup."
         )
+
+
+_NOTHING = LedgerEntry(0, "", "", "", "", "", "", "", "", str(GuaranteeType.NONE))
+"""An entry that says nothing yet."""
+
+
+def utc_now() -> datetime:
+    """The clock of this machine, in UTC."""
+    return datetime.now(UTC)
+
+
+def reserve_entry(
+    book: Book,
+    request: ReleaseRequest,
+    terms: BudgetTerms,
+    plan: Sequence[PlannedRelease] | None,
+    now: datetime | None = None,
+) -> LedgerEntry:
+    """Writes a charge with everything its accounting can be recomputed from."""
+    fixed = plan_to_json(plan or ()) if terms.accountant == TIGHT else None
+    account = book.accounts.get(request.cohort)
+    pinned = account is not None and account.plan_json is not None
+    entry = _NOTHING._replace(
+        kind=RESERVE,
+        reservation=secrets.token_hex(16),
+        key=request.key(terms.relation, terms.unit),
+        guarantee=str(request.guarantee),
+        event_json=request.event_json,
+        parameters_json=request.parameters_json,
+        terms_json=terms.to_json(),
+        plan_digest=None if fixed is None else digest(fixed),
+        plan_json=None if pinned else fixed,
+        **{name: getattr(request, name) for name in NAMED},
+    )
+    return _next_entry(book, entry, now)
+
+
+def commit_entry(
+    book: Book,
+    reserve: LedgerEntry,
+    artifact_digest: str,
+    artifact_uri: str,
+    ex_post_epsilon: float | None,
+    content: Mapping[str, object],
+    now: datetime | None = None,
+) -> LedgerEntry:
+    """Completes a charge; what the reserve says is not said twice."""
+    entry = reserve._replace(
+        kind=COMMIT,
+        event_json=None,
+        parameters_json=canonical_json(dict(content)) if content else None,
+        terms_json=None,
+        plan_digest=None,
+        plan_json=None,
+        artifact_digest=artifact_digest,
+        artifact_uri=artifact_uri,
+        ex_post_epsilon=None if ex_post_epsilon is None else float(ex_post_epsilon),
+    )
+    return _next_entry(book, entry, now)
+
+
+def recovery_entry(book: Book, parameters_json: str, now: datetime | None = None) -> LedgerEntry:
+    """Records that a person restored a lost ledger, or went on without what was lost."""
+    name = secrets.token_hex(16)
+    entry = _NOTHING._replace(
+        kind=RECOVERY, reservation=name, key=name, parameters_json=parameters_json
+    )
+    return _next_entry(book, entry, now)
+
+
+def _next_entry(book: Book, entry: LedgerEntry, now: datetime | None) -> LedgerEntry:
+    """Puts the entry at the end of the chain, at this moment."""
+    recorded_at = (now or utc_now()).astimezone(UTC).isoformat()
+    return sealed(
+        entry._replace(seq=book.seq + 1, recorded_at=recorded_at, previous_hash=book.head)
+    )

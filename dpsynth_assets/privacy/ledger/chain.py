@@ -13,8 +13,13 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import cast
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger.schema import COMMIT, RESERVE, LedgerEntry, entry_problem
-from dpsynth_assets.privacy.ledger.terms import BudgetTerms
+from dpsynth_assets.privacy.ledger.schema import (
+    COMMIT,
+    RESERVE,
+    BudgetTerms,
+    LedgerEntry,
+    entry_problem,
+)
 
 GENESIS = "0" * 64
 """Hash before the first entry, and head of an empty ledger."""

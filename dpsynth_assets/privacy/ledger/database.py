@@ -17,8 +17,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
-from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
-from dpsynth_assets.privacy.format import FORMAT, require_format
+from dpsynth_assets.privacy.errors import FORMAT, LedgerIntegrityError, PrivacyError, require_format
 from dpsynth_assets.privacy.ledger.replacing import owner_folder
 from dpsynth_assets.privacy.ledger.schema import KINDS, RESERVE, LedgerEntry
 

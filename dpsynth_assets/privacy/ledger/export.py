@@ -115,18 +115,16 @@ def _shared_datasets(book: Book, shown: Sequence[CohortAccount]) -> tuple[Datase
     return tuple(dataset_spend(name, everybody) for name in names)
 
 
+_REPEATED = ("seq", "recorded_at", "cohort", "asset", "mechanism", "guarantee", "run_id")
+
+
 def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:
     spend = cohort_spend(entry.cohort, account)
     alone = None
     if entry.event_json is not None and entry.guarantee != GuaranteeType.SECRET:
         alone = epsilon_alone(entry.event_json, account.opened.delta, spend.accountant)
     return HistoryLine(
-        seq=entry.seq,
-        recorded_at=entry.recorded_at,
-        cohort=entry.cohort,
-        asset=entry.asset,
-        mechanism=entry.mechanism,
-        guarantee=entry.guarantee,
+        **{name: getattr(entry, name) for name in _REPEATED},
         epsilon_alone=alone,
         epsilon_cumulative=spend.epsilon,
         epsilon_guaranteed=spend.guaranteed_epsilon,
@@ -134,7 +132,6 @@ def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:
         epsilon_remaining=spend.remaining_epsilon,
         ex_post_epsilon=None,
         committed=False,
-        run_id=entry.run_id,
     )
 
 

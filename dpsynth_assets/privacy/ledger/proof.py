@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger.schema import COMMIT, RECOVERY, LedgerEntry
-from dpsynth_assets.privacy.ledger.terms import canonical_json
+from dpsynth_assets.privacy.ledger.schema import COMMIT, RECOVERY, LedgerEntry, canonical_json
 
 _WITHHELD: Mapping[str, Any] = {
     "run_id": "",

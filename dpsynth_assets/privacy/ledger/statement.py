@@ -21,7 +21,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.admission import remaining
-from dpsynth_assets.privacy.ledger.plans import (
+from dpsynth_assets.privacy.ledger.charges import (
     Charges,
     admitted_rounds,
     plan_copies,
@@ -29,7 +29,7 @@ from dpsynth_assets.privacy.ledger.plans import (
     plan_epsilon,
     plan_rounds,
 )
-from dpsynth_assets.privacy.ledger.terms import TIGHT, ZCDP, BudgetTerms, SecretTerms
+from dpsynth_assets.privacy.ledger.schema import TIGHT, ZCDP, BudgetTerms, SecretTerms
 from dpsynth_assets.privacy.renyi import float_up
 from dpsynth_assets.privacy.units import NeighboringRelation
 

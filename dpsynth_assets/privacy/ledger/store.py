@@ -11,7 +11,15 @@ import sqlalchemy as sa
 
 from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount, require_none
+from dpsynth_assets.privacy.ledger.accounts import (
+    Book,
+    CohortAccount,
+    commit_entry,
+    recovery_entry,
+    require_none,
+    reserve_entry,
+    utc_now,
+)
 from dpsynth_assets.privacy.ledger.admission import Admission, admit
 from dpsynth_assets.privacy.ledger.chain import (
     ChainProblem,
@@ -19,7 +27,6 @@ from dpsynth_assets.privacy.ledger.chain import (
     link_problem,
     verify_chain,
 )
-from dpsynth_assets.privacy.ledger.checkpoint import ENTRIES_BETWEEN, Checkpoint
 from dpsynth_assets.privacy.ledger.database import (
     COLUMNS,
     TRIGGERS,
@@ -27,20 +34,16 @@ from dpsynth_assets.privacy.ledger.database import (
     Database,
     sqlite_path,
 )
-from dpsynth_assets.privacy.ledger.entries import (
-    commit_entry,
-    recovery_entry,
-    reserve_entry,
-    utc_now,
-)
 from dpsynth_assets.privacy.ledger.provenance import ChargeGraph
 from dpsynth_assets.privacy.ledger.schema import (
     COMMIT,
     RESERVE,
+    BudgetTerms,
     LedgerEntry,
     PlannedRelease,
     ReleaseRequest,
     Reservation,
+    canonical_json,
 )
 from dpsynth_assets.privacy.ledger.statement import (
     CohortSpend,
@@ -48,8 +51,7 @@ from dpsynth_assets.privacy.ledger.statement import (
     cohort_spend,
     dataset_spend,
 )
-from dpsynth_assets.privacy.ledger.terms import BudgetTerms, canonical_json
-from dpsynth_assets.privacy.ledger.witness import Seen, Witness
+from dpsynth_assets.privacy.ledger.witness import ENTRIES_BETWEEN, Checkpoint, Seen, Witness
 
 Read = Callable[..., Iterator[LedgerEntry]]
 """Yields the entries that meet conditions on `COLUMNS`, in order."""

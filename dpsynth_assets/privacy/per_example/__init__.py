@@ -6,7 +6,7 @@ is known that their first axis counts examples (`descent`; `support` for T5), fr
 beside their inputs have each example's gradient computed once, for both. CPU threads take parts of
 a batch side by side, each with modules of its own over the same weights.
 Layers of other kinds (`support`) have each example's gradient computed by Opacus (`opacus_layers`).
-Sums in float64 are exact (`SumLattice`), so that workers may share a batch (`split_batches`).
+Sums in float64 are exact (`SumLattice`), so that workers may share a batch (`poisson_sampling`).
 What records that share a pass may move one another is bounded and charged (`arithmetic`).
 `PerExampleGradients` is the way in; it never hands out a sum of its own: `DpSgdMechanism` asks for
 it and adds noise.

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.methods.evolution.votes import VotingRecords, nearest_candidates
-from dpsynth_assets.privacy.voting import NO_VOTE
+from dpsynth_assets.privacy.histogram import NO_VOTE
 
 
 def unit_rows(count, dimension, seed):

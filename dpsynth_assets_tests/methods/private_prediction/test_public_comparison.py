@@ -14,7 +14,7 @@ from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import flatten
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 from dpsynth_assets_tests.methods.private_prediction.conftest import make_rules
 
 NAMES = ("mean_svt", "invisible_ink")

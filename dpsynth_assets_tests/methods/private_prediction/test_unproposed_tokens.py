@@ -17,8 +17,7 @@ from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
-from dpsynth_assets.privacy.token_meter import PrivateTokenMeter
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 
 V, S, G, ROUNDS = 600, 4, 500, 8
 DRAWS = G * ROUNDS
