@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+from secret_noise import simulated_incidence
 
-from dpsynth_assets.metrics.secret_comparison import simulated_incidence
 from dpsynth_assets.privacy.secret_noise import (
     SecretSampling,
     sampling_probabilities,

@@ -66,7 +66,6 @@ ENTRIES: dict[str, Entry] = {
     "audit": Entry("audit:app", "Audit a cohort; test mechanisms by their claims."),
     "budgets": Entry("cohorts:budgets", "Show ε spent and left of every cohort, and rounds left."),
     "ledger": Entry("ledger:app", "Show, verify and export the privacy ledger."),
-    "secrets": Entry("pricing.secret:app", "Compare noise for secrets with Gaussian DP."),
 }
 """Name of each command -> where it is; in the order of the help."""
 

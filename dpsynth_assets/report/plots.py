@@ -14,7 +14,7 @@ import numpy as np
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
 
 if TYPE_CHECKING:
-    from dpsynth_assets.metrics.secret_comparison import NoiseComparison
+    pass
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#444444")
 _DPI = 90
@@ -211,32 +211,3 @@ def _row_name(row: Mapping[str, Any]) -> str:
         return shortened(str(row["name"]))
     shown = epsilon_up(epsilon) if isinstance(epsilon, int | float) else str(epsilon)
     return f"{shortened(str(row['name']))} (ε = {shown})"
-
-
-_LEVELS = (
-    ("noise_ratio_printed", "as printed: not a guarantee", COLORS[5], "--"),
-    ("noise_ratio_needed", "printed sampling, exact mixture", COLORS[1], "-"),
-    ("noise_ratio_if_used", "sampling that uses the data, exact", COLORS[0], "-"),
-)
-
-
-def noise_ratio_plot(rows: Sequence["NoiseComparison"], against: str) -> bytes:
-    """σ_GDP / σ_secret of each level of noise.
-
-    Args:
-        rows: Comparisons, in ascending order of what they differ in.
-        against: `ratio` or `secrets`, the attribute on the horizontal axis.
-    """
-    axes = new_axes(width=6.4, height=3.6)
-    places = [getattr(row, against) for row in rows]
-    numbers = [row.to_json() for row in rows]
-    for key, name, color, style in _LEVELS:
-        values = [number[key] if np.isfinite(number[key]) else np.nan for number in numbers]
-        axes.plot(places, values, style, marker="o", markersize=3, color=color, label=name)
-    axes.axhline(1.0, color="#444444", linewidth=0.8)
-    axes.set_yscale("log")
-    if against == "ratio":
-        axes.set_xscale("log")
-    axes.figure.legend(loc="outside upper left", ncols=1, fontsize=8, frameon=False)
-    name = {"ratio": "r / p", "secrets": "number of secrets"}[against]
-    return to_png(axes, xlabel=name, ylabel="σ of GDP for one record / σ")

@@ -1,11 +1,8 @@
 """Budgets of several kinds of secrets, and what the paper's comparison comes to."""
 
-import math
-
 import numpy as np
 import pytest
 
-from dpsynth_assets.metrics.secret_comparison import compare_noise, simulated_incidence
 from dpsynth_assets.privacy.secret_noise import (
     SecretBudget,
     SecretPromise,
@@ -74,7 +71,6 @@ def test_posteriors_are_told_kind_by_kind():
         lambda: SecretBudget(kind="k", prior=0.1, posterior=0.2, max_records=0),
         lambda: SecretPromise(budgets=()),
         lambda: shared([]),
-        lambda: simulated_incidence(10, 2, 1.0, 0),
     ],
 )
 def test_what_promises_nothing_is_refused(refused):
@@ -86,36 +82,3 @@ def test_records_that_are_never_sampled_do_not_lengthen_a_law():
     chances = np.array([0.0, 0.5, 0.0, 1.0])
     (distribution,) = secret_count_distributions(chances, [np.arange(4)])
     assert distribution == pytest.approx([0.0, 0.5, 0.5])
-
-
-# ------------------------------------------------------------- the simulation of appendix B.1
-
-
-@pytest.fixture(scope="module")
-def toy():
-    return simulated_incidence(2_000, 100, 0.01, seed=0)
-
-
-def test_the_printed_noise_promises_far_less_than_it_says(toy):
-    row = compare_noise(toy, 2_000, prior=1e-4, ratio=10)
-    assert row.printed < row.needed < row.gaussian
-    assert row.printed_ratio > 4 * row.ratio
-
-
-def test_the_printed_sampling_hardly_uses_the_data(toy):
-    row = compare_noise(toy, 2_000, prior=1e-4, ratio=400)
-    assert row.records_used < 10
-    assert row.needed == 0.0  # A secret is sampled more rarely than r - p.
-    assert row.to_json()["noise_ratio_needed"] == math.inf
-
-
-def test_no_advantage_is_left_once_the_data_is_used(toy):
-    for ratio in (2, 10, 50):
-        row = compare_noise(toy, 2_000, prior=1e-4, ratio=ratio)
-        assert row.needed_if_used >= row.gaussian * (1 - 1e-5)
-        assert row.records_if_used > 10 * row.records_used
-
-
-def test_records_under_gaussian_dp_need_as_much_more_as_records_hold_a_secret(toy):
-    row = compare_noise(toy, 2_000, prior=1e-4, ratio=10)
-    assert row.gaussian_for_secrets / row.gaussian == pytest.approx(max(map(len, toy)))

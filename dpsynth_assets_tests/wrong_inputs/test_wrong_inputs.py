@@ -179,8 +179,6 @@ COMMANDS = {
     "evaluate of nothing": ["evaluate", "/nowhere.csv", "--real", "/nowhere.csv"],
     "account of no mechanism": ["account", "magic"],
     "account of a word": ["account", "gaussian", "--noise-multiplier", "much"],
-    "secrets of no number": ["secrets", "noise-ratio", "--prior", "x"],
-    "secrets of a probability of two": ["secrets", "noise-ratio", "--prior", "2"],
 }
 
 

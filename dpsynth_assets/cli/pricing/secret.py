@@ -6,31 +6,21 @@ with at most r after. Neighbours differ in one secret, hence in every record tha
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from dpsynth_assets.cli.pricing.commands import (
-    INFEASIBLE,
     Answer,
-    AsJson,
     Count,
     PositiveOrNone,
     command,
     down_significant,
     exactly_one,
     numbers,
-    show,
     up_significant,
 )
 from dpsynth_assets.cli.pricing.gaussian import ROUNDING
-from dpsynth_assets.cli.terminal import refusals, show_table
-from dpsynth_assets.metrics.secret_comparison import (
-    NoiseComparison,
-    compare_noise,
-    simulated_incidence,
-)
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import compose_mu
@@ -311,85 +301,3 @@ def _say_posterior(prior: float, posterior: float, terms: str) -> str:
 def _held_by(occurrences: int) -> str:
     """Says what the bound protects."""
     return f"one secret in at most {occurrences} record{'s' if occurrences > 1 else ''}"
-
-
-app = typer.Typer(no_args_is_help=True, help="Compare noise for secrets with Gaussian DP.")
-
-
-@app.callback()
-def group() -> None:
-    """Keeps the command a group of one."""
-
-
-@app.command("noise-ratio")
-def noise_ratio(
-    prior: float = 1e-4,
-    ratios: list[str] | None = None,
-    records: int = 8000,
-    secrets: list[str] | None = None,
-    incidence: float = 0.01,
-    seed: int = 0,
-    plot: Path | None = None,
-    as_json: AsJson = False,
-) -> None:
-    """Simulates appendix B.1 of SecPE: noise of secret protection beside that of Gaussian DP.
-
-    Three levels of noise: as printed (not a guarantee), what the printed sampling really needs,
-    and what sampling that uses the data needs.
-
-    Args:
-        prior: p of every secret.
-        ratios: r / p, several separated by commas.
-        records: Records N.
-        secrets: Numbers of secrets, several separated by commas.
-        incidence: Probability with which a record holds a secret.
-        seed: Public seed of the simulated incidence.
-        plot: PNG file to write the picture to.
-        as_json: Print JSON.
-    """
-    with refusals(ValueError, *INFEASIBLE):
-        counts = [int(number) for number in numbers(secrets, "secrets") or [400]]
-        budgets = numbers(ratios, "ratios") or [2, 5, 10, 20, 50, 100, 200, 400]
-        rows = [
-            compare_noise(held, records, prior=prior, ratio=ratio)
-            for count in counts
-            for held in [simulated_incidence(records, count, incidence, seed)]
-            for ratio in budgets
-        ]
-    if plot is not None:
-        _write_plot(rows, plot)
-    if as_json:
-        facts = {"prior": prior, "incidence": incidence, "rows": [row.to_json() for row in rows]}
-        show(facts, [], True)
-    else:
-        _print_noise(rows)
-
-
-def _write_plot(rows: list[NoiseComparison], place: Path) -> None:
-    from dpsynth_assets.report.plots import noise_ratio_plot
-
-    varies = "ratio" if len({row.ratio for row in rows}) > 1 else "secrets"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(noise_ratio_plot(rows, varies))
-
-
-def _print_noise(rows: list[NoiseComparison]) -> None:
-    columns = {
-        "secrets": lambda row: str(row.secrets),
-        "r/p": lambda row: f"{row.ratio:g}",
-        "GDP, one record": lambda row: up_significant(row.gaussian),
-        "as printed: NO guarantee": lambda row: _of_gaussian(row, row.printed),
-        "r/p it attains": lambda row: up_significant(row.printed_ratio),
-        "printed sampling needs": lambda row: _of_gaussian(row, row.needed),
-        "its records a round": lambda row: f"{row.records_used:.1f}",
-        "using the data needs": lambda row: _of_gaussian(row, row.needed_if_used),
-        "records it uses a round": lambda row: f"{row.records_if_used:.0f}",
-    }
-    title = "Noise std of counts, one round, in records (σ of GDP / σ)"
-    show_table(rows, columns, title=title, width=132)
-
-
-def _of_gaussian(row: NoiseComparison, noise_std: float) -> str:
-    if noise_std == 0:
-        return "0 (∞)"
-    return f"{up_significant(noise_std)} ({row.gaussian / noise_std:.3g})"

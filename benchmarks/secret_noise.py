@@ -1,13 +1,18 @@
 """Noise that secrets need beside record-level Gaussian DP: SecPE's simulation, and what holds.
 
+    python benchmarks/secret_noise.py [--ratios 2 10 50] [--secrets 400] [--plot FILE.png] [--json]
+
 Records hold secrets at random; one round of counts alone is released, as in the paper's Figure 3.
 Four levels of noise are compared: the printed one, what the printed sampling really needs, what
 sampling that uses the data needs, and Gaussian DP of one record.
 """
 
+import argparse
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -163,3 +168,73 @@ def _attained(distributions: Sequence[np.ndarray], noise_std: float, prior: floa
         )
         for distribution in distributions
     )
+
+
+RATIOS = (2, 5, 10, 20, 50, 100, 200, 400)
+
+LEVELS = {
+    "printed": "as printed: NO guarantee",
+    "needed": "printed sampling, exact mixture",
+    "needed_if_used": "sampling that uses the data, exact",
+}
+"""Levels of noise beside σ of Gaussian DP, by the fields of `NoiseComparison`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints σ of every level, and how many times smaller it is than that of Gaussian DP."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prior", type=float, default=1e-4, help="p of every secret")
+    parser.add_argument(
+        "--ratios", type=float, nargs="+", default=[2, 5, 10, 20, 50, 100, 200, 400]
+    )
+    parser.add_argument("--records", type=int, default=8_000)
+    parser.add_argument("--secrets", type=int, nargs="+", default=[400])
+    parser.add_argument(
+        "--incidence", type=float, default=0.01, help="share of records of a secret"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the simulated incidence")
+    parser.add_argument("--plot", type=Path, help="PNG file to write")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    rows = [
+        compare_noise(held, options.records, prior=options.prior, ratio=ratio)
+        for count in options.secrets
+        for held in [simulated_incidence(options.records, count, options.incidence, options.seed)]
+        for ratio in options.ratios
+    ]
+    if options.plot is not None:
+        plot(rows, options.plot)
+    for row in rows:
+        print(json.dumps(row.to_json()) if options.json else in_words(row))
+
+
+def in_words(row: NoiseComparison) -> str:
+    """One line of the table."""
+    levels = [f"{name}: {getattr(row, field):.3g}" for field, name in LEVELS.items()]
+    start = f"{row.secrets} secrets, r/p {row.ratio:g}: σ of Gaussian DP {row.gaussian:.3g}; "
+    return (
+        start + "; ".join(levels) + f"; r/p that the printed noise attains: {row.printed_ratio:.3g}"
+    )
+
+
+def plot(rows: Sequence[NoiseComparison], place: Path) -> None:
+    """σ of Gaussian DP over σ of each level."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    against = "ratio" if len({row.ratio for row in rows}) > 1 else "secrets"
+    for field, name in LEVELS.items():
+        ratios = [
+            row.gaussian / getattr(row, field) if getattr(row, field) else None for row in rows
+        ]
+        axes.plot([getattr(row, against) for row in rows], ratios, marker="o", label=name)
+    axes.axhline(1.0, color="#444444", linewidth=0.8)
+    axes.set(yscale="log", xlabel={"ratio": "r / p"}.get(against, against), ylabel="σ of GDP / σ")
+    axes.legend(fontsize=8)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(place)
+
+
+if __name__ == "__main__":
+    main()
