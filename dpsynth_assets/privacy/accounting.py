@@ -27,7 +27,6 @@ from dpsynth_assets.privacy.events import (
     GaussianEvent,
     PoissonGaussianEvent,
     PureEvent,
-    TruncatedPoissonGaussianEvent,
     flatten,
     is_post_processing,
 )
@@ -64,7 +63,6 @@ from dpsynth_assets.privacy.renyi import (
 _REPEATS: dict[Any, str] = {
     PureEvent: "count",
     PoissonGaussianEvent: "steps",
-    TruncatedPoissonGaussianEvent: "steps",
     BoundedRangeEvent: "count",
     DiscreteGaussianEvent: "count",
 }

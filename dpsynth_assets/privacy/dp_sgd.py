@@ -15,11 +15,10 @@ import numpy as np
 from dpsynth_assets.privacy.cpu_threads import one_thread_each
 from dpsynth_assets.privacy.errors import (
     UnaccountedReleaseError,
-    UndeclaredPublicFactError,
     check_at_least,
     check_positive,
 )
-from dpsynth_assets.privacy.events import PoissonGaussianEvent, TruncatedPoissonGaussianEvent
+from dpsynth_assets.privacy.events import PoissonGaussianEvent
 from dpsynth_assets.privacy.noise import gaussian_like
 from dpsynth_assets.privacy.per_example.arithmetic import GRADIENT_SLACK
 from dpsynth_assets.privacy.poisson_sampling import SampledSum, StepMeter, poisson_sample
@@ -41,9 +40,7 @@ def dp_sgd_event(
     steps: int,
     relation: NeighboringRelation,
     max_records_per_unit: int = 1,
-    max_batch_size: int | None = None,
-    records: int | None = None,
-) -> PoissonGaussianEvent | TruncatedPoissonGaussianEvent:
+) -> PoissonGaussianEvent:
     """Prices T noisy gradients, each of a fresh Poisson sample of the records.
 
     Args:
@@ -52,14 +49,9 @@ def dp_sgd_event(
         steps: T >= 0, all of them, also those a run may not reach.
         relation: Declared neighbouring relation.
         max_records_per_unit: Records one unit may contribute; each is sampled on its own.
-        max_batch_size: Cut larger samples to a random subset of this size; None never cuts.
-        records: n with the unit's record, which cut samples depend on; it must be declared
-            public.
 
     Raises:
-        UndeclaredPublicFactError: If samples are cut and `records` is not given.
-        ValueError: If an argument is outside its domain, or samples are cut under replace-one or
-            for units of several records, for which no accounting is known.
+        ValueError: If an argument is outside its domain.
 
     **Privacy** Each gradient is a subsampled Gaussian; the sampling differs between neighbours
     by the unit's records alone, because every record tosses its own coin and sums are divided by
@@ -68,32 +60,12 @@ def dp_sgd_event(
     **Source** CTCL, section 4.1 and appendix A; its code trains on shuffled epochs but accounts
     for Poisson samples (errata B-002.1).
     """
-    relation = NeighboringRelation(relation)
-    replaced = relation is NeighboringRelation.REPLACE_ONE
-    if max_batch_size is None:
-        return PoissonGaussianEvent(
-            sampling_probability=sampling_probability,
-            noise_multiplier=noise_multiplier,
-            steps=steps,
-            max_records_per_unit=max_records_per_unit,
-            replaced=replaced,
-        )
-    if records is None:
-        raise UndeclaredPublicFactError(
-            "Expected the number of records to be declared public where max_batch_size cuts "
-            "samples, got none. Declare it public, or drop max_batch_size."
-        )
-    if replaced or max_records_per_unit != 1:
-        raise ValueError(
-            "Expected add-remove or zero-out of single records where max_batch_size cuts samples, "
-            f"got {relation} of {max_records_per_unit}. Drop max_batch_size."
-        )
-    return TruncatedPoissonGaussianEvent(
-        records=records,
+    return PoissonGaussianEvent(
         sampling_probability=sampling_probability,
-        max_batch_size=max_batch_size,
         noise_multiplier=noise_multiplier,
         steps=steps,
+        max_records_per_unit=max_records_per_unit,
+        replaced=NeighboringRelation(relation) is NeighboringRelation.REPLACE_ONE,
     )
 
 
@@ -149,7 +121,7 @@ class DpSgdMechanism:
         check_at_least(0, most_in_company=self.most_in_company, gradient_slack=self.slack)
         object.__setattr__(self, "_meter", StepMeter(self.steps))
 
-    def event(self) -> PoissonGaussianEvent | TruncatedPoissonGaussianEvent:
+    def event(self) -> PoissonGaussianEvent:
         """Prices the whole run."""
         return dp_sgd_event(
             sampling_probability=self.sampling_probability,

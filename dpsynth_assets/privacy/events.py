@@ -169,39 +169,6 @@ class PoissonGaussianEvent(_Cast):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TruncatedPoissonGaussianEvent(_Cast):
-    """As `PoissonGaussianEvent`, with samples cut to `max_batch_size` by a random subset.
-
-    Attributes:
-        records: Number of records in the dataset, declared public.
-        sampling_probability: q in (0, 1].
-        max_batch_size: Largest number of records kept of a sample.
-        noise_multiplier: σ / contribution bound of one record.
-        steps: T.
-    """
-
-    records: int
-    sampling_probability: float
-    max_batch_size: int
-    noise_multiplier: float
-    steps: int
-
-    def __post_init__(self) -> None:
-        """Casts and validates."""
-        super().__post_init__()
-        if self.sampling_probability > 1 or not 1 <= self.max_batch_size <= self.records:
-            raise ValueError(
-                "Expected sampling_probability <= 1 and 1 <= max_batch_size <= records, got "
-                f"{self.sampling_probability}, {self.max_batch_size} and {self.records}."
-            )
-
-    @property
-    def rho(self) -> Fraction:
-        """A zCDP bound that forgets the sampling; a cut sample may trade one record for another."""
-        return self.steps * 4 / (2 * Fraction(self.noise_multiplier) ** 2)
-
-
-@dataclass(frozen=True, kw_only=True)
 class MixtureGaussianEvent(_Cast):
     """`steps` releases dominated by Σ_k P(k) N(shift_k, σ²) against N(0, σ²).
 
@@ -267,7 +234,6 @@ Event = (
     | BoundedRangeEvent
     | PureEvent
     | PoissonGaussianEvent
-    | TruncatedPoissonGaussianEvent
     | MixtureGaussianEvent
     | ComposedEvent
 )
@@ -279,7 +245,6 @@ _TYPES: dict[str, type[Any]] = {
     "bounded_range": BoundedRangeEvent,
     "pure": PureEvent,
     "poisson_gaussian": PoissonGaussianEvent,
-    "truncated_poisson_gaussian": TruncatedPoissonGaussianEvent,
     "mixture_gaussian": MixtureGaussianEvent,
     "composed": ComposedEvent,
 }

@@ -17,7 +17,6 @@ the same reason a shift may only be replaced by a larger one.
 """
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -37,7 +36,6 @@ from dpsynth_assets.privacy.events import (
     GaussianEvent,
     PoissonGaussianEvent,
     PureEvent,
-    TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import integer_gaussian_losses
 from dpsynth_assets.privacy.renyi import REACH, float_up, some_record, zcdp_delta
@@ -116,8 +114,6 @@ def _event_pld(event: Event, delta: float | None, gap: float) -> Any:
             return pure_pld(event.epsilon, event.count, gap)
         case PoissonGaussianEvent():
             return _composed(poisson_step_pld(event, gap), event.steps)
-        case TruncatedPoissonGaussianEvent():
-            return _composed(truncated_step_pld(event, gap), event.steps)
         case BoundedRangeEvent() if delta is not None:
             return profile_to_pld(token_profile(event, delta), gap)
     raise TypeError(f"Expected an atomic event, got {type(event).__name__}.")
@@ -232,58 +228,6 @@ def _replaced_pld(noise_multiplier: float, sampling_probability: float, gap: flo
         sampling_prob=float(sampling_probability),
         neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
     )
-
-
-def truncated_step_pld(event: TruncatedPoissonGaussianEvent, gap: float) -> Any:
-    """Builds the PLD of one step with samples cut to a random subset.
-
-    **Privacy** A sample that is cut may trade one record for another, hence dp_accounting's
-    mixture with a pair of sensitivity two. It is stated for the larger of two neighbours; the
-    larger one of n declared records may have n or n + 1, and neither case dominates the other: the
-    PLD connects the dots of the larger divergence, which again is convex in e^ε.
-
-    **Source** Chua et al. 2024, Scalable DP-SGD: Shuffling vs. Poisson Subsampling.
-    """
-    from dp_accounting.pld import privacy_loss_distribution
-
-    plds = [
-        privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
-            records,
-            float(event.sampling_probability),
-            event.max_batch_size,
-            float(event.noise_multiplier),
-            value_discretization_interval=gap,
-        )
-        for records in (event.records, event.records + 1)
-    ]
-    remove, add = (
-        _larger_pmf([getattr(pld, name).to_dense_pmf() for pld in plds], gap)
-        for name in ("_pmf_remove", "_pmf_add")
-    )
-    return privacy_loss_distribution.PrivacyLossDistribution(remove, add)
-
-
-def _larger_pmf(pmfs: Sequence[Any], gap: float) -> Any:
-    from dp_accounting.pld import pld_pmf
-
-    lowest = min(pmf._lower_loss for pmf in pmfs)
-    highest = max(pmf._lower_loss + pmf.size - 1 for pmf in pmfs)
-    deltas = np.maximum(*(_divergences(pmf, lowest, highest, gap) for pmf in pmfs))
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, lowest, highest, deltas)
-
-
-def _divergences(pmf: Any, lowest: int, highest: int, gap: float) -> np.ndarray:
-    """Hockey-stick divergence δ_i = p_∞ + Σ_{j>i} p_j (1 − e^(ε_i − ε_j)) at each grid point."""
-    from scipy.signal import lfilter
-
-    masses = np.zeros(highest - lowest + 1)
-    start = pmf._lower_loss - lowest
-    masses[start : start + pmf.size] = pmf._probs
-    above = np.concatenate([[0.0], masses[:0:-1]])
-    shrink = math.exp(-gap)
-    neighbour = lfilter([shrink], [1.0, -shrink], above)  # Σ p_j e^(ε_i − ε_j), from the top
-    deltas = (pmf._infinity_mass + np.cumsum(above) - neighbour)[::-1]
-    return np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
 
 
 def mixture_pld(noise_std: float, shifts: np.ndarray, probabilities: np.ndarray, gap: float) -> Any:

@@ -36,7 +36,6 @@ from dpsynth_assets.privacy.events import (
     MixtureGaussianEvent,
     PoissonGaussianEvent,
     PureEvent,
-    TruncatedPoissonGaussianEvent,
     flatten,
 )
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, dominating_mu
@@ -153,9 +152,7 @@ def secret_event(event: Event, occurrences: int) -> Event:
 
     **Privacy** Distances and log-ratios of m neighbours add up: μ, Laplace sensitivity, η and ε
     grow m-fold. Under Poisson sampling of records that come or go, the number sampled is
-    Binomial(m, q) and its shifts at most that (`shift_event` has the proof). A truncated sample
-    of several records is charged as if all were drawn: each may let in another one, so that
-    coupled samples differ by 2m vectors, and hockey sticks are jointly convex.
+    Binomial(m, q) and its shifts at most that (`shift_event` has the proof).
     """
     match event:
         case GaussianEvent():
@@ -171,9 +168,7 @@ def secret_event(event: Event, occurrences: int) -> Event:
         case PoissonGaussianEvent():
             several = replace(event, max_records_per_unit=occurrences * event.max_records_per_unit)
             return several if several.replaced else _sampled_mixture(several)
-        case TruncatedPoissonGaussianEvent() if occurrences > 1:
-            return _gaussian(event.noise_multiplier, 2 * occurrences, event.steps)
-        case TruncatedPoissonGaussianEvent() | MixtureGaussianEvent():
+        case MixtureGaussianEvent():
             return event
     raise TypeError(f"Expected an event whose group privacy is known, got {type(event).__name__}.")
 

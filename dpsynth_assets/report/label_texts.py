@@ -17,7 +17,6 @@ from dpsynth_assets.privacy.events import (
     Event,
     MixtureGaussianEvent,
     PoissonGaussianEvent,
-    TruncatedPoissonGaussianEvent,
     flatten,
     is_post_processing,
 )
@@ -121,9 +120,7 @@ _CONCERNS: Mapping[str, Callable[[Event], bool]] = {
     "logits": lambda e: isinstance(e, BoundedRangeEvent),
     "probabilities": lambda e: isinstance(e, BoundedRangeEvent),
     # One step is a sampled mean, on an exact lattice.
-    "sampling": lambda e: (
-        isinstance(e, PoissonGaussianEvent | TruncatedPoissonGaussianEvent) and e.steps > 1
-    ),
+    "sampling": lambda e: isinstance(e, PoissonGaussianEvent) and e.steps > 1,
     "secrets": lambda e: isinstance(e, MixtureGaussianEvent),
 }
 """Whether a charged event rests on an assumption. What follows from a charge's parameters instead

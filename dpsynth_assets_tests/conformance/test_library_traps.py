@@ -17,7 +17,6 @@ from dpsynth_assets.privacy.events import (
     GaussianEvent,
     PoissonGaussianEvent,
     PureEvent,
-    TruncatedPoissonGaussianEvent,
     event_from_json,
     event_to_json,
 )
@@ -52,10 +51,6 @@ def sampled(**fields):
     return PoissonGaussianEvent(sampling_probability=0.1, **fields)
 
 
-def cut(**fields):
-    return TruncatedPoissonGaussianEvent(sampling_probability=0.1, **fields)
-
-
 @pytest.mark.parametrize("cast", [int, np.float32, np.int64, float])
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 def test_our_events_cost_the_same_whatever_number_type_they_are_built_from(cast, accountant):
@@ -65,7 +60,6 @@ def test_our_events_cost_the_same_whatever_number_type_they_are_built_from(cast,
         ComposedEvent(events=(BoundedRangeEvent(eta=cast(1), count=int(cast(3))),)),
         PureEvent(epsilon=cast(1), count=cast(2)),
         sampled(noise_multiplier=cast(5), steps=cast(25)),
-        cut(noise_multiplier=cast(5), steps=cast(2), max_batch_size=cast(40), records=cast(300)),
     ]
     plain = [
         GaussianEvent(noise_multiplier=5.0),
@@ -73,7 +67,6 @@ def test_our_events_cost_the_same_whatever_number_type_they_are_built_from(cast,
         BoundedRangeEvent(eta=1.0, count=3),
         PureEvent(epsilon=1.0, count=2),
         sampled(noise_multiplier=5.0, steps=25),
-        cut(noise_multiplier=5.0, steps=2, max_batch_size=40, records=300),
     ]
     assert epsilon_of(built, 1e-6, accountant) == epsilon_of(plain, 1e-6, accountant)
     assert type(built[0].noise_multiplier) is type(built[1].scale) is float

@@ -24,7 +24,6 @@ from dpsynth_assets.privacy.events import (
     GaussianEvent,
     PoissonGaussianEvent,
     PureEvent,
-    TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon
 from dpsynth_assets.privacy.pld import event_pld, mixture_pld, pld_epsilon
@@ -135,54 +134,6 @@ def test_records_that_are_not_equal_cost_no_more_in_one_unit(angle):
     exact = hockey_sticks(unit, density(0, 0), (points[1] - points[0]) ** 2)
     bounds = privacy_profile([sampled(max_records_per_unit=2)], EPSILONS, "tight")
     assert all(area <= bound + 1e-5 for area, bound in zip(exact, bounds, strict=True))
-
-
-@pytest.mark.parametrize("records", [6, 7])
-@pytest.mark.parametrize("others", [-1.0, 0.0])
-def test_a_cut_sample_costs_no_more_than_its_event(records, others):
-    # Datasets of 5 and 6, or 6 and 7 records: the event says 6. Everyone else contributes `others`.
-    q, largest, sigma = 0.4, 3, 3.0
-    points = np.linspace(-32, 32, 100_001)
-    without, with_record = np.zeros_like(points), np.zeros_like(points)
-    for drawn in range(records):
-        chance = binom.pmf(drawn, records - 1, q)
-        kept = min(drawn, largest)
-        plain = norm.pdf(points, others * kept, sigma)
-        stays = q * (1.0 if drawn < largest else largest / (drawn + 1))
-        company = drawn if drawn < largest else largest - 1
-        without += chance * plain
-        with_record += chance * (1 - stays) * plain
-        with_record += chance * stays * norm.pdf(points, others * company + 1, sigma)
-    exact = hockey_sticks(with_record, without, points[1] - points[0])
-    event = TruncatedPoissonGaussianEvent(
-        records=6,
-        sampling_probability=q,
-        max_batch_size=largest,
-        noise_multiplier=sigma,
-        steps=1,
-    )
-    bounds = privacy_profile([event], EPSILONS, "tight")
-    assert all(area <= bound + 1e-9 for area, bound in zip(exact, bounds, strict=True))
-
-
-@pytest.mark.parametrize("largest", [1, 6])
-def test_a_cut_sample_is_charged_for_neighbours_with_one_record_more_or_less(largest):
-    # The library states the pair for the larger of two neighbours; neither of the two dominates.
-    event = TruncatedPoissonGaussianEvent(
-        records=10,
-        sampling_probability=0.4,
-        max_batch_size=largest,
-        noise_multiplier=3.0,
-        steps=1,
-    )
-    ours = event_pld(event, DELTA, 1e-3)
-    for records in (10, 11):
-        pair = privacy_loss_distribution.from_truncated_subsampled_gaussian_mechanism(
-            records, 0.4, largest, 3.0, value_discretization_interval=1e-3
-        )
-        for epsilon in EPSILONS:
-            expected = pair.get_delta_for_epsilon(epsilon)
-            assert expected <= ours.get_delta_for_epsilon(epsilon) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("event", [PureEvent(epsilon=0.7), DiscreteLaplaceEvent(scale=1 / 0.7)])
@@ -326,13 +277,6 @@ def test_every_kind_of_event_together_lies_between_its_parts_and_their_sum():
         PureEvent(epsilon=0.02, count=30),
         BoundedRangeEvent(eta=0.1, count=40),
         sampled(noise_multiplier=2.0, steps=40),
-        TruncatedPoissonGaussianEvent(
-            records=500,
-            sampling_probability=0.1,
-            max_batch_size=80,
-            noise_multiplier=9.0,
-            steps=10,
-        ),
     ]
     whole = epsilon_of(events, DELTA, "tight")
     parts = [epsilon_of([event], DELTA / len(events), "tight") for event in events]

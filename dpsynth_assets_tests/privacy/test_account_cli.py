@@ -218,14 +218,6 @@ def test_training_is_priced_alone_and_with_its_histogram():
     assert alone["epsilon"] == alone["epsilon_training"] == pytest.approx(parts[0])
 
 
-def test_cut_samples_are_priced_and_refused_where_no_proof_is_known():
-    few = {"records": 100, "expected_batch_size": 10, "steps": 1}
-    cut = price("account dp-sgd", **few, max_batch_size=15)
-    assert cut["epsilon_training"] >= price("account dp-sgd", **few)["epsilon_training"] * 0.999
-    refused = invoke_named("account dp-sgd", **few, max_batch_size=15, relation="replace-one")
-    assert refused.exit_code == 2
-
-
 def test_vectors_of_many_layers_are_one_gaussian():
     one = {"subset_fraction": 1, "histogram_noise_std": None}
     joint = price("account vectors", **one)

@@ -19,7 +19,6 @@ from dpsynth_assets.privacy.events import (
     MixtureGaussianEvent,
     PoissonGaussianEvent,
     PureEvent,
-    TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
 from dpsynth_assets.privacy.renyi import zcdp_delta, zcdp_epsilon, zcdp_rho
@@ -30,10 +29,7 @@ TOKENS = BoundedRangeEvent(eta=0.1875, count=40)
 GAUSSIAN = GaussianEvent(noise_multiplier=3.0)
 PURE = PureEvent(epsilon=0.04, count=30)
 TRAINING = PoissonGaussianEvent(sampling_probability=0.05, noise_multiplier=1.5, steps=200)
-CUT_TRAINING = TruncatedPoissonGaussianEvent(
-    records=2000, sampling_probability=0.05, max_batch_size=130, noise_multiplier=4.0, steps=50
-)
-EVERY_KIND = [LAPLACE, TOKENS, GAUSSIAN, PURE, TRAINING, CUT_TRAINING]
+EVERY_KIND = [LAPLACE, TOKENS, GAUSSIAN, PURE, TRAINING]
 
 EVENTS = st.lists(st.sampled_from(EVERY_KIND), max_size=3)
 
@@ -116,7 +112,6 @@ def test_equal_events_cost_what_one_event_that_counts_them_costs():
     pairs = [
         ([PureEvent(epsilon=0.04)] * 30, PURE),
         ([PoissonGaussianEvent(**{**vars(TRAINING), "steps": 100})] * 2, TRAINING),
-        ([TruncatedPoissonGaussianEvent(**{**vars(CUT_TRAINING), "steps": 10})] * 5, CUT_TRAINING),
     ]
     for several, one in pairs:
         for accountant in ("zcdp", "tight"):

@@ -11,8 +11,8 @@ from scipy import stats
 from dpsynth_assets.attacks.audits.gradients import linear_layers, private_gradient
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism, dp_sgd_event
-from dpsynth_assets.privacy.errors import UnaccountedReleaseError, UndeclaredPublicFactError
-from dpsynth_assets.privacy.events import PoissonGaussianEvent, TruncatedPoissonGaussianEvent
+from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.events import PoissonGaussianEvent
 from dpsynth_assets.privacy.per_example import LossOfPart, Products
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -64,18 +64,6 @@ def test_event_of_poisson_batches_states_relation_and_unit(relation, units):
     assert event == PoissonGaussianEvent(
         max_records_per_unit=units, replaced=relation is REPLACE_ONE, **SAMPLING
     )
-
-
-def test_event_of_cut_batches_needs_a_public_number_of_records():
-    cut = {**SAMPLING, "max_batch_size": 6}
-    event = dp_sgd_event(relation=ZERO_OUT, records=20, **cut)
-    assert event == TruncatedPoissonGaussianEvent(records=20, **cut)
-    with pytest.raises(UndeclaredPublicFactError, match="declared public"):
-        dp_sgd_event(relation=ZERO_OUT, **cut)
-    with pytest.raises(ValueError, match="replace-one"):
-        dp_sgd_event(relation=REPLACE_ONE, records=20, **cut)
-    with pytest.raises(ValueError, match="of 2"):
-        dp_sgd_event(relation=ADD_REMOVE, records=20, max_records_per_unit=2, **cut)
 
 
 def test_batches_hold_each_record_at_most_once_and_come_exactly_as_planned():

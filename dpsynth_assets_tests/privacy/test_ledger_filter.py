@@ -10,7 +10,6 @@ from dpsynth_assets.privacy.events import (
     ComposedEvent,
     GaussianEvent,
     PoissonGaussianEvent,
-    TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon, zcdp_rho
@@ -25,9 +24,6 @@ from dpsynth_assets_tests.privacy.ledger_cases import (
 DELTA = 1e-6
 BUDGET = 8.0
 TRAINING = PoissonGaussianEvent(sampling_probability=0.01, noise_multiplier=1.0, steps=500)
-CUT = TruncatedPoissonGaussianEvent(
-    records=10_000, sampling_probability=0.01, max_batch_size=200, noise_multiplier=50.0, steps=500
-)
 
 
 def test_what_is_shown_is_the_best_order_and_what_is_compared_is_the_budgets(ledger):
@@ -97,11 +93,6 @@ def test_sampling_lowers_what_is_spent(ledger):
     release(ledger, event=TRAINING)
     unsampled = zcdp_epsilon(float(TRAINING.rho), DELTA)
     assert ledger.spend("tickets").epsilon < unsampled / 50
-
-
-def test_truncated_sampling_is_charged_without_amplification(ledger):
-    release(ledger, event=CUT)
-    assert ledger.spend("tickets").rho == pytest.approx(float(CUT.rho))
 
 
 def test_parts_of_a_composed_event_are_charged_as_if_alone(tmp_path, ledger):

@@ -11,7 +11,6 @@ from dpsynth_assets.privacy.events import (
     MixtureGaussianEvent,
     PoissonGaussianEvent,
     PureEvent,
-    TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.renyi import (
     ORDERS,
@@ -32,9 +31,6 @@ ZCDP_EVENTS = [
     DiscreteLaplaceEvent(scale=10.0),
     BoundedRangeEvent(eta=0.1875, count=40),
     PureEvent(epsilon=0.05, count=20),
-    TruncatedPoissonGaussianEvent(
-        records=1000, sampling_probability=0.1, max_batch_size=120, noise_multiplier=9.0, steps=20
-    ),
 ]
 
 

@@ -16,7 +16,6 @@ from dpsynth_assets.privacy.events import (
     MixtureGaussianEvent,
     PoissonGaussianEvent,
     PureEvent,
-    TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.secret_protection import (
     gaussian_budget,
@@ -29,9 +28,6 @@ from dpsynth_assets.privacy.secret_protection import (
 PRIOR = 1e-4
 MIXTURE = MixtureGaussianEvent(noise_std=1.5, shifts=(0, 1, 3), probabilities=(0.8, 0.15, 0.05))
 SAMPLED = PoissonGaussianEvent(sampling_probability=0.1, noise_multiplier=1.5, steps=1)
-TRUNCATED = TruncatedPoissonGaussianEvent(
-    records=10, sampling_probability=0.2, max_batch_size=4, noise_multiplier=20.0, steps=2
-)
 
 
 def rounds(event, steps):
@@ -207,7 +203,6 @@ def test_steps_are_releases():
         PoissonGaussianEvent(
             sampling_probability=0.1, noise_multiplier=6.0, steps=1, replaced=True
         ),
-        TRUNCATED,
         MIXTURE,
     ],
     ids=lambda event: type(event).__name__,
@@ -273,11 +268,6 @@ def test_bounded_range_draws_cost_less_than_pure_ones():
     draws = posterior_of_events([BoundedRangeEvent(eta=0.2, count=20)], PRIOR, occurrences=2)
     pure = posterior_of_events([PureEvent(epsilon=0.4, count=20)], PRIOR)
     assert PRIOR < draws < pure
-
-
-def test_cut_samples_of_several_records_are_charged_as_if_all_were_drawn():
-    found = posterior_of_events([TRUNCATED], PRIOR, occurrences=3)
-    assert found == pytest.approx(gaussian_posterior(6 * math.sqrt(2) / 20.0, PRIOR), rel=1e-9)
 
 
 # ------------------------------------------------------------------------------------- pieces

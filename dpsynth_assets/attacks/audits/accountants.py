@@ -22,7 +22,6 @@ from dpsynth_assets.privacy.events import (
     GaussianEvent,
     PoissonGaussianEvent,
     PureEvent,
-    TruncatedPoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation
@@ -99,28 +98,6 @@ def shuffled_epsilon(noise_multiplier: float, steps: int, delta: float) -> float
     return attained_epsilon(tail(2.0), tail(1.0), delta)
 
 
-def cut_batch_pair(
-    records: int, sampling_probability: float, max_batch_size: int, noise_multiplier: float
-) -> tuple[Mixture, Mixture]:
-    """One noisy sum over a Poisson sample cut to a random subset, with a target and without it.
-
-    The other records count −1 and the target +1, so a target that pushes another record out of a
-    full batch moves the sum by 2.
-    """
-    from scipy import stats
-
-    others = np.arange(records)
-    chance = stats.binom.pmf(others, records - 1, sampling_probability)
-    kept = np.minimum(1.0, max_batch_size / (others + 1.0))
-    without = -np.minimum(others, max_batch_size).astype(np.float64)
-    with_target = 1.0 - np.minimum(others, max_batch_size - 1)
-    weights = [chance * (1 - sampling_probability * kept), chance * sampling_probability * kept]
-    present = Mixture(
-        np.concatenate([without, with_target]), np.concatenate(weights), noise_multiplier
-    )
-    return present, Mixture(without, chance, noise_multiplier)
-
-
 def binomial_epsilon(eta: float, count: int, delta: float) -> float:
     """Finds the ε that `count` two-valued η-bounded-range outcomes attain, losses ±η/2.
 
@@ -163,14 +140,6 @@ def counts_delta(noise_std: float, shifts: Sequence[int], epsilon: float) -> flo
 
 
 DELTA = 1e-5
-CUT: dict[str, Any] = {
-    "records": 12,
-    "sampling_probability": 0.9,
-    "max_batch_size": 4,
-    "noise_multiplier": 3.0,
-}
-
-
 COUNTED = tuple(
     (noise_std, rounds, records, relation)
     for noise_std in (1.0, 1.5, 3.0, 10.0)
@@ -277,16 +246,11 @@ def _shuffled_as_poisson() -> Finding:
     return Finding(claimed=reported_epsilon(event), observed=shuffled_epsilon(0.7, 10, DELTA))
 
 
-def _cut(event: Event) -> Finding:
-    return _attacked(reported_epsilon(event), *cut_batch_pair(**CUT))
-
-
 def _repeated(event: Event, eta: float) -> Finding:
     """Sixty two-valued outcomes whose log-likelihood ratio ranges over `eta`."""
     return Finding(claimed=reported_epsilon(event), observed=binomial_epsilon(eta, 60, DELTA))
 
 
-UNCUT = PoissonGaussianEvent(sampling_probability=0.9, noise_multiplier=3.0, steps=1)
 TOKENS = BoundedRangeEvent(eta=0.5, count=60)
 PURE = PureEvent(epsilon=0.25, count=60)
 
@@ -315,11 +279,6 @@ AUDITS = (
         "accountant-replaced-gradients",
         lambda: _sampled_replaced(claimed_replaced=True),
         {Bug.WRONG_RELATION: lambda: _sampled_replaced(claimed_replaced=False)},
-    ),
-    Audit.named(
-        "accountant-cut-samples",
-        lambda: _cut(TruncatedPoissonGaussianEvent(**CUT, steps=1)),
-        {Bug.UNCUT: lambda: _cut(UNCUT)},
     ),
     Audit.named(
         "accountant-token-draws",

@@ -54,7 +54,6 @@ class Bug(StrEnum):
     GREEDY = "most likely token instead of a draw"
     CLASSICAL_GAUSSIAN = "classical Gaussian formula above ε = 1"
     MEAN_SHIFT = "mixture of shifts replaced by its mean"
-    UNCUT = "cut samples accounted as Poisson sampling"
     TIED_USE_FORGOTTEN = "second use of a tied parameter forgotten in its norm"
     CLIPPED_BY_PART = "clipped by micro-batch instead of by record"
     ONE_UNIFORM = "token drawn by one uniform of 53 bits"

@@ -77,7 +77,6 @@ class Training(BesideHistogram):
         expected_batch_size: Expected records of one sample, B; each is drawn with B/N.
         steps: Optimizer steps, T.
         noise_multiplier: Noise std / clipping bound, σ.
-        max_batch_size: Cut larger samples to this many records (truncated Poisson).
     """
 
     mechanism = "dp-sgd"
@@ -85,7 +84,6 @@ class Training(BesideHistogram):
     expected_batch_size: Positive
     steps: Annotated[int, typer.Option(min=1, max=10**7)]
     noise_multiplier: float
-    max_batch_size: int | None = None
 
     @property
     def sampling_probability(self) -> float:
@@ -94,7 +92,7 @@ class Training(BesideHistogram):
 
     def event(self) -> Event:
         """Prices all steps."""
-        unpriced = ("expected_batch_size", "histogram_noise_std")
+        unpriced = ("expected_batch_size", "histogram_noise_std", "records")
         own = {name: value for name, value in vars(self).items() if name not in unpriced}
         return dp_sgd_event(sampling_probability=self.sampling_probability, **own)
 
@@ -132,7 +130,7 @@ def price_training(settings: Training, delta: Delta, accountant: Accountant = "t
     return result, _say(result)
 
 
-@command(without="noise_multiplier max_batch_size")
+@command(without="noise_multiplier")
 def calibrate_training(
     settings: Training, epsilon: TargetEpsilon, delta: Delta, accountant: Accountant = "tight"
 ) -> Answer:
