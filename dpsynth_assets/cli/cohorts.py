@@ -243,7 +243,7 @@ def overview() -> None:
 def _places() -> Iterator[tuple[str, str]]:
     """The folders and addresses that commands of this terminal use."""
     root = home_root()
-    new = "" if root.exists() else " (not there yet)"
+    new = "" if root.exists() else " (does not exist yet)"
     yield "home", f"{root}{new}"
     yield "dagster", os.environ.get("DAGSTER_HOME", str(Home(root).dagster))
     yield "datasets", ", ".join(str(folder) for folder in dataset_folders())

@@ -303,7 +303,7 @@ class PrivateFiles:
         if self.unreadable:
             return (
                 f"a private declaration that cannot be read, in {self.unreadable[0]}",
-                "Mend that file first: its source may be the file named here.",
+                "Fix that file first: its source may be the file named here.",
             )
         for source, owner in self.declared:
             if _holds(source, path):

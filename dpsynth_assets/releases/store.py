@@ -14,9 +14,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import polars as pl
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.files.disk_room import Room, missing_room
 from dpsynth_assets.files.whole_folders import (
@@ -29,6 +27,9 @@ from dpsynth_assets.paths import Folder, begin, home
 from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.ledger import Checkpoint, Ledger, LedgerEntry, Witness, sqlite_path
 from dpsynth_assets.releases.waiting import StoreUnavailableError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 __all__ = ["StoreUnavailableError", "StoredReleases"]
 
@@ -130,7 +131,7 @@ class StoredReleases:
         self,
         reservation_id: str,
         facts: dict[str, Any],
-        rows: pl.DataFrame | None = None,
+        rows: "pl.DataFrame | None" = None,
         files: Path | None = None,
     ) -> tuple[str, str]:
         """Stores a release, whole or not at all; returns its SHA-256 digest and its address.
@@ -156,7 +157,7 @@ class StoredReleases:
                 shutil.copytree(files, temporary / "files", copy_function=shutil.copyfile)
         return self.digest(reservation_id), str(final)
 
-    def load(self, reservation_id: str) -> tuple[dict[str, Any], pl.DataFrame | None]:
+    def load(self, reservation_id: str) -> "tuple[dict[str, Any], pl.DataFrame | None]":
         """Loads facts and rows of a stored release.
 
         Raises:
@@ -173,6 +174,8 @@ class StoredReleases:
             if "rows.parquet" not in file_names(folder):
                 return facts, None
             with (folder / "rows.parquet").open("rb") as file:
+                import polars as pl
+
                 return facts, pl.read_parquet(file)
 
     def digest(self, reservation_id: str) -> str:

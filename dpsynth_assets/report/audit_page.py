@@ -176,7 +176,7 @@ _SPENDS: Mapping[str, Callable[[Spend], Cell]] = {
     "who may read": lambda spend: (
         f"released ({spend.guarantee})"
         if spend.state == RELEASED_STATE
-        else "nobody: charged, nothing stored"
+        else "no reader: charged, nothing stored"
     ),
     "builds on": lambda spend: (
         ", ".join(f"entry {seq}" for seq in spend.builds_on) or "no other charge"

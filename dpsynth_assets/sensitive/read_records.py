@@ -90,6 +90,7 @@ class ReadRecords:
 
     def note_read(self, cohort: str, state: str, declared: str, rows: str) -> None:
         """Notes which records of a cohort were read last: those that the next release pays for."""
+        self._files.make_folder(self._base / FOLDER)
         self._files.write(self._last(cohort), json.dumps(Reading(state, declared, rows)).encode())
 
     def last(self, cohort: str) -> Reading | None:

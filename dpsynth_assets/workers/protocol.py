@@ -129,7 +129,7 @@ class Workers(ABC):
         for part in parts:
             if not isinstance(part, Folder):
                 raise TypeError(
-                    f"Expected the path of a part, got {type(part).__name__}. Store it first."
+                    f"Expected the path of a shard, got {type(part).__name__}. Store it first."
                 )
         with self.opened() as workers:
             yield from workers._results(function, parts, gpus, memory)

@@ -190,4 +190,4 @@ def test_no_asset_or_check_makes_a_store_of_its_own():
             if isinstance(node, ast.Call)
             and ast.unparse(node.func) in ("SensitiveStore", "SensitiveStore.at")
         ]
-        assert not made or path.name == "partitions.py", path
+        assert not made or path.name == "keys.py", path

@@ -49,7 +49,7 @@ def test_what_a_method_makes_leads_to_the_code_of_the_method(nodes):
     expected = {
         "tickets/mean_clustered/candidate_corpus": ("mean.py", "class MeanClustered"),
         "feedback/aug_pe/corpus": ("aug_pe.py", "class AugPe"),
-        "savings/ctcl/finetuned_generator": ("ctcl.py", "class Ctcl"),
+        "savings/ctcl/finetuned_generator": ("generation.py", "class Ctcl"),
         "tickets/shared/cluster_histogram": (
             "cluster_histogram.py",
             "class ClusterHistogramRelease",
@@ -97,10 +97,10 @@ def test_a_public_base_outside_the_package_has_topics_and_generator_too(tmp_path
     assert {"public/elsewhere/topic_model", "public/elsewhere/conditional_generator"} <= keys
 
 
-def said(guarantee, epsilon, **changes):
+def said(guarantee, of_the_release, **changes):
     facts = {"delta": 1e-6, "budget_epsilon": 4.0, "guaranteed_epsilon": 3.98001}
     return in_words(
-        guarantee, epsilon, "one record", CohortSpend(cohort="letters", **facts, **changes)
+        guarantee, of_the_release, "one record", CohortSpend(cohort="letters", **facts, **changes)
     )
 
 

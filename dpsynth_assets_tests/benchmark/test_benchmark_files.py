@@ -10,7 +10,13 @@ from dpsynth_assets.datasets.benchmark_spec import benchmark_files, found_benchm
 from dpsynth_assets.datasets.fields import DatasetFileError, Problem
 from dpsynth_assets.paths import Home
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.sensitive.fingerprints import Fingerprints, Reader
+from dpsynth_assets.sensitive.fingerprints import (
+    Fingerprints,
+    Prints,
+    Reader,
+    store_key,
+    text_prints,
+)
 from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
 from dpsynth_assets_tests.benchmark.conftest import ROOT, attributes, write
 
@@ -127,12 +133,18 @@ def test_a_private_declaration_that_does_not_hold_is_private_still(
     assert expected in problem(write(letters))
 
 
+def admit(prints, private, texts):
+    key = store_key(OwnerOnlyFiles(private), private)
+    reader = Reader(cohort="mine", account="mine", dataset="mine")
+    assert prints.admit(reader, Prints(text_prints(texts, key))) is None
+
+
 def test_whether_a_record_was_read_is_not_told_of_a_small_table(letters, home):
     private = Home(home).sensitive
     private.mkdir(parents=True, mode=0o700)
     prints = Fingerprints(OwnerOnlyFiles(private), private)
     read = [f"a letter of the person number {number}" for number in range(200)]
-    prints.admit(Reader(cohort="mine", account="mine", dataset="mine"), read)
+    admit(prints, private, read)
     assert prints.holds_most_of(read)
     assert not prints.holds_most_of(read[:99])
     others = [f"some public text of number {number}" for number in range(4000)]
@@ -148,7 +160,7 @@ def test_a_copy_of_records_that_a_cohort_has_read_is_refused_before_a_cell(lette
     private.mkdir(parents=True, mode=0o700)
     prints = Fingerprints(OwnerOnlyFiles(private), private)
     texts = pl.read_csv(letters / "letters.csv")["text"].to_list()
-    prints.admit(Reader(cohort="mine", account="mine", dataset="mine"), texts)
+    admit(prints, private, texts)
     bench = DatasetBench(read_benchmark(write(letters)), "letters", home / "bench")
     with pytest.raises(PrivacyError, match="a cohort of this installation has read"):
         bench.run(next(places(bench.spec)))

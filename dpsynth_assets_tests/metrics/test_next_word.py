@@ -56,15 +56,6 @@ def test_every_corpus_gets_the_same_number_of_training_tokens(monkeypatch):
     assert min(spent) >= SMALL.token_budget
 
 
-def test_progress_is_told_without_text():
-    told = []
-    next_word_accuracy(RIDES, CAKES, SMALL, lambda share, text: told.append((share, text)))
-    shares = [share for share, _ in told]
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
-    assert {text for _, text in told} == {"training a next-word model"}
-
-
 @pytest.mark.parametrize(("train", "test"), [([""], RIDES), (RIDES, ["", "  "])])
 def test_a_side_without_words_is_refused(train, test):
     with pytest.raises(ValueError, match="at least one text with a word"):

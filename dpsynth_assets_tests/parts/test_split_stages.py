@@ -189,7 +189,7 @@ def test_mechanisms_release_over_parts_what_they_release_over_the_whole(
 def test_a_mechanism_that_knows_no_parts_refuses_them():
     """Embeddings are absent beside parts: nothing is released over the empty records."""
     inputs = PrivateInputs(records=pl.DataFrame({"text": [], "label": []}), parts=None)
-    with pytest.raises(ValueError, match="Expected embeddings of the private records"):
+    with pytest.raises(ValueError, match="Expected one embedding for each private record"):
         CellCounts(labels=LABELS, centers=np.eye(2), kept=[range(2)] * 2)(inputs)
 
 

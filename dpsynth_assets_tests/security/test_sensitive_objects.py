@@ -21,7 +21,13 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.releases.waiting import StoreUnavailableError
 from dpsynth_assets.sensitive import part_tasks, private_files, sealed_objects
-from dpsynth_assets.sensitive.fingerprints import Fingerprints, Prints, Reader, text_prints
+from dpsynth_assets.sensitive.fingerprints import (
+    Fingerprints,
+    Prints,
+    Reader,
+    store_key,
+    text_prints,
+)
 from dpsynth_assets.sensitive.private_files import files_below
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.record_parts import files_of
@@ -233,6 +239,11 @@ def test_one_at_a_time_is_alone(root):
     assert order == ["first", "second"]
 
 
+def prints(place, texts):
+    """Fingerprints of texts under the store's key."""
+    return Prints(text_prints(texts, store_key(files_below(place), place)))
+
+
 # What the bucket holds.
 
 
@@ -254,7 +265,7 @@ def test_no_body_and_no_name_of_an_object_holds_a_private_byte(remote, place):
     assert passes.cost("cd" * 32) is None
     remote.contributions("letters").note("r1", RECORDS)
     reader = Reader(cohort="letters", account="letters", dataset="letters")
-    Fingerprints(files_below(place), place).admit(reader, TEXTS)
+    Fingerprints(files_below(place), place).admit(reader, prints(place, TEXTS))
     needles = [text.encode() for text in (*TEXTS, "record-a", "user-1", drawn)]
     needles.append(EMBEDDINGS[1].tobytes())
     for name, content in objects(place).items():
@@ -341,7 +352,7 @@ def test_of_two_cohorts_that_are_admitted_at_once_one_is_refused(place):
 
     def admit(name):
         reader = Reader(cohort=name, account=name, dataset=name)
-        return Fingerprints(files_below(place), place).admit(reader, texts)
+        return Fingerprints(files_below(place), place).admit(reader, prints(place, texts))
 
     def second():
         began.set()
@@ -349,16 +360,16 @@ def test_of_two_cohorts_that_are_admitted_at_once_one_is_refused(place):
 
     other = threading.Thread(target=second)
 
-    def prints(key):
-        other.start()
-        assert began.wait(60)
-        other.join(0.3)
-        assert "two" not in answers, "it was compared while the first was not yet kept"
-        return Prints(text_prints(texts, key))
+    class First(Fingerprints):
+        def _readers(self):
+            other.start()
+            assert began.wait(60)
+            other.join(0.3)
+            assert "two" not in answers, "it was compared while the first was not yet kept"
+            return super()._readers()
 
-    first = Fingerprints(files_below(place), place)
     reader = Reader(cohort="one", account="one", dataset="one")
-    assert first.admit_prints(reader, prints) is None
+    assert First(files_below(place), place).admit(reader, prints(place, texts)) is None
     other.join(60)
     assert answers == {"two": "one"}
 

@@ -73,21 +73,21 @@ class VotedEvolution(EvolutionMethod[VotedT]):
         refusal = self.refusal(target_epsilon)
         if refusal is not None:
             return refused(self, refusal, self.config.stated())
-        noise_std = self._noise_std(target_epsilon)
+        found = {"noise_std": self._noise_std(target_epsilon)}
         rounds = VotingRounds(
-            noise_std=noise_std,
+            **found,
             iterations=self.config.iterations,
             relation=self.terms.relation,
             max_records_per_unit=self.terms.unit.max_records,
         )
         noise = (
-            f"Gaussian of {noise_std:.4g} votes on each candidate in each of "
+            f"Gaussian of {found['noise_std']:.4g} votes on each candidate in each of "
             f"{self.config.iterations} rounds"
         )
         return planned(
             self,
             {STAGE: rounds},
-            {**self.settings(), "noise_std": noise_std, "noise": noise},
+            {**self.settings(), **found, "noise": noise},
             form=self.form,
             free=FREE_SETTINGS,
             epsilon=remembered_epsilon([rounds.event()], self.terms),

@@ -169,9 +169,15 @@ def test_a_record_that_cannot_be_read_refuses_the_plan_in_one_line(cases):
 def audited(monkeypatch, cases, model, slack, *words):
     method = bound_method("mean_uniform", BATCHES | {"logit_slack": slack}, terms_of(cases))
     plan = SimpleNamespace(terms=method.terms, methods=(SimpleNamespace(method=method),))
-    monkeypatch.setattr(cli, "find_cohort", lambda *_, **__: None)
+    spec = SimpleNamespace(public_data="demo")
+    monkeypatch.setattr(cli, "find_cohort", lambda *_, **__: spec)
     monkeypatch.setattr("dpsynth_assets.methods.planning.plan_dataset", lambda _: plan)
-    monkeypatch.setattr(cli, "_language_model", lambda _: model)
+    opened = SimpleNamespace(
+        models=SimpleNamespace(language_model=lambda _: model),
+        values=lambda names: dict.fromkeys(names),
+    )
+    monkeypatch.setattr(cli, "public_base", lambda _: opened)
+    monkeypatch.setattr("dpsynth_assets.models.prompt_templates.prompted", lambda made, _: made)
     return CliRunner().invoke(cli.app, ["run", "letters", *words])
 
 

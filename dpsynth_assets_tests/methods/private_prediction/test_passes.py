@@ -19,7 +19,7 @@ TWO_THREADS = pytest.mark.parametrize("threads", [2], indirect=True)
 @pytest.fixture
 def model():
     made = torch.nn.Linear(2, 2)
-    made.device = torch.device("cpu")
+    made.device, made.dtype = torch.device("cpu"), torch.float32
     return TransformersDecoder(made)
 
 
