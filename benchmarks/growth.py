@@ -229,7 +229,7 @@ def admitted(folder: Path, prints) -> None:
 
     base = folder / "sensitive"
     reader = Reader(cohort="growth", account="growth", dataset="growth")
-    if Fingerprints(OwnerOnlyFiles(base), base).admit_prints(reader, lambda _: prints) is not None:
+    if Fingerprints(OwnerOnlyFiles(base), base).admit(reader, prints) is not None:
         raise SystemExit("Expected no other cohort.")
 
 
