@@ -169,11 +169,14 @@ def test_the_overview_reads_the_ledger_and_what_was_published(tmp_path, terms):
 
 def test_the_doctor_reports_problems_and_shows_names_of_variables_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_PUBLISH_URL", "s3://hidden-bucket/there")
+    url = "postgresql+psycopg://hiddenuser:x@127.0.0.1:1/hiddenbase?sslpassword=hiddenword"
+    monkeypatch.setenv("DPSYNTH_LEDGER_URL", url)
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / ".format").write_text("0")
     told = said("doctor")
     assert told.exit_code == 1
-    assert "Expected format 1" in told.output
+    assert "another format than 1" in told.output
     assert "publish s3" in told.output
     assert "DPSYNTH_PUBLISH_URL" in told.output
-    assert "hidden-bucket" not in told.output
+    assert "ledger: problem: " in told.output
+    assert not [word for word in ("hidden", "127.0.0.1", str(tmp_path)) if word in told.output]

@@ -76,7 +76,9 @@ def code_digest(package: Path) -> str:
 
 
 def _sources(package: Path) -> list[Path]:
-    return [package] if package.is_file() else sorted(package.rglob("*.py"))
+    if package.is_file():
+        return [package]
+    return sorted(path for path in package.rglob("*") if path.suffix in {".py", ".yaml"})
 
 
 def _libraries() -> list[str]:

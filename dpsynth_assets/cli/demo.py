@@ -17,8 +17,9 @@ def demo() -> None:
     Outside a clone the letters are written to `data/demo` of this folder first.
     """
     folder = project_root() / RECORDS
-    if not (folder / f"private_{COHORT}.jsonl").exists():
+    written = not (folder / f"private_{COHORT}.jsonl").exists()
+    if written:
         folder.mkdir(parents=True, exist_ok=True)
         generator = Path(__file__).parents[1] / "demo" / "write.py"
         subprocess.run([sys.executable, str(generator), str(folder)], check=True)  # noqa: S603
-    run(COHORT, yes=True)
+    run(COHORT, yes=written)  # What lay there already is paid for after a question only.

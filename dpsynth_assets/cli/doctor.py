@@ -27,6 +27,10 @@ SHAPE = (1536, 576)
 """(out, in) of a weight of SmolLM2, on which kernels are tried."""
 
 
+class _ToldError(Exception):
+    """What is wrong, in words of this module."""
+
+
 def doctor() -> None:
     """Show versions, processor, kernels, stores and problems, for a report of a fault.
 
@@ -38,8 +42,9 @@ def doctor() -> None:
         try:
             say(f"{name}: {find()}")
         except Exception as error:  # noqa: BLE001 - what fails is what is reported
-            ours = isinstance(error, PrivacyError)  # Their messages hold no private text.
-            complain(f"{name}: problem: {error if ours else type(error).__name__}")
+            # Messages of other errors name folders, hosts and users.
+            told = str(error) if isinstance(error, _ToldError) else type(error).__name__
+            complain(f"{name}: problem: {told}")
             problems = 1
     raise typer.Exit(problems)
 
@@ -73,7 +78,11 @@ def _kernels() -> str:
 
 
 def _home() -> str:
-    free = shutil.disk_usage(home().root if home_root().exists() else ".").free >> 30
+    try:
+        folder = home().root if home_root().exists() else Path()
+    except PrivacyError:
+        raise _ToldError(f"another format than {FORMAT}, or none: see operations.md.") from None
+    free = shutil.disk_usage(folder).free >> 30
     return f"format {FORMAT}, {free} GiB free{'' if home_root().exists() else ', new'}"
 
 
@@ -82,7 +91,7 @@ def _ledger() -> str:
 
     ledger = ledger_if_any()
     if ledger is not None and not ledger.verify().ok:
-        raise PrivacyError("it does not verify: run `dpsynth ledger verify`.")
+        raise _ToldError("it does not verify: run `dpsynth ledger verify`.")
     return "no charge yet" if ledger is None else "verifies"
 
 

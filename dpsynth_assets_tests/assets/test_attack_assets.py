@@ -467,7 +467,8 @@ def test_tables_and_pictures_are_metadata(ran):
     assert reconstruction["dpsynth/epsilon_proven"] == 0.0
     median = metadata(result, attacks.MEDIAN)
     assert "data:image/png;base64," in median["dpsynth/median_audit_plot"]
-    assert 0 < median["dpsynth/share_attained"] <= 1
+    # Copying contexts agree on no token, so that no neighbour moves their median.
+    assert 0 <= median["dpsynth/share_attained"] <= 1
     assert median["dpsynth/largest_excess"] <= 0
 
 

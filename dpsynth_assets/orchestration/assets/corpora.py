@@ -234,6 +234,7 @@ def publish_corpus(
     audits = [*audit_results([planned.plan.event, *builds_on]), *attacks]
     if planned.method.guarantee is GuaranteeType.SECRET:
         audits += recall_results(spec.name)
+    spent = ledger.spend(spec.account)
     label = corpus_label(entries, reservation, audits)
     final = released_folder(spec.name, planned.folder)
     card = dataset_card(label, columns=rows.columns, rows=rows.height)
@@ -242,7 +243,7 @@ def publish_corpus(
         rows.write_parquet(folder / "data" / released_rows_path("", "").name)
         (folder / LABEL_FILE).write_text(json.dumps(label, indent=2, sort_keys=True))
         (folder / CARD_FILE).write_text(card)
-    metadata = _metadata(spec, planned, rows, label, ledger.spend(spec.account)) | {
+    metadata = _metadata(spec, planned, rows, label, spent) | {
         "dpsynth/card": dg.MetadataValue.md(card)
     }
     address = publish_copy(final)

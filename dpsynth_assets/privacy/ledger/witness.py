@@ -27,7 +27,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -180,8 +180,14 @@ def _json(book: Book) -> dict[str, Any]:
     return {**vars(book), "accounts": accounts, "format": CHECKPOINT_FORMAT}
 
 
-def _book(stored: dict[str, Any]) -> Book:
-    """The very book, its maps in the order in which entries made them."""
+def _book(stored: dict[str, Any]) -> Book | None:
+    """The very book, its maps in the order in which entries made them; None if a field is missing.
+
+    A field that took its default would be read as less spent.
+    """
+    names = {each.name for each in fields(CohortAccount)}
+    if any(row.keys() != names for row in stored["accounts"]):
+        return None
     accounts = [CohortAccount(**_coded(1, row)) for row in stored["accounts"]]
     named = {each.cohort: each for each in accounts}
     return Book(stored["seq"], stored["head"], named, stored["partitions"])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from threading import Barrier, Thread
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ TWO_THREADS = pytest.mark.parametrize("threads", [2], indirect=True)
 def model():
     made = torch.nn.Linear(2, 2)
     made.device, made.dtype = torch.device("cpu"), torch.float32
+    made.config = SimpleNamespace(max_position_embeddings=64)
     return TransformersDecoder(made)
 
 
