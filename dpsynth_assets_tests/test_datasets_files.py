@@ -13,6 +13,7 @@ from dpsynth_assets.datasets import (
     parse_dataset_file,
     standing,
 )
+from dpsynth_assets.orchestration.components.refused import planning_problems
 from dpsynth_assets_tests.declared import FIELDS as ATTRIBUTES, only, written as write
 
 
@@ -34,6 +35,56 @@ def test_an_unknown_nested_key_is_looked_up_in_its_own_model(tmp_path):
     problem = only_problem(write(tmp_path / "a.yaml", ATTRIBUTES | {"methods": methods}))
     assert problem.field == "methods.0.budget_shares"
     assert problem.remedy == "Did you mean 'budget_share'?"
+
+
+NO_GATE = "no gate reads private text. Drop it;"
+NOT_TRAINED = "no model is trained from scratch. Drop it for SmolLM2, or write kind: pretrained"
+REMOVED = {
+    "budget.monthly_epsilon": (3, "write rounds, which share epsilon evenly, or drop it."),
+    "release_gate": ({"copied_spans": "block"}, NO_GATE),
+    "evaluation.copied_spans": ("block", NO_GATE),
+    "prompt.prompt_variables": (["tone"], "write {label} in the prompts. Drop it."),
+    "language_model.kind": ("embedded", NOT_TRAINED),
+    "language_model.training_tokens": (1000, NOT_TRAINED),
+    "language_model.settings": ({"width": 32}, NOT_TRAINED),
+    "language_model.seed": (1, NOT_TRAINED),
+    "conditional_generator.kind": ("embedded", NOT_TRAINED),
+    "conditional_generator.settings": ({}, NOT_TRAINED),
+    "conditional_generator.aspects": ({"kind": "vllm"}, NOT_TRAINED),
+    "mean_with_shots": ({}, "write mean_uniform, which scored no worse."),
+    "epsvec steering_layers": ([3], "name them as layers, which are all steered."),
+    "aug_pe label_shares": ("released", 'it is "equal". Drop it.'),
+    "aug_pe label_budget_share": (0.1, "it is 0.05. Drop it."),
+    "aug_pe copied_spans": ("block", NO_GATE),
+    "aug_pe variation": ("masked", 'it is "prefix". Drop it.'),
+    "aug_pe infilling_model": ("bart", "it is null. Drop it."),
+    "aug_pe word_count_std": (3.0, "it is 0.0. Drop it."),
+    "aug_pe tokens_per_word": (1.3, "it is null. Drop it."),
+    "aug_pe prompt_variables": (["tone"], "write {label} in the prompts. Drop it."),
+    "aug_pe vote_threshold": (4.0, "it is 0.0. Drop it."),
+    "secpe label_shares": ("released", 'it is "equal". Drop it.'),
+    "dp_fine_tuning label_shares": ("released", 'it is "equal". Drop it.'),
+}
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_name_that_was_removed_is_one_line_that_says_what_to_write(tmp_path, name):
+    value, remedy = REMOVED[name]
+    section, _, key = name.partition(".")
+    method, _, setting = name.partition(" ")
+    if section in ("language_model", "conditional_generator"):
+        written = {"name": "base", section: {key: value}}, "PublicData"
+    elif key or section == "release_gate":
+        change = {**ATTRIBUTES.get(section, {}), key: value} if key else value
+        written = ATTRIBUTES | {section: change}, "PrivateDataset"
+    else:
+        settings = {"settings": {setting: value}} if setting else {}
+        written = ATTRIBUTES | {"methods": [{"method": method, **settings}]}, "PrivateDataset"
+    files, problems = parse_dataset_file(write(tmp_path / "a.yaml", *written))
+    (line,) = map(str, problems or planning_problems(files[0].spec))
+    assert f"It was removed: {remedy}" in line
+    assert "\n" not in line
+    assert "Did you mean" not in line
 
 
 @pytest.mark.parametrize(

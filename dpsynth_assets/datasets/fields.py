@@ -121,6 +121,30 @@ _WRONG_BRANCH = {"list_type", "dict_type", "model_type", "model_attributes_type"
 _MOST_PROBLEMS = 100
 """Of one file: a person mends some and asks again, and each is compared with all known keys."""
 
+_NO_GATE = (
+    "It was removed: no gate reads private text. Drop it; the internal asset copied_spans shows "
+    "the steward what a corpus repeats."
+)
+_NOT_TRAINED = (
+    "It was removed: no model is trained from scratch. Drop it for SmolLM2, or write kind: "
+    "pretrained and model."
+)
+REMOVED: Mapping[str, str] = {
+    "mean_with_shots": "It was removed: write mean_uniform, which scored no worse.",
+    "monthly_epsilon": "It was removed: write rounds, which share epsilon evenly, or drop it.",
+    "release_gate": _NO_GATE,
+    "copied_spans": _NO_GATE,
+    "prompt_variables": "It was removed: write {label} in the prompts. Drop it.",
+    "steering_layers": "It was removed: name them as layers, which are all steered.",
+    "kind: embedded": _NOT_TRAINED,
+    "language_model.training_tokens": _NOT_TRAINED,
+    "language_model.settings": _NOT_TRAINED,
+    "language_model.seed": _NOT_TRAINED,
+    "conditional_generator.settings": _NOT_TRAINED,
+    "conditional_generator.aspects": _NOT_TRAINED,
+}
+"""Names that files once had -> what to write instead; with its section where others have it too."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -168,8 +192,8 @@ def problems_of(
         if not _is_other_branch(detail, found)
     ]
     if (left := len(found) - _MOST_PROBLEMS) > 0:
-        mend = "Mend those above, and ask again."
-        shown.append(Problem("", "fewer problems", f"{left} more", mend, file=str(file)))
+        fix = "Fix those above, and ask again."
+        shown.append(Problem("", "fewer problems", f"{left} more", fix, file=str(file)))
     return shown
 
 
@@ -179,7 +203,9 @@ def described(field: FieldInfo) -> str:
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
-    """Says which known word was meant, or lists those known."""
+    """Says what to write for a removed word, which known one was meant, or lists those known."""
+    if word in REMOVED:
+        return REMOVED[word]
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
 
@@ -199,21 +225,24 @@ def _problem(detail: Any, file: Path, model: type[Declaration], attributes: Any)
         field = ".".join([*map(str, path), *filter(None, [told.pop("field")])])
         return Problem(field, **told, file=str(file))
     owner = _model_at(model, path[:-1])
-    key = str(path[-1]) if path else ""
-    return Problem(".".join(map(str, path)), *_parts(detail, key, owner), file=str(file))
+    key, field = str(path[-1]) if path else "", ".".join(map(str, path))
+    return Problem(field, *_parts(detail, key, field, owner), file=str(file))
 
 
-def _parts(detail: Any, key: str, owner: type[BaseModel] | None) -> tuple[str, str, str]:
+def _parts(
+    detail: Any, key: str, field: str, owner: type[BaseModel] | None
+) -> tuple[str, str, str]:
     fields = owner.model_fields if owner else {}
     meaning = described(fields[key]) if key in fields else ""
     if detail["type"] == "extra_forbidden":
-        return "a known key", repr(key), suggest(key, list(fields))
+        return "a known key", repr(key), REMOVED.get(field) or suggest(key, list(fields))
     if detail["type"] == "missing":
         return "a value", "none", f"Add {key}: {meaning}".strip()
     expected = detail["msg"].removeprefix("Input should be ")
     got = detail["input"]
     shown = repr(got) if isinstance(got, str | int | float | None) else f"a {type(got).__name__}"
-    return expected[:1].lower() + expected[1:], shown[:80], meaning or "Mend the value."
+    remedy = REMOVED.get(f"{key}: {got}") or meaning or "Fix the value."
+    return expected[:1].lower() + expected[1:], shown[:80], remedy
 
 
 def _path(detail: Any, attributes: Any) -> list[str | int]:

@@ -300,7 +300,7 @@ def read_documents(path: Path) -> tuple[list[Any], list[Problem]]:
     try:
         documents = _loaded(path)
     except (FileNotFoundError, IsADirectoryError):
-        got, remedy = "none there", "Mend the path, or write one with `dpsynth init`."
+        got, remedy = "none there", "Fix the path, or write one with `dpsynth init`."
     except OSError as error:
         got, remedy = error.strerror or "an unreadable file", "Make it readable."
     except UnicodeDecodeError:
@@ -313,7 +313,7 @@ def read_documents(path: Path) -> tuple[list[Any], list[Problem]]:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         got = f"{getattr(error, 'problem', None) or 'text that is not YAML'}{where}"
-        remedy = "Mend the line: indent with spaces, quote text with ':' or '#'."
+        remedy = "Fix the line: indent with spaces, quote text with ':' or '#'."
     else:
         return [document for document in documents if document is not None], []
     return [], [Problem("", "a YAML file", got, remedy, file=str(path))]

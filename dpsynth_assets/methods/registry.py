@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dpsynth_assets.datasets.fields import suggest
+from dpsynth_assets.datasets.fields import REMOVED, suggest
 from dpsynth_assets.files.from_outside import with_those_of_others
 from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.epsvec import EpsVec, EpsVecOnGenerator
@@ -106,10 +106,10 @@ def _problem(method_name: str, problem: Mapping[str, Any]) -> str:
     fields = sorted(REGISTRY[method_name].config_type.model_fields)
     if problem["type"] == "extra_forbidden":
         constants = REGISTRY[method_name].config_type.constants
-        if field in constants:
-            value = json.dumps(constants[field])
-            return f"{field}: {method_name} has no such setting. It was removed: it is {value}."
-        return f"{field}: {method_name} has no such setting. {suggest(field, fields)}"
+        remedy = suggest(field, fields)
+        if field in constants and field not in REMOVED:
+            remedy = f"It was removed: it is {json.dumps(constants[field])}. Drop it."
+        return f"{field}: {method_name} has no such setting. {remedy}"
     message = problem["msg"].removeprefix("Value error, ")
     got = "" if problem["type"] in {"missing", "value_error"} else f", got {problem['input']!r}"
     return f"{field + ': ' if field else ''}{message}{got}"

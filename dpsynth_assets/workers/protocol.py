@@ -200,7 +200,7 @@ def awaited(
         reason = what or type(problem).__name__
     if outcome is None:  # Raised outside the handler: nothing is chained to it.
         raise WorkerError(
-            f"Part {part.name} in a worker failed with {reason}. Finished parts are kept: mend the "
+            f"Part {part.name} in a worker failed with {reason}. Finished parts are kept: fix the "
             "cause and run the step again."
         )
     return result_of(outcome)

@@ -120,11 +120,8 @@ class VotedConfig(EvolutionConfig):
     constants: ClassVar[Mapping[str, Any]] = {
         **EvolutionConfig.constants,
         "label_budget_share": 0.05,
+        "label_shares": "equal",  # Of the population and the rows: true ones are private.
     }
-    label_shares: Literal["equal"] = "equal"
-    """How the population and the rows are shared out over the labels: evenly. True shares are
-    private and never used.
-    """
 
 
 class AugPeConfig(VotedConfig):
