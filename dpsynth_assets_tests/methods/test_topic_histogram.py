@@ -102,8 +102,9 @@ def test_records_without_a_declared_label_are_counted_nowhere(counts_of):
 
 
 def test_undeclared_labels_and_blank_texts_are_not_counted():
-    records = pl.DataFrame({"text": ["one", " ", "three", "\n"], "label": ["x", "x", "y", "z"]})
-    assert counted_labels(records, ("y", "x")).tolist() == [1, UNCOUNTED, 0, UNCOUNTED]
+    texts, labels = ["one", " ", "three", "\n", "five"], ["x", "x", "y", "y", "z"]
+    records = pl.DataFrame({"text": texts, "label": labels})
+    assert counted_labels(records, ("y", "x")).tolist() == [1, UNCOUNTED, 0, UNCOUNTED, UNCOUNTED]
     assert counted_labels(records.clear(), ("y", "x")).tolist() == []
 
 

@@ -24,7 +24,7 @@ from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Runner
 from dpsynth_assets.secret_detection.incidence import find_secrets
-from dpsynth_assets.sensitive import part_tasks, stored_parts
+from dpsynth_assets.sensitive import part_tasks, store as store_module, stored_parts
 from dpsynth_assets.sensitive.read_source import embed_records, store_records
 from dpsynth_assets.sensitive.store import DICTIONARY, StoredRecords
 from dpsynth_assets.workers import LocalWorkers
@@ -156,7 +156,19 @@ def test_public_stages_and_rows_ask_for_no_records(houses):
     (first, *_) = [node for node in nodes.nodes.values() if node.stage and node.stage.public]
     assert not runner.release(first, house.run.reads(first)).reservation.reused
     rows = house.run.reads(nodes.nodes[part.corpus])
-    assert 0 < runner.write(part, 3, rows).rows.height <= 3  # A blank text is left out.
+    written = runner.write(part, 3, rows)
+    assert written.rows.height + written.facts["places_left_empty"] == 3
+
+
+def test_vectors_of_a_cohort_in_shards_never_read_source_records_together(
+    houses, parts, monkeypatch
+):
+    if parts == 1:
+        pytest.skip("one shard is all records")
+    part = houses["epsvec"].part("epsvec")
+    monkeypatch.setattr(store_module, "read_whole", lambda *_, **__: pytest.fail("read together"))
+    made = houses["epsvec"].again(part, release_name="apart")
+    assert {each.reservation.reused for each in made} == {False}
 
 
 @pytest.mark.parametrize("name", ["1 ", " 1", "1\u200b", "1\n"])

@@ -44,6 +44,12 @@ def test_a_batch_draws_as_many_tokens_as_the_paper_prints_for_either_k(
     assert tokens(cases, slots, epsilon, **zero_out) == printed
 
 
+def test_a_replaced_record_of_a_pair_pays_for_two_vectors(cases):
+    # What the paper's two records a context cost where neither rule holds (errata B-000.1).
+    replaced = tokens(cases, baseline(2), relation=NeighboringRelation.REPLACE_ONE)
+    assert replaced == pytest.approx(373 / 4, abs=1)
+
+
 def batches(cases, config, records, **changes):
     terms = cases.terms(public_records=records, **changes)
     private = cases.private(records)
