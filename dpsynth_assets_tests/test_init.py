@@ -305,7 +305,7 @@ def test_decisions_and_roles_as_json(folder, tmp_path):
 
 def test_a_large_delta_is_pointed_out(folder, tmp_path):
     result = init("complaints", "--from", written(tmp_path), "--delta", "5e-4")
-    assert "δ is too large for so many records" in " ".join(result.output.split())
+    assert "δ is too large here" in " ".join(result.output.split())
 
 
 REFUSED = {

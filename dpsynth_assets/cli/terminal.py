@@ -227,7 +227,7 @@ def described(error: BaseException) -> tuple[str, int]:
     from dpsynth_assets.records.columns import SourceError
 
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ in _DAGSTER_INTERRUPTED:
-        return "Interrupted. What was charged stays charged; the next run goes on from it.", (
+        return "Interrupted. What was charged stays charged; the next run continues from it.", (
             INTERRUPTED
         )
     if isinstance(error, _Misuse):
@@ -252,8 +252,8 @@ def _of_the_machine(error: OSError) -> tuple[str, int]:
     place = f"{error.filename}: " if isinstance(error.filename, str | PurePath) else ""
     reason = os.strerror(error.errno or 0)
     if isinstance(error, _OF_A_PATH):
-        return f"{place}{reason}. Mend the path, or its rights.", WRONG_REQUEST
-    return f"{place}{reason}. Mend this and run again.", FAILED
+        return f"{place}{reason}. Fix the path, or its rights.", WRONG_REQUEST
+    return f"{place}{reason}. Fix this and run again.", FAILED
 
 
 def _place(error: BaseException) -> str:

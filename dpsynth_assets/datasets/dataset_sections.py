@@ -156,7 +156,7 @@ class BudgetSpec(Declaration):
     """Total δ of the cohort: a public constant below 1e-3 and, where the number of records n is
     public, at most 1 / (10 n)."""
     rounds: int = Field(1, ge=1, le=10_000)
-    """How often everything may be released anew within ε (>= 1): each round gets an equal part of
+    """How often everything may be released again within ε (>= 1): each round gets an equal part of
     the budget. A schedule needs as many rounds as it is to run."""
     accountant: Literal["zcdp", "tight"] = "zcdp"
     """zcdp: methods may be added later. tight: a plan fixed beforehand, smaller ε."""
@@ -170,7 +170,7 @@ class HistogramSpec(Declaration):
 
     budget_share: float = Field(0.02, gt=0, le=1)
     """Share of the cohort's budget, in (0, 1], spent once. Shares compose: together they cost what
-    1 allows, whatever each costs alone."""
+    1 allows, regardless of what each costs alone."""
     noise: Literal["laplace", "gaussian"] = "laplace"
     """Noise of the counts (integer-valued)."""
     clusters_per_label: int = Field(4, ge=1)

@@ -43,7 +43,7 @@ class PrivateDatasetSpec(Declaration):
     """Private dataset whose records are among these: both are charged to its account, under the
     same budget, unit and relation; none: no other file reads them."""
     parts: int = Field(1, ge=1, le=4096)
-    """Parts that the records lie in, in [1, 4096]: a public number, by which large stages are split
+    """Shards of the records, in [1, 4096]: a public number, by which large stages are split
     among workers. Another number changes no release."""
     cohorts: CohortsSpec | None = None
     """How the source is partitioned into disjoint cohorts, each a partition of the dataset's assets

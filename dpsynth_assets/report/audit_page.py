@@ -229,7 +229,7 @@ def corpora_links(trail: AuditTrail) -> str:
 
 _NOTE = (
     "What is spent is rounded up and what is left rounded down; what is spent is the reading of an "
-    "odometer, and what is guaranteed stands beside it. Rounds left are whole rounds that the "
+    "odometer, and what is guaranteed is next to it. Rounds left are whole rounds that the "
     "ledger would still admit, and `until` is the month of the last of them if every tick of the "
     "declared schedule runs."
 )

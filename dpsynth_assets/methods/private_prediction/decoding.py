@@ -245,7 +245,7 @@ def measured_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
             return (
                 f"Expected logit_slack >= {rounded_up(result.observed, '.3g')}, which was measured "
                 f"on {result.finished_at[:10]} ({result.note}), got "
-                f"{rounded_down(logit_slack, '.3g')}. Declare it, or measure anew after a change: "
+                f"{rounded_down(logit_slack, '.3g')}. Declare it, or measure again after a change: "
                 f"dpsynth audit run {terms.cohort}."
             )
     return None
