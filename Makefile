@@ -27,7 +27,7 @@ $(STAMP): setup.cfg pyproject.toml
 
 demo: setup  ## private text in, audited synthetic corpora out
 	@mkdir -p $(DAGSTER_HOME) && chmod 700 $(DPSYNTH_HOME) $(DAGSTER_HOME)
-	@$(BIN)/dpsynth demo
+	@$(BIN)/dpsynth demo --yes
 
 test: setup  ## the whole suite; how long each test took: build/tests.xml
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \

@@ -184,9 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Prints σ of every level, and how many times smaller it is than that of Gaussian DP."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prior", type=float, default=1e-4, help="p of every secret")
-    parser.add_argument(
-        "--ratios", type=float, nargs="+", default=[2, 5, 10, 20, 50, 100, 200, 400]
-    )
+    parser.add_argument("--ratios", type=float, nargs="+", default=RATIOS)
     parser.add_argument("--records", type=int, default=8_000)
     parser.add_argument("--secrets", type=int, nargs="+", default=[400])
     parser.add_argument(

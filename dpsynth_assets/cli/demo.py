@@ -11,15 +11,17 @@ RECORDS = "data/demo"
 COHORT = "enquiries"
 
 
-def demo() -> None:
+def demo(yes: bool = False) -> None:
     """Make two corpora from 4,000 invented letters to a bank, and score them.
 
     Outside a clone the letters are written to `data/demo` of this folder first.
+
+    Args:
+        yes: Pay without asking.
     """
     folder = project_root() / RECORDS
-    written = not (folder / f"private_{COHORT}.jsonl").exists()
-    if written:
+    if not (folder / f"private_{COHORT}.jsonl").exists():
         folder.mkdir(parents=True, exist_ok=True)
         generator = Path(__file__).parents[1] / "demo" / "write.py"
         subprocess.run([sys.executable, str(generator), str(folder)], check=True)  # noqa: S603
-    run(COHORT, yes=written)  # What lay there already is paid for after a question only.
+    run(COHORT, yes=yes)

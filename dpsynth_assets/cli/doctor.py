@@ -13,7 +13,7 @@ import typer
 
 from dpsynth_assets.cli.terminal import complain, say
 from dpsynth_assets.paths import home, home_root
-from dpsynth_assets.privacy.errors import FORMAT, PrivacyError
+from dpsynth_assets.privacy.errors import FORMAT, FormatError
 
 PACKAGES = (
     *("dpsynth_assets", "dagster", "torch", "transformers", "polars", "numpy", "opendp", "opacus"),
@@ -80,7 +80,7 @@ def _kernels() -> str:
 def _home() -> str:
     try:
         folder = home().root if home_root().exists() else Path()
-    except PrivacyError:
+    except FormatError:
         raise _ToldError(f"another format than {FORMAT}, or none: see operations.md.") from None
     free = shutil.disk_usage(folder).free >> 30
     return f"format {FORMAT}, {free} GiB free{'' if home_root().exists() else ', new'}"
@@ -97,7 +97,7 @@ def _ledger() -> str:
 
 def _stores() -> str:
     urls = (os.environ.get(f"DPSYNTH_{name.upper()}_URL", "") for name in STORES)
-    kinds = [urlsplit(url).scheme or "local" for url in urls]
+    kinds = [urlsplit(url).scheme if "://" in url else "local" for url in urls]
     return ", ".join(map(" ".join, zip(STORES, kinds, strict=True)))
 
 

@@ -156,7 +156,7 @@ class BudgetSpec(Declaration):
     """Total δ of the cohort: a public constant below 1e-3 and, where the number of records n is
     public, at most 1 / (10 n)."""
     rounds: int = Field(1, ge=1, le=10_000)
-    """How often everything may be released again within ε (>= 1): each round gets an equal part of
+    """How often everything may be released within ε (>= 1): each round gets an equal part of
     the budget. A schedule needs as many rounds as it is to run."""
     accountant: Literal["zcdp", "tight"] = "zcdp"
     """zcdp: methods may be added later. tight: a plan fixed beforehand, smaller ε."""

@@ -7,14 +7,11 @@ through the object interface with the Agg canvas: no display, no global state, s
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
-
-if TYPE_CHECKING:
-    pass
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#444444")
 _DPI = 90

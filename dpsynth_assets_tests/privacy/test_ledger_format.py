@@ -114,6 +114,7 @@ def without(name):
     [
         ({"terms_json": None}, "no terms or no event"),
         ({"event_json": None}, "no terms or no event"),
+        ({"event_json": json.dumps({"type": "truncated_poisson_gaussian"})}, "cannot read"),
         ({"kind": "decision"}, "got 'decision'"),
         ({"kind": "recovery"}, "is a recovery and holds a charge"),
         *(({"terms_json": without(name)}, f"others: {name}") for name in TERM_NAMES),

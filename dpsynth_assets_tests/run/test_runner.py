@@ -157,7 +157,7 @@ def test_public_stages_and_rows_ask_for_no_records(houses):
     assert not runner.release(first, house.run.reads(first)).reservation.reused
     rows = house.run.reads(nodes.nodes[part.corpus])
     written = runner.write(part, 3, rows)
-    assert written.rows.height + written.facts["places_left_empty"] == 3
+    assert 0 < written.rows.height == 3 - written.facts["places_left_empty"]
 
 
 def test_vectors_of_a_cohort_in_shards_never_read_source_records_together(

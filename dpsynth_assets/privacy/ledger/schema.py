@@ -359,6 +359,10 @@ def entry_problem(entry: LedgerEntry) -> str | None:
         charged = entry.event_json is not None or entry.guarantee == GuaranteeType.EX_POST
         if entry.terms_json is None or not charged:
             return "has no terms or no event, so what it spent is unknown"
+        try:
+            _ = entry.event
+        except (ValueError, TypeError, KeyError):
+            return "holds an event that this version cannot read, so what it spent is unknown"
     elif entry.kind == RECOVERY:
         if entry.event_json is not None or entry.terms_json is not None:
             return "is a recovery and holds a charge"

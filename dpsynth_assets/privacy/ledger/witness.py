@@ -104,7 +104,7 @@ class Witness:
         return alone(owner_folder(self.path.parent) / ".lock")
 
 
-CHECKPOINT_FORMAT = 10
+CHECKPOINT_FORMAT = 11
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
