@@ -152,14 +152,19 @@ def beside_floor(model, arguments, seconds: float) -> str:
     """A step beside what its bytes alone take, on a GPU; nothing on a processor."""
     if model.device.type == "cpu":
         return ""
+    floor = floor_bytes(model, arguments) / copy_bandwidth(model.device)
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    return f"; step {seconds / floor:.2f} of its floor, peak {peak:.1f} GiB"
+
+
+def floor_bytes(model, arguments) -> float:
+    """Bytes a step cannot avoid: weights, cache, logits once written and once read."""
     config, rows = model.config, arguments.batches * arguments.contexts
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     entry = 2 * config.num_hidden_layers * config.num_key_value_heads * head
     cached = rows * (arguments.prompt + arguments.tokens / 2) * entry * model.dtype.itemsize
     weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    floor = (weights + cached + 2 * rows * config.vocab_size * 4) / copy_bandwidth(model.device)
-    peak = torch.cuda.max_memory_allocated() / 2**30
-    return f"; step {seconds / floor:.2f} of its floor, peak {peak:.1f} GiB"
+    return weights + cached + 2 * rows * config.vocab_size * 4
 
 
 def copy_bandwidth(device: torch.device) -> float:

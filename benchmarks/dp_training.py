@@ -70,6 +70,25 @@ SHAPES = {
         "vocabulary": 49152,
         "lora_rank": 8,
     },
+    "llama 1b": {
+        "width": 2048,
+        "layers": 16,
+        "heads": 32,
+        "groups": 8,
+        "feed_forward": 8192,
+        "vocabulary": 128256,
+    },
+    "llama tiny": {
+        "width": 64,
+        "layers": 2,
+        "heads": 4,
+        "groups": 2,
+        "feed_forward": 128,
+        "vocabulary": 512,
+    },
+}
+SHAPES |= {
+    f"{name}, adapters": SHAPES[name] | {"lora_rank": 8} for name in ("llama 1b", "llama tiny")
 }
 LOADS = {
     "small": {"logical": 256, "micro_batch": 32, "source": 32, "target": 96, "steps": 2},
@@ -79,9 +98,21 @@ LOADS = {
     "gpt2": {"logical": 128, "micro_batch": 32, "source": 32, "target": 96, "steps": 2},
     "gpt2 small": {"logical": 16, "micro_batch": 4, "source": 32, "target": 96, "steps": 1},
     "smollm2": {"logical": 256, "micro_batch": 32, "source": 16, "target": 48, "steps": 1},
+    "llama 1b": {"logical": 16, "micro_batch": 4, "source": 32, "target": 224, "steps": 2},
+    "llama 1b, adapters": {
+        "logical": 64,
+        "micro_batch": 16,
+        "source": 32,
+        "target": 224,
+        "steps": 2,
+    },
+    "llama tiny": {"logical": 4, "micro_batch": 2, "source": 4, "target": 12, "steps": 1},
+    "llama tiny, adapters": {"logical": 4, "micro_batch": 2, "source": 4, "target": 12, "steps": 1},
 }
 LARGE = ("base", "gpt2 small", "smollm2")  # one step is long enough to hide what a first one costs
-ON_A_PROCESSOR = tuple(name for name in SHAPES if name not in ("base, long", "smollm2"))
+ON_A_PROCESSOR = tuple(
+    name for name in SHAPES if name not in ("base, long", "smollm2") and "llama" not in name
+)
 CLIP_BOUND = 1.0
 
 
@@ -172,7 +203,8 @@ def measured(name: str, way: str, arguments) -> dict:
     torch.manual_seed(0)
     warm_libraries(way)
     before = peak_bytes(device)
-    model = new_model(SHAPES[name], gpt2=name.startswith("gpt2")).to(device)
+    with torch.device(device):  # a billion random weights take a processor a quarter of a minute
+        model = new_model(SHAPES[name], gpt2=name.startswith("gpt2"))
     if way == INTEGERS:
         from dpsynth_assets.models.fine_tuning import multiply_in_integers
 
@@ -429,7 +461,7 @@ def opacus_trainer(model, examples, loss, load):
 def new_loss(name: str):
     from dpsynth_assets.models.fine_tuning import CausalLoss
 
-    kind = CausalLoss if name.startswith(("gpt2", "smollm2")) else SequenceToSequenceLoss
+    kind = CausalLoss if name.startswith(("gpt2", "smollm2", "llama")) else SequenceToSequenceLoss
     return kind(pad_token_id=1, start_token_id=2)
 
 
@@ -518,8 +550,8 @@ def new_model(shape: dict, *, gpt2: bool = False):
             attn_pdrop=0.0,
         )
         return GPT2LMHeadModel(config)
-    if "lora_rank" in shape:
-        return new_llama_with_adapters(shape)
+    if "groups" in shape:
+        return new_llama(shape)
     config = BartConfig(
         vocab_size=shape["vocabulary"],
         d_model=shape["width"],
@@ -540,7 +572,8 @@ def new_model(shape: dict, *, gpt2: bool = False):
     return BartForConditionalGeneration(config)
 
 
-def new_llama_with_adapters(shape: dict):
+def new_llama(shape: dict):
+    """With adapters beside frozen layers where the shape names a rank; else all weights train."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from dpsynth_assets.models.fine_tuning import add_adapters
@@ -552,9 +585,10 @@ def new_llama_with_adapters(shape: dict):
         num_hidden_layers=shape["layers"],
         num_attention_heads=shape["heads"],
         num_key_value_heads=shape["groups"],
-        tie_word_embeddings=True,
+        tie_word_embeddings="lora_rank" in shape,  # Opacus has no rule for a tied weight
     )
-    return add_adapters(LlamaForCausalLM(config), shape["lora_rank"])
+    model = LlamaForCausalLM(config)
+    return add_adapters(model, shape["lora_rank"]) if "lora_rank" in shape else model
 
 
 def parse() -> argparse.Namespace:
