@@ -354,10 +354,13 @@ def test_a_pass_that_cannot_be_captured_runs_as_it_is(monkeypatch):
     def refuse(*_):
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    passes = CapturedPasses(lambda tokens, columns, visible: tokens + columns + visible)
+    def add(tokens, columns, visible):
+        return tokens + columns + visible
+
+    passes = CapturedPasses()
     monkeypatch.setattr(CapturedPasses, "_capture", refuse)
     for _ in range(2):
-        assert int(passes(torch.tensor([1]), torch.tensor([2]), 3)) == 6
+        assert int(passes(add, torch.tensor([1]), torch.tensor([2]), 3)) == 6
     assert passes.refused == "RuntimeError"
 
 

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from dpsynth_assets.models.transformers_decoder import cuda_attention
+
 if TYPE_CHECKING:
     import torch
 
@@ -132,6 +134,10 @@ def grouped_query_attention(
 
     rows, heads, queries, width = query.shape
     groups = key.shape[1]
+    if attention_mask is not None and cuda_attention.computes(query):
+        factor = width**-0.5 if scaling is None else scaling
+        attended = cuda_attention.attend(query, key, value, attention_mask, factor, softcap)
+        return attended.view(rows, 1, heads, width), None
     if groups != heads and queries == 1:
         query = query.reshape(rows, groups, heads // groups, width)
     elif groups != heads:

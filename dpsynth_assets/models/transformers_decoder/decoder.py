@@ -51,31 +51,35 @@ class CapturedPasses:
     be captured (a model that reads a value back to the host) runs as it is from then on.
     """
 
-    def __init__(self, run: Pass) -> None:
-        """Keeps the pass; nothing is captured yet.
-
-        Args:
-            run: Must write the same cache columns however often it runs with the same inputs.
-        """
-        self._run = run
+    def __init__(self) -> None:
+        """Captures nothing yet."""
         self._captured: dict[tuple[int, int], _Captured] = {}
         self._pool: Any = None
         self.refused: str | None = None
 
     def __call__(
-        self, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
+        self, run: Pass, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
     ) -> "torch.Tensor":
-        """Runs the pass; arguments and result are those of `Pass`."""
+        """Runs a pass, always the same; other arguments and the result are those of `Pass`.
+
+        Args:
+            run: Must write the same cache columns however often it runs with the same inputs. It is
+                not kept: contexts that refer to themselves would hold their cache until a
+                collection of garbage, and a card has room for few.
+            tokens: See `Pass`.
+            columns: See `Pass`.
+            visible: See `Pass`.
+        """
         if self.refused is not None:
-            return self._run(tokens, columns, visible)
+            return run(tokens, columns, visible)
         key = (len(tokens), visible)
         if key not in self._captured:
             try:
-                self._captured[key] = self._capture(tokens, columns, visible)
+                self._captured[key] = self._capture(run, tokens, columns, visible)
             except RuntimeError as error:
                 self.refused = type(error).__name__
                 self.forget()
-                return self._run(tokens, columns, visible)
+                return run(tokens, columns, visible)
         captured = self._captured[key]
         captured.tokens.copy_(tokens)
         captured.columns.copy_(columns)
@@ -87,7 +91,9 @@ class CapturedPasses:
         self._captured.clear()
         self._pool = None
 
-    def _capture(self, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int) -> _Captured:
+    def _capture(
+        self, run: Pass, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
+    ) -> _Captured:
         import torch
 
         tokens, columns = tokens.clone(), columns.clone()
@@ -95,11 +101,11 @@ class CapturedPasses:
         stream.wait_stream(torch.cuda.current_stream(tokens.device))
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP_PASSES):
-                self._run(tokens, columns, visible)
+                run(tokens, columns, visible)
         torch.cuda.current_stream(tokens.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            logits = self._run(tokens, columns, visible)
+            logits = run(tokens, columns, visible)
         self._pool = graph.pool()
         return _Captured(graph, tokens, columns, logits)
 
@@ -170,9 +176,8 @@ class PackedContexts:
         rows = sum(_filled_up(len(group.prompts), rows_per_prefill) for group in groups)
         columns = self._seen_columns(reading.columns)
         self._cache = RowwiseCache(rows=rows, columns=columns)
-        self._passes = self._forward
-        if cuda_graphs and self._device.type == "cuda":
-            self._passes = CapturedPasses(self._forward)
+        captured = cuda_graphs and self._device.type == "cuda"
+        self._captured = CapturedPasses() if captured else None
         self._lengths = torch.ones(rows, dtype=torch.long, device=self._device)
         self._last_tokens = torch.full_like(self._lengths, _FILLER)
         self.keep(self._prefill(prompts, groups, rows_per_prefill))
@@ -195,15 +200,18 @@ class PackedContexts:
         with torch.no_grad(), grouped_queries(self._model), steered:
             tokens = torch.where(generated == 0, self._last_tokens[: len(self)], tokens)
             columns = self._lengths - 1 + self._filled(generated)
-            return self._passes(self._filled(tokens), columns, visible)[: len(self)]
+            inputs = (self._filled(tokens), columns, visible)
+            if self._captured is None:
+                return self._forward(*inputs)[: len(self)]
+            return self._captured(self._forward, *inputs)[: len(self)]
 
     def keep(self, contexts: "torch.Tensor") -> None:
         """Drops all contexts but these ((R',), int64, in this order); later passes are smaller."""
         contexts = contexts.to(self._device)
         self._count = len(contexts)
         rows = self._filled(contexts, -self._count % self._row_multiple)
-        if isinstance(self._passes, CapturedPasses):
-            self._passes.forget()
+        if self._captured is not None:
+            self._captured.forget()
         self._cache.keep(rows)
         self._lengths, self._last_tokens = self._lengths[rows], self._last_tokens[rows]
 
