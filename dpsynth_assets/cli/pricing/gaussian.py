@@ -1,4 +1,4 @@
-"""Gaussian releases, and noisy counts: a histogram, and the votes of private evolution.
+"""Gaussian releases, and a histogram of noisy counts.
 
 Dong, Roth, Su 2022: a Gaussian release is μ-GDP with μ = sensitivity / noise std; T of them are
 √T μ-GDP, exactly, and ε at δ follows from the exact curve (Balle-Wang 2018, Theorem 8). Noise on
@@ -29,18 +29,16 @@ from dpsynth_assets.cli.pricing.commands import (
     up_significant,
     whom,
 )
-from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, gaussian_mu_of
+from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import check_delta, check_positive
 from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
 from dpsynth_assets.privacy.histogram import (
-    GaussianVoting,
     NoisyHistogram,
     l1_sensitivity,
     l2_sensitivity,
     scale_for,
-    voting_noise_std,
 )
 from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon, zcdp_epsilon_closed_form, zcdp_rho
 
@@ -117,7 +115,7 @@ def calibrate(
     delta: float | None = None,
     rho: PositiveOrNone = None,
 ) -> Answer:
-    """Finds the noise std for ε and δ exactly, by the classical rule and by zCDP; or for a ρ.
+    """Finds the noise std for ε and δ, exactly and by zCDP; or for a ρ.
 
     Args:
         settings: The settings.
@@ -146,12 +144,8 @@ def _noise_stds(
     within = zcdp_rho(epsilon, delta)
     return {
         "noise_std": moved / gaussian_mu(epsilon, delta) * ROUNDING,
-        "noise_std_classical": classical_noise_std(moved, epsilon, delta),
-        **classical_check(epsilon, delta),
         "noise_std_zcdp": moved / math.sqrt(2.0 * within) * ROUNDING,
         "rho": within,
-        # ρ = ε²/8 of an ε-bounded-range draw equals Δ²/(2σ²) at σ = 2Δ/ε
-        "noise_std_of_equal_rho_bounded_range": 2.0 * moved / epsilon,
     }
 
 
@@ -162,40 +156,8 @@ def _say_noise(result: dict[str, Any]) -> list[str]:
     target = f"ε = {declared(result['target_epsilon'])} at δ = {declared(result['delta'])}"
     return [
         f"Noise std {up_significant(result['noise_std'], 6)} for {target} (exact, {whom(result)})",
-        f"By zCDP: {by_zcdp}. With the ρ of one draw of range "
-        f"{declared(result['target_epsilon'])}: "
-        f"{up_significant(result['noise_std_of_equal_rho_bounded_range'], 6)}.",
-        say_classical(result["noise_std_classical"], result),
+        f"By zCDP: {by_zcdp}.",
     ]
-
-
-def classical_noise_std(sensitivity: float, epsilon: float, delta: float) -> float:
-    """Evaluates Δ √(2 ln(1.25/δ)) / ε, which is proved for ε <= 1 only.
-
-    Dwork and Roth 2014, Theorem A.1. From ε of about 8 on it is below the exact noise: too little.
-    """
-    return sensitivity * math.sqrt(2.0 * math.log(1.25 / delta)) / epsilon
-
-
-def classical_check(epsilon: float, delta: float) -> dict[str, Any]:
-    """Computes what the classical noise really gives at (`epsilon`, `delta`)."""
-    mu = 1.0 / classical_noise_std(1.0, epsilon, delta)
-    true_delta = gaussian_delta(mu, epsilon)
-    return {
-        "classical_formula_applies": epsilon <= 1.0,
-        "classical_delta": true_delta,
-        "classical_under_noises": true_delta > delta,
-    }
-
-
-def say_classical(noise_std: float, check: dict[str, Any]) -> str:
-    """Says what the classical formula asks for, and that it is no guarantee where it is none."""
-    words = f"The classical formula asks for {up_significant(noise_std, 6)}"
-    if check["classical_under_noises"]:
-        real = up_significant(check["classical_delta"])
-        return f"{words}: too little (δ would be {real}); it is proved for ε <= 1 only."
-    proved = "" if check["classical_formula_applies"] else "; it is proved for ε <= 1 only"
-    return f"{words}{proved}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +233,7 @@ def calibrate_histogram(
     return result, [f"Scale {up_significant(scale, 6)} in records: {said}{alone}"]
 
 
-def _scales(found: Histogram, epsilon: float, delta: float) -> dict[str, float | bool]:
+def _scales(found: Histogram, epsilon: float, delta: float) -> dict[str, float]:
     """What other rules ask for."""
     if found.noise == "laplace":
         return {"sensitivity": float(l1_sensitivity(found.relation, found.max_records_per_unit))}
@@ -280,52 +242,4 @@ def _scales(found: Histogram, epsilon: float, delta: float) -> dict[str, float |
         "sensitivity": sensitivity,
         "scale_continuous_noise": max(1.0, sensitivity / gaussian_mu(epsilon, delta)),
         "scale_zcdp": max(1.0, sensitivity / math.sqrt(2.0 * zcdp_rho(epsilon, delta))),
-        "scale_classical": classical_noise_std(sensitivity, epsilon, delta),
-        "classical_formula_applies": epsilon <= 1.0,
     }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Votes(Settings):
-    """All rounds of private evolution's noisy votes.
-
-    Attributes:
-        noise_std: Std of the noise on each count, in votes.
-        iterations: Rounds of votes, all over the same records.
-        votes_per_record: Votes one record casts in one round.
-    """
-
-    mechanism = "voting"
-
-    noise_std: float
-    iterations: Annotated[int, typer.Option(min=1, max=10**6)]
-    votes_per_record: int = 1
-
-    def event(self) -> Event:
-        """Prices all rounds."""
-        return GaussianVoting(**vars(self)).event
-
-
-@command()
-def price_voting(settings: Votes, delta: Delta) -> Answer:
-    """Prices the noisy nearest-neighbour votes of private evolution (Aug-PE), all rounds."""
-    event = settings.event()
-    mu, rho = gaussian_mu_of([event]), float_up(event.rho)
-    continuous = gaussian_epsilon(math.sqrt(2.0 * rho), delta)
-    zcdp = epsilon_of([event], delta, "zcdp")
-    told = {"mu": mu, "rho": rho, "epsilon_continuous_noise": continuous, "epsilon_zcdp": zcdp}
-    result = settings.priced([event], delta, "tight", **told)
-    by = "exact" if mu is None else f"exact, μ <= {rounded_up(mu, '.6g')}"
-    return result, [say_epsilon(result, accountant=by)]
-
-
-@command(without="noise_std")
-def calibrate_voting(settings: Votes, epsilon: TargetEpsilon, delta: Delta) -> Answer:
-    """Finds the noise on each count of every round of private evolution's votes."""
-    fixed = {name: value for name, value in vars(settings).items() if name != "noise_std"}
-    noise_std = voting_noise_std(target_epsilon=epsilon, delta=delta, accountant="tight", **fixed)
-    found = replace(settings, noise_std=noise_std)
-    told = {"target_epsilon": epsilon, "mu": gaussian_mu_of([found.event()])}
-    result = found.priced([found.event()], delta, "tight", **told)
-    cost = say_epsilon(result, accountant=f"exact, {found.iterations} rounds")
-    return result, [f"Noise std {up_significant(noise_std, 6)} votes on each count: {cost}"]
