@@ -112,7 +112,7 @@ def test_the_report_shows_bounds_rounded_up(value, shown):
     ("arguments", "shown"),
     [
         (["gaussian", "--noise-multiplier", "3.32328", "--delta", "1e-6"], "epsilon"),
-        (["histogram", "--scale", "3.3", "--delta", "1e-6"], "epsilon"),
+        (["gaussian", "--mu", "0.0944", "--count", "200", "--delta", "1e-6"], "epsilon"),
     ],
 )
 def test_prices_on_the_command_line_are_rounded_up(arguments, shown):

@@ -33,7 +33,6 @@ CALLS = {
         "records": 120_000,
         **UNIT,
     },
-    "account histogram": {"scale": 10, "delta": 1e-6, **UNIT},
     "account gaussian": {
         "noise-multiplier": 1,
         "count": 2,
@@ -49,7 +48,6 @@ CALLS = {
         "svt-noise-scale": 0.2,
         **UNIT,
     },
-    "calibrate histogram": {"epsilon": 0.1, "delta": 1e-5, **UNIT},
     "calibrate gaussian": {
         "sensitivity": 0.004,
         "epsilon": 0.04,
@@ -58,7 +56,6 @@ CALLS = {
         **UNIT,
     },
     "calibrate dp-sgd": {**TRAINING, "epsilon": 1, **UNIT},
-    "calibrate secret": {"prior": 1e-4, "posterior": 1e-3, "rounds": 10, "occurrences": 2},
 }
 """Every option that takes a number is given, so that each can be made invalid."""
 

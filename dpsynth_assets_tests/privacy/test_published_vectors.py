@@ -13,16 +13,22 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
 from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon
-from dpsynth_assets.privacy.events import BoundedRangeEvent
+from dpsynth_assets.privacy.events import BoundedRangeEvent, DiscreteGaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon, gaussian_mu
-from dpsynth_assets.privacy.histogram import GaussianVoting
-from dpsynth_assets.privacy.secret_protection import gaussian_budget, gaussian_posterior
+from dpsynth_assets.privacy.histogram import GaussianVoting, l2_sensitivity, scale_for
+from dpsynth_assets.privacy.secret_noise import secret_noise_std
+from dpsynth_assets.privacy.secret_protection import (
+    gaussian_budget,
+    gaussian_posterior,
+    poisson_binomial,
+)
 from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
 
@@ -83,6 +89,8 @@ def entries(pattern):
 
 
 COVERED = set()
+ONE_RECORD = np.array([0.0, 1.0])
+"""The law of the number of drawn records that hold a secret: one, surely."""
 
 
 def classical_noise_std(sensitivity, epsilon, delta):
@@ -171,11 +179,10 @@ def test_table_10(entry):
 @entries(r"002\.D\.hist")
 def test_gaussian_histogram(entry):
     inputs = entry["inputs"]
-    price = command(
-        "account", "histogram", noise="gaussian", scale=inputs["sigma"], delta=inputs["delta"]
-    )
-    agree(entry, price["epsilon"])
-    agree(entry, price["epsilon"], entry["printed"])
+    histogram = DiscreteGaussianEvent(noise_std=inputs["sigma"])
+    epsilon = epsilon_of([histogram], inputs["delta"], "tight")
+    agree(entry, epsilon)
+    agree(entry, epsilon, entry["printed"])
 
 
 @entries(r"002\.D\.(finetune\..*|hist20\.ft)")
@@ -253,17 +260,17 @@ def test_noise_of_dataset_vectors(entry):
 @entries(r"003\.fixedshot\..*")
 def test_noise_of_fixed_shots(entry):
     inputs, expected = entry["inputs"], entry["computed"]
-    target = {"epsilon": inputs["eps"], "delta": inputs["delta"], "noise": "gaussian"}
-    added = command("calibrate", "histogram", **target, relation="add-remove")
-    replaced = command("calibrate", "histogram", **target, relation="replace-one")
-    agree(entry, added["scale_continuous_noise"], expected["addremove"])
-    agree(entry, replaced["scale_continuous_noise"], expected["replace"])
-    classical = classical_noise_std(1, inputs["eps"], inputs["delta"])
+    target = {"epsilon": inputs["eps"], "delta": inputs["delta"]}
+    classical = classical_noise_std(1, **target)
     agree(entry, classical, expected["classical"])
     # The reference prices whole counts as continuous noise. At σ = 31 that is 1e-4 off, up or
     # down: a threshold between two whole numbers gains nothing over the one below.
-    for found in (added, replaced):
-        assert found["scale"] == pytest.approx(found["scale_continuous_noise"], rel=1e-4)
+    for relation, key in (("add-remove", "addremove"), ("replace-one", "replace")):
+        sensitivity = l2_sensitivity(relation)
+        continuous = sensitivity / gaussian_mu(**target)
+        agree(entry, continuous, expected[key])
+        exact = scale_for(**target, noise="gaussian", relation=relation, accountant="tight")
+        assert exact == pytest.approx(continuous, rel=1e-4)
 
 
 # -------------------------------------------------------------- private evolution, SecPE
@@ -302,9 +309,8 @@ def test_budgets_of_secrets(entry):
     for factor, posterior in reached.items():
         again = command("account", "secret", prior=inputs["p"], mu=factor * expected["mu"])
         agree(entry, again["posterior"], posterior)
-    noise = {"rounds": 10, "adjacency": "removal", "release": "joint"}
-    found = command("calibrate", "secret", **pair, **noise)
-    agree(entry, found["noise_std"], expected["sigma_per_round_T10_removal"])
+    noise_std = secret_noise_std(count_probabilities=ONE_RECORD, steps=10, **pair)
+    agree(entry, noise_std, expected["sigma_per_round_T10_removal"])
 
 
 def figure_3_cases():
@@ -319,16 +325,17 @@ def figure_3_cases():
 def test_noise_of_figure_3_with_disjoint_secrets(row, release):
     prior = ENTRIES["004.fig3"]["inputs"]["p"]
     pair = {"prior": prior, "posterior": prior * row["ratio"]}
-    settings = {**pair, "adjacency": "removal", "release": release}
     key = "sigma_secret" if release == "counts" else "sigma_secret_joint"
+    shorter = math.sqrt(0.5) if release == "counts" else 1.0  # than the shift of the joint release
     price = command("account", "secret", **pair)
     assert price["mu"] == pytest.approx(row["mu"], abs=1e-9)
-    every = command("calibrate", "secret", **settings)
-    assert every["noise_std"] == pytest.approx(row["w_over_max"][key], rel=1e-6)
+    every = secret_noise_std(count_probabilities=ONE_RECORD, steps=1, **pair)
+    assert shorter * every == pytest.approx(row["w_over_max"][key], rel=1e-6)
     literal = row["alg1_Dpri_secret_only"]
-    drawn = {"sampling_probabilities": 1 / row["sum_w"], "noise_floor": 1e-3}
-    sampled = command("calibrate", "secret", **settings, **drawn)
-    assert sampled["noise_std"] == pytest.approx(literal[key], rel=1e-4)
+    drawn = poisson_binomial([1 / row["sum_w"]])
+    floor = 1e-3 / shorter
+    sampled = secret_noise_std(count_probabilities=drawn, steps=1, noise_floor=floor, **pair)
+    assert shorter * sampled == pytest.approx(literal[key], rel=1e-4)
 
 
 def lemma_c2(epsilon, delta, prior):

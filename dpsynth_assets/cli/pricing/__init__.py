@@ -11,12 +11,11 @@ from dpsynth_assets.cli.pricing import composition, gaussian, secret, tokens, tr
 
 Command = Callable[..., None]
 
-PRICE_LIST: dict[str, tuple[Command, Command]] = {
+PRICE_LIST: dict[str, tuple[Command, Command | None]] = {
     "private-prediction": (tokens.price, tokens.calibrate),
-    "histogram": (gaussian.price_histogram, gaussian.calibrate_histogram),
     "gaussian": (gaussian.price, gaussian.calibrate),
     "dp-sgd": (training.price, training.calibrate),
-    "secret": (secret.price, secret.calibrate),
+    "secret": (secret.price, None),  # a plan finds the noise
 }
 """Name of each mechanism to its price and its search."""
 
@@ -24,5 +23,6 @@ account = typer.Typer(no_args_is_help=True, help="Price mechanisms without any d
 calibrate = typer.Typer(no_args_is_help=True, help="Find the noise that a target needs.")
 for name, (price, search) in PRICE_LIST.items():
     account.command(name)(price)
-    calibrate.command(name)(search)
+    if search is not None:
+        calibrate.command(name)(search)
 account.command("compose")(composition.compose)

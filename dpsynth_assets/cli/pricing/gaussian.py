@@ -1,18 +1,14 @@
-"""Gaussian releases, and a histogram of noisy counts.
+"""Gaussian releases.
 
 Dong, Roth, Su 2022: a Gaussian release is μ-GDP with μ = sensitivity / noise std; T of them are
-√T μ-GDP, exactly, and ε at δ follows from the exact curve (Balle-Wang 2018, Theorem 8). Noise on
-counts is whole numbers, with a privacy loss of its own.
+√T μ-GDP, exactly, and ε at δ follows from the exact curve (Balle-Wang 2018, Theorem 8).
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
-
-import typer
+from dataclasses import dataclass
+from typing import Any
 
 from dpsynth_assets.cli.pricing.commands import (
-    Accountant,
     Answer,
     AtEpsilon,
     Count,
@@ -20,7 +16,6 @@ from dpsynth_assets.cli.pricing.commands import (
     Positive,
     PositiveOrNone,
     Settings,
-    TargetEpsilon,
     command,
     exactly_one,
     say_delta,
@@ -29,24 +24,13 @@ from dpsynth_assets.cli.pricing.commands import (
     up_significant,
     whom,
 )
-from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import check_delta, check_positive
-from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, Event
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
-from dpsynth_assets.privacy.histogram import (
-    NoisyHistogram,
-    l1_sensitivity,
-    l2_sensitivity,
-    scale_for,
-)
-from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon, zcdp_epsilon_closed_form, zcdp_rho
+from dpsynth_assets.privacy.renyi import zcdp_epsilon, zcdp_epsilon_closed_form, zcdp_rho
 
 ROUNDING = 1.0 + 1e-12
 """Added to every noise found, so that its price in floating point stays within the target."""
-
-LARGEST_TABULATED = 100.0
-"""Pure ε above which no privacy-loss distribution is tabulated: δ buys nothing there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,88 +142,3 @@ def _say_noise(result: dict[str, Any]) -> list[str]:
         f"Noise std {up_significant(result['noise_std'], 6)} for {target} (exact, {whom(result)})",
         f"By zCDP: {by_zcdp}.",
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Histogram(Settings):
-    """One noisy histogram over public bins.
-
-    Attributes:
-        scale: Noise scale in counts (Gaussian: std).
-        noise: Noise.
-    """
-
-    mechanism = "histogram"
-
-    scale: Annotated[float, typer.Option("--scale", "--noise-std")]
-    noise: Literal["laplace", "gaussian"] = "laplace"
-
-    def event(self) -> Event:
-        """Prices the histogram."""
-        return NoisyHistogram(**vars(self)).event()
-
-    @property
-    def pure_epsilon(self) -> float | None:
-        """ε with δ = 0, where there is one."""
-        event = self.event()
-        return float_up(event.epsilon) if isinstance(event, DiscreteLaplaceEvent) else None
-
-    def epsilon(self, delta: float, accountant: str) -> float:
-        """Computes ε of one release; integer Gaussian noise has an exact curve of its own."""
-        if (self.pure_epsilon or 0.0) > LARGEST_TABULATED:
-            accountant = "zcdp"  # the smaller of it and the pure ε is what `tight` would report
-        return epsilon_of_fixed([self.event()], delta, accountant)
-
-
-@command()
-def price_histogram(settings: Histogram, delta: Delta, accountant: Accountant = "tight") -> Answer:
-    """Prices one noisy histogram over public bins; one release is a fixed plan, hence `tight`."""
-    pure = settings.pure_epsilon
-    result = settings.facts(
-        rho=float_up(settings.event().rho),
-        pure_epsilon=pure,
-        delta=delta,
-        accountant=accountant,
-        epsilon=settings.epsilon(delta, accountant),
-    )
-    alone = "" if pure is None else f"; ε = {up(pure)} with δ = 0 if nothing else is released"
-    return result, [f"{say_epsilon(result)}{alone}"]
-
-
-@command(without="scale")
-def calibrate_histogram(
-    settings: Histogram,
-    epsilon: TargetEpsilon,
-    delta: Delta,
-    noise: Literal["laplace", "gaussian"] = "gaussian",
-) -> Answer:
-    """Finds the noise of one histogram, Laplace (pure ε) or Gaussian (its own loss on counts).
-
-    Args:
-        settings: The settings.
-        epsilon: ε that must not be exceeded at δ.
-        delta: Public δ of the guarantee, between 0 and 1.
-        noise: Noise.
-    """
-    # The least noise, with the exact privacy loss of integer noise.
-    unit = settings.relation, settings.max_records_per_unit
-    scale = scale_for(epsilon, delta, noise, *unit, "tight")
-    found = replace(settings, noise=noise, scale=scale)
-    cost = found.epsilon(delta, "tight")
-    rules = _scales(found, epsilon, delta)
-    result = found.facts(target_epsilon=epsilon, delta=delta, epsilon=cost, **rules)
-    alone = " (pure: δ = 0 when released alone)" if noise == "laplace" else ""
-    said = say_epsilon(result, accountant="exact")
-    return result, [f"Scale {up_significant(scale, 6)} in records: {said}{alone}"]
-
-
-def _scales(found: Histogram, epsilon: float, delta: float) -> dict[str, float]:
-    """What other rules ask for."""
-    if found.noise == "laplace":
-        return {"sensitivity": float(l1_sensitivity(found.relation, found.max_records_per_unit))}
-    sensitivity = l2_sensitivity(found.relation, found.max_records_per_unit)
-    return {
-        "sensitivity": sensitivity,
-        "scale_continuous_noise": max(1.0, sensitivity / gaussian_mu(epsilon, delta)),
-        "scale_zcdp": max(1.0, sensitivity / math.sqrt(2.0 * zcdp_rho(epsilon, delta))),
-    }

@@ -18,12 +18,12 @@ from dpsynth_assets.cli.pricing.commands import (
     up,
     up_significant,
 )
-from dpsynth_assets.cli.pricing.gaussian import Histogram
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
 from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 
@@ -52,7 +52,7 @@ class Training(Settings):
         """The event of the histogram, where there is one."""
         if self.histogram_noise_std is None:
             return []
-        histogram = Histogram(
+        histogram = NoisyHistogram(
             noise="gaussian",
             scale=self.histogram_noise_std,
             relation=self.relation,
