@@ -15,13 +15,13 @@ from dpsynth_assets_tests.privacy.pricing_commands import CALLS, invoke as invok
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"delta": 2}, "0 < delta < 1"),
-        ({"noise_multiplier": None}, "exactly one of --noise-multiplier and --mu"),
-        ({"mu": 3}, "both"),
+        ({"delta": 2, "posterior": None, "epsilon": 1}, "0 <= delta < 1"),
+        ({"posterior": None}, "exactly one of --posterior, --mu and --epsilon"),
+        ({"mu": 3}, "got 2"),
     ],
 )
 def test_bad_input_names_what_is_wrong(changes, words):
-    result = invoke_named("account gaussian", **changes)
+    result = invoke_named("account secret", **changes)
     assert result.exit_code == 2
     assert words in result.stderr
 
@@ -82,7 +82,6 @@ def test_replacing_a_record_costs_twice_its_removal():
     for name, key, factor in [
         ("account private-prediction", "eta", 2),
         ("account private-prediction", "svt_epsilon_per_token", 2),
-        ("account gaussian", "mu", 2),
     ]:
         one = price(name)[key]
         assert price(name, relation="replace-one")[key] == pytest.approx(factor * one)
@@ -167,10 +166,9 @@ def test_private_prediction_is_its_two_parts_and_the_test_pays_off_below_its_bre
 
 
 def test_delta_at_an_epsilon_inverts_the_epsilon_at_delta():
-    for name in ("account private-prediction", "account gaussian"):
-        epsilon = price(name)["epsilon"]
-        again = price(name, at_epsilon=epsilon)
-        assert again["delta_at_epsilon"] == pytest.approx(again["delta"], rel=1e-6)
+    epsilon = price("account private-prediction")["epsilon"]
+    again = price("account private-prediction", at_epsilon=epsilon)
+    assert again["delta_at_epsilon"] == pytest.approx(again["delta"], rel=1e-6)
 
 
 def test_training_is_priced_alone_and_with_its_histogram():

@@ -48,23 +48,6 @@ def test_tokens_and_batches_are_not_both_given():
     assert "exactly one of --expected-batch-size and --private-tokens" in refused.stderr
 
 
-def test_the_exact_noise_of_a_gaussian_release_stands_beside_that_of_zcdp():
-    found = price("calibrate gaussian", epsilon=0.5)
-    exact = found["noise_std"]
-    release = {"noise_multiplier": exact / 0.004, "count": 1, "delta": 1e-6}
-    assert price("account gaussian", **release)["epsilon"] <= 0.5
-    release["noise_multiplier"] *= 0.999
-    assert price("account gaussian", **release)["epsilon"] > 0.5
-    assert exact < found["noise_std_zcdp"]
-    by_rho = price("calibrate gaussian", epsilon=None, delta=None, rho=found["rho"])
-    assert by_rho["noise_std_zcdp"] == pytest.approx(found["noise_std_zcdp"])
-
-
-def test_epsilon_comes_with_delta_and_rho_alone():
-    for changes in ({"rho": 1}, {"delta": None}, {"epsilon": None}):
-        assert invoke("calibrate gaussian", **changes).exit_code == 2
-
-
 def test_training_gets_noise_within_a_thousandth_of_the_least():
     found = price("calibrate dp-sgd")
     assert found["epsilon"] <= 1

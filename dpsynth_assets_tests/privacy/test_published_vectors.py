@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
 from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon
-from dpsynth_assets.privacy.events import BoundedRangeEvent, DiscreteGaussianEvent
+from dpsynth_assets.privacy.events import BoundedRangeEvent, DiscreteGaussianEvent, GaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon, gaussian_mu
 from dpsynth_assets.privacy.histogram import GaussianVoting, l2_sensitivity, scale_for
 from dpsynth_assets.privacy.secret_noise import secret_noise_std
@@ -115,14 +115,12 @@ def prediction_settings(inputs):
 def test_noise_of_the_mean_distribution(entry):
     inputs = entry["inputs"]
     sensitivity, eta = 1 / inputs["s"], 2 * inputs["c"] / (inputs["s"] * inputs["tau"])
-    target = {"epsilon": inputs.get("eps"), "delta": inputs.get("delta")}
-    if entry["id"] == "001.D.sigma_classical":
-        found = classical_noise_std(sensitivity, **target)
+    if entry["id"] == "001.D.sigma_zcdp":
+        found = 2 * sensitivity / eta  # the ρ of a Gaussian is then η²/8, that of one draw
+    elif entry["id"] == "001.D.sigma_classical":
+        found = classical_noise_std(sensitivity, inputs["eps"], inputs["delta"])
     else:
-        exact = entry["id"] == "001.D.sigma_analytic"
-        asked = target if exact else {"rho": eta**2 / 8}
-        noise = command("calibrate", "gaussian", sensitivity=sensitivity, **asked)
-        found = noise["noise_std" if exact else "noise_std_zcdp"]
+        found = sensitivity / gaussian_mu(inputs["eps"], inputs["delta"])
     agree(entry, found)
     assert round(found, 2) == entry["printed"]
 
@@ -279,10 +277,9 @@ def test_noise_of_fixed_shots(entry):
 @entries(r"AugPE\..*")
 def test_rounds_of_votes(entry):
     inputs = entry["inputs"]
-    rounds = {"count": inputs["T"], "delta": inputs["delta"]}
-    continuous = command("account", "gaussian", noise_multiplier=inputs["sigma"], **rounds)
-    agree(entry, continuous["epsilon"])
-    agree(entry, continuous["epsilon"], entry["printed"])
+    continuous = gaussian_epsilon(math.sqrt(inputs["T"]) / inputs["sigma"], inputs["delta"])
+    agree(entry, continuous)
+    agree(entry, continuous, entry["printed"])
     # The notebook prices whole votes as continuous noise: up to 4e-4 too little in ten rounds.
     votes = GaussianVoting(
         noise_std=inputs["sigma"],
@@ -292,7 +289,7 @@ def test_rounds_of_votes(entry):
         max_records_per_unit=1,
     )
     exact = epsilon_of([votes.event], inputs["delta"], "tight")
-    assert exact == pytest.approx(continuous["epsilon"], rel=5e-4)
+    assert exact == pytest.approx(continuous, rel=5e-4)
 
 
 @entries(r"004\.mu\..*")
@@ -407,12 +404,12 @@ def test_a_whole_noise_multiplier_is_no_trap(entry):
 @entries(r"lib\.replace_one_convention")
 def test_replacing_doubles_the_move_under_every_accountant(entry):
     inputs = entry["inputs"]
-    settings = {"noise_multiplier": inputs["sigma"], "delta": inputs["delta"]}
-    one = command("account", "gaussian", **settings)
-    two = command("account", "gaussian", **settings, relation="replace-one")
-    agree(entry, two["epsilon"], entry["computed"]["pld"])
-    agree(entry, one["epsilon_zcdp"], entry["computed"]["rdp"])
-    assert two["epsilon_zcdp"] > two["epsilon"] > one["epsilon_zcdp"]
+    one, two = (GaussianEvent(noise_multiplier=inputs["sigma"] / moved) for moved in (1, 2))
+    exact = epsilon_of([two], inputs["delta"], "tight")
+    first, second = (epsilon_of([each], inputs["delta"], "zcdp") for each in (one, two))
+    agree(entry, exact, entry["computed"]["pld"])
+    agree(entry, first, entry["computed"]["rdp"])
+    assert second > exact > first
 
 
 @entries(r"br\.single")

@@ -7,13 +7,12 @@ from collections.abc import Callable
 
 import typer
 
-from dpsynth_assets.cli.pricing import composition, gaussian, secret, tokens, training
+from dpsynth_assets.cli.pricing import composition, secret, tokens, training
 
 Command = Callable[..., None]
 
 PRICE_LIST: dict[str, tuple[Command, Command | None]] = {
     "private-prediction": (tokens.price, tokens.calibrate),
-    "gaussian": (gaussian.price, gaussian.calibrate),
     "dp-sgd": (training.price, training.calibrate),
     "secret": (secret.price, None),  # a plan finds the noise
 }
