@@ -82,14 +82,6 @@ def _secant_root(points: Sequence[tuple[float, float]], target: float) -> float:
     return multiplier * math.exp(min(max(step, -3.0), 3.0))
 
 
-def round_up(cost: Callable[[float], float], guess: float, target_epsilon: float) -> float:
-    """Raises an exact solution by units in the last place until its cost is within the target."""
-    multiplier, share = guess, 1e-15
-    while cost(multiplier) > target_epsilon:
-        multiplier, share = guess * (1.0 + share), 2.0 * share
-    return multiplier
-
-
 def least_noise(
     fits: Callable[[float], bool], guess: float, *, tolerance: float = FINE_TOLERANCE
 ) -> float:

@@ -5,8 +5,6 @@ import pytest
 from dpsynth_assets.cli.pricing import PRICE_LIST
 from dpsynth_assets_tests.privacy.pricing_commands import CALLS, invoke, price
 
-TEST_OFF = {"svt_noise_scale": None}
-
 
 def test_every_mechanism_of_the_list_is_priced_and_calibrated():
     expected = {f"account {name}" for name in PRICE_LIST}
