@@ -108,16 +108,11 @@ def test_the_report_shows_bounds_rounded_up(value, shown):
     assert format_cell("delta", 7.103e-2) == "0.0711"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
-        (["gaussian", "--noise-multiplier", "3.32328", "--delta", "1e-6"], "epsilon"),
-        (["bounded-range", "--eta", "0.0944", "--count", "200", "--delta", "1e-6"], "epsilon"),
-    ],
-)
-def test_prices_on_the_command_line_are_rounded_up(arguments, shown):
-    exact = json.loads(CliRunner().invoke(app, ["account", *arguments, "--json"]).stdout)[shown]
-    printed = CliRunner().invoke(app, ["account", *arguments]).stdout
+def test_prices_on_the_command_line_are_rounded_up():
+    sizes = ["--expected-batch-size", "64", "--clip-bound", "9", "--temperature", "1.5"]
+    arguments = ["account", "private-prediction", *sizes, "--private-tokens", "37", "--delta=1e-6"]
+    exact = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)["epsilon"]
+    printed = CliRunner().invoke(app, arguments).stdout
     assert after(printed, "ε = ")[0] >= Decimal(repr(exact))
 
 

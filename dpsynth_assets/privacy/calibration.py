@@ -21,7 +21,6 @@ from dpsynth_assets.privacy.errors import check_at_least, check_positive
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
     Event,
-    GaussianEvent,
     PoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
@@ -81,14 +80,6 @@ def _secant_root(points: Sequence[tuple[float, float]], target: float) -> float:
         slope = math.log(epsilon / points[-2][1]) / math.log(multiplier / points[-2][0])
     step = math.log(target / epsilon) / min(slope, -0.1)
     return multiplier * math.exp(min(max(step, -3.0), 3.0))
-
-
-def round_up(cost: Callable[[float], float], guess: float, target_epsilon: float) -> float:
-    """Raises an exact solution by units in the last place until its cost is within the target."""
-    multiplier, share = guess, 1e-15
-    while cost(multiplier) > target_epsilon:
-        multiplier, share = guess * (1.0 + share), 2.0 * share
-    return multiplier
 
 
 def least_noise(
@@ -203,37 +194,6 @@ def smallest_batch_size(
     rho = float(sum(event.rho for event in events_at(1)))
     guess = math.sqrt(rho / zcdp_rho(target_epsilon, delta))
     return smallest_count(fits, max(1, round(guess)))
-
-
-def gaussian_noise_multiplier(
-    *,
-    target_epsilon: float,
-    delta: float,
-    accountant: str = "tight",
-) -> float:
-    """Finds the smallest noise multiplier of one Gaussian release within `target_epsilon`.
-
-    Args:
-        target_epsilon: ε > 0.
-        delta: Public δ in (0, 1).
-        accountant: `zcdp` or `tight`.
-
-    Returns:
-        σ / L2 sensitivity, exact up to rounding.
-
-    Raises:
-        ValueError: If an argument is out of domain.
-    """
-    check_positive("target_epsilon", target_epsilon)
-
-    def cost(multiplier: float) -> float:
-        return epsilon_of([GaussianEvent(noise_multiplier=multiplier)], delta, accountant)
-
-    if accountant == "tight":
-        mu = gaussian_mu(target_epsilon, delta)
-    else:
-        mu = math.sqrt(2.0 * zcdp_rho(target_epsilon, delta))
-    return round_up(cost, 1.0 / mu, target_epsilon)
 
 
 def integer_noise_std(

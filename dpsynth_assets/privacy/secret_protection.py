@@ -272,18 +272,3 @@ def group_privacy(epsilon: float, delta: float, records: int) -> tuple[float, fl
         return records * epsilon, 1.0
     grown = delta * math.expm1(records * epsilon) / math.expm1(epsilon) * (1.0 + 1e-14)
     return records * epsilon, min(1.0, grown)
-
-
-def lemma_c2(epsilon: float, delta: float, prior: float) -> float:
-    """Evaluates Lemma C.2 of SecPE at its best c >= 1, for comparison only: it is not a bound.
-
-    r(c) = A(c) / (A(c) + 1 − p) + cδ with A(c) = p(e^ε + 1/c) is convex in c.
-    """
-    if epsilon > 700.0:  # e^ε overflows
-        return 1.0
-    kept = 1.0 - prior + prior * math.exp(epsilon)
-    if delta == 0.0:  # c grows without bound
-        return prior * math.exp(epsilon) / kept
-    c = max(1.0, (math.sqrt(prior * (1.0 - prior) / delta) - prior) / kept)
-    odds = prior * (math.exp(epsilon) + 1.0 / c)
-    return min(1.0, odds / (odds + 1.0 - prior) + c * delta)

@@ -23,12 +23,6 @@ LABELS = ("billing", "delivery")
 MODEL = {"steps": 2, "expected_batch_size": 8, "task": "classification"}
 
 
-def request_of(spec, plan, **asked):
-    """What the training of the downstream model asks of the ledger."""
-    planned = plan.method("downstream_fine_tuning")
-    return stage_request(spec, planned, planned.plan.stages[0], **asked)
-
-
 @pytest.fixture
 def spec(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))

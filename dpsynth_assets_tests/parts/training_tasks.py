@@ -13,7 +13,6 @@ from dpsynth_assets.methods.fine_tuning.private_training import TrainingInputs, 
 from dpsynth_assets.methods.inputs import PrivateInputs
 
 RECORDS = 64
-FAIL_AT = "fail at call"
 
 
 @dataclass(frozen=True)

@@ -22,48 +22,15 @@ TRAINING = {
     "delta": 1e-6,
     "histogram-noise-std": 20,
 }
-MEANS = {"records": 500, "l2-bound": 5.5, "layers": 4, "delta": 1e-5, "relation": "replace-one"}
 UNIT = {"max-records-per-unit": 1}
 
 CALLS = {
-    "account tokens": {**PREDICTION, "tokens": 37, **UNIT},
     "account private-prediction": {
         **PREDICTION,
         "private-tokens": 100,
         "svt-noise-scale": 0.2,
         "at-epsilon": 3,
         "records": 120_000,
-        **UNIT,
-    },
-    "account svt": {
-        "expected-batch-size": 255,
-        "noise-scale": 0.2,
-        "private-tokens": 100,
-        "delta": 1e-6,
-        "logit-slack": 0,
-        **UNIT,
-    },
-    "account bounded-range": {"eta": 0.2, "count": 10, "delta": 1e-6, "at-epsilon": 0.5, **UNIT},
-    "account histogram": {"scale": 10, "delta": 1e-6, **UNIT},
-    "account voting": {
-        "noise-std": 15,
-        "iterations": 10,
-        "delta": 1e-6,
-        "votes-per-record": 1,
-        **UNIT,
-    },
-    "account gaussian": {
-        "noise-multiplier": 1,
-        "count": 2,
-        "delta": 1e-5,
-        "at-epsilon": 1,
-        **UNIT,
-    },
-    "account vectors": {
-        **MEANS,
-        "noise-std": 0.07,
-        "subset-fraction": 0.5,
-        "histogram-noise-std": 30,
         **UNIT,
     },
     "account dp-sgd": {**TRAINING, "noise-multiplier": 3, **UNIT},
@@ -74,24 +41,7 @@ CALLS = {
         "svt-noise-scale": 0.2,
         **UNIT,
     },
-    "calibrate histogram": {"epsilon": 0.1, "delta": 1e-5, **UNIT},
-    "calibrate voting": {
-        "epsilon": 1,
-        "delta": 1e-5,
-        "iterations": 10,
-        "votes-per-record": 1,
-        **UNIT,
-    },
-    "calibrate gaussian": {
-        "sensitivity": 0.004,
-        "epsilon": 0.04,
-        "delta": 1e-6,
-        "count": 1,
-        **UNIT,
-    },
-    "calibrate vectors": {**MEANS, "epsilon": 3, "histogram-epsilon": 0.1, **UNIT},
     "calibrate dp-sgd": {**TRAINING, "epsilon": 1, **UNIT},
-    "calibrate secret": {"prior": 1e-4, "posterior": 1e-3, "rounds": 10, "occurrences": 2},
 }
 """Every option that takes a number is given, so that each can be made invalid."""
 

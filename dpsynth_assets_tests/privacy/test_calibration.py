@@ -1,14 +1,11 @@
-import math
-
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import (
     TOLERANCE,
     dp_sgd_noise_multiplier,
-    gaussian_noise_multiplier,
     largest_token_count,
     smallest_batch_size,
     smallest_multiplier,
@@ -21,7 +18,7 @@ from dpsynth_assets.privacy.events import (
     PureEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
-from dpsynth_assets.privacy.renyi import least_sampled_epsilon, zcdp_rho
+from dpsynth_assets.privacy.renyi import least_sampled_epsilon
 from dpsynth_assets.privacy.units import NeighboringRelation
 
 
@@ -71,18 +68,6 @@ def test_training_noise_is_the_smallest_within_the_target(accountant, unit, othe
         return epsilon_of([*others, event], 1e-6, accountant)
 
     assert epsilon(found) <= 1.0 < epsilon(found / (1 + 1.01 * TOLERANCE))
-
-
-@given(st.floats(0.05, 20.0), st.floats(1e-9, 0.01))
-@settings(max_examples=10, deadline=None)
-def test_gaussian_noise_alone_is_exact(target, delta):
-    tight = gaussian_noise_multiplier(target_epsilon=target, delta=delta)
-    assert tight == pytest.approx(1 / gaussian_mu(target, delta), rel=1e-9)
-    zcdp = gaussian_noise_multiplier(target_epsilon=target, delta=delta, accountant="zcdp")
-    assert zcdp == pytest.approx(math.sqrt(1 / (2 * zcdp_rho(target, delta))), rel=1e-9)
-    for multiplier, accountant in ((tight, "tight"), (zcdp, "zcdp")):
-        event = GaussianEvent(noise_multiplier=multiplier)
-        assert epsilon_of([event], delta, accountant) <= target
 
 
 def draws(tokens, clip_bound, temperature, **terms):
@@ -137,7 +122,6 @@ def test_no_batch_size_fits_where_numerics_alone_spend_the_budget():
     "calibrate",
     [
         lambda **rest: largest_token_count(eta=0.1, accountant="zcdp", **rest),
-        gaussian_noise_multiplier,
         lambda **rest: dp_sgd_noise_multiplier(sampling_probability=0.1, steps=10, **rest),
         lambda **rest: smallest_batch_size(draws(1, 1.0, 1.0), accountant="tight", **rest),
     ],

@@ -42,7 +42,6 @@ KEPT = {
     ("cli/pricing/tokens.py", "result['svt_share']"),
     ("methods/epsvec/stages.py", "float(bound)"),
     ("orchestration/resources/progress.py", "left"),
-    ("cli/pricing/secret.py", "row.gaussian / noise_std"),
     ("orchestration/assets/scoring.py", "value"),
     ("report/render.py", "value"),
     ("report/render.py", "100 * value"),

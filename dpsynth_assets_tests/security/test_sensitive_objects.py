@@ -41,7 +41,6 @@ from dpsynth_assets_tests.stored import write_records
 __all__ = ["bucket", "s3_address"]
 
 OPEN = SimpleNamespace(id="r1", request=SimpleNamespace(event=GaussianEvent(noise_multiplier=1.0)))
-LEDGER = SimpleNamespace(is_open=lambda reservation: reservation == "r1")
 
 
 @pytest.fixture

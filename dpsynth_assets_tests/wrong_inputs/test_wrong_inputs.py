@@ -178,7 +178,7 @@ COMMANDS = {
     "init of a folder": ["init", "/proc/self/fdinfo"],
     "evaluate of nothing": ["evaluate", "/nowhere.csv", "--real", "/nowhere.csv"],
     "account of no mechanism": ["account", "magic"],
-    "account of a word": ["account", "gaussian", "--noise-multiplier", "much"],
+    "account of a word": ["account", "secret", "--prior", "much"],
 }
 
 

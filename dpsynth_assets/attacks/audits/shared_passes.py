@@ -161,8 +161,6 @@ def _in_one_pass(keys: Sequence[bytes], _most_rows: int) -> list[np.ndarray]:
     return [np.arange(len(keys))]
 
 
-VECTOR_EVENTS = ("gaussian", "discrete_gaussian", "poisson_gaussian")
-TRAINING_EVENTS = ("poisson_gaussian",)
 TEXTS, WIDTH, VOCABULARY, PADDED = 12, 8, 11, 1024
 MOST, SLACK = 40, 1 / 400
 L2_BOUND = 0.25

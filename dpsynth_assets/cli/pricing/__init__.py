@@ -7,21 +7,14 @@ from collections.abc import Callable
 
 import typer
 
-from dpsynth_assets.cli.pricing import composition, gaussian, secret, tokens, with_histogram
+from dpsynth_assets.cli.pricing import composition, secret, tokens, training
 
 Command = Callable[..., None]
 
 PRICE_LIST: dict[str, tuple[Command, Command | None]] = {
-    "tokens": (tokens.price_tokens, None),  # with --target-epsilon, both in one
-    "private-prediction": (tokens.price_prediction, tokens.calibrate_prediction),
-    "svt": (tokens.price_test, None),  # searched for with the tokens it spares
-    "bounded-range": (composition.price_draws, None),  # η is no setting: that of a mechanism is
-    "histogram": (gaussian.price_histogram, gaussian.calibrate_histogram),
-    "voting": (gaussian.price_voting, gaussian.calibrate_voting),
-    "gaussian": (gaussian.price, gaussian.calibrate),
-    "vectors": (with_histogram.price_vectors, with_histogram.calibrate_vectors),
-    "dp-sgd": (with_histogram.price_training, with_histogram.calibrate_training),
-    "secret": (secret.price, secret.calibrate),
+    "private-prediction": (tokens.price, tokens.calibrate),
+    "dp-sgd": (training.price, training.calibrate),
+    "secret": (secret.price, None),  # a plan finds the noise
 }
 """Name of each mechanism to its price and its search."""
 
@@ -32,4 +25,3 @@ for name, (price, search) in PRICE_LIST.items():
     if search is not None:
         calibrate.command(name)(search)
 account.command("compose")(composition.compose)
-account.command("table10")(tokens.table10)

@@ -176,16 +176,6 @@ def exactly_one(**given: Any) -> None:
         raise ValueError(f"Expected exactly one of {listed}, got {said}. Give the one you know.")
 
 
-def numbers(given: list[str] | None, name: str) -> list[float]:
-    """Reads numbers given one an option, or several separated by commas."""
-    try:
-        return [float(part) for text in given or [] for part in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"Expected numbers separated by commas for --{name}, got {','.join(given or [])!r}."
-        ) from None
-
-
 INFEASIBLE = OverflowError, ZeroDivisionError, MemoryError
 """Errors of a setting so extreme that its price is no number, or fits no memory."""
 

@@ -22,11 +22,8 @@ from dpsynth_assets.cli.pricing.commands import (
     exactly_one,
     say_delta,
     say_epsilon,
-    terms,
-    up,
     up_significant,
 )
-from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
 from dpsynth_assets.privacy.batch_terms import BatchTerms
@@ -35,7 +32,7 @@ from dpsynth_assets.privacy.calibration import (
     largest_token_count,
     smallest_batch_size,
 )
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.events import BoundedRangeEvent, Event, PureEvent
 from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon_closed_form, zcdp_rho
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
@@ -46,11 +43,16 @@ _CHARGED = {name: field.default for name, field in PrivatePredictionConfig.model
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batches(Settings):
-    """The facts of batches that are decoded together, and the public-token test on them.
+class PrivatePrediction(Settings):
+    """Private tokens of batches decoded together, with or without the public-token test.
 
     Attributes:
         expected_batch_size: Fixed public prompts per batch, s.
+        clip_bound: Bound c of clipped logits.
+        temperature: Sampling temperature τ.
+        private_tokens: Private tokens of each batch, r.
+        svt_noise_scale: Scale σ of the public-token test's threshold noise; none: no test.
+        records: Number of private records, if it is declared public.
         logit_slack: Largest move of a row's logits with the rows beside it, as methods charge it
             unless told otherwise; 0 where rounding does not count, as in the papers.
         batches_per_pass: Batches decoded in one forward pass, over which the slack adds up.
@@ -59,9 +61,14 @@ class Batches(Settings):
             as a prompt with two records does.
     """
 
-    mechanism = "svt"
+    mechanism = "private-prediction"
 
     expected_batch_size: int
+    clip_bound: float
+    temperature: float
+    private_tokens: int
+    svt_noise_scale: float | None = None
+    records: CountOrNone = None
     logit_slack: float = _CHARGED["logit_slack"]
     batches_per_pass: int = _CHARGED["batches_per_forward"]
     load: float = 1.0
@@ -72,138 +79,24 @@ class Batches(Settings):
         """The same facts as mechanisms hold them."""
         return BatchTerms(**{each.name: getattr(self, each.name) for each in fields(BatchTerms)})
 
-    def tests(self, noise_scale: float, count: int) -> PureEvent:
-        """Prices one AboveThreshold instance for each private token, none after the last.
-
-        The threshold is public and changes no price.
-        """
-        test = PublicTokenTest(batch=self.batch, noise_scale=noise_scale, threshold=0.0)
-        return test.event(count)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tokens(Batches):
-    """Draws of tokens from a softmax of mean clipped logits.
-
-    Attributes:
-        clip_bound: Bound c of clipped logits.
-        temperature: Sampling temperature τ.
-    """
-
-    mechanism = "tokens"
-
-    clip_bound: float
-    temperature: float
-
-    def draws(self, count: int) -> BoundedRangeEvent:
-        """Prices `count` private tokens of every batch."""
-        mechanism = MeanTokenMechanism(
-            batch=self.batch, clip_bound=self.clip_bound, temperature=self.temperature
-        )
-        return mechanism.event(count)
-
-
-@command()
-def price_tokens(
-    settings: Tokens,
-    delta: Delta,
-    tokens: int | None = None,
-    target_epsilon: float | None = None,
-    accountant: Accountant = "zcdp",
-) -> Answer:
-    """Prices private tokens: ε of a number of tokens, or the most tokens within an ε.
-
-    Args:
-        settings: The settings.
-        delta: Public δ of the guarantee, between 0 and 1.
-        tokens: Private tokens a batch; prints ε.
-        target_epsilon: Target ε; prints the largest number of tokens.
-        accountant: zcdp: valid for adaptive plans. tight: for a plan fixed beforehand.
-    """
-    exactly_one(tokens=tokens, target_epsilon=target_epsilon)
-    if target_epsilon is not None:
-        eta, target = settings.draws(0).eta, target_epsilon
-        tokens = largest_token_count(
-            eta=eta, target_epsilon=target, delta=delta, accountant=accountant
-        )
-    event = settings.draws(tokens or 0)
-    of_draws = {"tokens": tokens, "eta": event.eta, "rho": float(event.rho)}
-    result = settings.priced([event], delta, accountant, target_epsilon=target_epsilon, **of_draws)
-    if target_epsilon is None:
-        return result, [say_epsilon(result)]
-    return result, [
-        f"{tokens} private tokens a batch: ε = {up(result['epsilon'])} "
-        f"of {declared(target_epsilon)} at {terms(result)}"
-    ]
-
-
-@command()
-def price_test(
-    settings: Batches,
-    noise_scale: float,
-    private_tokens: int,
-    delta: Delta,
-    accountant: Accountant = "zcdp",
-) -> Answer:
-    """Prices the public-token test alone: one AboveThreshold for each private token.
-
-    Args:
-        settings: The settings.
-        noise_scale: Scale σ of the threshold's Laplace noise.
-        private_tokens: Private tokens of each batch, r.
-        delta: Public δ of the guarantee, between 0 and 1.
-        accountant: zcdp: valid for adaptive plans. tight: for a plan fixed beforehand.
-    """
-    event = settings.tests(noise_scale, private_tokens)
-    result = settings.priced(
-        [event],
-        delta,
-        accountant,
-        noise_scale=noise_scale,
-        private_tokens=private_tokens,
-        epsilon_per_token=event.epsilon,
-        rho_per_token=float_up(rho_of_one(event)),
-        rho=float_up(event.rho),
-        pure_epsilon=float_up(Fraction(event.epsilon) * event.count),
-    )
-    return result, [
-        f"{say_epsilon(result)}; ε = {up(result['pure_epsilon'])} with δ = 0 by basic composition "
-        f"of {event.count} tests of ε = {up(event.epsilon)} each"
-    ]
-
-
-def rho_of_one(event: BoundedRangeEvent | PureEvent) -> Fraction:
-    """Computes ρ of one draw of an event of several."""
-    return replace(event, count=1).rho
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivatePrediction(Tokens):
-    """Private tokens of each batch, with or without the public-token test.
-
-    Attributes:
-        private_tokens: Private tokens of each batch, r.
-        svt_noise_scale: Scale σ of the public-token test's threshold noise; none: no test.
-        records: Number of private records, if it is declared public.
-    """
-
-    mechanism = "private-prediction"
-
-    private_tokens: int
-    svt_noise_scale: float | None = None
-    records: CountOrNone = None
-
     @property
     def selection(self) -> BoundedRangeEvent:
         """All softmax draws."""
-        return self.draws(self.private_tokens)
+        mechanism = MeanTokenMechanism(
+            batch=self.batch, clip_bound=self.clip_bound, temperature=self.temperature
+        )
+        return mechanism.event(self.private_tokens)
 
     @property
     def test(self) -> PureEvent | None:
-        """All AboveThreshold instances, where the test runs."""
+        """All AboveThreshold instances, where the test runs: one for each private token.
+
+        The threshold is public and changes no price.
+        """
         if self.svt_noise_scale is None:
             return None
-        return self.tests(self.svt_noise_scale, self.private_tokens)
+        test = PublicTokenTest(batch=self.batch, noise_scale=self.svt_noise_scale, threshold=0.0)
+        return test.event(self.private_tokens)
 
     @property
     def events(self) -> list[Event]:
@@ -254,8 +147,8 @@ class PrivatePrediction(Tokens):
                 "Expected --accountant zcdp where batches of a pass draw at different steps and "
                 "rounding is charged, got tight. Set it, --batches-per-pass 1 or --logit-slack 0."
             )
-        test, selection = self.test, rho_of_one(self.selection)
-        tested = Fraction(0) if test is None else rho_of_one(test)
+        test, selection = self.test, replace(self.selection, count=1).rho
+        tested = Fraction(0) if test is None else replace(test, count=1).rho
         each = selection + tested
         rho = float_up(each * self.private_tokens)
         result = self.priced(
@@ -279,7 +172,7 @@ class PrivatePrediction(Tokens):
 
 
 @command()
-def price_prediction(
+def price(
     settings: PrivatePrediction,
     delta: Delta,
     at_epsilon: AtEpsilon = None,
@@ -294,7 +187,7 @@ def price_prediction(
 
 
 @command(without="expected_batch_size private_tokens")
-def calibrate_prediction(
+def calibrate(
     settings: PrivatePrediction,
     epsilon: TargetEpsilon,
     delta: Delta,
@@ -343,85 +236,3 @@ def _say(result: dict[str, Any]) -> list[str]:
             f"{result['private_tokens_in_all']} private tokens in all, at no further cost."
         )
     return [*sentences, *say_delta(result)]
-
-
-RECORDS = {"AGNews": 108_000, "Yelp": 504_000, "NYT Topics": 230_400}
-"""Training records of each corpus (Table 11a of Amin et al. 2025)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedSetting(Tokens):
-    """One row of Table 10 of Amin et al. 2025 for one corpus.
-
-    The paper charges one record as one logit vector although its prompts hold two records (errata
-    B-000.1); its numbers are reproduced under its own accounting: add/remove, fixed batch size.
-
-    Attributes:
-        dataset: Name of the corpus.
-        target_epsilon: ε given to the tokens.
-        tokens_printed: Private tokens of each batch as printed.
-    """
-
-    dataset: str
-    target_epsilon: float
-    tokens_printed: int
-    clip_bound: float = 9.0
-    temperature: float = 1.5
-    logit_slack: float = 0.0
-
-    @property
-    def delta(self) -> float:
-        """The paper's δ = n^(−1.1), a function of the number of records n."""
-        return float(RECORDS[self.dataset]) ** -1.1
-
-    def row(self) -> dict[str, Any]:
-        """The setting, and the tokens that its ε buys by each accountant."""
-        eta, target = self.draws(0).eta, self.target_epsilon
-        bought = {
-            f"tokens_{name}": largest_token_count(
-                eta=eta, target_epsilon=target, delta=self.delta, accountant=name
-            )
-            for name in ("zcdp", "tight")
-        }
-        return self.facts(delta=self.delta, eta=eta, **bought)
-
-
-_TABLE_10 = {
-    (10.0, 64): (373, 337, 355),
-    (9.9, 64): (367, 331, 349),
-    (3.0, 256): (733, 642, 686),
-    (2.9, 256): (689, 604, 645),
-}
-
-AMIN_2025_TABLE_10 = tuple(
-    PublishedSetting(
-        dataset=dataset, target_epsilon=epsilon, expected_batch_size=size, tokens_printed=tokens
-    )
-    for (epsilon, size), counts in _TABLE_10.items()
-    for dataset, tokens in zip(RECORDS, counts, strict=True)
-)
-"""The twelve token counts of Table 10 (Appendix E.2)."""
-
-
-def table10(as_json: AsJson = False) -> None:
-    """Reproduces the token counts of Table 10 of Amin et al. 2025, and how many the same ε buys.
-
-    Takes about a quarter of a minute: the tight counts compose every token adaptively.
-    """
-    rows = [setting.row() for setting in AMIN_2025_TABLE_10]
-    answer(rows, as_json, lambda: _print_table10(rows))
-
-
-def _print_table10(rows: list[dict[str, Any]]) -> None:
-    columns = {
-        "corpus": lambda row: row["dataset"],
-        "ε": lambda row: declared(row["target_epsilon"]),
-        "δ": lambda row: rounded_up(row["delta"], ".2e"),
-        "batch size": lambda row: str(row["expected_batch_size"]),
-        "printed": lambda row: str(row["tokens_printed"]),
-        "zCDP": lambda row: str(row["tokens_zcdp"]),
-        "tight": lambda row: str(row["tokens_tight"]),
-        "more text": lambda row: f"+{row['tokens_tight'] / row['tokens_printed'] - 1:.0%}",
-    }
-    show_table(rows, columns, title="Private tokens a batch may emit: Table 10 of Amin et al. 2025")
-    say("Add/remove of one record, one record a prompt, clip bound 9, temperature 1.5, δ = n^-1.1.")
