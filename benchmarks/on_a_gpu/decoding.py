@@ -41,6 +41,8 @@ def measure(device: str, tell: Tell, *, tiny: bool) -> None:
         found["context_tokens_a_second"] = asked.contexts / (choice + passes)
         tell(**found)
     tell(peak_bytes=decoding.peak_bytes(model.device), **predicted(model, asked))
+    if device != "cpu":
+        tell(kernels_ms_a_step=longest_kernels(model, prompts[0], asked))
 
 
 def reading(model, prompts, asked: SimpleNamespace) -> dict[str, float]:
@@ -52,6 +54,25 @@ def reading(model, prompts, asked: SimpleNamespace) -> dict[str, float]:
     seconds = decoding.now()[0] - begun
     del contexts
     return {"reading_s": seconds, "read_tokens_a_second": sum(map(len, prompts)) / seconds}
+
+
+def longest_kernels(model, prompts, asked: SimpleNamespace) -> dict[str, float]:
+    """Milliseconds a step of the ten kernels that take longest, passes alone."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    contexts = decoding.TransformersDecoder(model).open(
+        prompts, prompt_columns=asked.prompt, max_new_tokens=asked.tokens
+    )
+    tokens = torch.full((len(prompts),), 5)
+    for step in range(2):
+        contexts.next_logits(tokens, torch.full_like(tokens, step))
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for step in range(2, 6):
+            contexts.next_logits(tokens, torch.full_like(tokens, step))
+        torch.cuda.synchronize()
+    found = sorted(profiled.key_averages(), key=lambda each: -each.self_device_time_total)
+    return {each.key[:60]: each.self_device_time_total / 4000 for each in found[:10]}
 
 
 def predicted(model, asked: SimpleNamespace) -> dict[str, int]:

@@ -1,13 +1,13 @@
 """DP-Adam beside plain AdamW and Opacus at Llama 3.2 1B's shape: adapters, and all weights.
 
-All weights: a step's noise is a number for each of 1.5 billion weights, drawn on processors from
-operating-system entropy. That takes minutes, so it is drawn for a part, and its seconds a step are
-told apart from the others.
+A step of few records and one of more give the seconds of a record and those of a step whatever its
+records. The noise is a number for each weight, drawn on processors from operating-system entropy
+while the card works; for all 1.5 billion weights that takes minutes. So zeros take its place here,
+it is drawn for a part, and its seconds are told apart.
 """
 
 import time
 from functools import partial
-from types import SimpleNamespace
 
 from benchmarks import dp_training
 from benchmarks.on_a_gpu.parts import Part, Tell
@@ -28,7 +28,7 @@ def parts(*, tiny: bool) -> list[Part]:
 
 
 def measure(device: str, tell: Tell, *, name: str, way: str) -> None:
-    """Examples a second without noise, memory at most, and what the noise of a step takes."""
+    """Records a second, fixed seconds a step, memory at most, and what a step's noise takes."""
     import torch
 
     from dpsynth_assets.privacy import dp_sgd
@@ -42,17 +42,47 @@ def measure(device: str, tell: Tell, *, name: str, way: str) -> None:
         return torch.zeros_like(reference) if reference.numel() else real(reference, deviation)
 
     dp_sgd.gaussian_like = counted
-    threads = torch.get_num_threads()
-    asked = SimpleNamespace(threads=threads, logical=None, device=device)
-    found = dp_training.measured(name, way, asked)
-    tell(examples_a_second=found["examples_per_second"], peak_mib=found["peak_mib"], **load(name))
+    loss = dp_training.CountedLoss(dp_training.new_loss(name))
+    run = opened(device, name, way, loss)
+    size = dp_training.LOADS[name]["logical"]
+    run(size, 1)  # what is done the first time costs more
+    drawn["numbers"] = 0
+    (few, short), (many, long) = (
+        counted_seconds(run, loss, device, times * size) for times in (1, 4)
+    )
+    rate = max(1, many - few) / max(1e-9, long - short)
+    tell(examples_a_second=rate, fixed_s_a_step=short - few / rate, **load(name))
+    tell(peak_mib=dp_training.peak_bytes(device) / 2**20)
     if drawn["numbers"]:
-        steps = 1 + dp_training.LOADS[name]["steps"]  # one warms up
         started = time.perf_counter()
-        real(torch.empty(_DRAWN, device=device), 1.0)
-        rate = _DRAWN / (time.perf_counter() - started)
-        numbers = drawn["numbers"] / steps
-        tell(noise_numbers_a_step=numbers, noise_s_a_step=numbers / rate)
+        real(torch.empty(_DRAWN, dtype=torch.float64), 1.0)
+        numbers = drawn["numbers"] / 2
+        seconds = (time.perf_counter() - started) * numbers / _DRAWN
+        tell(noise_numbers_a_step=numbers, noise_s_a_step_on_one_core=seconds)
+
+
+def opened(device: str, name: str, way: str, loss):
+    """What runs steps of a way: (records of a step, steps)."""
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    dp_training.warm_libraries(way)
+    with torch.device(device):
+        model = dp_training.new_model(dp_training.SHAPES[name])
+    sizes = dp_training.LOADS[name]
+    examples = dp_training.random_examples(sizes, dp_training.SHAPES[name]["vocabulary"])
+    return dp_training.trainer(way, model, examples, loss, sizes)
+
+
+def counted_seconds(run, loss, device: str, logical: int) -> tuple[int, float]:
+    """Examples of one step, and its seconds."""
+    loss.examples = 0
+    started = time.perf_counter()
+    run(logical, 1)
+    dp_training.synchronize(device)
+    return loss.examples, time.perf_counter() - started
 
 
 def load(name: str) -> dict[str, int]:
