@@ -7,12 +7,16 @@ those of a processor: a device has its own exponential and root.
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import cache as computed_once
+from dataclasses import dataclass, replace
+from functools import cache as computed_once, partial
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.models.decoding.protocol import COUNTS, Contexts, Reading
-from dpsynth_assets.models.exact_decoder.attention import KeyValueCache
+from dpsynth_assets.models.exact_decoder.attention import (
+    COLUMN_MULTIPLE,
+    WEIGHT_TOTAL,
+    KeyValueCache,
+)
 from dpsynth_assets.models.exact_decoder.contexts import ExactContexts
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack, StreamCallback
 from dpsynth_assets.models.exact_decoder.gpu_passes import (
@@ -20,6 +24,7 @@ from dpsynth_assets.models.exact_decoder.gpu_passes import (
     DeviceLayer,
     DevicePass,
     DeviceProduct,
+    DeviceStored,
     Places,
     added,
 )
@@ -34,7 +39,7 @@ _TOKENS_PER_PACK = 8192
 """Tokens of one prefill pass: enough for every core of a large device."""
 _ROW_MULTIPLE = 32
 """Steps have a multiple of this many rows, so that few graphs are captured."""
-_TRIED_ROWS = 32
+_TRIED_ROWS, _TRIED_QUERIES = 32, 7
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,8 @@ class DeviceDecoder(ExactDecoder):
             vocabulary=DeviceProduct(*whole, place),
         )
         sizes = {each.shape for name, each in quantized.items() if name.endswith(".integers")}
-        _require_exact(str(place), tuple(sorted(map(tuple, sizes))))
+        with self.chosen():
+            _require_exact(str(place), shape, tuple(sorted(map(tuple, sizes))))
 
     def new_cache(self, *, rows: int, columns: int) -> DeviceCache:
         """Makes room for keys and values on the device."""
@@ -104,6 +110,7 @@ class DeviceDecoder(ExactDecoder):
         observe: Any = None,
     ) -> "torch.Tensor":
         """See `ExactDecoder.forward`; activations are not observed."""
+        del observe
         tokens, places = self._placed(pack)
         return self.run(cache, tokens, places, on_layer=on_layer, layers=layers)
 
@@ -176,8 +183,8 @@ class DeviceDecoder(ExactDecoder):
 class DeviceContexts(ExactContexts):
     """R prompts on a device, with their documents; see `ExactContexts`.
 
-    A step is captured as a graph once for each multiple of 32 rows. Rows that fill it up are of a
-    row of the cache that is nobody's. Contexts that are dropped leave their row of the cache unread.
+    A step is captured as a graph once for each multiple of 32 rows. Rows that fill it up lie in
+    a row of the cache that is nobody's. Dropped contexts leave their row of the cache unread.
     """
 
     def __init__(
@@ -217,9 +224,7 @@ class DeviceContexts(ExactContexts):
         with torch.no_grad(), self._decoder.chosen():
             return self._passes(pad(tokens, spare), places, 0)[:rows]
 
-    def _step(
-        self, tokens: "torch.Tensor", places: "torch.Tensor", visible: int
-    ) -> "torch.Tensor":
+    def _step(self, tokens: "torch.Tensor", places: "torch.Tensor", visible: int) -> "torch.Tensor":
         del visible  # A program reads the columns of its own row.
         where = Places.of_step(self._decoder.shape, *places.unbind())
         stream = self._decoder.run(self._cache, tokens, where, on_layer=self._adding())
@@ -243,17 +248,20 @@ class DeviceContexts(ExactContexts):
 
 
 @computed_once
-def _require_exact(device: str, shapes: tuple[tuple[int, int], ...]) -> None:
-    """Tries products at their largest and at random, once a process.
+def _require_exact(device: str, shape: LlamaShape, sizes: tuple[tuple[int, int], ...]) -> None:
+    """Tries products at their largest and at random, and attention; once a process.
 
     Raises:
         ExactDecoderError: A sum is wrong, or there is none.
     """
+    import torch
+
+    place = torch.device(device)
     try:
-        wrong = [shape for shape in shapes if not _is_exact(device, shape)]
+        right = all(_multiplies(place, size) for size in sizes) and _attends(place, shape)
     except RuntimeError as error:  # No such product, or no Triton for this device.
         raise _refusal(type(error).__name__) from None
-    if wrong:
+    if not right:
         raise _refusal("wrong sums")
 
 
@@ -264,7 +272,7 @@ def _refusal(got: str) -> ExactDecoderError:
     )
 
 
-def _is_exact(device: str, shape: tuple[int, int]) -> bool:
+def _multiplies(device: "torch.device", shape: tuple[int, int]) -> bool:
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -274,8 +282,40 @@ def _is_exact(device: str, shape: tuple[int, int]) -> bool:
 
     weight, rows = drawn(*shape), drawn(_TRIED_ROWS, shape[1])
     weight[0], rows[0], rows[1] = LIMIT, LIMIT, -LIMIT  # the largest sums there are
-    product = DeviceProduct(weight, torch.ones(shape[0]), torch.device(device))
+    product = DeviceProduct(weight, torch.ones(shape[0]), device)
     padded = torch.zeros((_TRIED_ROWS, product.integers.shape[1]), dtype=torch.int8)
     padded[:, : shape[1]] = rows
     got = product(padded.to(device))[:, : shape[0]].cpu()
     return torch.equal(got.double(), rows.double() @ weight.double().t())
+
+
+def _attends(device: "torch.device", shape: LlamaShape) -> bool:
+    """Whether queries together and one by one give the same bits, near those of float64."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    drawn = partial(torch.randint, generator=generator, dtype=torch.int8)
+    heads, groups, depth = shape.heads, shape.groups, shape.depth
+    positions = torch.arange(_TRIED_QUERIES) + COLUMN_MULTIPLE - 3  # two blocks of columns
+    queries = drawn(-31, 32, (_TRIED_QUERIES, heads, 2, depth))
+    keys = drawn(-LIMIT, LIMIT + 1, (1, groups, 2 * COLUMN_MULTIPLE, depth))
+    values = drawn(-LIMIT, LIMIT + 1, (1, groups, depth, 2 * COLUMN_MULTIPLE))
+    values[:, :, 0] = LIMIT
+    scales = torch.full((1, 2, groups, keys.shape[2]), 1e-3)
+    scales[:, 1] = WEIGHT_TOTAL
+    cache = DeviceCache(replace(shape, layers=1), rows=1, columns=keys.shape[2], device=device)
+    stored = DeviceStored(*(each.to(device) for each in (keys, values, scales)))
+    rows, own = torch.zeros_like(positions), torch.full((_TRIED_QUERIES, heads), 1e-3)
+    together = Places.of_rows(shape, positions, rows, torch.tensor([_TRIED_QUERIES])).to(device)
+    apart = Places.of_step(shape, positions.to(device), rows.to(device))
+    got, other = (
+        DevicePass(shape, cache, places).attended(stored, queries.to(device), own.to(device)).cpu()
+        for places in (together, apart)
+    )
+    whole = (queries[:, :, 0] * 64.0 + queries[:, :, 1]).double().unflatten(1, (groups, -1))
+    scores = torch.einsum("tghd,gcd->tghc", whole, keys[0].double()) * 1e-6
+    hidden = torch.arange(keys.shape[2]) > positions[:, None]
+    shares = scores.masked_fill(hidden[:, None, None], -torch.inf).softmax(-1)
+    expected = torch.einsum("tghc,gdc->tghd", shares, values[0].double()).flatten(1) * WEIGHT_TOTAL
+    near = (got - expected).abs().max() < 1e-4 * LIMIT * WEIGHT_TOTAL
+    return bool(near) and torch.equal(got.view(torch.int32), other.view(torch.int32))

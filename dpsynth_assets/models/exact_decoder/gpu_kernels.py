@@ -6,6 +6,7 @@ integers. Products and sums of floats are not contracted (`OPTIONS`), so that tw
 block sizes of one, round alike.
 """
 # mypy: ignore-errors
+# ruff: noqa: ANN001, ANN201, ANN202, ERA001, N803, N806, PLR0913
 
 import triton
 import triton.language as tl
@@ -15,7 +16,7 @@ COLUMNS = tl.constexpr(64)
 """Columns of keys and values that are read at a time."""
 _MAGIC = tl.constexpr(12_582_912.0)
 _MAGIC_BITS = tl.constexpr(1_262_485_504)
-"""1.5 * 2^23, and its bits: a float to which it is added is rounded to an integer in its low bits."""
+"""1.5 * 2^23, and its bits: a float to which it is added is rounded, in its low bits."""
 _SMALLEST = tl.constexpr(1e-30)
 _LIMIT = tl.constexpr(127.0)
 _UNIT = tl.constexpr(16_777_216.0)
@@ -143,12 +144,16 @@ def turn_round_store(
             tl.store(keys + base + position * DEPTH + d, n.to(tl.int8), mask=inside)
         else:
             tl.store(values + base + d * columns + position, n.to(tl.int8), mask=inside)
-        tl.store(stored_scales + ((row * 2 + kind) * GROUPS + group) * columns + position, head_scale)
+        tl.store(
+            stored_scales + ((row * 2 + kind) * GROUPS + group) * columns + position, head_scale
+        )
 
 
 @triton.jit
-def _scores(high, low, scale, keys, key_scales, c, position, DEPTH: tl.constexpr, DEEP: tl.constexpr):
-    """Scores of queries (M, DEEP) and columns c (COLUMNS,); minus infinity where they are hidden."""
+def _scores(
+    high, low, scale, keys, key_scales, c, position, DEPTH: tl.constexpr, DEEP: tl.constexpr
+):
+    """Scores of queries (M, DEEP) and columns c (COLUMNS,); minus infinity where hidden."""
     d = tl.arange(0, DEEP)
     # (DEEP, COLUMNS)
     key = tl.load(keys + c[None, :] * DEPTH + d[:, None], mask=(d < DEPTH)[:, None], other=0)
@@ -205,7 +210,9 @@ def attend(
         total += tl.sum((share * _UNIT).to(tl.int32), 1).to(tl.int64)
         weight = (share * tl.load(value_scales + c)[None, :] * _FINER + 0.5).to(tl.int32)
         # (COLUMNS, DEEP)
-        value = tl.load(values + d[None, :] * columns + c[:, None], mask=(d < DEPTH)[None, :], other=0)
+        value = tl.load(
+            values + d[None, :] * columns + c[:, None], mask=(d < DEPTH)[None, :], other=0
+        )
         sums_0 += tl.dot((weight & 127).to(tl.int8), value, out_dtype=tl.int32)
         sums_1 += tl.dot(((weight >> 7) & 127).to(tl.int8), value, out_dtype=tl.int32)
         sums_2 += tl.dot((weight >> 14).to(tl.int8), value, out_dtype=tl.int32)

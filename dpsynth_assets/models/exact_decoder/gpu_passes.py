@@ -4,7 +4,6 @@ Letters as in the package; n' is a number of channels rounded up to what int8 pr
 tokens likewise. Rows beyond T of their operands are whatever memory held: no other row reads them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,7 +55,7 @@ class DeviceProduct:
 
 @dataclass(frozen=True)
 class DeviceLayer:
-    """One decoder layer; see `weights.Layer`. Numbers of the H + 2G heads are in one tensor each."""
+    """One decoder layer; see `weights.Layer`. Numbers of heads are of all H + 2G."""
 
     attention_balance: "torch.Tensor"
     query_key_value: DeviceProduct
@@ -79,7 +78,9 @@ class DeviceLayer:
 
         def product(name: str) -> DeviceProduct:
             whole = f"layers.{index}.{name}"
-            return DeviceProduct(quantized[f"{whole}.integers"], quantized[f"{whole}.scale"], device)
+            return DeviceProduct(
+                quantized[f"{whole}.integers"], quantized[f"{whole}.scale"], device
+            )
 
         unit = float(quantized[f"layers.{index}.value_unit"])
         limits, scales, scale_limits = (each.to(device) for each in head_numbers(shape, unit))
@@ -218,9 +219,7 @@ class DevicePass:
         turning: "tuple[torch.Tensor, torch.Tensor]",
     ) -> _Pending:
         """One decoder layer; changes `stream` (T, d), and returns what is left to add to it."""
-        attended = self.attended(
-            stored, *self.store(layer, stored, stream, pending, turning)
-        )
+        attended = self.attended(stored, *self.store(layer, stored, stream, pending, turning))
         rounded, scales = self._rounded(attended, layer.attention_output)
         pending = _Pending(layer.attention_output, layer.attention_output(rounded), scales)
         rounded, scales = self.normed(stream, pending, layer.feed_forward_balance)
@@ -334,7 +333,11 @@ class DevicePass:
 def added(stream: "torch.Tensor", pending: _Pending) -> "torch.Tensor":
     """The stream with what is pending, as the next norm would add it."""
     sums = pending.sums[: len(stream), : stream.shape[1]].float()
-    return sums.mul_(pending.product.scale[: stream.shape[1]]).mul_(pending.scales[:, None]).add_(stream)
+    return (
+        sums.mul_(pending.product.scale[: stream.shape[1]])
+        .mul_(pending.scales[:, None])
+        .add_(stream)
+    )
 
 
 def _block(width: int) -> dict[str, int]:
