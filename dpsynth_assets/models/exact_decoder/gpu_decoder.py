@@ -7,7 +7,7 @@ those of a processor: a device has its own exponential and root.
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache as computed_once, partial
 from typing import TYPE_CHECKING, Any
 
@@ -77,11 +77,9 @@ class DeviceDecoder(ExactDecoder):
         """
         import torch
 
-        super().__init__(shape, None)
-        self.device = place = torch.device(device)
-        self._cosines, self._sines = self._cosines.to(place), self._sines.to(place)
+        place = torch.device(device)
         whole = (quantized["vocabulary.integers"], quantized["vocabulary.scale"])
-        self.device_weights = DeviceWeights(
+        weights: Any = DeviceWeights(
             embeddings=embeddings.float().to(place),
             layers=tuple(
                 DeviceLayer.of(shape, quantized, index, place) for index in range(shape.layers)
@@ -89,6 +87,9 @@ class DeviceDecoder(ExactDecoder):
             final_norm=quantized["final_norm"].float().to(place),
             vocabulary=DeviceProduct(*whole, place),
         )
+        super().__init__(shape, weights)
+        self.device, self.device_weights = place, weights
+        self._cosines, self._sines = self._cosines.to(place), self._sines.to(place)
         sizes = {each.shape for name, each in quantized.items() if name.endswith(".integers")}
         with self.chosen():
             _require_exact(str(place), shape, tuple(sorted(map(tuple, sizes))))
@@ -127,7 +128,7 @@ class DeviceDecoder(ExactDecoder):
         places = Places(nowhere, nowhere, nowhere, nowhere, nowhere, 1, 1)
         own = self.device_weights
         with self.chosen():
-            passed = DevicePass(self.shape, None, places)
+            passed = DevicePass(self.shape, 0, places)
             logits = passed.logits(stream, None, own.final_norm, own.vocabulary)
         return logits if out is None else out.copy_(logits)
 
@@ -153,7 +154,7 @@ class DeviceDecoder(ExactDecoder):
         """
         own, turning = self.device_weights, (self._cosines, self._sines)
         with self.chosen():
-            passed = DevicePass(self.shape, cache, places)
+            passed = DevicePass(self.shape, cache.columns, places)
             stream, pending = own.embeddings[tokens], None
             for index, layer in enumerate(own.layers[:layers]):
                 state = (layer, cache.layers[index], stream, pending, turning)
@@ -186,6 +187,8 @@ class DeviceContexts(ExactContexts):
     A step is captured as a graph once for each multiple of 32 rows. Rows that fill it up lie in
     a row of the cache that is nobody's. Dropped contexts leave their row of the cache unread.
     """
+
+    _decoder: DeviceDecoder
 
     def __init__(
         self,
@@ -303,13 +306,14 @@ def _attends(device: "torch.device", shape: LlamaShape) -> bool:
     values[:, :, 0] = LIMIT
     scales = torch.full((1, 2, groups, keys.shape[2]), 1e-3)
     scales[:, 1] = WEIGHT_TOTAL
-    cache = DeviceCache(replace(shape, layers=1), rows=1, columns=keys.shape[2], device=device)
     stored = DeviceStored(*(each.to(device) for each in (keys, values, scales)))
     rows, own = torch.zeros_like(positions), torch.full((_TRIED_QUERIES, heads), 1e-3)
     together = Places.of_rows(shape, positions, rows, torch.tensor([_TRIED_QUERIES])).to(device)
     apart = Places.of_step(shape, positions.to(device), rows.to(device))
     got, other = (
-        DevicePass(shape, cache, places).attended(stored, queries.to(device), own.to(device)).cpu()
+        DevicePass(shape, keys.shape[2], places)
+        .attended(stored, queries.to(device), own.to(device))
+        .cpu()
         for places in (together, apart)
     )
     whole = (queries[:, :, 0] * 64.0 + queries[:, :, 1]).double().unflatten(1, (groups, -1))

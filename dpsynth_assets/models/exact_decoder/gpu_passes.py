@@ -7,7 +7,7 @@ tokens likewise. Rows beyond T of their operands are whatever memory held: no ot
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from dpsynth_assets.models.exact_decoder.attention import KeyValueCache, Stored
+from dpsynth_assets.models.exact_decoder.attention import COLUMN_MULTIPLE, KeyValueCache, Stored
 from dpsynth_assets.models.exact_decoder.weights import LlamaShape, Table, head_numbers
 
 if TYPE_CHECKING:
@@ -179,8 +179,6 @@ class Places(NamedTuple):
 
         shared = _power(shape.heads // shape.groups)
         tokens = max(1, _PREFILL_QUERIES // shared)
-        if tokens * shared < _LEAST_QUERIES:
-            raise ValueError(tokens)
         blocks = -(-lengths // tokens)  # of each row
         own = torch.arange(len(lengths)).repeat_interleave(blocks)
         inside = (torch.arange(len(own)) - (blocks.cumsum(0) - blocks)[own]) * tokens
@@ -190,7 +188,8 @@ class Places(NamedTuple):
 
     def to(self, device: "torch.device") -> "Places":
         """The same on a device."""
-        return Places(*(each.to(device) for each in self[:5]), *self[5:])
+        moved = {name: getattr(self, name).to(device) for name in self._fields[:5]}
+        return self._replace(**moved)
 
 
 class _Pending(NamedTuple):
@@ -204,10 +203,11 @@ class _Pending(NamedTuple):
 class DevicePass:
     """Launches one pass; tensors are those of the device the weights lie on."""
 
-    def __init__(self, shape: LlamaShape, cache: DeviceCache, places: Places) -> None:
+    def __init__(self, shape: LlamaShape, columns: int, places: Places) -> None:
         from dpsynth_assets.models.exact_decoder import gpu_kernels
 
-        self._kernels, self._shape, self._cache, self._places = gpu_kernels, shape, cache, places
+        self._kernels, self._shape, self._places = gpu_kernels, shape, places
+        self._blocks = columns // COLUMN_MULTIPLE
         self._count = len(places.positions)
 
     def through(
@@ -260,7 +260,7 @@ class DevicePass:
         self._kernels.turn_round_store[(self._count, shape.heads + 2 * shape.groups)](
             product(rounded), product.scale, scales, *turning, layer.head_limits,
             layer.head_scales, layer.scale_limits, self._places.positions, self._places.rows,
-            queries, query_scales, *stored, self._blocks(),
+            queries, query_scales, *stored, self._blocks,
             HEADS=shape.heads, GROUPS=shape.groups, DEPTH=shape.depth, STRIDE=product.stride,
             BLOCK=_power(shape.depth), num_warps=1, **self._kernels.OPTIONS,
         )  # fmt: skip
@@ -274,7 +274,7 @@ class DevicePass:
         out = scales.new_empty((self._count, shape.heads * shape.depth))
         self._kernels.attend[(len(places.starts), shape.groups)](
             queries, scales, *stored, places.positions, places.starts, places.counts,
-            places.owners, out, self._blocks(),
+            places.owners, out, self._blocks,
             HEADS=shape.heads, GROUPS=shape.groups, DEPTH=shape.depth,
             DEEP=max(32, _power(shape.depth)), TOKENS=places.tokens, SHARED=places.shared,
             num_warps=4, **self._kernels.OPTIONS,
@@ -325,9 +325,6 @@ class DevicePass:
         tokens = _whole(self._count, _TOKENS)
         rows = torch.empty((tokens, width), dtype=torch.int8, device=like.device)
         return rows, like.new_empty(self._count, dtype=torch.float32)
-
-    def _blocks(self) -> int:
-        return self._cache.columns // 64
 
 
 def added(stream: "torch.Tensor", pending: _Pending) -> "torch.Tensor":
