@@ -156,7 +156,8 @@ def _tried(base: PublicDataSpec, manifest: dict[str, Any]) -> dict[str, float] |
 
     models = OpenedModels()
     language_model = models.language_model(manifest)
-    if not base.language_model.decodes_exactly and language_model.device != "cpu":
+    on_processor = base.language_model.decodes_exactly and not language_model.names_gpu
+    if language_model.device != "cpu" and not on_processor:
         return "the language model runs on a GPU"
     decoder = open_decoder(base.language_model.decodes_by, language_model)
     embedder = models.text_embedder(base.text_embedder.model_dump(mode="json"))

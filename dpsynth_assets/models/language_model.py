@@ -43,11 +43,13 @@ class LanguageModel:
         source: Folder or hub id.
         dtype: `float32`, `bfloat16` or `float16`.
         device: `cpu`, `cuda`, `cuda:1`, ...
+        names_gpu: Whether a GPU was asked for by its name, rather than found.
     """
 
     source: str
     dtype: str = "float32"
     device: str = "cpu"
+    names_gpu: bool = False
 
     @property
     def name(self) -> str:
@@ -207,6 +209,7 @@ def opened(
         )
     source = str(path_or_id)
     _require_source(source, artifact)
+    fields["names_gpu"] = device.startswith("cuda")
     device = _resolve_device(device)
     language_model = kind(source=source, dtype=dtype, device=device, **fields)
     _ = language_model.config, language_model.tokenizer

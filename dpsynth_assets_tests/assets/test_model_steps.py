@@ -33,12 +33,12 @@ from dpsynth_assets_tests.end_to_end.conftest import private_spec, public_spec
 K8S, RAY = "dagster-k8s/config", "dagster-ray/config"
 
 
-def base(device="auto", embedder=None, model="owner/name", generator="auto"):
+def base(device="auto", embedder=None, model="owner/name", generator="auto", decoder=None):
     named = {} if model is None else {"kind": "pretrained", "model": model}
     return PublicDataSpec.model_validate(
         {
             "name": "tiny",
-            "language_model": {"device": device, **named},
+            "language_model": {"device": device, "decoder": decoder, **named},
             "text_embedder": {"model": embedder},
             "conditional_generator": {"device": generator},
         }
@@ -75,6 +75,13 @@ def test_the_exact_decoder_runs_on_processors_and_the_same_weights_where_they_ar
     assert gpus(model_step(exact, EngineSpec(kind="exact"))) == 0
     assert gpus(model_step(exact, LANGUAGE_MODEL_WEIGHTS)) == 1
     assert gpus(model_step(exact, EngineSpec())) == 1
+
+
+@pytest.mark.parametrize(("device", "asked"), [("cuda", 1), ("auto", 0), ("cpu", 0)])
+def test_the_exact_decoder_asks_for_a_gpu_that_was_named(device, asked):
+    exact = base(device, model=None, decoder="exact")
+    assert gpus(model_step(exact, LANGUAGE_MODEL)) == asked
+    assert gpus(model_step(exact, EngineSpec(kind="exact"))) == asked
 
 
 def test_a_generator_on_a_gpu_asks_for_it_whatever_the_language_model_has():

@@ -127,10 +127,10 @@ class KeyValueCache:
         """Drops every row but these, in this order; one layer at a time, so the peak is one."""
         import torch
 
-        index = torch.tensor(rows, dtype=torch.long)
-        self.rows = len(index)
+        self.rows = len(rows)
         for layer, stored in enumerate(self.layers):
-            self.layers[layer] = Stored(*(each.index_select(0, index) for each in stored))
+            index = torch.tensor(rows, dtype=torch.long, device=stored.scales.device)
+            self.layers[layer] = type(stored)(*(each.index_select(0, index) for each in stored))
 
 
 def _copy(source: Stored, target: Stored) -> None:

@@ -68,7 +68,7 @@ class ExactContexts:
         self._threads = threads or torch.get_num_threads()
         self._least_rows = _LEAST_ROWS if threads is None else 1
         self._prompt_columns, self._tokens_per_pack = reading.prompt_columns, tokens_per_pack
-        self._cache = KeyValueCache(decoder.shape, rows=len(prompts), columns=self._prompt_columns)
+        self._cache = self._room(len(prompts))
         prefixes = [prefix[: self._prompt_columns - 1] for prefix in reading.public_prefixes]
         prefixes += [prefix[:-1] for prefix in reading.public_prefixes]  # of prompts that are one
         groups = prefix_groups([prompt[:-1] for prompt in prompts], prefixes)
@@ -86,7 +86,7 @@ class ExactContexts:
 
     def __len__(self) -> int:
         """Number of contexts R."""
-        return self._cache.rows
+        return len(self._lengths)
 
     def next_logits(self, tokens: "torch.Tensor", generated: "torch.Tensor") -> "torch.Tensor":
         """Advances every row by one token; see `Contexts`."""
@@ -115,8 +115,11 @@ class ExactContexts:
         """Drops all contexts but these ((R',), int64, in this order); later passes are smaller."""
         self._take(contexts.tolist())
 
+    def _room(self, rows: int) -> KeyValueCache:
+        return self._decoder.new_cache(rows=rows, columns=self._prompt_columns)
+
     def _take(self, rows: list[int]) -> None:
-        if rows != list(range(self._cache.rows)):
+        if rows != list(range(len(self))):
             self._cache.keep(rows)
             self._lengths, self._last_tokens = self._lengths[rows], self._last_tokens[rows]
 
@@ -192,7 +195,8 @@ def pooled_streams(
     COUNTS.read += len(begin) + sum(map(len, texts))
     width = decoder.shape.width
     result = {layer: np.zeros((len(texts), width), dtype=np.float32) for layer in reading.layers}
-    threads, done = torch.get_num_threads(), sum(not len(text) for text in texts)
+    threads = torch.get_num_threads() if decoder.device.type == "cpu" else 1
+    done = sum(not len(text) for text in texts)
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     lengths = [len(texts[index]) for index in order]
     packs = [[order[place] for place in pack] for pack in token_packs(lengths, _TOKENS_PER_PACK)]
@@ -213,7 +217,7 @@ def pooled_streams(
 
 def _prefix_of(decoder: ExactDecoder, begin: list[int], layers: int) -> KeyValueCache:
     """Keys and values of the tokens that precede every text: those of texts build on them."""
-    cache = KeyValueCache(decoder.shape, rows=1, columns=len(begin))
+    cache = decoder.new_cache(rows=1, columns=len(begin))
     if begin:
         decoder.forward(cache, Pack.of([begin]), layers=layers)
     return cache
@@ -226,13 +230,13 @@ def _streams(
     import torch
 
     begin, lengths = len(reading.begin), [len(text) for text in texts]
-    cache = KeyValueCache(decoder.shape, rows=len(texts), columns=begin + max(lengths))
+    cache = decoder.new_cache(rows=len(texts), columns=begin + max(lengths))
     cache.begin_with(prefix, begin)
     pooled: dict[int, np.ndarray] = {}
 
     def receive(layer: int, stream: "torch.Tensor") -> None:
         if layer in reading.layers:
-            parts = stream.split(lengths)
+            parts = stream.cpu().split(lengths)
             last = reading.pooling == "last"
             means = [part[-1] if last else part.mean(0) for part in parts]
             pooled[layer] = torch.stack(means).numpy()

@@ -122,6 +122,10 @@ class ExactDecoder(Decoder):
             quantized = calibrated_table(shape, table, calibration)
             return cls(shape, integer_weights(shape, table[EMBEDDINGS].float(), quantized, kernel))
 
+    def new_cache(self, *, rows: int, columns: int) -> KeyValueCache:
+        """Makes room for keys and values of `rows` contexts of `columns` tokens."""
+        return KeyValueCache(self.shape, rows=rows, columns=columns)
+
     def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> Contexts:
         """How prompts are cut into passes, and who shares them, moves no bit."""
         from dpsynth_assets.models.exact_decoder.contexts import ExactContexts

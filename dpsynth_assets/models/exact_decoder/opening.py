@@ -32,9 +32,10 @@ def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> Exa
     """Opens a folder in the transformers format; the same decoder for all of a process.
 
     Args:
-        language_model: Its folder and tokenizer. Weights of public models that this installation
-            unpacked or trained are stored quantized; those of other folders, such as a release's,
-            are quantized each time.
+        language_model: Its folder, tokenizer and device: a GPU that was named computes, and one
+            that `auto` found is left to steps that ask for it. Weights of public models that
+            this installation unpacked or trained are stored quantized; those of other folders,
+            such as a release's, are quantized each time.
         spec: Nothing of it is read.
 
     Raises:
@@ -42,20 +43,27 @@ def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> Exa
     """
     del spec
     source, calibration = language_model.source, calibration_ids(language_model.encode)
+    device = language_model.device if getattr(language_model, "names_gpu", False) else "cpu"
     with _opening:
-        return _opened(source, weights_state(source), tuple(map(tuple, calibration)))
+        return _opened(source, weights_state(source), tuple(map(tuple, calibration)), device)
 
 
 @kept(2)
-def _opened(source: str, state: Any, calibration: Sequence[Sequence[int]]) -> ExactDecoder:
+def _opened(
+    source: str, state: Any, calibration: Sequence[Sequence[int]], device: str
+) -> ExactDecoder:
     del state
     folder, public = Path(source), home().public_models
     made_here = folder.resolve().is_relative_to(public.resolve())
-    return read_decoder(folder, calibration, public / "exact_weights" if made_here else None)
+    store = public / "exact_weights" if made_here else None
+    return read_decoder(folder, calibration, store, device)
 
 
 def read_decoder(
-    folder: Path, calibration: Sequence[Sequence[int]], store: Path | None = None
+    folder: Path,
+    calibration: Sequence[Sequence[int]],
+    store: Path | None = None,
+    device: str = "cpu",
 ) -> ExactDecoder:
     """Reads a folder, quantized as `ExactDecoder.of` does it.
 
@@ -64,9 +72,11 @@ def read_decoder(
         calibration: Public texts as token ids.
         store: Folder of quantized weights, found by a digest of everything they are made of; None
             stores nothing.
+        device: cpu, cuda or cuda:N; weights are the same on each.
 
     Raises:
-        ExactDecoderError: It is not a Llama-shaped model in one safetensors file.
+        ExactDecoderError: It is not a Llama-shaped model in one safetensors file, or the device
+            computes no exact sums.
     """
     import torch
     from safetensors import SafetensorError, safe_open
@@ -95,6 +105,10 @@ def read_decoder(
             else:  # Mapped from the file: processes share them.
                 place = store / f"{_digest(file, shape, calibration)}.st"
                 quantized = kept_file(place, quantize, Form(load_file, save))
+            if device != "cpu":
+                from dpsynth_assets.models.exact_decoder.gpu_decoder import DeviceDecoder
+
+                return DeviceDecoder(shape, embeddings, quantized, device)
             return ExactDecoder(shape, integer_weights(shape, embeddings, quantized))
     except (SafetensorError, KeyError) as error:
         raise ExactDecoderError(

@@ -257,15 +257,13 @@ def _layer(shape: LlamaShape, quantized: Table, index: int, kernel: Kernel) -> L
     def product(name: str) -> IntegerProduct:
         return KERNELS[kernel](of(f"{name}.integers"), of(f"{name}.scale"))
 
-    limit = query_limit(shape.depth)
-    query_scale = 1 / (limit * math.sqrt(shape.depth))
-    unit = float(of("value_unit"))
+    limits, scales, scale_limits = head_numbers(shape, float(of("value_unit")))
     return Layer(
         attention_balance=of("attention_balance"),
         query_key_value=product("query_key_value"),
-        head_limits=_per_head(shape, limit, LIMIT, LIMIT)[:, None],
-        head_scales=_per_head(shape, query_scale, 1 / LIMIT, unit / LIMIT),
-        scale_limits=_per_head(shape, 0, math.inf, WEIGHT_TOTAL)[shape.heads :],
+        head_limits=limits[:, None],
+        head_scales=scales,
+        scale_limits=scale_limits[shape.heads :],
         attention_output=product("attention_output"),
         feed_forward_balance=of("feed_forward_balance"),
         gate_and_up=product("gate_and_up"),
@@ -316,6 +314,22 @@ def _quantized_layer(
         **_product("gate_and_up", gate_and_up, normed),
         **_product("down", down, 1 / LIMIT),
     }
+
+
+def head_numbers(shape: LlamaShape, unit: float) -> "tuple[torch.Tensor, ...]":
+    """Largest integer, factor of the scale and largest scale of each of the H + 2G heads.
+
+    Args:
+        shape: Numbers of the model.
+        unit: What a layer's values are multiplied by.
+    """
+    limit = query_limit(shape.depth)
+    query_scale = 1 / (limit * math.sqrt(shape.depth))
+    return (
+        _per_head(shape, limit, LIMIT, LIMIT),
+        _per_head(shape, query_scale, 1 / LIMIT, unit / LIMIT),
+        _per_head(shape, math.inf, math.inf, WEIGHT_TOTAL),
+    )
 
 
 def _per_head(shape: LlamaShape, query: float, key: float, value: float) -> "torch.Tensor":

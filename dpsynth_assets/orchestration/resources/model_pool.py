@@ -87,8 +87,8 @@ def _declared_gpu() -> str | None:
 # Steps that run models: the pool they wait in, and the GPUs that each asks for.
 #
 # A step asks for a GPU where a model that it computes with was declared to run on one. The exact
-# decoder and the packaged embedder run on processors, so steps with these alone are never kept
-# waiting for a GPU, nor for a step that has one.
+# decoder, unless a GPU is named, and the packaged embedder run on processors, so steps with these
+# alone are never kept waiting for a GPU, nor for a step that has one.
 
 
 def model_step(base: PublicDataSpec | str, *models: RunModel) -> dict[str, Any]:
@@ -172,15 +172,17 @@ def _devices(base: PublicDataSpec | None, model: RunModel) -> int:
     if model == CONDITIONAL_GENERATOR:
         return devices_of(base.conditional_generator.device)
     if model == LANGUAGE_MODEL and base.language_model.decodes_exactly:
-        return 0
+        return int(base.language_model.names_gpu)
     return devices_of(base.language_model.device)
 
 
 def _devices_of_engine(base: PublicDataSpec | None, engine: EngineSpec) -> int:
     if engine.takes_devices:
         return engine.tensor_parallel_size
-    if engine.needs_no_gpu:
+    if engine.is_endpoint or (engine.kind == "exact" and engine.model is not None):
         return 0
+    if engine.kind == "exact":
+        return 1 if base is None else int(base.language_model.names_gpu)
     if engine.model is not None or engine.device.startswith("cuda"):
         return devices_of(engine.device)
     return _devices(base, LANGUAGE_MODEL_WEIGHTS)
