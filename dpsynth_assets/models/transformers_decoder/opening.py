@@ -25,7 +25,7 @@ _COLUMNS, _NEW, _SHARED, _RESTART = 24, 6, 4, 4
 _WINDOW = 8
 """Windows are cut to this, so that rows outgrow them."""
 
-ROUNDING = {"float32": 1e-4, "bfloat16": 0.15, "float16": 0.05}
+ROUNDING = {"float32": 1e-3, "bfloat16": 0.15, "float16": 0.05}
 """What logits may be apart by number type, a root mean square in standard deviations of logits."""
 
 _compared: "WeakKeyDictionary[Any, None]" = WeakKeyDictionary()
