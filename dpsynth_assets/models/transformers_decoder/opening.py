@@ -89,7 +89,7 @@ def compared_logits(model: Any) -> "tuple[torch.Tensor, torch.Tensor]":
     """
     import torch
 
-    model = shares_weights(model)
+    model = shares_weights(model).eval()
     config = text_config(model)
     if sliding_window(config):
         config.sliding_window = min(config.sliding_window, _WINDOW)
