@@ -4,6 +4,7 @@ Architectures differ in masks, positions and what they keep of a row. One that o
 serve is refused here, whatever it is called, rather than decoded wrongly.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -13,7 +14,7 @@ from dpsynth_assets.models.transformers_decoder.cached_attention import (
     text_config,
 )
 from dpsynth_assets.models.transformers_decoder.decoder import PackedContexts, TransformersDecoder
-from dpsynth_assets.privacy.cpu_threads import shares_weights
+from dpsynth_assets.privacy.cpu_threads import run_alone, shares_weights
 
 if TYPE_CHECKING:
     import torch
@@ -87,6 +88,13 @@ def compared_logits(model: Any) -> "tuple[torch.Tensor, torch.Tensor]":
     Returns:
         Packed logits (N, V), and the model's own without a cache; float32.
     """
+    if model.device.type != "cpu":
+        return _compared_logits(model)
+    # Threads that share so few rows would wait for one another.
+    return run_alone([partial(_compared_logits, model)], 1)[0]
+
+
+def _compared_logits(model: Any) -> "tuple[torch.Tensor, torch.Tensor]":
     import torch
 
     model = shares_weights(model).eval()
