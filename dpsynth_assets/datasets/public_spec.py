@@ -38,7 +38,7 @@ class LanguageModelSpec(Declaration):
     model: str | None = None
     """Hub id or folder of the weights; required for pretrained."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
-    """Number type of the weights in memory."""
+    """Number type of the weights in memory. auto: the checkpoint's own on a GPU, else float32."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     decoder: DecoderKind | None = None

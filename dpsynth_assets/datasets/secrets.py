@@ -56,7 +56,8 @@ class SecretKindSpec(Declaration):
     min_score: float = Field(0.3, ge=0, le=1)
     """Least confidence that counts (presidio, ner)."""
     model: str | None = None
-    """Named-entity model (ner): an installed package or a folder."""
+    """Named-entity model (ner): a folder, an installed package (spacy) or a hub id
+    (transformers)."""
     framework: Literal["spacy", "transformers"] = "spacy"
     """What loads the named-entity model (ner)."""
     path: str | None = None

@@ -41,7 +41,7 @@ class LanguageModel:
 
     Attributes:
         source: Folder or hub id.
-        dtype: `float32`, `bfloat16` or `float16`.
+        dtype: `float32`, `bfloat16` or `float16`; what `auto` stands for is settled at opening.
         device: `cpu`, `cuda`, `cuda:1`, ...
         names_gpu: Whether a GPU was asked for by its name, rather than found.
     """
@@ -59,10 +59,12 @@ class LanguageModel:
     @cached_property
     def config(self) -> Any:
         """The transformers configuration of the (text) model."""
-        from transformers import AutoConfig
+        return self._whole_config.get_text_config()
 
-        config = _load(AutoConfig, self.source)
-        return config.get_text_config()
+    @cached_property
+    def _whole_config(self) -> Any:
+        """That of the checkpoint, which may read images too."""
+        return _config_of(self.source)
 
     @cached_property
     def weight_bytes(self) -> int:
@@ -180,8 +182,9 @@ def load_language_model(
     """Opens a language model; weights are read at the first use of `.model`.
 
     Args:
-        path_or_id: Folder in the transformers format, or a hub id `owner/name`.
-        dtype: `float32`, `bfloat16` or `float16`.
+        path_or_id: Folder in the transformers format, or a hub id.
+        dtype: `float32`, `bfloat16`, `float16`, or `auto`: the checkpoint's own on a GPU, float32
+            on a processor, where no other is taken.
         device: `auto` takes the first CUDA device if there is one, else the processor.
 
     Raises:
@@ -203,14 +206,16 @@ def opened(
 
     Messages name the public artifact.
     """
-    if dtype not in BYTES_PER_PARAMETER:
-        raise LanguageModelError(
-            f"Language model dtype must be one of {', '.join(BYTES_PER_PARAMETER)}, got {dtype!r}."
-        )
     source = str(path_or_id)
     _require_source(source, artifact)
     fields["names_gpu"] = device.startswith("cuda")
     device = _resolve_device(device)
+    if dtype == "auto":
+        dtype = _own_dtype(source) if device.startswith("cuda") else "float32"
+    if dtype not in BYTES_PER_PARAMETER:
+        raise LanguageModelError(
+            f"Language model dtype must be one of {', '.join(BYTES_PER_PARAMETER)}, got {dtype!r}."
+        )
     language_model = kind(source=source, dtype=dtype, device=device, **fields)
     _ = language_model.config, language_model.tokenizer
     return language_model
@@ -236,11 +241,11 @@ def _require_source(source: str, artifact: str) -> None:
             f"Expected a language model in {folder}, found no config.json; materialise {artifact} "
             "or give a folder in the transformers format."
         )
-    looks_like_path = folder.is_absolute() or source.startswith(".") or source.count("/") != 1
+    looks_like_path = folder.is_absolute() or source.startswith(".") or source.count("/") > 1
     if looks_like_path:
         raise LanguageModelError(
             f"Expected a language model folder, found nothing at {source}; materialise {artifact}, "
-            "or give a hub id of the form owner/name."
+            "or give a hub id, owner/name."
         )
 
 
@@ -250,6 +255,19 @@ def _resolve_device(device: str) -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _config_of(source: str) -> Any:
+    from transformers import AutoConfig
+
+    return _load(AutoConfig, source)
+
+
+def _own_dtype(source: str) -> str:
+    """Number type in which a checkpoint was saved; float32 where it does not say."""
+    config = _config_of(source)
+    saved = config.dtype or config.get_text_config().dtype or "float32"
+    return str(saved).removeprefix("torch.")
 
 
 def _load(auto_class: Any, source: str, **options: Any) -> Any:
@@ -270,7 +288,8 @@ def _load_message(source: str, error: Exception) -> str:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
         return (
             f"Expected {source!r} in the local hub cache, found nothing, and HF_HUB_OFFLINE "
-            "forbids downloading; unset it, or give a folder."
+            "forbids downloading (dpsynth run, make and the image set it unless it is set); set "
+            "HF_HUB_OFFLINE=0, or give a folder."
         )
     return (
         f"Expected {source!r} on the Hugging Face hub or in its cache, could not fetch it; check "
@@ -283,7 +302,7 @@ def _parameter_count(language_model: LanguageModel) -> int:
     import torch
 
     with torch.device("meta"):
-        skeleton = language_model._auto_class().from_config(language_model.config)
+        skeleton = language_model._auto_class().from_config(language_model._whole_config)
     return sum(parameter.numel() for parameter in skeleton.parameters())
 
 

@@ -2,8 +2,8 @@
 
 Presidio's recognisers by rules (patterns, checksums, number formats) run without its language
 model: a score is that of the pattern and its checksum alone, and weak patterns keep low scores.
-Named entities are found by a model that is installed here, Presidio over spaCy or a transformers
-model. Nothing is downloaded: Presidio would fetch a missing spaCy model without asking.
+Named entities are found by Presidio over a spaCy model that is installed here, which it would fetch
+without asking, or by a transformers model from a folder or the hub, as language models are.
 """
 
 import re
@@ -161,12 +161,12 @@ def _token_classifier(model: str) -> Any:
     from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
-        weights = AutoModelForTokenClassification.from_pretrained(model, local_files_only=True)
-    except OSError:
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        weights = AutoModelForTokenClassification.from_pretrained(model, trust_remote_code=False)
+    except (OSError, ValueError, KeyError):
         raise ValueError(
-            f"Expected a token-classification model on this machine, got {model!r}. Name a folder, "
-            "or fetch it beforehand; nothing is downloaded."
+            f"Expected a token-classification model in a folder or on the hub, got {model!r}. "
+            "Correct model, or set HF_HUB_OFFLINE=0 where it forbids downloading."
         ) from None
     return pipeline(
         "token-classification", model=weights, tokenizer=tokenizer, aggregation_strategy="simple"

@@ -95,11 +95,12 @@ def test_a_folder_without_a_model_is_one_line_with_a_remedy(tmp_path):
     assert one_line(error)
 
 
-def test_an_unknown_hub_id_offline_is_one_line_with_a_remedy(monkeypatch):
+@pytest.mark.parametrize("name", ["nobody/no-such-model", "no-such-model"])
+def test_an_unknown_hub_id_offline_is_one_line_with_a_remedy(monkeypatch, name):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(LanguageModelError, match="HF_HUB_OFFLINE forbids") as error:
-        load_language_model("nobody/no-such-model")
+    with pytest.raises(LanguageModelError, match="set HF_HUB_OFFLINE=0") as error:
+        load_language_model(name)
     assert one_line(error)
 
 
@@ -116,6 +117,14 @@ def test_too_little_memory_says_how_much_is_needed(toy_folder, monkeypatch):
     with pytest.raises(LanguageModelError, match=r"needs .* GiB on cpu.*take a smaller") as error:
         _ = load_language_model(toy_folder, device="cpu").model
     assert one_line(error)
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("cpu", "float32"), ("cuda:0", "bfloat16")])
+def test_dtype_auto_is_settled_at_opening(toy_folder, tmp_path, device, dtype):
+    copy = shutil.copytree(toy_folder, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text()) | {"dtype": "bfloat16"}
+    (copy / "config.json").write_text(json.dumps(config))
+    assert load_language_model(copy, dtype="auto", device=device).dtype == dtype
 
 
 def test_an_unknown_dtype_is_refused(toy_folder):

@@ -233,11 +233,12 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
 
         Raises:
             TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
-            ValueError: If an artifact is missing, or no learning rate can be chosen.
+            ValueError: If an artifact is missing, no learning rate can be chosen, or the trained
+                model could not be decoded.
         """
         refuse_without_rate(self.config, len(public_texts(public)))
         inputs = self._inputs(public)
-        start = inputs.open()
+        start = inputs.open(decodes_here=self.terms.engine.kind != "vllm")
         pairs = trial_pairs(inputs.known, self.config.max_document_tokens)
         self.check_trainable(start, inputs.encoded(start, pairs))
 

@@ -34,6 +34,7 @@ from dpsynth_assets.models.fine_tuning import (
     virtual_tokens,
 )
 from dpsynth_assets.models.prompt_templates import PromptTemplates
+from dpsynth_assets.models.transformers_decoder.opening import require_equal_logits
 
 if TYPE_CHECKING:
     import torch
@@ -251,14 +252,23 @@ class GeneratorInputs:
     modules: tuple[str, ...] | None
     known: Conditioning = field(repr=False)
 
-    def open(self) -> TrainingStart:
-        """Opens a private copy of the weights, which training may change."""
+    def open(self, *, decodes_here: bool = False) -> TrainingStart:
+        """Opens a private copy of the weights, which training may change.
+
+        Args:
+            decodes_here: Whether to try that our decoder computes the model: before a charge.
+
+        Raises:
+            ValueError: It does not; in one line.
+        """
         generator = fresh_generator(
             local_copy(self.source),
             self.device,
             templates=self.known.templates,
             prompt_tokens=self.config.prompt_tokens,
         )
+        if decodes_here and not generator.has_encoder:
+            require_equal_logits(generator.model)
         return TrainingStart(
             model=trainable_generator(generator, self.config, self.modules),
             loss=PairLoss(generator),

@@ -269,19 +269,22 @@ class Decoder(ABC):
 def attention_limit(config: Any) -> int | None:
     """Reads the most tokens of prompt and document together off a transformers configuration.
 
-    The smaller of its positions and its sliding window: a row that outgrew the window would read
-    other keys than the model was trained to. None where a model has no bound.
+    Its positions: a sliding window bounds layers, not rows. Less where attention is cut in a way
+    that no mask of ours is, and where longer rows would turn the position code of all rows of a
+    pass. None where a model has no bound.
     """
-    limits = [getattr(config, "max_position_embeddings", None), _sliding_window(config)]
-    return min((limit for limit in limits if limit is not None), default=None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    limits = [getattr(text, bound, None) for bound in _BOUNDS]
+    rope = getattr(text, "rope_parameters", None) or {}
+    limits += [  # The longest row at hand decides for all beside it.
+        each.get("original_max_position_embeddings")
+        for each in (rope, *rope.values())
+        if isinstance(each, dict) and each.get("rope_type") == "longrope"
+    ]
+    return min((limit for limit in limits if limit), default=None)
 
 
-def _sliding_window(config: Any) -> int | None:
-    window = getattr(config, "sliding_window", None)
-    layers = getattr(config, "layer_types", None)
-    if layers is not None and "sliding_attention" not in layers:
-        return None
-    return window
+_BOUNDS = ("max_position_embeddings", "attention_chunk_size", "window_size")
 
 
 PROBES = ("a", "The", "I was", "7", "\n", '"', "été", "{")

@@ -28,7 +28,7 @@ DEFAULT = "transformers"
 _MODELS = "dpsynth_assets.models"
 _DECODERS = {
     "exact": f"{_MODELS}.exact_decoder.opening:opened_decoder",
-    DEFAULT: f"{_MODELS}.transformers_decoder.decoder:opened_decoder",
+    DEFAULT: f"{_MODELS}.transformers_decoder.opening:opened_decoder",
     "vllm": f"{_MODELS}.vllm_decoder.opening:opened_decoder",
 }
 _ENGINES = {

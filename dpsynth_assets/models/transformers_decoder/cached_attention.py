@@ -1,9 +1,10 @@
-"""A static key/value cache, and one-token attention over it without repeating grouped heads.
+"""A static key/value cache, its masks, and one-token attention without repeating grouped heads.
 
 Every row has its own write column. Prompts stand at the left edge and are padded on the right, so a
 row's column equals its token position and one comparison (`column <= position`) is the whole
-attention mask. The padding is never attended to: the columns up to a row's position were all
-written by that row's own tokens.
+attention mask; layers with a sliding window have another, which hides columns that are too old. The
+padding is never attended to: the columns up to a row's position were all written by that row's own
+tokens.
 
 Stock attention copies every key and value H/G times before each step, which at one query a row is
 most of the work. Here the H/G queries that share a head stand where the query positions would be.
@@ -28,7 +29,7 @@ class RowwiseCache:
 
     Attributes:
         keys: L tensors (R, G, P + T, D), allocated when a layer first writes.
-        values: Same shape.
+        values: Likewise.
     """
 
     def __init__(self, *, rows: int, columns: int) -> None:
@@ -62,7 +63,7 @@ class RowwiseCache:
     ) -> "tuple[torch.Tensor, torch.Tensor]":
         """Stores one layer's new keys and values; returns what its queries may attend to."""
         if layer_idx == len(self.keys):
-            self._allocate(keys)
+            self._allocate(keys, values)
         stored_keys, stored_values = self.keys[layer_idx], self.values[layer_idx]
         if self._write_columns is None:
             last = self._first_column + keys.shape[2]
@@ -93,10 +94,60 @@ class RowwiseCache:
             for layer in range(len(stored)):  # one layer at a time: the copy's peak is one layer
                 stored[layer] = stored[layer].index_select(0, rows)
 
-    def _allocate(self, like: "torch.Tensor") -> None:
-        shape = (self.rows, like.shape[1], self.columns, like.shape[3])
-        self.keys.append(like.new_zeros(shape))
-        self.values.append(like.new_zeros(shape))
+    def _allocate(self, *like: "torch.Tensor") -> None:
+        for stored, each in zip((self.keys, self.values), like, strict=True):
+            shape = (self.rows, each.shape[1], self.columns, each.shape[3])
+            stored.append(each.new_zeros(shape))
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""Kinds of layers, as transformers names them."""
+
+
+def text_model(model: Any) -> Any:
+    """The decoder without its head; of a model that reads images too, the one that reads text."""
+    return model.get_decoder()
+
+
+def text_config(model: Any) -> Any:
+    """The configuration of `text_model`, in which vocabulary, positions and window stand."""
+    return model.config.get_text_config()
+
+
+def sliding_window(config: Any) -> int | None:
+    """Columns that a layer with a window attends to, its own included; None without such layers."""
+    window = getattr(config, "sliding_window", None) or None
+    layers = getattr(config, "layer_types", None)
+    return None if layers is not None and SLIDING not in layers else window
+
+
+def attention_masks(model: Any, positions: "torch.Tensor", columns: int) -> Any:
+    """Makes what the model takes as `attention_mask`; no value is read back from the device.
+
+    Args:
+        model: transformers causal language model.
+        positions: (R, Q) int64, the column of each query.
+        columns: n, columns of the cache that the pass sees.
+
+    Returns:
+        An additive mask (R, 1, Q, n), or {kind of layer: mask} where layers differ.
+    """
+    import torch
+
+    config = text_config(model)
+    ages = positions[:, None, :, None] - torch.arange(columns, device=positions.device)
+
+    def mask(hidden: "torch.Tensor") -> "torch.Tensor":
+        shown = torch.zeros(hidden.shape, dtype=model.dtype, device=hidden.device)
+        return shown.masked_fill_(hidden, torch.finfo(model.dtype).min)
+
+    window = sliding_window(config)
+    if window is None:
+        return mask(ages < 0)
+    sliding = mask((ages < 0) | (ages >= window))
+    if getattr(config, "layer_types", None) is None:
+        return sliding
+    return {FULL: mask(ages < 0), SLIDING: sliding}
 
 
 _NAME = "dpsynth_grouped_query"
@@ -149,7 +200,7 @@ def grouped_query_attention(
         )
     else:
         attended = _capped_attention(query, key, value, attention_mask, scaling, softcap)
-    return attended.reshape(rows, heads, queries, width).transpose(1, 2).contiguous(), None
+    return attended.reshape(rows, heads, queries, -1).transpose(1, 2).contiguous(), None
 
 
 def _capped_attention(
@@ -184,7 +235,7 @@ def grouped_queries(model: Any) -> Iterator[None]:
     Threads may be inside with the same model: the last one to leave puts its attention back, so no
     pass ever changes kind on its way.
     """
-    config = model.config
+    config = model.config.get_text_config()
     with _entering:
         inside = _entered.get(id(config), 0)
         if not inside and config._attn_implementation != "sdpa":

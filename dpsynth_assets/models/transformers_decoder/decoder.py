@@ -17,7 +17,10 @@ from dpsynth_assets.models.decoding.protocol import (
 from dpsynth_assets.models.engines.protocol import Capability
 from dpsynth_assets.models.transformers_decoder.cached_attention import (
     RowwiseCache,
+    attention_masks,
     grouped_queries,
+    text_config,
+    text_model,
 )
 from dpsynth_assets.models.transformers_decoder.residual_stream import (
     adding_to_stream,
@@ -26,8 +29,6 @@ from dpsynth_assets.models.transformers_decoder.residual_stream import (
 
 if TYPE_CHECKING:
     import torch
-
-    from dpsynth_assets.datasets.engine import EngineSpec
 
 Pass = Callable[["torch.Tensor", "torch.Tensor", int], "torch.Tensor"]
 """(tokens (R,), columns (R,), visible columns) -> logits (R, V)."""
@@ -191,7 +192,7 @@ class PackedContexts:
         import torch
 
         if not len(self):
-            return torch.zeros((0, self._model.config.vocab_size), device=self._device)
+            return torch.zeros((0, text_config(self._model).vocab_size), device=self._device)
         COUNTS.written += len(self)
         # public: lengths of drawn texts
         visible = self._seen_columns(self._prompt_columns + int(generated.max()))
@@ -225,15 +226,11 @@ class PackedContexts:
         self, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
     ) -> "torch.Tensor":
         """Writes one cache column a row and returns float32 logits (rows of the cache, V)."""
-        import torch
-
-        hidden = torch.arange(visible, device=self._device)[None, :] > columns[:, None]
-        mask = torch.zeros(hidden.shape, dtype=self._model.dtype, device=self._device)
-        mask.masked_fill_(hidden, torch.finfo(mask.dtype).min)
+        positions = columns[:, None]
         output = self._model(
             input_ids=tokens[:, None],
-            attention_mask=mask[:, None, None, :],
-            position_ids=columns[:, None],
+            attention_mask=attention_masks(self._model, positions, visible),
+            position_ids=positions,
             past_key_values=self._cache.at_columns(columns, visible),
             use_cache=True,
         )
@@ -283,13 +280,12 @@ class PackedContexts:
         """One fixed-shape pass. Attention is causal: a prompt never sees the padding behind it."""
         import torch
 
-        size, last = tokens.shape[1], first_column + tokens.shape[1]
-        mask = torch.full((size, last), torch.finfo(self._model.dtype).min, dtype=self._model.dtype)
-        positions = torch.arange(first_column, last, device=self._device)
+        last = first_column + tokens.shape[1]
+        positions = torch.arange(first_column, last, device=self._device)[None]
         with torch.no_grad(), grouped_queries(self._model):
-            self._model.base_model(
+            text_model(self._model)(
                 input_ids=tokens,
-                attention_mask=mask.triu(first_column + 1)[None, None].to(self._device),
+                attention_mask=attention_masks(self._model, positions, last),
                 position_ids=positions.expand_as(tokens),
                 past_key_values=self._cache.at_prompt(rows, first_column),
                 use_cache=True,
@@ -341,13 +337,3 @@ class TransformersDecoder(Decoder):
     ) -> dict[int, np.ndarray]:
         """See `Decoder.hidden_states`; a private text is alone in its pass."""
         return pooled_states(self.model, texts, reading, _TOKENS_PER_PASS[self.device.type])
-
-
-def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> Decoder:
-    """Takes the weights of a language model, which are read at the first use.
-
-    A model that decodes by itself, as the worst case of an attack does, is taken as it is.
-    """
-    del spec
-    model = language_model.model
-    return model if isinstance(model, Decoder) else TransformersDecoder(model)

@@ -31,7 +31,7 @@ def decoder_layers(model: Any) -> Any:
     from torch.nn import ModuleList
 
     count = model.config.get_text_config().num_hidden_layers
-    for module in model.base_model.modules():
+    for module in model.get_decoder().modules():
         if isinstance(module, ModuleList) and len(module) == count:
             return module
     raise ValueError(f"Expected a decoder with {count} layers in a row, found none in the model.")
