@@ -18,6 +18,7 @@ from dpsynth_assets.methods.private_prediction.decoding import (
     measured_refusal,
     public_prompt,
     require_invariant_kernels,
+    require_measured,
     self_tested,
     stated,
 )
@@ -27,7 +28,7 @@ from dpsynth_assets.models.decoding import (
     sample_documents,
 )
 from dpsynth_assets.models.engines import Capability, Sampling
-from dpsynth_assets.privacy.guarantees import SELF_TEST
+from dpsynth_assets.privacy.guarantees import MEASURED_SLACK, SELF_TEST
 
 _TRIAL_TEXTS = 16
 """Texts that are tried before a charge: none of them is a record only where few would be."""
@@ -77,13 +78,14 @@ def check_batches(
         _require_a_record(constraint, terms, model, decoder, config.max_document_tokens)
     declared.check(public)
     decoder.require_room(whole)
-    groups = [(declared.rows_per_pass or 0, whole)]
+    groups = [(declared.rows_at_hand, whole)] if declared.rows_per_pass else []
     if reads_public_prompts:
         longest = check_public_prompts(
             model, decoder, terms.label_texts, config.max_document_tokens
         )
         groups.append((config.batches_per_forward, longest))
-    decoder.require_groups(groups)
+    decoder.require_groups(groups)  # First: a measurement has no more rows than there is room for.
+    _measured(config, terms, decoder, passes)
 
 
 def check_few_shot(
@@ -103,6 +105,7 @@ def check_few_shot(
     # A document's tokens stand in the prompts of the subsets, of which one more is drawn.
     groups = [(config.subsets, whole), (1, max(whole, longest))]
     decoder.require_groups(groups)
+    _measured(config, terms, decoder, passes)
 
 
 def check_slack(
@@ -112,7 +115,7 @@ def check_slack(
     decoder: Decoder,
     passes: PassShape | None = None,
 ) -> None:
-    """Refuses rounding that is not charged, and low precision under the slack of float32.
+    """Refuses rounding that is not charged, or by less than was measured.
 
     Args:
         config: The method's settings.
@@ -124,8 +127,6 @@ def check_slack(
     Raises:
         ValueError: In one line; also where a slack of 0 fails its self-test.
     """
-    import torch
-
     if (measured := measured_refusal(terms, config.logit_slack)) is not None:
         raise ValueError(measured)
     if terms.decodes_exactly:  # What is priced decides, not what a package says of itself.
@@ -133,22 +134,40 @@ def check_slack(
     if config.logit_slack == 0:
         require_invariant_kernels(decoder)
         self_tested(decoder, language_model, passes)
-    elif decoder.dtype != torch.float32 and "logit_slack" not in config.model_fields_set:
-        raise ValueError(
-            f"Expected a declared logit_slack for {decoder.dtype} weights, whose rounding lets one "
-            "record move another's logits (0.25 was seen), got the default for float32. Load the "
-            "model with dtype: float32, or declare what you measured."
-        )
 
 
 def logits_rest_on(
-    config: PrivatePredictionConfig | FewShotConfig, terms: CohortTerms, language_model: Any
+    config: PrivatePredictionConfig | FewShotConfig,
+    terms: CohortTerms,
+    language_model: Any,
+    passes: PassShape,
 ) -> dict[str, Any]:
-    """States the self-test that uncharged rounding in vLLM rests on; nothing of other draws."""
-    if config.logit_slack > 0 or not terms.decodes_in_vllm:
+    """States the self-test of uncharged rounding in vLLM, or what was measured below float32.
+
+    Returns:
+        Nothing of other draws: what they rest on needs no measurement of its own.
+    """
+    if terms.decodes_exactly:
         return {}
-    found = self_tested(decoder_of(terms, language_model), language_model)
-    return {SELF_TEST: stated(found)}
+    decoder = decoder_of(terms, language_model)
+    if config.logit_slack == 0 and terms.decodes_in_vllm:
+        return {SELF_TEST: stated(self_tested(decoder, language_model, passes))}
+    measured = _measured(config, terms, decoder, passes)
+    return {} if measured is None else {MEASURED_SLACK: measured}
+
+
+def _measured(
+    config: PrivatePredictionConfig | FewShotConfig,
+    terms: CohortTerms,
+    decoder: Decoder,
+    passes: PassShape,
+) -> dict[str, Any] | None:
+    """Takes what was measured of rounding below float32, or refuses it; None where none is due."""
+    import torch
+
+    if terms.decodes_exactly or config.logit_slack == 0 or decoder.dtype == torch.float32:
+        return None
+    return require_measured(terms, decoder, passes)
 
 
 def _require_a_record(
