@@ -4,7 +4,8 @@ All of it reads settings, declared facts and released numbers, and no record. So
 may be wrong with the batches is known, and asked, before anything is charged.
 """
 
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, log, sqrt
 from typing import cast
@@ -143,6 +144,21 @@ class DeclaredBatches:
         third = _RARE / 3
         more = third + sqrt(third**2 + 2 * _RARE * expected)
         return min(self.facts.rows_per_pass, ceil(expected + more))
+
+    def largest_batch(self, rows: int) -> int:
+        """The largest s of which a pass of one batch holds no more rows than that; 0 for none."""
+
+        def held(size: int) -> int:
+            one = {"expected_batch_size": size, "batches_per_forward": 1}
+            return replace(self, config=self.config.model_copy(update=one)).rows_at_hand
+
+        return bisect_right(range(1, self.config.expected_batch_size + 1), rows, key=held)
+
+    @property
+    def passes(self) -> int | None:
+        """Passes of a run; None where a released histogram decides."""
+        batches = self._generating
+        return None if batches is None else ceil(batches / self.config.batches_per_forward)
 
     @property
     def _load(self) -> float:

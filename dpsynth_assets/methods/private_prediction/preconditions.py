@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.methods.base import CohortTerms
@@ -29,6 +29,10 @@ from dpsynth_assets.models.decoding import (
 )
 from dpsynth_assets.models.engines import Capability, Sampling
 from dpsynth_assets.privacy.guarantees import MEASURED_SLACK, SELF_TEST
+
+if TYPE_CHECKING:
+    from dpsynth_assets.methods.private_prediction.few_shot import FewShot
+    from dpsynth_assets.methods.private_prediction.method import BatchPrediction
 
 _TRIAL_TEXTS = 16
 """Texts that are tried before a charge: none of them is a record only where few would be."""
@@ -84,8 +88,13 @@ def check_batches(
             model, decoder, terms.label_texts, config.max_document_tokens
         )
         groups.append((config.batches_per_forward, longest))
-    decoder.require_groups(groups)  # First: a measurement has no more rows than there is room for.
-    _measured(config, terms, decoder, passes)
+    try:
+        decoder.require_groups(groups)
+    except ValueError as problem:
+        fits = declared.largest_batch(decoder.rows_at_once(declared.rows_at_hand, whole))
+        told = f" A pass of one batch has room for expected_batch_size: {fits}." if fits else ""
+        raise type(problem)(f"{problem}{told}") from None
+    _measured(config, terms, decoder, passes)  # Of no more rows than there is room for.
 
 
 def check_few_shot(
@@ -168,6 +177,47 @@ def _measured(
     if terms.decodes_exactly or config.logit_slack == 0 or decoder.dtype == torch.float32:
         return None
     return require_measured(terms, decoder, passes)
+
+
+def memory_of_passes(
+    method: "BatchPrediction[Any] | FewShot", model: Any, device: str | None
+) -> dict[str, Any]:
+    """Counts what a pass of a planned method takes in memory where transformers decodes.
+
+    Args:
+        method: The bound method.
+        model: Its language model, of which the configuration and the tokenizer are read.
+        device: Where it will run, if this machine has such a device; else None.
+
+    Returns:
+        Rows and tokens of a pass, bytes of its keys and values and of all it takes, and what fits
+        here: bytes beside the weights, rows, and the largest batch; None where it is not known.
+
+    **Privacy** Settings, declared facts and the public model alone.
+    """
+    import torch
+
+    from dpsynth_assets.models.transformers_decoder import memory
+
+    shape, dtype = method.pass_shape(model), getattr(torch, model.dtype)
+    tokens, kind = shape.columns + shape.new_tokens, (device or "cuda").partition(":")[0]
+
+    def taken(rows: int, tokens: int) -> int:
+        return memory.most_bytes(model.config, rows, tokens, dtype, device_type=kind)
+
+    room = None if device is None else memory.room_on(torch.device(device), model.weight_bytes)
+    fits = None if room is None else memory.rows_within(room, taken, shape.rows, tokens)
+    batches = getattr(method, "declared", None)
+    return {
+        "rows": shape.rows,
+        "tokens": tokens,
+        "cache_bytes": memory.cache_bytes(model.config, shape.rows, tokens, dtype, kind),
+        "peak_bytes": taken(shape.rows, tokens),
+        "passes": None if batches is None else batches.passes,
+        "room_bytes": room,
+        "rows_that_fit": fits,
+        "largest_batch": None if batches is None or fits is None else batches.largest_batch(fits),
+    }
 
 
 def _require_a_record(

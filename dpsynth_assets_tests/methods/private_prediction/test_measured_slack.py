@@ -127,7 +127,7 @@ def test_the_audit_fails_below_what_is_measured_and_passes_above(cases, mixing):
     terms = terms_of(cases)
     low = recorded(terms, FLOAT32_SLACK, mixing)
     assert (low.passed, low.name) == (False, "letters/logit-slack")
-    assert "40 public contexts in 20 companies of up to 24 rows, 48 tokens" in low.note
+    assert "40 public contexts in 21 companies of up to 24 rows, 48 tokens" in low.note
     assert recorded(terms, 1.0, mixing).passed
     assert len(latest_results(slack_file())) == 1
 
@@ -198,6 +198,7 @@ def test_the_command_keeps_a_result_and_refuses_too_low_a_slack(monkeypatch, cas
     assert failed.exit_code == 1, failed.output
     assert "letters/logit-slack" in failed.output
     assert "0 of 1 audits passed" in failed.output
+    assert "Declare logit_slack: 0.00" in failed.output
     assert measured_refusal(terms_of(cases), FLOAT32_SLACK) is not None
     assert "letters/logit-slack" in CliRunner().invoke(cli.app, ["show"]).output
     declared = audited(monkeypatch, cases, mixing, 1.0, "--only", "logit-slack")
@@ -299,6 +300,7 @@ def test_a_slack_of_zero_is_tested_once_and_stated(cases, language_model, on_gpu
     assert runs == [(plan, True)], "at the shape of the plan's own passes"
     check_slack(config, terms, language_model, on_gpu, dataclasses.replace(plan, rows=601))
     assert len(runs) == 2
+    on_gpu.dtype = torch.float32
     paid = bound_method("mean_uniform", BATCHES, terms)
     assert paid.stages()[0].tested(cases.public(language_model)) == {}
 
