@@ -243,10 +243,10 @@ def run(
             kept = [replace(each, settings=settings) for each in results if each.bug is None]
             save_results(slack_file(), kept)  # Where plans look for them.
     if cohort is not None and not as_json:
+        least = rounded_up(results[0].observed, ".3g")
         say(
-            f"Measured on {results[0].note}. Declare logit_slack: "
-            f"{rounded_up(results[0].observed, '.3g')} or more, which plans charge. It is the "
-            "largest move that was seen, not a bound."
+            f"Largest move of {results[0].note}: {least}. Declare a logit_slack above 0 that is no "
+            "smaller, which plans charge. What was seen is no bound on what was not."
         )
     _show(results, as_json)
 

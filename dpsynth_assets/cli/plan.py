@@ -267,7 +267,7 @@ def _in_memory(folder: str, taken: Mapping[str, Any]) -> str:
 
 
 def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
+    return f"{count / 2**30:.3g} GiB"
 
 
 _COLUMNS = {

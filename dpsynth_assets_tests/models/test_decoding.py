@@ -1,5 +1,7 @@
 """The packed engine computes what the plain model computes, whoever else shares the pass."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -140,6 +142,18 @@ def test_no_contexts_cost_no_pass(llama):
     contexts = packed(llama, [])
     empty = torch.zeros(0, dtype=torch.long)
     assert contexts.next_logits(empty, empty).shape == (0, VOCABULARY)
+
+
+def test_the_cache_is_free_once_contexts_are(llama):
+    contexts = packed(llama, random_prompts(3))
+    contexts.next_logits(torch.zeros(3, dtype=torch.long), torch.zeros(3, dtype=torch.long))
+    cache = weakref.ref(contexts._cache)
+    gc.disable()
+    try:
+        del contexts
+        assert cache() is None
+    finally:
+        gc.enable()
 
 
 def test_the_models_attention_is_left_as_it_was(llama):

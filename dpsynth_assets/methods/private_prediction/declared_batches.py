@@ -136,7 +136,7 @@ class DeclaredBatches:
         """Most contexts of one pass in all but one of 10^9: what memory and self-tests count.
 
         Public places fill batches exactly. Hashed ones are of Poisson size where they are full: of
-        m expected contexts more than m + t stand there with a chance of e^(-t²/2(m + t/3)) at most.
+        m expected contexts there are more than m + t with a chance of e^(-t²/2(m + t/3)) at most.
         """
         expected = self._load * self.config.expected_batch_size * self.config.batches_per_forward
         if self.in_slots:

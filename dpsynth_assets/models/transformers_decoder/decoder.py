@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -176,9 +177,10 @@ class PackedContexts:
         rows = sum(filled_up(len(group.prompts), rows_per_prefill) for group in groups)
         columns = self._seen_columns(reading.columns)
         self._cache = RowwiseCache(rows=rows, columns=columns)
-        self._passes = self._forward
+        own: Any = WeakMethod(self._forward)  # No cycle: the cache is free once this object is.
+        self._passes: Pass = lambda *inputs: own()(*inputs)
         if cuda_graphs and self._device.type == "cuda":
-            self._passes = CapturedPasses(self._forward)
+            self._passes = CapturedPasses(self._passes)
         self._lengths = torch.ones(rows, dtype=torch.long, device=self._device)
         self._last_tokens = torch.full_like(self._lengths, _FILLER)
         self.keep(self._prefill(prompts, groups, rows_per_prefill))
@@ -353,7 +355,7 @@ class TransformersDecoder(Decoder):
         )
 
     def _taken(self, rows: int, tokens: int) -> int:
-        """Bytes of contexts of so many tokens, however they are cut into prompt and document."""
+        """Bytes of contexts, of which only the sum of prompt and document is known."""
         kind = self.device.type
         return most_bytes(self.model.config, rows, tokens, self.dtype, device_type=kind)
 

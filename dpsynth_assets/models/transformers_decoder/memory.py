@@ -155,7 +155,7 @@ def most_bytes(
 
 
 def rows_within(room: int, taken: Callable[[int, int], int], most: int, tokens: int) -> int:
-    """Finds how many of `most` rows of so many tokens fit.
+    """Finds how many of `most` rows fit.
 
     Args:
         room: Bytes.
