@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from dpsynth_assets.advice import minutes
 from dpsynth_assets.advice.minutes import SpeedUnknownError
 from dpsynth_assets.cli.main import app
+from dpsynth_assets.models.transformers_decoder import memory
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base.base import PublicBase
 
@@ -110,6 +111,30 @@ def test_an_unknown_vocabulary_is_said_to_be(folder):
 
 
 @pytest.mark.usefixtures("folder")
+def test_memory_of_a_pass_is_stated_with_what_fits_on_this_machine(folder, toy_folder, monkeypatch):
+    settings = {"expected_batch_size": 512, "batches_per_forward": 2}
+    method = {"method": "mean_uniform", "settings": settings}
+    declare(folder, method, kind="pretrained", model=str(toy_folder), device="cpu")
+    (taken,) = json.loads(plan("notes", "--json").stdout)["memory"].values()
+    assert 1024 < taken["rows"] == taken["rows_that_fit"] < 1300
+    assert taken["cache_bytes"] < taken["peak_bytes"] < taken["room_bytes"]
+    monkeypatch.setattr(memory, "room_on", lambda *_: taken["peak_bytes"] // 4)
+    (less,) = json.loads(plan("notes", "--json").stdout)["memory"].values()
+    assert less["largest_batch"] < less["rows_that_fit"] < taken["rows"] / 3
+    told = " ".join(plan("notes").output.split())
+    assert f"expected_batch_size: {less['largest_batch']}): a run here would be refused" in told
+    declare(folder, method, kind="pretrained", model=str(toy_folder), device="cuda:0")
+    assert "what fits there is not known" in " ".join(plan("notes").output.split())
+
+
+def test_low_precision_is_refused_until_it_was_measured(folder, toy_folder):
+    method = {"method": "mean_uniform", "settings": {"logit_slack": 0.3}}
+    declare(folder, method, kind="pretrained", model=str(toy_folder), dtype="bfloat16")
+    told = plan("notes")
+    assert told.exit_code == 2
+    assert "Run dpsynth audit run notes here" in " ".join(told.output.split())
+
+
 def test_minutes_stand_beside_every_method_and_for_the_whole_run():
     facts = json.loads(plan("enquiries", "--json").output)
     assert all(row["minutes"] > 0 for row in facts["releases"])

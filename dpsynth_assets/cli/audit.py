@@ -239,9 +239,15 @@ def run(
         else:
             with refusals(ValueError, FileNotFoundError):
                 audit, settings = _of_cohort(cohort, only, report)
-            results = run_audits([audit], report, with_planted_bugs=with_planted_bugs)
+                results = run_audits([audit], report, with_planted_bugs=with_planted_bugs)
             kept = [replace(each, settings=settings) for each in results if each.bug is None]
             save_results(slack_file(), kept)  # Where plans look for them.
+    if cohort is not None and not as_json:
+        least = rounded_up(results[0].observed, ".3g")
+        say(
+            f"Largest move of {results[0].note}: {least}. Declare a logit_slack above 0 that is no "
+            "smaller, which plans charge. What was seen is no bound on what was not."
+        )
     _show(results, as_json)
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets.engine import DEFAULT_DECODER
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def plan(  # noqa: PLR0913 - options are arguments
     planned = plan_dataset(spec)
     facts = _facts(planned, spec.budget.rounds) | _promises(spec, planned)
     facts |= _with_minutes(spec, planned, facts["releases"])
+    facts["memory"] = _memory(spec, planned)
     facts["undeclared"] = [_row(entry) for entry in price_undeclared(spec, planned)]
     facts["advice"] = _advice(spec)
     refused = facts["refusals"] or any(row["refusal"] for row in facts["releases"])
@@ -88,6 +90,45 @@ def _with_minutes(spec: Any, planned: Any, rows: list[dict[str, Any]]) -> dict[s
         folder, _, stage = str(row["release"]).partition("/")
         row["minutes"] = expected.releases.get(stage if folder == "shared" else folder)
     return {"minutes": expected.whole, "minutes_unknown": expected.unknown}
+
+
+def _memory(spec: Any, planned: Any) -> dict[str, dict[str, Any]]:
+    """Folders -> what a pass of private prediction takes in memory, where transformers decodes."""
+    from dpsynth_assets.datasets.standing import declared_base
+    from dpsynth_assets.methods.capabilities import DrawsTokens, capability
+
+    base = declared_base(spec.public_data)
+    draws = [each for each in planned.methods if capability(each.method, DrawsTokens) is not None]
+    if base is None or base.language_model.decodes_by != DEFAULT_DECODER or not draws:
+        return {}
+    from dpsynth_assets.attacks.circumstances import files_behind
+    from dpsynth_assets.methods.private_prediction.preconditions import memory_of_passes
+    from dpsynth_assets.models.language_model import LanguageModelError
+    from dpsynth_assets.models.prompt_templates import prompted
+    from dpsynth_assets.public_base.making import language_model_manifest
+    from dpsynth_assets.public_base.opening import OpenedModels
+
+    manifest = language_model_manifest(base)
+    if not files_behind(manifest):
+        return {}
+    device = _device_here(manifest["device"])
+    try:
+        opened = OpenedModels().language_model(
+            {**manifest, "device": "cpu"}
+        )  # No weights are read.
+    except LanguageModelError:
+        return {}
+    model = prompted(opened, planned.terms.prompts)
+    return {each.folder: memory_of_passes(each.method, model, device) for each in draws}
+
+
+def _device_here(declared: str) -> str | None:
+    """The device that a declaration means on this machine; None where it has none such."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda" if declared == "auto" else declared
+    return None if declared.startswith("cuda") else "cpu"
 
 
 def _promises(spec: Any, planned: Any) -> dict[str, Any]:
@@ -188,6 +229,7 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
             for promise in facts["secrets"]
         ),
     )
+    say(*(_in_memory(folder, taken) for folder, taken in facts["memory"].items()))
     if facts["advice"]:
         told = ", ".join(f"{name} {share}" for name, share in facts["advice"].items())
         say(
@@ -205,6 +247,27 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
             f"Not in the file: {', '.join(able) or 'none that could run'}; {refused} refused. "
             f"dpsynth plan {facts['cohort']} --all prices them."
         )
+
+
+def _in_memory(folder: str, taken: Mapping[str, Any]) -> str:
+    """Says in a line what a pass takes, and what of it fits on this machine."""
+    count = "" if taken["passes"] is None else f"{taken['passes']} passes, each "
+    told = (
+        f"{folder}: {count}up to {taken['rows']} contexts of {taken['tokens']} tokens, "
+        f"{_gib(taken['cache_bytes'])} of keys and values, {_gib(taken['peak_bytes'])} in all"
+    )
+    if taken["room_bytes"] is None:
+        return f"{told}; this machine has no such device, so what fits there is not known."
+    told += f"; room on this machine beside the weights: {_gib(taken['room_bytes'])}"
+    if taken["rows_that_fit"] == taken["rows"]:
+        return f"{told}."
+    largest = taken["largest_batch"]
+    batch = f" (batches_per_forward: 1, expected_batch_size: {largest})" if largest else ""
+    return f"{told}, {taken['rows_that_fit']} contexts{batch}: a run here would be refused."
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.3g} GiB"
 
 
 _COLUMNS = {

@@ -306,7 +306,7 @@ def _parameter_count(language_model: LanguageModel) -> int:
     return sum(parameter.numel() for parameter in skeleton.parameters())
 
 
-def _free_bytes(device: str) -> int:
+def free_bytes(device: str) -> int:
     """Memory the device can still give, the kernel's reclaimable pages included."""
     if device.startswith("cuda"):
         import torch
@@ -319,7 +319,7 @@ def _free_bytes(device: str) -> int:
 
 def _require_memory(language_model: LanguageModel) -> None:
     needed = language_model.weight_bytes
-    free = _free_bytes(language_model.device)
+    free = free_bytes(language_model.device)
     if needed > free:
         raise LanguageModelError(_memory_message(language_model, needed, free))
 

@@ -39,3 +39,6 @@ STATES = "states"
 
 SELF_TEST = "self_test"
 """The test in which no row of a pass moved another's logits, where rounding is not charged."""
+
+MEASURED_SLACK = "measured_slack"
+"""The most that a row of a pass moved another's logits, where they are rounded below float32."""

@@ -23,6 +23,7 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.guarantees import (
     EMBEDDINGS,
     GRADIENTS,
+    MEASURED_SLACK,
     RESTS_ON,
     SELF_TEST,
     STATES,
@@ -173,7 +174,7 @@ def exact_sums_of_training(charges: Sequence[LedgerEntry]) -> list[bool]:
 
 def pass_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
     """Lists assumptions about records that share passes, one sentence each, once."""
-    paid = (e for e in charges if e.event is not None and not is_post_processing(e.event))
+    paid = (e for e in charges if e.event is None or not is_post_processing(e.event))  # ex-post too
     return list(dict.fromkeys(sentence for entry in paid for sentence in _of_passes(entry)))
 
 
@@ -188,8 +189,12 @@ def _of_passes(entry: LedgerEntry) -> Iterator[str]:
         yield stated[f"gradients_{told['passes']}"].format(**told)
     if STATES in facts:
         yield stated["states_alone"]
-    if SELF_TEST in facts:
-        yield stated["logits_tested"].format(**facts[SELF_TEST])
+    for name, sentence in ((SELF_TEST, "logits_tested"), (MEASURED_SLACK, "logits_measured")):
+        if name in facts:
+            told = {**facts[name], "by": rounded_up(facts[name].get("by", 0.0), ".3g")}
+            yield stated[sentence].format(**told)
+            if "rows" in told:
+                yield stated["logits_passes"].format(**told)
 
 
 def embedding_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:

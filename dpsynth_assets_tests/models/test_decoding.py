@@ -1,5 +1,7 @@
 """The packed engine computes what the plain model computes, whoever else shares the pass."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from dpsynth_assets.models.decoding import attention_limit, public_prefix, sample_documents
 from dpsynth_assets.models.decoding.protocol import prefix_groups
 from dpsynth_assets.models.engines import Sampling
-from dpsynth_assets.models.transformers_decoder import decoder
+from dpsynth_assets.models.transformers_decoder import decoder, memory
 from dpsynth_assets.models.transformers_decoder.cached_attention import grouped_queries
 from dpsynth_assets.models.transformers_decoder.decoder import CapturedPasses, TransformersDecoder
 
@@ -114,6 +116,18 @@ def test_no_contexts_cost_no_pass(llama):
     contexts = packed(llama, [])
     empty = torch.zeros(0, dtype=torch.long)
     assert contexts.next_logits(empty, empty).shape == (0, VOCABULARY)
+
+
+def test_the_cache_is_free_once_contexts_are(llama):
+    contexts = packed(llama, random_prompts(3))
+    contexts.next_logits(torch.zeros(3, dtype=torch.long), torch.zeros(3, dtype=torch.long))
+    cache = weakref.ref(contexts._cache)
+    gc.disable()
+    try:
+        del contexts
+        assert cache() is None
+    finally:
+        gc.enable()
 
 
 def test_the_models_attention_is_left_as_it_was(llama):
@@ -349,3 +363,24 @@ def test_no_pass_changes_its_attention_when_another_thread_leaves():
     assert model.config._attn_implementation == grouped != "sdpa"
     second.__exit__(None, None, None)
     assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns", "expected"),
+    [
+        ("llama", 21, 540, 2 * 2 * 2 * 8 * 2 * 32 * 576),
+        ("gpt2", 16, 64, 2 * 2 * 4 * 8 * 2 * 16 * 64),
+    ],
+)
+def test_keys_and_values_are_counted_as_they_are_filled_up(name, rows, columns, expected):
+    assert memory.cache_bytes(CONFIGS[name], rows, columns, torch.bfloat16) == expected
+
+
+def test_contexts_beyond_free_memory_are_refused_with_what_fits(llama, monkeypatch):
+    taken = memory.most_bytes(llama.config, 64, 20, torch.float32, device_type="cpu")
+    monkeypatch.setattr(memory, "free_bytes", lambda _: taken * 1.1)
+    own = TransformersDecoder(llama)
+    assert own.rows_at_once(64, 20) == own.rows_at_once(1000, 20) == 64
+    own.require_groups([(64, 20)])
+    with pytest.raises(ValueError, match=r"for 1000 contexts of 20 tokens, .* 64 contexts"):
+        own.require_groups([(1000, 20)])

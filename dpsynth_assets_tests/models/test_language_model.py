@@ -113,7 +113,7 @@ def test_a_folder_without_weights_is_one_line(toy_folder, tmp_path):
 
 
 def test_too_little_memory_says_how_much_is_needed(toy_folder, monkeypatch):
-    monkeypatch.setattr(module, "_free_bytes", lambda _device: 1000)
+    monkeypatch.setattr(module, "free_bytes", lambda _device: 1000)
     with pytest.raises(LanguageModelError, match=r"needs .* GiB on cpu.*take a smaller") as error:
         _ = load_language_model(toy_folder, device="cpu").model
     assert one_line(error)

@@ -81,11 +81,13 @@ class Finding:
         claimed: What the kernel promises, in the audit's measure.
         observed: What was attained, or proven to be attained.
         note: Where: the false-positive rate of a test, or the worst case.
+        measured: The same in numbers, where a charge asks for it.
     """
 
     claimed: float
     observed: float
     note: str = ""
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -112,6 +114,7 @@ class AuditResult:
             whose claim holds for all of them.
         circumstances: Digest of the code, libraries and machine it was found with. It stays on
             the machine: no label prints it.
+        measured: As in `Finding`; nor does a label print this with it.
     """
 
     name: str
@@ -126,6 +129,7 @@ class AuditResult:
     bug: str | None = None
     settings: str = ""
     circumstances: str = ""
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -144,12 +148,13 @@ class AuditResult:
             finished_at=datetime.now(UTC).date().isoformat(),
             bug=None if bug is None else str(bug),
             circumstances=circumstances(),
+            measured=dict(finding.measured),
         )
 
     def printed(self) -> dict[str, Any]:
         """Fields of the result that a label may print."""
         fields = asdict(self)
-        del fields["circumstances"]
+        del fields["circumstances"], fields["measured"]
         return fields
 
     @property

@@ -66,7 +66,7 @@ def slack_audit(measure: Measure, declared: float, *, name: str = NAME) -> Audit
     """
 
     def finding(found: "LogitMoves") -> Finding:
-        return Finding(claimed=declared, observed=found.by, note=found.over)
+        return Finding(claimed=declared, observed=found.by, note=found.over, measured=found.facts)
 
     made = Audit.named(
         NAME,

@@ -4,8 +4,10 @@ All of it reads settings, declared facts and released numbers, and no record. So
 may be wrong with the batches is known, and asked, before anything is charged.
 """
 
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import ceil, log, sqrt
 from typing import cast
 
 import numpy as np
@@ -28,6 +30,7 @@ from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 
+_RARE = log(1e9)
 NO_CLUSTER = -1
 """In a cluster's place, where batches do not follow clusters or a record has none."""
 
@@ -127,6 +130,35 @@ class DeclaredBatches:
         **Privacy** The exact decoder's logits follow no other row, however many share a pass.
         """
         return None if self.terms.decodes_exactly else self.facts.rows_per_pass
+
+    @property
+    def rows_at_hand(self) -> int:
+        """Most contexts of one pass in all but one of 10^9: what memory and self-tests count.
+
+        Public places fill batches exactly. Hashed ones are of Poisson size where they are full: of
+        m expected contexts there are more than m + t with a chance of e^(-t²/2(m + t/3)) at most.
+        """
+        expected = self._load * self.config.expected_batch_size * self.config.batches_per_forward
+        if self.in_slots:
+            return ceil(expected)
+        third = _RARE / 3
+        more = third + sqrt(third**2 + 2 * _RARE * expected)
+        return min(self.facts.rows_per_pass, ceil(expected + more))
+
+    def largest_batch(self, rows: int) -> int:
+        """The largest s of which a pass of one batch holds no more rows than that; 0 for none."""
+
+        def held(size: int) -> int:
+            one = {"expected_batch_size": size, "batches_per_forward": 1}
+            return replace(self, config=self.config.model_copy(update=one)).rows_at_hand
+
+        return bisect_right(range(1, self.config.expected_batch_size + 1), rows, key=held)
+
+    @property
+    def passes(self) -> int | None:
+        """Passes of a run; None where a released histogram decides."""
+        batches = self._generating
+        return None if batches is None else ceil(batches / self.config.batches_per_forward)
 
     @property
     def _load(self) -> float:

@@ -6,11 +6,12 @@ Decoder and schema are declared; plans and charges name them. Prompts have a pub
 vLLM decodes rests on kernels that round a row alike in every batch (`VLLM_BATCH_INVARIANT=1`, on
 GPUs that have them): a self-test before the charge asks, on public contexts, that no bit of a logit
 moves. An audit of a cohort (`dpsynth audit run COHORT`) measures what its methods declare; plans
-that declare less than is on record are refused.
+that declare less than is on record are refused. Below float32 nothing is planned without one.
 """
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 
 if TYPE_CHECKING:
-    from dpsynth_assets.attacks.audits import Audit
+    from dpsynth_assets.attacks.audits import Audit, AuditResult
 
 DECODER = "decoder"
 """Parameter of a charge that names the decoder, where it is another than transformers."""
@@ -76,6 +77,9 @@ def slack_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
     exact = terms.decodes_exactly or (terms.decodes_in_vllm and batch_invariant())
     if logit_slack == 0 and not exact:
         return NO_SLACK
+    low = terms.language_model.dtype in LOW_PRECISION and not terms.decodes_exactly
+    if low and logit_slack > 0 and not slack_on_record(terms):
+        return unmeasured(terms, terms.language_model.dtype)
     return measured_refusal(terms, logit_slack)
 
 
@@ -129,6 +133,9 @@ def public_prompt(language_model: Any, label_text: str) -> list[int]:
     ids: list[int] = language_model.prompt_ids(label_text, [], 1)
     return ids
 
+
+LOW_PRECISION = ("bfloat16", "float16")
+"""Number types whose rounding no default covers: a slack of theirs is measured first."""
 
 NO_SLACK = (
     "Expected logit_slack > 0 with decoder: transformers or vllm, whose rounding lets one record "
@@ -187,14 +194,8 @@ def self_tested(decoder: Any, language_model: Any, passes: PassShape | None = No
 
 def stated(found: LogitMoves) -> dict[str, Any]:
     """Writes a self-test that passed as charges and labels keep it."""
-    return {
-        "passed": found.by == 0,
-        "contexts": found.contexts,
-        "companies": found.companies,
-        "engine": found.engine,
-        "device": found.device,
-        "dtype": found.dtype,
-    }
+    facts = found.facts
+    return {"passed": facts.pop("by") == 0, **facts}
 
 
 def slack_file() -> Path:
@@ -216,7 +217,8 @@ def cohort_audit(
     """
     from dpsynth_assets.attacks.audits.shared_passes import slack_audit
 
-    measure = partial(measured_moves, decoder, language_model, passes)
+    whole = decoder.device.type != "cpu"  # A processor decodes in float32, and takes hours.
+    measure = partial(measured_moves, decoder, language_model, passes, whole=whole)
     return slack_audit(measure, declared, name=f"{terms.cohort}/{NAME}")
 
 
@@ -226,22 +228,28 @@ def settings_of(terms: CohortTerms) -> str:
     return version_of(NAME, None if model is None else model.model_dump(mode="json"))
 
 
-def measured_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
-    """Says in one line that more was measured than is declared; None if not, or nothing was.
+def slack_on_record(terms: CohortTerms) -> "list[AuditResult]":
+    """Reads what was measured here of what decodes for a cohort: one result, or none.
 
-    A file that holds no results is refused as well: what was measured is then not known.
+    Raises:
+        ValueError: The file holds no results: what was measured is then not known.
     """
     if not slack_file().exists():
-        return None
+        return []
     from dpsynth_assets.attacks.audits import latest_results
 
+    own = (f"{terms.cohort}/{NAME}", settings_of(terms))
+    return [each for each in latest_results(slack_file()) if (each.name, each.settings) == own]
+
+
+def measured_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
+    """Says in one line that more was measured than is declared; None if not, or nothing was."""
     try:
-        results = latest_results(slack_file())
+        results = slack_on_record(terms)
     except ValueError as problem:
         return str(problem)
-    own = (f"{terms.cohort}/{NAME}", settings_of(terms))
     for result in results:
-        if (result.name, result.settings) == own and result.observed > logit_slack:
+        if result.observed > logit_slack:
             return (
                 f"Expected logit_slack >= {rounded_up(result.observed, '.3g')}, which was measured "
                 f"on {result.finished_at[:10]} ({result.note}), got "
@@ -249,3 +257,41 @@ def measured_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
                 f"dpsynth audit run {terms.cohort}."
             )
     return None
+
+
+def unmeasured(terms: CohortTerms, what: str) -> str:
+    """Says in one line that rounding in low precision has to be measured first, and how."""
+    return (
+        f"Expected logit_slack as it was measured on this machine ({what}), got no such "
+        f"measurement. Run dpsynth audit run {terms.cohort} here and declare what it finds, or "
+        "load the model with dtype: float32."
+    )
+
+
+def require_measured(terms: CohortTerms, decoder: Decoder, passes: PassShape) -> dict[str, Any]:
+    """Takes the measurement that a charge for rounding in low precision rests on.
+
+    Args:
+        terms: Of the cohort.
+        decoder: What decodes: the measurement is of its engine, device and number type.
+        passes: The largest passes of the plan: those measured were no smaller.
+
+    Returns:
+        What was measured, and on which day.
+
+    Raises:
+        ValueError: It was not measured; in one line.
+    """
+    facts = decoder.facts
+    for result in slack_on_record(terms):
+        found = {**result.measured}
+        shape = PassShape(**{name: found.get(name, 0) for name in asdict(passes)})
+        if facts.items() <= found.items() and shape.covers(passes):
+            return {**found, "finished_at": result.finished_at}
+    raise ValueError(
+        unmeasured(
+            terms,
+            f"{', '.join(facts.values())}, passes of {passes.rows} rows, {passes.columns} tokens "
+            f"and {passes.new_tokens} steps",
+        )
+    )

@@ -111,8 +111,13 @@ class PrivatePrediction(Method[PredictionT]):
         return stage.mechanism
 
     def tested(self, public: PublicInputs) -> Mapping[str, Any]:
-        """States the self-test that a slack of 0 rests on where vLLM decodes."""
-        return logits_rest_on(self.config, self.terms, public.language_model)
+        """States the self-test that a slack of 0 rests on, or what was measured below float32."""
+        model = public.language_model
+        return logits_rest_on(self.config, self.terms, model, self.pass_shape(model))
+
+    @abstractmethod
+    def pass_shape(self, language_model: Any) -> PassShape:
+        """Says what a forward pass holds at most, of public numbers alone."""
 
     def identity(self, inputs: Mapping[str, str]) -> dict[str, Any]:
         """Writes inputs under the names that ledgers have held from the first."""
@@ -205,7 +210,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         """Reads it off the batches of a pass, and the lengths that prompts are cut to."""
         config = self.config
         return PassShape(
-            rows=self.declared.facts.rows_per_pass,
+            rows=self.declared.rows_at_hand,
             columns=prompt_columns(
                 language_model,
                 self.terms.label_texts,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.methods.base import CohortTerms
@@ -18,6 +18,7 @@ from dpsynth_assets.methods.private_prediction.decoding import (
     measured_refusal,
     public_prompt,
     require_invariant_kernels,
+    require_measured,
     self_tested,
     stated,
 )
@@ -27,7 +28,11 @@ from dpsynth_assets.models.decoding import (
     sample_documents,
 )
 from dpsynth_assets.models.engines import Capability, Sampling
-from dpsynth_assets.privacy.guarantees import SELF_TEST
+from dpsynth_assets.privacy.guarantees import MEASURED_SLACK, SELF_TEST
+
+if TYPE_CHECKING:
+    from dpsynth_assets.methods.private_prediction.few_shot import FewShot
+    from dpsynth_assets.methods.private_prediction.method import BatchPrediction
 
 _TRIAL_TEXTS = 16
 """Texts that are tried before a charge: none of them is a record only where few would be."""
@@ -77,13 +82,19 @@ def check_batches(
         _require_a_record(constraint, terms, model, decoder, config.max_document_tokens)
     declared.check(public)
     decoder.require_room(whole)
-    groups = [(declared.rows_per_pass or 0, whole)]
+    groups = [(declared.rows_at_hand, whole)] if declared.rows_per_pass else []
     if reads_public_prompts:
         longest = check_public_prompts(
             model, decoder, terms.label_texts, config.max_document_tokens
         )
         groups.append((config.batches_per_forward, longest))
-    decoder.require_groups(groups)
+    try:
+        decoder.require_groups(groups)
+    except ValueError as problem:
+        fits = declared.largest_batch(decoder.rows_at_once(declared.rows_at_hand, whole))
+        told = f" A pass of one batch has room for expected_batch_size: {fits}." if fits else ""
+        raise type(problem)(f"{problem}{told}") from None
+    _measured(config, terms, decoder, passes)  # Of no more rows than there is room for.
 
 
 def check_few_shot(
@@ -103,6 +114,7 @@ def check_few_shot(
     # A document's tokens stand in the prompts of the subsets, of which one more is drawn.
     groups = [(config.subsets, whole), (1, max(whole, longest))]
     decoder.require_groups(groups)
+    _measured(config, terms, decoder, passes)
 
 
 def check_slack(
@@ -112,7 +124,7 @@ def check_slack(
     decoder: Decoder,
     passes: PassShape | None = None,
 ) -> None:
-    """Refuses rounding that is not charged, and low precision under the slack of float32.
+    """Refuses rounding that is not charged, or by less than was measured.
 
     Args:
         config: The method's settings.
@@ -124,8 +136,6 @@ def check_slack(
     Raises:
         ValueError: In one line; also where a slack of 0 fails its self-test.
     """
-    import torch
-
     if (measured := measured_refusal(terms, config.logit_slack)) is not None:
         raise ValueError(measured)
     if terms.decodes_exactly:  # What is priced decides, not what a package says of itself.
@@ -133,22 +143,81 @@ def check_slack(
     if config.logit_slack == 0:
         require_invariant_kernels(decoder)
         self_tested(decoder, language_model, passes)
-    elif decoder.dtype != torch.float32 and "logit_slack" not in config.model_fields_set:
-        raise ValueError(
-            f"Expected a declared logit_slack for {decoder.dtype} weights, whose rounding lets one "
-            "record move another's logits (0.25 was seen), got the default for float32. Load the "
-            "model with dtype: float32, or declare what you measured."
-        )
 
 
 def logits_rest_on(
-    config: PrivatePredictionConfig | FewShotConfig, terms: CohortTerms, language_model: Any
+    config: PrivatePredictionConfig | FewShotConfig,
+    terms: CohortTerms,
+    language_model: Any,
+    passes: PassShape,
 ) -> dict[str, Any]:
-    """States the self-test that uncharged rounding in vLLM rests on; nothing of other draws."""
-    if config.logit_slack > 0 or not terms.decodes_in_vllm:
+    """States the self-test of uncharged rounding in vLLM, or what was measured below float32.
+
+    Returns:
+        Nothing of other draws: what they rest on needs no measurement of its own.
+    """
+    if terms.decodes_exactly:
         return {}
-    found = self_tested(decoder_of(terms, language_model), language_model)
-    return {SELF_TEST: stated(found)}
+    decoder = decoder_of(terms, language_model)
+    if config.logit_slack == 0 and terms.decodes_in_vllm:
+        return {SELF_TEST: stated(self_tested(decoder, language_model, passes))}
+    measured = _measured(config, terms, decoder, passes)
+    return {} if measured is None else {MEASURED_SLACK: measured}
+
+
+def _measured(
+    config: PrivatePredictionConfig | FewShotConfig,
+    terms: CohortTerms,
+    decoder: Decoder,
+    passes: PassShape,
+) -> dict[str, Any] | None:
+    """Takes what was measured of rounding below float32, or refuses it; None where none is due."""
+    import torch
+
+    if terms.decodes_exactly or config.logit_slack == 0 or decoder.dtype == torch.float32:
+        return None
+    return require_measured(terms, decoder, passes)
+
+
+def memory_of_passes(
+    method: "BatchPrediction[Any] | FewShot", model: Any, device: str | None
+) -> dict[str, Any]:
+    """Counts what a pass of a planned method takes in memory where transformers decodes.
+
+    Args:
+        method: The bound method.
+        model: Its language model, of which the configuration and the tokenizer are read.
+        device: Where it will run, if this machine has such a device; else None.
+
+    Returns:
+        Rows and tokens of a pass, bytes of its keys and values and of all it takes, and what fits
+        here: bytes beside the weights, rows, and the largest batch; None where it is not known.
+
+    **Privacy** Settings, declared facts and the public model alone.
+    """
+    import torch
+
+    from dpsynth_assets.models.transformers_decoder import memory
+
+    shape, dtype = method.pass_shape(model), getattr(torch, model.dtype)
+    tokens, kind = shape.columns + shape.new_tokens, (device or "cuda").partition(":")[0]
+
+    def taken(rows: int, tokens: int) -> int:
+        return memory.most_bytes(model.config, rows, tokens, dtype, device_type=kind)
+
+    room = None if device is None else memory.room_on(torch.device(device), model.weight_bytes)
+    fits = None if room is None else memory.rows_within(room, taken, shape.rows, tokens)
+    batches = getattr(method, "declared", None)
+    return {
+        "rows": shape.rows,
+        "tokens": tokens,
+        "cache_bytes": memory.cache_bytes(model.config, shape.rows, tokens, dtype, kind),
+        "peak_bytes": taken(shape.rows, tokens),
+        "passes": None if batches is None else batches.passes,
+        "room_bytes": room,
+        "rows_that_fit": fits,
+        "largest_batch": None if batches is None or fits is None else batches.largest_batch(fits),
+    }
 
 
 def _require_a_record(

@@ -22,6 +22,14 @@ from dpsynth_assets.models.transformers_decoder.cached_attention import (
     text_config,
     text_model,
 )
+from dpsynth_assets.models.transformers_decoder.memory import (
+    ROW_MULTIPLE,
+    filled_up,
+    most_bytes,
+    room_on,
+    rows_within,
+    seen_columns,
+)
 from dpsynth_assets.models.transformers_decoder.residual_stream import (
     adding_to_stream,
     pooled_states,
@@ -48,14 +56,16 @@ class _Captured(NamedTuple):
 class CapturedPasses:
     """Runs a decoding pass, captured once for each number of rows and of visible columns.
 
-    All graphs share one memory pool, so logits last until the next pass only. A pass that cannot
-    be captured (a model that reads a value back to the host) runs as it is from then on.
+    All graphs share one memory pool and write one tensor of logits, which last until the next
+    pass only. A pass that cannot be captured (a model that reads a value back to the host) runs as
+    it is from then on.
     """
 
     def __init__(self) -> None:
         """Captures nothing yet."""
         self._captured: dict[tuple[int, int], _Captured] = {}
         self._pool: Any = None
+        self._logits: torch.Tensor | None = None
         self.refused: str | None = None
 
     def __call__(
@@ -90,7 +100,7 @@ class CapturedPasses:
     def forget(self) -> None:
         """Drops all graphs: the cache they write into is about to be replaced."""
         self._captured.clear()
-        self._pool = None
+        self._pool = self._logits = None
 
     def _capture(
         self, run: Pass, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
@@ -107,18 +117,14 @@ class CapturedPasses:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             logits = run(tokens, columns, visible)
-        self._pool = graph.pool()
+            if self._logits is not None and self._logits.shape == logits.shape:
+                logits = self._logits.copy_(logits)
+        self._pool, self._logits = graph.pool(), logits
         return _Captured(graph, tokens, columns, logits)
 
 
-_ROW_MULTIPLE = 16
-"""Decoding passes have a multiple of this many rows, so kernels see few distinct shapes."""
-
 _FILLER = 0
 """Token of rows and columns that fill a pass up; never attended to."""
-
-_COLUMN_MULTIPLE = 64
-"""On CUDA, passes see a multiple of this many columns: few graphs, and aligned masks."""
 
 
 class PackedContexts:
@@ -167,14 +173,14 @@ class PackedContexts:
         self._model = model
         self._device = next(model.parameters()).device
         self._prompt_columns, rows_per_prefill = reading.prompt_columns, reading.rows_per_prefill
-        self._row_multiple = 1 if reading.public else _ROW_MULTIPLE
+        self._row_multiple = 1 if reading.public else ROW_MULTIPLE
         self._added = {
             layer: torch.from_numpy(vector).to(self._device, model.dtype)
             for layer, vector in reading.added.items()
         }
         self._count = len(prompts)
         groups = prefix_groups(prompts, reading.public_prefixes)
-        rows = sum(_filled_up(len(group.prompts), rows_per_prefill) for group in groups)
+        rows = sum(filled_up(len(group.prompts), rows_per_prefill) for group in groups)
         columns = self._seen_columns(reading.columns)
         self._cache = RowwiseCache(rows=rows, columns=columns)
         captured = cuda_graphs and self._device.type == "cuda"
@@ -218,9 +224,7 @@ class PackedContexts:
 
     def _seen_columns(self, columns: int) -> int:
         """Rounds a number of cache columns up to what a pass on this device sees."""
-        if self._device.type != "cuda":
-            return columns
-        return -(-columns // _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE
+        return seen_columns(columns, self._device.type)
 
     def _forward(
         self, tokens: "torch.Tensor", columns: "torch.Tensor", visible: int
@@ -246,7 +250,7 @@ class PackedContexts:
         first = 0
         for group in groups:
             own = [list(prompts[index]) for index in group.prompts]
-            rows = slice(first, first + _filled_up(len(own), rows_per_pass))
+            rows = slice(first, first + filled_up(len(own), rows_per_pass))
             taken = slice(first, first + len(own))
             row_of[list(group.prompts)] = torch.arange(taken.start, taken.stop)
             self._lengths[taken] = torch.tensor([len(p) for p in own], device=self._device)
@@ -299,11 +303,6 @@ class PackedContexts:
         return torch.cat([values, values[:1].expand(spare if len(values) else 0)])
 
 
-def _filled_up(count: int, multiple: int) -> int:
-    """Rounds up to whole passes."""
-    return -(-count // multiple) * multiple
-
-
 SMALL_MODEL_PARAMETERS = 20_000_000
 """Operations of a model up to this size are too short for threads to share."""
 _TOKENS_PER_PASS = {"cpu": 2048, "cuda": 16384}
@@ -331,6 +330,36 @@ class TransformersDecoder(Decoder):
 
     def _read(self, prompts: Sequence[Sequence[int]], reading: Reading) -> PackedContexts:
         return PackedContexts(self.model, prompts, reading)
+
+    def rows_at_once(self, rows: int, tokens: int) -> int:
+        """Cuts a number of rows to what the free memory of this machine holds; at least one."""
+        return max(1, rows_within(room_on(self.device), self._taken, rows, tokens))
+
+    def require_groups(self, groups: Sequence[tuple[int, int]]) -> None:
+        """Refuses contexts whose keys, values and logits this machine has no memory for.
+
+        Args:
+            groups: (contexts, tokens of each at most) open at a time; public numbers.
+
+        Raises:
+            ValueError: In one line, with the number of contexts that fit.
+        """
+        needed, room = sum(self._taken(*group) for group in groups), room_on(self.device)
+        if needed <= room:
+            return
+        rows, tokens = max(groups, key=lambda group: self._taken(*group))
+        left = room - needed + self._taken(rows, tokens)
+        raise ValueError(
+            f"Expected {needed / 2**30:.1f} GiB of {self.device.type} memory on this machine for "
+            f"{rows} contexts of {tokens} tokens, got room for {room / 2**30:.1f} GiB, "
+            f"{rows_within(left, self._taken, rows, tokens)} contexts. Lower batches_per_forward, "
+            "expected_batch_size or lengths, or take more memory or dtype: bfloat16."
+        )
+
+    def _taken(self, rows: int, tokens: int) -> int:
+        """Bytes of contexts, of which only the sum of prompt and document is known."""
+        kind = self.device.type
+        return most_bytes(self.model.config, rows, tokens, self.dtype, device_type=kind)
 
     def hidden_states(
         self, texts: Sequence[Sequence[int]], reading: StateReading

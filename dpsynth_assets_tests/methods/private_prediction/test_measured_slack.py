@@ -11,6 +11,7 @@ from dpsynth_assets.attacks.audits import latest_results, run_audits, save_resul
 from dpsynth_assets.attacks.audits.shared_passes import FLOAT32_SLACK
 from dpsynth_assets.attacks.logit_moves import (
     MOST_ROWS,
+    STEPS,
     WATCHED,
     LogitMoves,
     PassShape,
@@ -28,6 +29,7 @@ from dpsynth_assets.methods.private_prediction.decoding import (
     settings_of,
     slack_file,
 )
+from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.methods.private_prediction.preconditions import check_slack
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
@@ -39,7 +41,13 @@ BATCHES = {"expected_batch_size": 8, "clip_bound": 2.0, "max_example_tokens": 6}
 MIXED = 1e-3
 """Share of the mean of its pass that a planted model adds to each row's logits."""
 STILL = LogitMoves(
-    by=0.0, contexts=24, companies=19, engine="vllm 0.32.0", device="a GPU", dtype="bfloat16"
+    by=0.0,
+    contexts=24,
+    companies=19,
+    passes=PassShape(rows=16),
+    engine="vllm 0.32.0",
+    device="a GPU",
+    dtype="bfloat16",
 )
 
 
@@ -86,14 +94,16 @@ def test_companies_leave_out_add_permute_and_isolate(rows):
     assert [0] in tried
     assert everyone[1:] in tried
     assert {len(each) for each in tried} >= {1, WATCHED, rows}
-    assert all(len(set(each)) == len(each) and max(each) < rows for each in tried)
+    assert all(len(set(each)) == len(each) for each in tried)
+    assert tried[-1][-WATCHED:] == tried[-3][-WATCHED:]  # In their places, beside others.
+    assert {*tried[-1]} & {*tried[-3]} == {*everyone}
 
 
 def test_float32_rows_move_by_less_than_the_default_slack(language_model):
     found = measured_moves(TransformersDecoder(language_model.model), language_model, SMALL)
     assert 0 <= found.by <= FLOAT32_SLACK == MeanUniformConfig.model_fields["logit_slack"].default
     assert found.engine.startswith("transformers 5")
-    assert (found.device, found.dtype, found.contexts) == ("cpu", "float32", 24)
+    assert (found.device, found.dtype, found.passes.rows) == ("cpu", "float32", 24)
 
 
 def test_a_row_that_moves_with_its_batch_is_measured(mixing):
@@ -117,7 +127,7 @@ def test_the_audit_fails_below_what_is_measured_and_passes_above(cases, mixing):
     terms = terms_of(cases)
     low = recorded(terms, FLOAT32_SLACK, mixing)
     assert (low.passed, low.name) == (False, "letters/logit-slack")
-    assert "24 public contexts in 17 companies, transformers 5" in low.note
+    assert "40 public contexts in 21 companies of up to 24 rows, 48 tokens" in low.note
     assert recorded(terms, 1.0, mixing).passed
     assert len(latest_results(slack_file())) == 1
 
@@ -138,7 +148,9 @@ def test_a_plan_that_declares_less_than_is_on_record_is_refused(name, cases, mix
     assert "dpsynth audit run letters" in told
     assert "\n" not in told
     assert refusal(4e-3) is None
-    assert refusal(FLOAT32_SLACK, terms_of(cases, dtype="bfloat16")) is None  # Not measured.
+    told = refusal(4e-3, terms_of(cases, dtype="bfloat16"))
+    assert told.startswith("Expected logit_slack as it was measured on this machine (bfloat16)")
+    assert "dpsynth audit run letters" in told
 
 
 def test_what_was_measured_since_is_refused_before_a_charge(cases, mixing):
@@ -186,6 +198,7 @@ def test_the_command_keeps_a_result_and_refuses_too_low_a_slack(monkeypatch, cas
     assert failed.exit_code == 1, failed.output
     assert "letters/logit-slack" in failed.output
     assert "0 of 1 audits passed" in failed.output
+    assert "Declare a logit_slack above 0 that is no smaller" in " ".join(failed.output.split())
     assert measured_refusal(terms_of(cases), FLOAT32_SLACK) is not None
     assert "letters/logit-slack" in CliRunner().invoke(cli.app, ["show"]).output
     declared = audited(monkeypatch, cases, mixing, 1.0, "--only", "logit-slack")
@@ -225,15 +238,17 @@ def test_a_test_of_a_plan_has_its_rows_and_tries_each_company_twice(mixing, monk
     tried = []
     monkeypatch.setattr(
         "dpsynth_assets.attacks.logit_moves._largest_move",
-        lambda _opened, _prompts, companies: tried.append(companies) or 0.0,
+        lambda _opened, _prompts, companies, steps: tried.append((companies, steps)) or 0.0,
     )
     passes = PassShape(rows=MOST_ROWS + 60, columns=12, new_tokens=8)
     one = measured_moves(TransformersDecoder(mixing.model), mixing, passes)
     whole = measured_moves(TransformersDecoder(mixing.model), mixing, passes, whole=True)
-    assert (one.contexts, whole.contexts) == (MOST_ROWS, passes.rows)
-    half = len(tried[1]) // 2
-    assert tried[1][:half] == tried[1][half:]
-    assert max(map(len, tried[1])) == passes.rows
+    assert (one.passes.rows, whole.passes) == (MOST_ROWS, passes)
+    (_, few), (twice, steps) = tried
+    assert (few, steps) == (STEPS, passes.new_tokens)
+    half = len(twice) // 2
+    assert twice[:half] == twice[half:]
+    assert max(map(len, twice)) == passes.rows
 
 
 def test_a_failing_self_test_is_one_line(mixing):
@@ -266,6 +281,7 @@ def test_a_slack_of_zero_is_tested_once_and_stated(cases, language_model, on_gpu
     plan = PassShape(rows=600, columns=90, new_tokens=40)
     for passes in (plan, None, plan):
         check_slack(config, terms, language_model, on_gpu, passes)
+    monkeypatch.setattr(MeanUniform, "pass_shape", lambda *_: plan)
     method = bound_method("mean_uniform", BATCHES | {"logit_slack": 0.0}, terms)
     facts = method.stages()[0].tested(cases.public(language_model))
     assert facts == {
@@ -273,6 +289,9 @@ def test_a_slack_of_zero_is_tested_once_and_stated(cases, language_model, on_gpu
             "passed": True,
             "contexts": 24,
             "companies": 19,
+            "rows": 16,
+            "columns": 160,
+            "new_tokens": 6,
             "engine": "vllm 0.32.0",
             "device": "a GPU",
             "dtype": "bfloat16",
@@ -281,6 +300,7 @@ def test_a_slack_of_zero_is_tested_once_and_stated(cases, language_model, on_gpu
     assert runs == [(plan, True)], "at the shape of the plan's own passes"
     check_slack(config, terms, language_model, on_gpu, dataclasses.replace(plan, rows=601))
     assert len(runs) == 2
+    on_gpu.dtype = torch.float32
     paid = bound_method("mean_uniform", BATCHES, terms)
     assert paid.stages()[0].tested(cases.public(language_model)) == {}
 

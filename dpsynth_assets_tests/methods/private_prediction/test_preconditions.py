@@ -1,15 +1,25 @@
 """Public inputs alone tell what cannot be written; what they let through comes to its end."""
 
 import inspect
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from dpsynth_assets.attacks.audits import save_results
+from dpsynth_assets.attacks.audits.shared_passes import slack_audit
+from dpsynth_assets.attacks.logit_moves import NAME, LogitMoves
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.methods.private_prediction import preconditions
+from dpsynth_assets.methods.private_prediction.decoding import settings_of, slack_file
 from dpsynth_assets.methods.registry import get_method
-from dpsynth_assets.models.transformers_decoder import opening
+from dpsynth_assets.models.transformers_decoder import memory, opening
+from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
+from dpsynth_assets.privacy.guarantees import MEASURED_SLACK, RESTS_ON
+from dpsynth_assets.report.label_texts import pass_assumptions
 from dpsynth_assets_tests.methods.private_prediction.conftest import FEW_SHOT, HISTOGRAM, SMALL
 
 CLUSTERED = ("mean_clustered", "median_clustered")
@@ -177,21 +187,40 @@ def test_low_precision_on_the_processor_is_refused(cases, language_model):
         case.check()
 
 
-class OnAnotherDevice:
-    """A model in low precision that does not run on the processor, as far as checks can see."""
-
-    device, dtype = torch.device("cuda"), torch.bfloat16
-
-    def __init__(self, model):
-        self.config = model.config
-
-
 @pytest.mark.parametrize("name", [*NAMES, "few_shot"])
-def test_low_precision_needs_a_slack_that_was_declared_for_it(
-    name, cases, language_model, monkeypatch
+def test_low_precision_needs_a_slack_that_was_measured_in_no_smaller_passes(
+    name, cases, language_model, monkeypatch, tmp_path
 ):
+    """A stand-in for a GPU, which computes in bfloat16."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    decoder = TransformersDecoder(language_model.model)
+    decoder.dtype, decoder.device = torch.bfloat16, SimpleNamespace(type="gpu")
+    monkeypatch.setattr(preconditions, "decoder_of", lambda *_: decoder)
+    monkeypatch.setattr(memory, "free_bytes", lambda _: 1e12)
     monkeypatch.setattr(opening, "require_equal_logits", lambda _: None)
-    language_model.model = OnAnotherDevice(language_model.model)
-    with pytest.raises(ValueError, match=r"declared logit_slack for torch\.bfloat16"):
-        Case(name, cases, language_model).check()
-    Case(name, cases, language_model, logit_slack=1e-4).check()
+    case = Case(name, cases, language_model, logit_slack=1e-4)
+    passes = case.method.pass_shape(language_model)
+
+    def recorded(by, passes):
+        found = LogitMoves(by=by, contexts=9, companies=9, passes=passes, **decoder.facts)
+        audit = slack_audit(lambda: found, 1e-4, name=f"{case.method.terms.cohort}/{NAME}")
+        settings = settings_of(case.method.terms)
+        save_results(slack_file(), [replace(audit.run(), settings=settings)])
+
+    for measured in (None, replace(passes, rows=passes.rows - 1)):
+        if measured is not None:
+            recorded(1e-5, measured)
+        with pytest.raises(ValueError, match=f"passes of {passes.rows} rows.*audit run") as refused:
+            case.check()
+        assert "\n" not in str(refused.value)
+    recorded(1e-5, passes)
+    case.check()
+    stated = case.method.stages()[0].tested(case.public)[MEASURED_SLACK]
+    charge = SimpleNamespace(event=None, parameters={RESTS_ON: {MEASURED_SLACK: stated}})
+    measured, tried = pass_assumptions([charge])
+    assert "Weights are bfloat16" in measured
+    assert "moved by 1e-05 at most" in measured
+    assert f"up to {passes.rows} rows" in tried
+    recorded(2e-4, passes)
+    with pytest.raises(ValueError, match=r"Expected logit_slack >= 0\.0002"):
+        case.check()
