@@ -26,6 +26,7 @@ def measure(device: str, tell: Tell, *, tiny: bool) -> None:
     if bandwidth is not None:
         torch.cuda.empty_cache()
     decoding.reset_peak(model.device)
+    tell(**memory(model, prompts[0], asked))
     tell(**reading(model, prompts[0], asked))
     for name, make, compares, agree in decoding.CHOICES:
         if name == "median, agreeing rows" or (
@@ -40,7 +41,7 @@ def measure(device: str, tell: Tell, *, tiny: bool) -> None:
             found |= {"bound_ms": 1e3 * bound, "of_bound": (choice + passes) / bound}
         found["context_tokens_a_second"] = asked.contexts / (choice + passes)
         tell(**found)
-    tell(peak_bytes=decoding.peak_bytes(model.device), **predicted(model, asked))
+    tell(peak_bytes=decoding.peak_bytes(model.device))
     if device != "cpu":
         tell(kernels_ms_a_step=longest_kernels(model, prompts[0], asked))
 
@@ -75,17 +76,31 @@ def longest_kernels(model, prompts, asked: SimpleNamespace) -> dict[str, float]:
     return {each.key[:60]: each.self_device_time_total / 4000 for each in found[:10]}
 
 
-def predicted(model, asked: SimpleNamespace) -> dict[str, int]:
-    """What the plan would have said of memory, where the decoder can say it."""
-    from dpsynth_assets.models.transformers_decoder import decoder
+def memory(model, prompts, asked: SimpleNamespace) -> dict[str, int]:
+    """What contexts and three steps take beside the weights, and what the plan says of it."""
+    import torch
 
-    if not hasattr(decoder, "peak_bytes"):
-        return {}
-    rows, columns = asked.batches * asked.contexts, asked.prompt
-    dtype = str(model.dtype).removeprefix("torch.")
-    return {
-        "predicted_peak_bytes": decoder.peak_bytes(model.config, rows, columns, asked.tokens, dtype)
+    from dpsynth_assets.models.transformers_decoder.memory import peak_bytes
+
+    device = model.device
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    decoding.reset_peak(device)
+    before = decoding.peak_bytes(device)
+    contexts = decoding.TransformersDecoder(model).open(
+        prompts, prompt_columns=asked.prompt, max_new_tokens=asked.tokens
+    )
+    tokens = torch.full((len(prompts),), 5)
+    for step in range(3):
+        contexts.next_logits(tokens, torch.full_like(tokens, step))
+    sizes = (model.config, len(prompts), asked.prompt, asked.tokens, model.dtype)
+    found = {
+        "taken_bytes": decoding.peak_bytes(device) - before,
+        "predicted_bytes": peak_bytes(*sizes, device_type=device.type),
     }
+    if device.type == "cuda":
+        found["reserved_bytes"] = torch.cuda.max_memory_reserved() - before
+    return found
 
 
 def settings(*, tiny: bool) -> SimpleNamespace:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from dpsynth_assets.models.decoding import attention_limit, public_prefix, sample_documents
 from dpsynth_assets.models.decoding.protocol import prefix_groups
@@ -366,14 +366,14 @@ def test_no_pass_changes_its_attention_when_another_thread_leaves():
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "columns", "expected"),
+    ("config", "rows", "columns", "expected"),
     [
-        ("llama", 21, 540, 2 * 2 * 2 * 8 * 2 * 32 * 576),
-        ("gpt2", 16, 64, 2 * 2 * 4 * 8 * 2 * 16 * 64),
+        (LLAMA, 21, 540, 2 * 2 * 2 * 8 * 2 * 32 * 576),
+        (GPT2Config(n_embd=32, n_layer=2, n_head=4), 16, 64, 2 * 2 * 4 * 8 * 2 * 16 * 64),
     ],
 )
-def test_keys_and_values_are_counted_as_they_are_filled_up(name, rows, columns, expected):
-    assert memory.cache_bytes(CONFIGS[name], rows, columns, torch.bfloat16) == expected
+def test_keys_and_values_are_counted_as_they_are_filled_up(config, rows, columns, expected):
+    assert memory.cache_bytes(config, rows, columns, torch.bfloat16) == expected
 
 
 def test_contexts_beyond_free_memory_are_refused_with_what_fits(llama, monkeypatch):

@@ -185,7 +185,7 @@ def grouped_query_attention(
 
     rows, heads, queries, width = query.shape
     groups = key.shape[1]
-    if attention_mask is not None and cuda_attention.computes(query):
+    if attention_mask is not None and cuda_attention.computes(query, value):
         factor = width**-0.5 if scaling is None else scaling
         attended = cuda_attention.attend(query, key, value, attention_mask, factor, softcap)
         return attended.view(rows, 1, heads, width), None

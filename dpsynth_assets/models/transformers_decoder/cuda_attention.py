@@ -29,9 +29,9 @@ _SCANNED = 512
 """Columns of the mask that are looked at together."""
 
 
-def computes(query: "torch.Tensor") -> bool:
+def computes(query: "torch.Tensor", value: "torch.Tensor") -> bool:
     """Whether queries (R, H, Q, D) are attended from here: one a row, on a CUDA device."""
-    one_query = query.shape[2] == 1 and query.shape[3] <= _WIDEST
+    one_query = query.shape[2] == 1 and query.shape[3] == value.shape[3] <= _WIDEST
     return query.is_cuda and one_query and find_spec("triton") is not None
 
 

@@ -200,8 +200,10 @@ class PackedContexts:
         if not len(self):
             return torch.zeros((0, text_config(self._model).vocab_size), device=self._device)
         COUNTS.written += len(self)
-        # public: lengths of drawn texts
-        visible = self._seen_columns(self._prompt_columns + int(generated.max()))
+        # public: lengths of drawn texts. On CUDA attention reads what a row may look at alone.
+        on_device = self._device.type == "cuda"
+        visible = self._prompt_columns + int(generated.max())
+        visible = self._cache.columns if on_device else visible
         tokens, generated = tokens.to(self._device), generated.to(self._device)
         steered = adding_to_stream(self._model, self._added)
         with torch.no_grad(), grouped_queries(self._model), steered:

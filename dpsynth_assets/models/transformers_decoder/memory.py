@@ -110,8 +110,7 @@ def peak_bytes(
     """Counts what contexts take at most besides the weights: cache, and the largest pass.
 
     The largest is a prefill pass, the copy that drops filler rows, or a decoding pass with its
-    logits. On CUDA it is what the allocator reserves: graphs keep the memory of a pass, and a
-    second graph is tried first outside of it.
+    logits. On CUDA a graph keeps the memory of a pass.
 
     Args:
         config: The transformers configuration.
@@ -129,14 +128,15 @@ def peak_bytes(
         return 0
     sizes, columns = _Sizes.of(config), prompt_columns + new_tokens
     cache = cache_bytes(config, rows, columns, dtype, device_type)
-    graphs = 0
-    if device_type == "cuda":
-        first = seen_columns(prompt_columns, device_type)
-        graphs = 1 + (seen_columns(columns, device_type) - first) // COLUMN_MULTIPLE
     passes = (
         _prefill_bytes(sizes, rows_per_prefill, prompt_columns, dtype.itemsize),
         cache // (2 * sizes.layers),
-        _step_bytes(sizes, filled_up(rows, ROW_MULTIPLE), columns, dtype.itemsize, graphs),
+        _step_bytes(
+            sizes,
+            filled_up(rows, ROW_MULTIPLE),
+            columns,
+            dtype.itemsize,
+        ),
     )
     return cache + max(passes)
 
@@ -146,12 +146,9 @@ def most_bytes(
 ) -> int:
     """Bounds `peak_bytes` where only the sum of prompt and document is known.
 
-    A document is as long as lets three graphs be captured, and a prompt as long as the whole.
+    A prompt is as long as the whole.
     """
-    written = min(tokens, 2 * COLUMN_MULTIPLE)
-    whole = peak_bytes(config, rows, tokens - written, written, dtype, device_type=device_type)
-    read = peak_bytes(config, rows, tokens, 0, dtype, device_type=device_type)
-    return max(whole, read)
+    return peak_bytes(config, rows, tokens, 0, dtype, device_type=device_type)
 
 
 def rows_within(room: int, taken: Callable[[int, int], int], most: int, tokens: int) -> int:
@@ -193,7 +190,7 @@ def _prefill_bytes(sizes: _Sizes, rows: int, columns: int, item: int) -> int:
     return max(tokens * max(norm, inner), tokens * attention + scores)
 
 
-def _step_bytes(sizes: _Sizes, rows: int, columns: int, item: int, graphs: int) -> int:
+def _step_bytes(sizes: _Sizes, rows: int, columns: int, item: int) -> int:
     """Counts a decoding pass: logits as the model makes them and in float32, and a layer."""
     made = sizes.vocabulary * item if item < _FLOAT else 0
     capped = 2 * sizes.vocabulary * item if sizes.caps_logits else 0
@@ -201,6 +198,4 @@ def _step_bytes(sizes: _Sizes, rows: int, columns: int, item: int, graphs: int) 
     layer = 2 * sizes.stream * item + max(3 * sizes.inner * item, 3 * sizes.stream * _FLOAT)
     layer = max(layer, columns * (1 + 2 * item))
     layer = max(layer, sizes.heads * columns * sizes.score_bytes(item))
-    one = rows * max(logits, layer)
-    again = rows * sizes.vocabulary * _FLOAT if graphs > 2 else 0
-    return one * (2 if graphs > 1 else 1) + again
+    return rows * max(logits, layer)
