@@ -41,7 +41,8 @@ def equality(device: str, tell: Tell) -> None:
     """Packed decoding beside transformers' own pass, for tiny models of many kinds."""
     from benchmarks.model_equality import differences
 
-    tell(float32=differences(device))
+    for dtype in ("float32",) if device == "cpu" else ("float32", "bfloat16"):
+        tell(**{dtype: differences(device, dtype)})
 
 
 def exact(device: str, tell: Tell, *, tiny: bool) -> None:

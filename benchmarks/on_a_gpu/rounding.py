@@ -31,8 +31,8 @@ def moves(name: str, dtype: str, device: str, *, tiny: bool) -> dict[str, float]
     from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 
     model = random_llama(dict(zip(_NAMES, SHAPES[name], strict=True)), dtype, device)
-    columns, steps, watched = (12, 3, 4) if tiny else (96, 12, 16)
-    sizes = (16, 32) if tiny else (16, 64, 256, 512)
+    columns, steps, watched = (12, 3, 4) if tiny else (96, 6, 16)
+    sizes = (16, 32) if tiny else (16, 64, 256)
     draw = np.random.default_rng(0)
     prompts = [
         draw.integers(3, 500, draw.integers(columns // 2, columns + 1)).tolist()

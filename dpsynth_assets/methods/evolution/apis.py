@@ -16,7 +16,11 @@ import numpy as np
 
 from dpsynth_assets.datasets.engine import DEFAULT_DECODER
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.evolution.config import ROWS_PER_FORWARD, EvolutionConfig
+from dpsynth_assets.methods.evolution.config import (
+    ROWS_ON_A_GPU,
+    ROWS_PER_FORWARD,
+    EvolutionConfig,
+)
 from dpsynth_assets.methods.evolution.prompts import (
     MASKED_SAMPLE,
     SAMPLE,
@@ -98,7 +102,8 @@ class PublicModelApi:
         form: TextForm = FREE,
     ) -> None:
         self.language_model = language_model
-        self.engine = DecoderEngine(language_model, kind, batch_rows=ROWS_PER_FORWARD)
+        rows = ROWS_PER_FORWARD if language_model.device == "cpu" else ROWS_ON_A_GPU
+        self.engine = DecoderEngine(language_model, kind, batch_rows=rows)
         self._label_texts, self._config, self._form = label_texts, config, form
 
     def prompt(self, label: str) -> list[int]:

@@ -19,7 +19,9 @@ TOP_P = 0.95
 """Words are drawn from the smallest set of this probability."""
 
 ROWS_PER_FORWARD = 64
-"""Rows the public model decodes together: bounds memory."""
+"""Rows the public model decodes together on a processor: bounds memory."""
+ROWS_ON_A_GPU = 512
+"""The same on a GPU, which reads its weights once for all of them."""
 
 PUBLIC_DOCUMENTS = 20_000
 """Public documents that are clustered, at most: k-means over as many takes seconds."""
