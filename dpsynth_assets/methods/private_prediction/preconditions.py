@@ -28,6 +28,7 @@ from dpsynth_assets.models.decoding import (
     sample_documents,
 )
 from dpsynth_assets.models.engines import Capability, Sampling
+from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.guarantees import MEASURED_SLACK, SELF_TEST
 
 if TYPE_CHECKING:
@@ -176,7 +177,13 @@ def _measured(
 
     if terms.decodes_exactly or config.logit_slack == 0 or decoder.dtype == torch.float32:
         return None
-    return require_measured(terms, decoder, passes)
+    measured = require_measured(terms, decoder, passes)
+    if "logit_slack" not in config.model_fields_set:
+        raise ValueError(
+            f"Expected a declared logit_slack for {decoder.dtype} weights, got the default for "
+            f"float32. Declare {rounded_up(measured['by'], '.3g')}, which was measured, or more."
+        )
+    return measured
 
 
 def memory_of_passes(

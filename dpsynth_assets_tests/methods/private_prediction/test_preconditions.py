@@ -215,6 +215,8 @@ def test_low_precision_needs_a_slack_that_was_measured_in_no_smaller_passes(
         assert "\n" not in str(refused.value)
     recorded(1e-5, passes)
     case.check()
+    with pytest.raises(ValueError, match=r"declared logit_slack for torch\.bfloat16.* 1e-05"):
+        Case(name, cases, language_model).check()
     stated = case.method.stages()[0].tested(case.public)[MEASURED_SLACK]
     charge = SimpleNamespace(event=None, parameters={RESTS_ON: {MEASURED_SLACK: stated}})
     measured, tried = pass_assumptions([charge])
