@@ -203,9 +203,7 @@ class DeviceContexts(ExactContexts):
 
         self._device, self._columns = decoder.device, reading.columns
         self._rows = torch.arange(len(prompts), device=self._device)
-        self._passes: Any = self._step
-        if self._device.type == "cuda":
-            self._passes = CapturedPasses(self._step)
+        self._captured = CapturedPasses() if self._device.type == "cuda" else None
         super().__init__(decoder, prompts, reading, threads=1, tokens_per_pack=tokens_per_pack)
         self._added = {layer: each.to(self._device) for layer, each in self._added.items()}
 
@@ -225,7 +223,10 @@ class DeviceContexts(ExactContexts):
         columns = pad(self._lengths - 1 + generated, spare)
         places = torch.stack([columns, pad(self._rows, spare, value=nobody)])
         with torch.no_grad(), self._decoder.chosen():
-            return self._passes(pad(tokens, spare), places, 0)[:rows]
+            inputs = (pad(tokens, spare), places, 0)
+            if self._captured is None:
+                return self._step(*inputs)[:rows]
+            return self._captured(self._step, *inputs)[:rows]
 
     def _step(self, tokens: "torch.Tensor", places: "torch.Tensor", visible: int) -> "torch.Tensor":
         del visible  # A program reads the columns of its own row.
@@ -246,8 +247,8 @@ class DeviceContexts(ExactContexts):
         if len(set(rows)) < len(rows):  # Documents of one prompt each need a row.
             self._cache.keep([*self._rows.tolist(), self._cache.rows - 1])
             self._rows = torch.arange(len(rows), device=self._device)
-            if isinstance(self._passes, CapturedPasses):
-                self._passes.forget()
+            if self._captured is not None:
+                self._captured.forget()
 
 
 @computed_once
