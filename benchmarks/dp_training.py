@@ -35,7 +35,7 @@ from pathlib import Path
 
 WAYS = ("plain", "DP-Adam", "DP-Adam, exact sums", "Opacus hooks")
 INTEGERS = "DP-Adam, integers"
-ON_A_GPU = ("plain, bfloat16", "DP-Adam, bfloat16")
+ON_A_GPU = ("plain, bfloat16", "DP-Adam, bfloat16", "Opacus hooks, bfloat16")
 SHAPES = {
     "small": {"width": 128, "layers": 2, "heads": 4, "feed_forward": 512, "vocabulary": 4096},
     "small wide": {
@@ -239,7 +239,7 @@ def warm_libraries(way: str) -> None:
 
     from dpsynth_assets.models.fine_tuning import fine_tune_privately  # noqa: F401
 
-    if way == "Opacus hooks":
+    if way.startswith("Opacus hooks"):
         import opacus  # noqa: F401
 
 
@@ -300,8 +300,9 @@ class NoiseTimer:
 
 def trainer(way: str, model, examples, loss, load):
     """Returns a function that runs some logical steps of a size."""
-    if way == "Opacus hooks":
-        return opacus_trainer(model, examples, loss, load)
+    if way.startswith("Opacus hooks"):
+        narrow = "bfloat16" in way
+        return opacus_trainer(model, examples, InBfloat16(loss) if narrow else loss, load)
     from dpsynth_assets.models.fine_tuning import FineTuningSettings, fine_tune_privately
     from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
     from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, Products, most_in_company

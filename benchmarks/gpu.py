@@ -82,9 +82,8 @@ def main() -> None:
     _import_libraries()
     tiny = arguments.tiny or device == "cpu"
     every = parts(tiny=tiny)
-    chosen = [
-        each for each in every if not arguments.parts or each.name.split(",")[0] in arguments.parts
-    ]
+    asked = arguments.parts or [each.name for each in every]
+    chosen = [each for each in every if {each.name, each.name.split(",")[0]} & set(asked)]
     records = run_parts(chosen, device, arguments.out, arguments.seconds)
     print(markdown(records))
 

@@ -12,6 +12,14 @@ from functools import partial
 from benchmarks import dp_training
 from benchmarks.on_a_gpu.parts import Part, Tell
 
+WAYS = (
+    "plain",
+    "DP-Adam",
+    "Opacus hooks",
+    "plain, bfloat16",
+    "DP-Adam, bfloat16",
+    "Opacus hooks, bfloat16",
+)
 _DRAWN = 1 << 22
 """Numbers whose noise is drawn and timed."""
 
@@ -21,13 +29,16 @@ def parts(*, tiny: bool) -> list[Part]:
     shape = "llama tiny" if tiny else "llama 1b"
     found = []
     for kind in ("adapters", "all weights"):
-        for way in ("plain", "DP-Adam", "plain, bfloat16", "DP-Adam, bfloat16", "Opacus hooks"):
+        for way in WAYS:
             name = f"{shape}, adapters" if kind == "adapters" else shape
             found.append(Part(f"training, {kind}, {way}", 40, partial(measure, name=name, way=way)))
-    return found
+    larger = partial(measure, name=shape, way="DP-Adam", micro_batch=4 if tiny else 16)
+    return [*found, Part("training, all weights, DP-Adam in larger parts", 40, larger)]
 
 
-def measure(device: str, tell: Tell, *, name: str, way: str) -> None:
+def measure(
+    device: str, tell: Tell, *, name: str, way: str, micro_batch: int | None = None
+) -> None:
     """Records a second, fixed seconds a step, memory at most, and what a step's noise takes."""
     import torch
 
@@ -42,6 +53,8 @@ def measure(device: str, tell: Tell, *, name: str, way: str) -> None:
         return torch.zeros_like(reference) if reference.numel() else real(reference, deviation)
 
     dp_sgd.gaussian_like = counted
+    if micro_batch is not None:
+        dp_training.LOADS[name]["micro_batch"] = micro_batch
     loss = dp_training.CountedLoss(dp_training.new_loss(name))
     run = opened(device, name, way, loss)
     size = dp_training.LOADS[name]["logical"]
@@ -53,12 +66,27 @@ def measure(device: str, tell: Tell, *, name: str, way: str) -> None:
     rate = max(1, many - few) / max(1e-9, long - short)
     tell(examples_a_second=rate, fixed_s_a_step=short - few / rate, **load(name))
     tell(peak_mib=dp_training.peak_bytes(device) / 2**20)
+    if device != "cpu" and "DP" in way:
+        tell(kernels_ms_a_record=longest_kernels(run, loss, size))
     if drawn["numbers"]:
         started = time.perf_counter()
         real(torch.empty(_DRAWN, dtype=torch.float64), 1.0)
         numbers = drawn["numbers"] / 2
         seconds = (time.perf_counter() - started) * numbers / _DRAWN
         tell(noise_numbers_a_step=numbers, noise_s_a_step_on_one_core=seconds)
+
+
+def longest_kernels(run, loss, size: int) -> dict[str, float]:
+    """Milliseconds a record of the kernels that take longest, and of all of them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    loss.examples = 0
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        run(size, 1)
+    found = sorted(profiled.key_averages(), key=lambda each: -each.self_device_time_total)
+    total = sum(each.self_device_time_total for each in found)
+    times = [("all", total), *((each.key[:70], each.self_device_time_total) for each in found[:10])]
+    return {name: taken / 1000 / loss.examples for name, taken in times}
 
 
 def opened(device: str, name: str, way: str, loss):

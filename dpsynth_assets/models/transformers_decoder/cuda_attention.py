@@ -110,8 +110,9 @@ def _kernel() -> Any:
         for start in range(0, columns, SCANNED):
             column = start + tl.arange(0, SCANNED)
             added = tl.load(
-                mask + row * mask_row + column * mask_column, mask=column < columns, other=HIDDEN
-            )
+                mask + row * mask_row + column * mask_column,
+                mask=column < columns, other=float("-inf"),
+            )  # fmt: skip
             seen = added.to(tl.float32) > HIDDEN
             begin = tl.minimum(begin, tl.min(tl.where(seen, column, columns), 0))
             end = tl.maximum(end, tl.max(tl.where(seen, column + 1, 0), 0))

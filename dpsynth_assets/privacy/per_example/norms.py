@@ -26,8 +26,8 @@ NORM_BLOCK = 1024
 
 
 def kept_products(product: Product) -> "torch.Tensor":
-    """Computes the (B, m · n) gradients of each example from float32 or float64 factors."""
-    return (product.left.mT @ product.right).flatten(1)
+    """Computes the (B, m · n) gradients of each example, in float32 or float64."""
+    return wide_product(product.left.mT, product.right).flatten(1)
 
 
 def norm_block(entries: int) -> int:
@@ -170,7 +170,8 @@ def _keeping_is_cheapest(product: Product, products: Products) -> bool:
 
     They may be larger than their factors, but not by much. Costs were measured on a processor.
     """
-    if products is Products.FLOAT64 or product.left.is_cuda or product.left.element_size() < 4:
+    narrow = product.left.element_size() < 4 and not product.left.is_cuda
+    if products is Products.FLOAT64 or narrow:
         return False
     tokens, rows, columns = *product.left.shape[1:], product.right.shape[2]
     kept = (tokens + KEPT_COST) * rows * columns
