@@ -378,7 +378,7 @@ def test_keys_and_values_are_counted_as_they_are_filled_up(config, rows, columns
 
 def test_contexts_beyond_free_memory_are_refused_with_what_fits(llama, monkeypatch):
     taken = memory.most_bytes(llama.config, 64, 20, torch.float32, device_type="cpu")
-    monkeypatch.setattr(memory, "free_bytes", lambda _: taken * 1.1)
+    monkeypatch.setattr("dpsynth_assets.models.language_model.free_bytes", lambda _: taken * 1.1)
     own = TransformersDecoder(llama)
     assert own.rows_at_once(64, 20) == own.rows_at_once(1000, 20) == 64
     own.require_groups([(64, 20)])

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.models.language_model import free_bytes
-
 if TYPE_CHECKING:
     import torch
 
@@ -172,6 +170,8 @@ def rows_within(room: int, taken: Callable[[int, int], int], most: int, tokens: 
 def room_on(device: "torch.device", besides: int = 0) -> int:
     """Reads the bytes that a device of this machine can give now, less `besides` and gaps."""
     import torch
+
+    from dpsynth_assets.models.language_model import free_bytes
 
     free = free_bytes(str(device))
     if device.type == "cuda":  # What the allocator holds and nobody uses is free as well.

@@ -15,7 +15,7 @@ from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction import preconditions
 from dpsynth_assets.methods.private_prediction.decoding import settings_of, slack_file
 from dpsynth_assets.methods.registry import get_method
-from dpsynth_assets.models.transformers_decoder import memory, opening
+from dpsynth_assets.models.transformers_decoder import opening
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 from dpsynth_assets.privacy.guarantees import MEASURED_SLACK, RESTS_ON
@@ -196,7 +196,7 @@ def test_low_precision_needs_a_slack_that_was_measured_in_no_smaller_passes(
     decoder = TransformersDecoder(language_model.model)
     decoder.dtype, decoder.device = torch.bfloat16, SimpleNamespace(type="gpu")
     monkeypatch.setattr(preconditions, "decoder_of", lambda *_: decoder)
-    monkeypatch.setattr(memory, "free_bytes", lambda _: 1e12)
+    monkeypatch.setattr("dpsynth_assets.models.language_model.free_bytes", lambda _: 1e12)
     monkeypatch.setattr(opening, "require_equal_logits", lambda _: None)
     case = Case(name, cases, language_model, logit_slack=1e-4)
     passes = case.method.pass_shape(language_model)
