@@ -199,7 +199,7 @@ def timed(decoder, name, texts, prompt, written, told) -> Any:
         wait()
         seconds.append((time.perf_counter() - started) / len(written))
     told["milliseconds_a_step"][name] = min(seconds) * 1e3
-    passes = getattr(contexts, "_passes", None)
+    passes = getattr(contexts, "_captured", None)
     told.setdefault("not_captured", {})[name] = getattr(passes, "refused", "no graph")
     return contexts
 
