@@ -22,6 +22,7 @@ from dpsynth_assets.models.transformers_decoder.cached_attention import (
     text_config,
     text_model,
 )
+from dpsynth_assets.models.transformers_decoder.cuda_norms import fuse_norms
 from dpsynth_assets.models.transformers_decoder.memory import (
     ROW_MULTIPLE,
     filled_up,
@@ -326,6 +327,8 @@ class TransformersDecoder(Decoder):
         self.model, self.device, self.dtype = model, model.device, model.dtype
         self.attention_limit = attention_limit(model.config)
         self.engine_name = f"transformers {transformers.__version__}"
+        if self.device.type == "cuda":
+            fuse_norms(model)
         if self.device.type == "cpu":
             size = sum(each.numel() for each in model.parameters())
             self.is_small = size <= SMALL_MODEL_PARAMETERS
