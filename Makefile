@@ -13,7 +13,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 10000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: setup demo test test-vllm test-ray ui auditors check lint types bench leaderboard docs pictures where clean-demo
+.PHONY: setup demo test test-vllm test-ray ui auditors check lint types bench gpu leaderboard docs pictures where clean-demo
 
 setup: $(STAMP)
 
@@ -56,6 +56,9 @@ lint:
 
 types:
 	$(BIN)/mypy
+
+gpu: setup  ## what a GPU computes, how fast and in how much memory; tiny shapes without one
+	$(BIN)/python benchmarks/gpu.py --out build/gpu.jsonl
 
 bench: setup  ## side-by-side measurements; see docs/benchmarks.md
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -5,8 +5,8 @@
 
 Each part is a process of its own with a time limit and writes what it finds at once (one JSON
 object a line). Models have published shapes and random weights. Without a card, or with `--tiny`,
-the same code runs at tiny shapes on the processor in two minutes. Needed: torch, transformers,
-numpy, polars, pydantic, PyYAML, triton for the exact decoder, Opacus for the comparison with it.
+the same code runs at tiny shapes on the processor in two minutes. torch for CUDA, transformers and
+numpy have to be there; `on_a_gpu/wheels.txt` names what else is read.
 """
 
 import argparse
@@ -86,6 +86,7 @@ def main() -> None:
     chosen = [each for each in every if {each.name, each.name.split(",")[0]} & set(asked)]
     records = run_parts(chosen, device, arguments.out, arguments.seconds)
     print(markdown(records))
+    raise SystemExit(any("failed" in each for each in records))
 
 
 def _import_libraries() -> None:

@@ -44,6 +44,7 @@ def run_parts(parts: list[Part], device: str, out: Path, seconds: float) -> list
     """
     end = time.monotonic() + seconds
     out.parent.mkdir(parents=True, exist_ok=True)
+    out.unlink(missing_ok=True)
     for part in parts:
         left = end - time.monotonic()
         if left < part.seconds / 2:
