@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.on_a_gpu import decoding, rounding, training
 from benchmarks.on_a_gpu.card import embed, find_nearest, tell_card
+from benchmarks.on_a_gpu.cells import make_cells
 from benchmarks.on_a_gpu.parts import Part, Tell, run_parts
 from benchmarks.on_a_gpu.table import markdown
 
@@ -67,6 +68,7 @@ def parts(*, tiny: bool) -> list[Part]:
         Part("rounding", 60, partial(rounding.measure, tiny=tiny)),
         Part("embedding", 30, partial(embed, tiny=tiny)),
         Part("nearest", 30, partial(find_nearest, tiny=tiny)),
+        Part("cells", 240, partial(make_cells, minutes=3)),
     ]
 
 
