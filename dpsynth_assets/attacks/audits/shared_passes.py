@@ -246,8 +246,8 @@ def _terms_of_the_longest() -> Iterator[None]:
     """Planted: norms make up for rounding over as many tokens as others pad an example to."""
     add_sizes = Factors.add_sizes
 
-    def padded(self: Factors, sizes: Any) -> None:
-        add_sizes(self, sizes.clamp(min=1e-300))
+    def padded(self: Factors, *norms: Any) -> None:
+        add_sizes(self, *(each.clamp(min=1e-30) for each in norms))
 
     with mock.patch.object(Factors, "add_sizes", padded):
         yield

@@ -138,11 +138,11 @@ def token_sums(rows: "torch.Tensor", products: Products) -> "torch.Tensor":
 
 
 def row_norms(rows: "torch.Tensor") -> "torch.Tensor":
-    """Computes (B, T) float64 Euclidean norms of (B, T, k) rows, right to a share of k 2^-24."""
+    """Computes (B, T) Euclidean norms of (B, T, k) rows, right to a share of k 2^-24."""
     import torch
 
-    wide = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-    return torch.linalg.vector_norm(wide, dim=-1).double()
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    return torch.linalg.vector_norm(rows, dim=-1, dtype=wide)
 
 
 BITS = 32

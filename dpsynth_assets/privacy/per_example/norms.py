@@ -35,13 +35,12 @@ def norm_block(entries: int) -> int:
     return math.gcd(entries, NORM_BLOCK)
 
 
-def kept_squares(kept: "torch.Tensor") -> "torch.Tensor":
-    """Computes (B,) float64 squared norms of (B, m · n) gradients, right to a share of u a term."""
+def kept_norms(kept: "torch.Tensor") -> "torch.Tensor":
+    """Computes (B, k) norms of k blocks of (B, m · n) gradients, right to a share of u a term."""
     import torch
 
-    width = norm_block(kept.shape[1])
-    norms = torch.linalg.vector_norm(kept.view(len(kept), -1, width), dim=2).double()
-    return norms.square_().sum(dim=1)
+    blocks = kept.view(len(kept), -1, norm_block(kept.shape[1]))
+    return torch.linalg.vector_norm(blocks, dim=2)
 
 
 GHOST_COST = {Products.FLOAT64: 2.5, Products.NATIVE: 1.5}
@@ -74,65 +73,93 @@ def norm_bounds(factors: list[Factors], rows: int, products: Products) -> "torch
     """
     import torch
 
-    squares = coarse_squares = slack = None
-    for each in factors:
-        square, lost = _squared_norms(each, products)
-        coarse = _coarse(each)
-        squares = square if squares is None else squares + square
-        coarse_squares = coarse**2 if coarse_squares is None else coarse_squares + coarse**2
-        slack = lost**2 if slack is None else slack + lost**2
-    if squares is None or coarse_squares is None or slack is None:
+    if not factors:
         return torch.zeros(rows, dtype=torch.float64)
-    bounds = squares.clamp_(min=0.0).sqrt_() + slack.sqrt_()
-    return torch.maximum(bounds, coarse_squares.sqrt_() / COARSE_RATIO)
+    alike: dict[tuple[object, ...], list[Factors]] = {}
+    for each in factors:
+        alike.setdefault(each.shapes(), []).append(each)
+    numbers = torch.cat([_squared_norms(group, products) for group in alike.values()], dim=1)
+    while (half := numbers.shape[1] // 2) > 0:  # by entries, in an order that no batch changes
+        added = numbers[:, :half] + numbers[:, half : 2 * half]
+        numbers = torch.cat([added, numbers[:, 2 * half :]], dim=1)
+    squares, coarse, slack = numbers[:, 0]
+    bounds = squares.clamp(min=0.0).sqrt() + slack.sqrt()
+    return torch.maximum(bounds, coarse.sqrt() / COARSE_RATIO)
 
 
-def _coarse(factors: Factors) -> "torch.Tensor":
-    if factors.coarse is None:
-        raise RuntimeError("Expected factors of a used parameter, got none.")
-    return factors.coarse
+def _squared_norms(group: list[Factors], products: Products) -> "torch.Tensor":
+    """Computes (3, P, B) squares of P parameters of the same shapes.
 
-
-def _squared_norms(factors: Factors, products: Products) -> "tuple[torch.Tensor, torch.Tensor]":
-    """Returns (B,) squared norms of one parameter, rounded up, and what scaling may add to them.
-
-    Gradients that are computed on the way are kept for the sum, where that is cheapest.
+    They are the norms, rounded up, the coarse norms, and what scaling may add to the norms.
     """
     import torch
 
-    coarse = _coarse(factors)
-    if factors.vectors is not None:
-        if factors.products or factors.lookups:
+    uses = zip(*(each.sizes for each in group), strict=True)
+    norms = [[torch.stack(each).double() for each in zip(*use, strict=True)] for use in uses]
+    sizes = torch.cat([math.prod(each[1:], start=each[0]) for each in norms], dim=2)
+    coarse, first = sizes.sum(dim=2), group[0]
+    if first.vectors is not None:
+        if first.products or first.lookups:
             raise TypeError(
                 "Expected a table of relative positions of its own, and parameters of its own in a "
                 "layer that Opacus works on, got one that other layers share. Freeze it "
                 "(requires_grad=False)."
             )
-        return factors.vectors.square().sum(dim=1), torch.zeros_like(coarse)
-    product, lookup = factors.joined()
+        vectors = torch.stack([each.vectors for each in group if each.vectors is not None])
+        squares = vectors.square().sum(dim=2)
+        return torch.stack([squares, coarse.square(), torch.zeros_like(coarse)])
+    product = first.products[0] if first.products else None
+    lookup = first.lookups[0] if first.lookups else None
     lost = coarse * (0.0 if product is None else scaling_error(product.left, products))
-    if product is not None and lookup is None and _keeping_is_cheapest(product, products):
-        kept = kept_products(product)
-        factors.keep(kept)
-        squares = kept_squares(kept)
-    else:
+    terms = (sizes != 0).sum(dim=2, dtype=torch.float64)
+    squares = _computed_squares(group, products)
+    squares = _rounded_up(squares, coarse, terms, product, lookup, products)
+    return torch.stack([squares, coarse.square(), lost.square()])
+
+
+def _computed_squares(group: list[Factors], products: Products) -> "torch.Tensor":
+    """Computes (P, B) squared norms of P parameters of the same shapes, as rounding leaves them.
+
+    Gradients that are computed on the way are kept for the sum, where that is cheapest.
+    """
+    import torch
+
+    norms, squares = [], []
+    for each in group:
+        product, lookup = each.joined()
+        if product is not None and lookup is None and _keeping_is_cheapest(product, products):
+            kept = kept_products(product)
+            each.keep(kept)
+            norms.append(kept_norms(kept))
+            continue
         direct = product is not None and _direct_is_cheaper(product, lookup, products)
-        squares = torch.cat([
+        found = [
             _direct_squares(*own) if direct else _ghost_squares(*own, products)
             for part in _parts(product, lookup, direct=direct)
             for own in [_slice(product, lookup, part)]
-        ])  # fmt: skip
-    return _rounded_up(squares, factors, product, lookup, products), lost
+        ]
+        squares.append(torch.cat(found))
+    return torch.stack(norms).double().square_().sum(dim=2) if norms else torch.stack(squares)
 
 
 def _rounded_up(
     squares: "torch.Tensor",
-    factors: Factors,
+    coarse: "torch.Tensor",
+    terms: "torch.Tensor",
     product: Product | None,
     lookup: Lookup | None,
     products: Products,
 ) -> "torch.Tensor":
-    """Raises (B,) squared norms to upper bounds, whichever way they were computed.
+    """Raises (P, B) squared norms to upper bounds, whichever way they were computed.
+
+    Args:
+        squares: (P, B) float64.
+        coarse: (P, B) float64 sums of |left_t| |right_t| over uses and tokens.
+        terms: (P, B) float64 numbers of tokens, over uses, whose |left_t| |right_t| is not zero:
+            the example's own, however far other records pad it.
+        product: One of the uses as a matrix.
+        lookup: One of the uses as a table.
+        products: Arithmetic.
 
     Of products themselves, an entry is a sum of the example's own terms, so that the whole is off
     by at most terms · u times the coarse norm; rounding may hide some of the norm of a row of
@@ -146,22 +173,22 @@ def _rounded_up(
     import torch
 
     one = product.left if product is not None else lookup.right if lookup is not None else None
-    if one is None or factors.terms is None:
+    if one is None:
         raise RuntimeError("Expected factors of a used parameter, got none.")
-    coarse, u = _coarse(factors), accumulation_roundoff(one)
+    u = accumulation_roundoff(one)
     used = [each for each in (product, lookup) if each is not None]
     row = max(each.right.shape[2] for each in used)
     if product is not None and products is Products.NATIVE:
         row = max(row, norm_block(product.left.shape[2] * product.right.shape[2]))
     norms = squares.clamp(min=0.0).sqrt()
-    direct = norms * (1.0 + (row + 2) * u) + coarse * factors.terms * u
+    direct = norms * (1.0 + (row + 2) * u) + coarse * terms * u
     width = sum(each.right.shape[2] for each in used)
     width += 0 if product is None else product.left.shape[2]
     if products is Products.NATIVE:
         share = 4.0 * width**0.5 * 2.0**-24
         ghost = squares + coarse.square() * share
     else:
-        ghost = squares + coarse.square() * ((width + factors.terms.square()) * 2.0**-53)
+        ghost = squares + coarse.square() * ((width + terms.square()) * 2.0**-53)
     return torch.maximum(direct.square(), ghost)
 
 

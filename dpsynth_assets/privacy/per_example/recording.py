@@ -60,19 +60,22 @@ class Descent:
 
     def pass_on(self, function: Any, given: tuple[Any, ...], named: Any, found: Any) -> None:
         """Follows what a function returned, or changed in place, where it used what is followed."""
-        if function in _without_values() or _takes_one_row(function, given):
+        read = _arguments_read().get(function)
+        if read == 0 or (read == _ROWS and _is_one_row(given[1])):
             return
-        sources = given[:1] if function in _of_one_argument() else given
+        sources = given if read is None else given[:read]
         if self._is_among(sources) or (named and self._is_among(named.values())):
             for each in _tensors(given[:1] if found is None else found):
                 self.follow(each)
 
     def _is_among(self, sources: Iterable[Any]) -> bool:
         """Says whether an argument of a function comes from the batch; called very often."""
-        return any(
-            self.includes(each) or (isinstance(each, list | tuple) and self._is_among(each))
-            for each in sources
-        )
+        for each in sources:
+            if getattr(each, "_descent", None) is self:
+                return True
+            if isinstance(each, (list, tuple)) and self._is_among(each):
+                return True
+        return False
 
 
 def following(descent: Descent, looked_up: LookedUp) -> "TorchFunctionMode":
@@ -97,7 +100,7 @@ def _mode() -> Any:
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            output = func(*args, **(kwargs or {}))
+            output = func(*args, **kwargs) if kwargs else func(*args)
             if isinstance(output, can_come_from_a_batch) and type(output) is not torch.Size:
                 self._descent.pass_on(func, args, kwargs, output)
             return self._looked_up(args, output) if func is functional.embedding else output
@@ -105,34 +108,28 @@ def _mode() -> Any:
     return Following
 
 
+_ROWS = 2
+"""Arguments of `rows[key]`, which leaves the examples behind where the key is one number."""
+
+
 @cache
-def _without_values() -> frozenset[Any]:
-    """Functions that read a tensor's shape and type alone."""
+def _arguments_read() -> dict[Any, int]:
+    """Says of functions that read no value of a second tensor how many arguments they read."""
     import torch
 
     like = ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like")
     new = ("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor")
-    functions = [getattr(torch, name) for name in like]
-    return frozenset([*functions, *(getattr(torch.Tensor, name) for name in new)])
+    one = ("to", "type_as", "expand_as", "view_as", "reshape_as")
+    found = dict.fromkeys((getattr(torch, name) for name in like), 0)
+    found |= {getattr(torch.Tensor, name): 0 for name in new}
+    found |= {getattr(torch.Tensor, name): 1 for name in one}
+    return found | {torch.Tensor.__getitem__: _ROWS}
 
 
-@cache
-def _of_one_argument() -> frozenset[Any]:
-    """Functions that read no value of a second tensor."""
-    import torch
-
-    names = ("to", "type_as", "expand_as", "view_as", "reshape_as")
-    return frozenset(getattr(torch.Tensor, name) for name in names)
-
-
-def _takes_one_row(function: Any, given: tuple[Any, ...]) -> bool:
-    """Says whether `rows[0]` leaves the examples behind."""
-    import torch
-
-    if function is not torch.Tensor.__getitem__:
-        return False
-    key = given[1][0] if isinstance(given[1], tuple) and given[1] else given[1]
-    return isinstance(key, int) and not isinstance(key, bool)
+def _is_one_row(key: Any) -> bool:
+    """Says whether `rows[key]` leaves the examples behind."""
+    first = key[0] if isinstance(key, tuple) and key else key
+    return isinstance(first, int) and not isinstance(first, bool)
 
 
 def _tensors(nested: Any) -> "Iterator[torch.Tensor]":
@@ -158,7 +155,7 @@ class Recording:
         products: Arithmetic.
         descent: What comes from the batch.
         uses: The calls so far.
-        flags: Parameters of running modules, and whether they ask for gradients otherwise.
+        silent: Parameters of running modules that ask for gradients otherwise.
         table: The embedding that is running.
         index: What was last looked up in a table of relative positions.
     """
@@ -167,9 +164,7 @@ class Recording:
     products: Products
     descent: Descent = field(repr=False)
     uses: list[ModuleUse] = field(default_factory=list, repr=False)
-    flags: "dict[int, list[tuple[torch.nn.Parameter, bool]]]" = field(
-        default_factory=dict, repr=False
-    )
+    silent: "dict[int, list[torch.nn.Parameter]]" = field(default_factory=dict, repr=False)
     table: "tuple[Any, ModuleKind] | None" = None
     index: "torch.Tensor | None" = field(default=None, repr=False)
 
@@ -178,15 +173,22 @@ class Recording:
 
         Those of a layer that is left to Opacus are all that are inside of it.
         """
-        own = list(module.parameters(recurse=kind is ModuleKind.OPACUS))
-        self.flags[id(module)] = [(each, each.requires_grad) for each in own]
-        for each in own:
+        whole = kind is ModuleKind.OPACUS
+        own: Any = module.parameters() if whole else module._parameters.values()
+        asking = [each for each in own if each is not None and each.requires_grad]
+        self.silent[id(module)] = asking
+        for each in asking:
             each.requires_grad_(False)
 
-    def restore(self, module: "torch.nn.Module") -> None:
-        """Undoes `before`."""
-        for each, flag in self.flags.pop(id(module), ()):
-            each.requires_grad_(flag)
+    def restore(self, module: int) -> None:
+        """Undoes `before` of the module of this `id`."""
+        for each in self.silent.pop(module, ()):
+            each.requires_grad_()
+
+    def restore_all(self) -> None:
+        """Undoes `before` of modules that did not come to an end."""
+        for module in list(self.silent):
+            self.restore(module)
 
     def watch(
         self, module: "torch.nn.Module", kind: ModuleKind, inputs: Any, output: Any
@@ -322,16 +324,16 @@ def recording(
     descent = Descent(examples)
     record = Recording(examples, products, descent)
     with ExitStack() as undo:
+        undo.callback(record.restore_all)
         hooks = [model.register_forward_pre_hook(descent.begin, with_kwargs=True)]
         for module, kind in modules:
             own = _Hooks(record, kind)
             hooks.append(module.register_forward_pre_hook(own.before))
             hooks.append(module.register_forward_hook(own.after, with_kwargs=True))
-            undo.callback(record.restore, module)
         for handle in hooks:
             undo.callback(handle.remove)
         tables = {id(each) for each, kind in modules if kind is ModuleKind.RELATIVE_BIAS}
-        for owner in owners_of_tables(model).values():
+        for owner in owners_of_tables(model).values() if tables else ():
             if id(owner.relative_attention_bias) in tables:
                 undo.callback(_repeat_bias(owner, record))
         undo.enter_context(following(descent, record.looked_up))
@@ -350,7 +352,7 @@ def _repeat_bias(owner: Any, record: Recording) -> Callable[[], None]:
 
 
 class _Hooks:
-    """The two forward hooks of one module."""
+    """The two forward hooks of one module; what they compute is followed by what they declare."""
 
     def __init__(self, record: Recording, kind: ModuleKind) -> None:
         self._record = record
@@ -358,7 +360,10 @@ class _Hooks:
 
     def before(self, module: "torch.nn.Module", _inputs: Any) -> None:
         """Pre-forward hook."""
-        self._record.before(module, self._kind)
+        import torch
+
+        with torch._C.DisableTorchFunction():
+            self._record.before(module, self._kind)
         if self._kind in _TABLES:
             self._record.table = (module, self._kind)
 
@@ -366,10 +371,13 @@ class _Hooks:
         self, module: "torch.nn.Module", inputs: Any, named: Mapping[str, Any], output: Any
     ) -> Any:
         """Forward hook; what it returns replaces the output."""
-        self._record.restore(module)
-        if self._kind in _TABLES:
-            self._record.table = None
-            return output
-        if self._kind is ModuleKind.OPACUS:
-            return self._record.watch_opacus(module, inputs, named, output)
-        return self._record.watch(module, self._kind, inputs[0], output)
+        import torch
+
+        with torch._C.DisableTorchFunction():
+            self._record.restore(id(module))
+            if self._kind in _TABLES:
+                self._record.table = None
+                return output
+            if self._kind is ModuleKind.OPACUS:
+                return self._record.watch_opacus(module, inputs, named, output)
+            return self._record.watch(module, self._kind, inputs[0], output)

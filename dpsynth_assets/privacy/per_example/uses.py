@@ -56,24 +56,27 @@ class Factors:
         lookups: Uses as a table, of the same parameter where embeddings are tied.
         vectors: (B, n) float64 gradients of a vector parameter, summed over its uses.
         kept: (B, m · n) float32 gradients themselves, in place of products, once they were needed.
-        coarse: (B,) float64 sums of |left_t| |right_t| over uses and tokens: a bound on what
-            cancellation among an example's own tokens can magnify.
-        terms: (B,) float64 numbers of tokens, over uses, whose |left_t| |right_t| is not zero: the
-            example's own, however far other records pad it.
+        sizes: Of each use, (B, T) norms |left_t|, and |right_t| where it is a product: what they
+            come to bounds what cancellation among an example's own tokens can magnify.
     """
 
     products: list[Product] = field(default_factory=list, repr=False)
     lookups: list[Lookup] = field(default_factory=list, repr=False)
     vectors: "torch.Tensor | None" = field(default=None, repr=False)
     kept: "torch.Tensor | None" = field(default=None, repr=False)
-    coarse: "torch.Tensor | None" = field(default=None, repr=False)
-    terms: "torch.Tensor | None" = field(default=None, repr=False)
+    sizes: "list[tuple[torch.Tensor, ...]]" = field(default_factory=list, repr=False)
 
-    def add_sizes(self, sizes: "torch.Tensor") -> None:
-        """Adds the (B, T) float64 sizes |left_t| |right_t| of one more use."""
-        coarse, terms = sizes.sum(dim=1), (sizes != 0).sum(dim=1).double()
-        self.coarse = coarse if self.coarse is None else self.coarse + coarse
-        self.terms = terms if self.terms is None else self.terms + terms
+    def add_sizes(self, *norms: "torch.Tensor") -> None:
+        """Adds the (B, T) norms of one more use, whose product is |left_t| |right_t|."""
+        self.sizes.append(norms)
+
+    def shapes(self) -> tuple[object, ...]:
+        """What is the same of parameters whose norms are computed side by side."""
+        rows = [use.right for use in (*self.products, *self.lookups)]
+        rows += [use.left for use in self.products]
+        rows += [] if self.vectors is None else [self.vectors]
+        norms = tuple(each.shape for use in self.sizes for each in use)
+        return len(self.products), tuple((each.shape, each.dtype) for each in rows), norms
 
     def keep(self, gradients: "torch.Tensor") -> None:
         """Holds (B, m · n) gradients in place of the products that they were made of."""
@@ -164,7 +167,7 @@ def book(use: ModuleUse, found: dict[int, Factors], examples: int, products: Pro
         inputs = inputs.to(gradient.dtype)  # as autocast did
         pair = (gradient, inputs) if use.kind is ModuleKind.LINEAR else (inputs, gradient)
         own.products.append(Product(*pair))
-        own.add_sizes(sizes * row_norms(inputs))
+        own.add_sizes(sizes, row_norms(inputs))
     else:
         epsilon = getattr(use.module, "eps", None) or rms_norm_epsilon(use.module)
         scaled = gradient * normalized(inputs, use.kind, epsilon)
