@@ -66,27 +66,12 @@ def measure(
     rate = max(1, many - few) / max(1e-9, long - short)
     tell(examples_a_second=rate, fixed_s_a_step=short - few / rate, **load(name))
     tell(peak_mib=dp_training.peak_bytes(device) / 2**20)
-    if device != "cpu" and "DP" in way:
-        tell(kernels_ms_a_record=longest_kernels(run, loss, size))
     if drawn["numbers"]:
         started = time.perf_counter()
         real(torch.empty(_DRAWN, dtype=torch.float64), 1.0)
         numbers = drawn["numbers"] / 2
         seconds = (time.perf_counter() - started) * numbers / _DRAWN
         tell(noise_numbers_a_step=numbers, noise_s_a_step_on_one_core=seconds)
-
-
-def longest_kernels(run, loss, size: int) -> dict[str, float]:
-    """Milliseconds a record of the kernels that take longest, and of all of them."""
-    from torch.profiler import ProfilerActivity, profile
-
-    loss.examples = 0
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-        run(size, 1)
-    found = sorted(profiled.key_averages(), key=lambda each: -each.self_device_time_total)
-    total = sum(each.self_device_time_total for each in found)
-    times = [("all", total), *((each.key[:70], each.self_device_time_total) for each in found[:10])]
-    return {name: taken / 1000 / loss.examples for name, taken in times}
 
 
 def opened(device: str, name: str, way: str, loss):

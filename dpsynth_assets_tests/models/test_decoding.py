@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 from dpsynth_assets.models.decoding import attention_limit, public_prefix, sample_documents
 from dpsynth_assets.models.decoding.protocol import prefix_groups
 from dpsynth_assets.models.engines import Sampling
-from dpsynth_assets.models.transformers_decoder import decoder, memory
+from dpsynth_assets.models.transformers_decoder import cuda_attention, decoder, memory
 from dpsynth_assets.models.transformers_decoder.cached_attention import grouped_queries
 from dpsynth_assets.models.transformers_decoder.decoder import CapturedPasses, TransformersDecoder
 
@@ -321,6 +321,26 @@ def test_passes_have_public_shapes_and_read_a_shared_prefix_once(
     monkeypatch.setattr(type(llama.base_model), "forward", spy)
     packed(llama, prompts, public_prefixes=prefixes, rows_per_prefill=4)
     assert seen == passes
+
+
+def test_every_row_of_a_prefill_of_one_column_has_a_mask(llama, monkeypatch):
+    """The kernel reads the mask of its row where that would lie, whatever else lies there."""
+
+    def attend(query, key, value, mask, scaling, _softcap):
+        assert mask.shape == (len(query), 1, 1, key.shape[2])
+        stock = torch.nn.functional.scaled_dot_product_attention
+        return stock(query, key, value, mask, scale=scaling, enable_gqa=True)
+
+    computes = lambda query, _value: query.shape[2] == 1  # noqa: E731
+    monkeypatch.setattr(cuda_attention, "computes", computes)
+    monkeypatch.setattr(cuda_attention, "attend", attend)
+    prompts = [[*PREFIXES[0], token] for token in (2, 3)]
+    contexts = TransformersDecoder(llama).open(
+        prompts, prompt_columns=6, max_new_tokens=NEW, public_prefixes=PREFIXES
+    )
+    zeros = torch.zeros(2, dtype=torch.long)
+    for prompt, logits in zip(prompts, contexts.next_logits(zeros, zeros), strict=True):
+        assert torch.allclose(logits, plain_logits(llama, prompt), atol=SLACK)
 
 
 def test_each_prompt_takes_the_longest_prefix_it_begins_with():

@@ -74,10 +74,10 @@ class PrivatePredictionConfig(MethodConfig):
     """
     logit_slack: float = Field(default=3e-5, ge=0, le=10)
     """How far rounding may let other records move one record's logits (sup norm, natural-log
-    units); charged in the privacy cost, for every batch of a forward pass. float32: 1.4e-5 was
-    seen; bfloat16: 0.25, and it has to be measured first. 0 by default where the base's
-    language_model.decoder is exact; in vLLM only for batch-invariant kernels that pass a self-test.
-    `dpsynth audit run COHORT` measures it.
+    units); charged in the privacy cost, for every batch of a forward pass. float32 on a processor:
+    1.4e-5 was seen. On a GPU it has to be measured first (`dpsynth audit run COHORT`): 8.8e-5 was
+    seen in float32, 0.34 in bfloat16. 0 by default where the base's language_model.decoder is
+    exact; in vLLM only for batch-invariant kernels that pass a self-test.
     """
 
     rejection: PaidRows = KEPT_IF_SAID
@@ -230,9 +230,9 @@ class FewShotConfig(MethodConfig):
     """
     logit_slack: float = Field(default=1e-4, ge=0, le=10)
     """How far rounding may let other records move one prompt's logits (sup norm, natural-log
-    units); charged in the privacy cost. float32: 1e-4 is ample; bfloat16: it has to be measured
-    first. 0 by default where the base's language_model.decoder is exact; in vLLM only for
-    batch-invariant kernels that pass a self-test. `dpsynth audit run COHORT` measures it.
+    units); charged in the privacy cost. float32 on a processor: 1e-4 is ample; on a GPU it has to
+    be measured first (`dpsynth audit run COHORT`). 0 by default where the base's
+    language_model.decoder is exact; in vLLM only for batch-invariant kernels that pass a self-test.
     """
     extra_documents: int = Field(default=0, ge=0, le=1_000_000)
     """Documents that the language model writes after the demonstrations alone (documents of all

@@ -31,6 +31,8 @@ from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 
 _RARE = log(1e9)
+_ROUNDED = 1.5
+"""Records of a batch, as a multiple of s, where a count is rounded down to one."""
 NO_CLUSTER = -1
 """In a cluster's place, where batches do not follow clusters or a record has none."""
 
@@ -137,10 +139,16 @@ class DeclaredBatches:
 
         Public places fill batches exactly. Hashed ones are of Poisson size where they are full: of
         m expected contexts there are more than m + t with a chance of e^(-t²/2(m + t/3)) at most.
+        Released counts are rounded to batches: of 3s/2 records one is cut. Where only the number of
+        batches is public, they hold what a pass has room for.
         """
         expected = self._load * self.config.expected_batch_size * self.config.batches_per_forward
         if self.in_slots:
             return ceil(expected)
+        if self.config.examples_per_context == 1 and self.uses_histogram:
+            expected *= _ROUNDED
+        elif self.config.examples_per_context == 1 and self.terms.public_records is None:
+            return self.facts.rows_per_pass
         third = _RARE / 3
         more = third + sqrt(third**2 + 2 * _RARE * expected)
         return min(self.facts.rows_per_pass, ceil(expected + more))

@@ -6,7 +6,7 @@ Decoder and schema are declared; plans and charges name them. Prompts have a pub
 vLLM decodes rests on kernels that round a row alike in every batch (`VLLM_BATCH_INVARIANT=1`, on
 GPUs that have them): a self-test before the charge asks, on public contexts, that no bit of a logit
 moves. An audit of a cohort (`dpsynth audit run COHORT`) measures what its methods declare; plans
-that declare less than is on record are refused. Below float32 nothing is planned without one.
+that declare less than is on record are refused. On a GPU nothing is planned without one.
 """
 
 import os
@@ -77,10 +77,13 @@ def slack_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
     exact = terms.decodes_exactly or (terms.decodes_in_vllm and batch_invariant())
     if logit_slack == 0 and not exact:
         return NO_SLACK
-    low = terms.language_model.dtype in LOW_PRECISION and not terms.decodes_exactly
-    if low and logit_slack > 0 and not slack_on_record(terms):
-        return unmeasured(terms, terms.language_model.dtype)
-    return measured_refusal(terms, logit_slack)
+    if (refusal := measured_refusal(terms, logit_slack)) is not None:
+        return refusal
+    model = terms.language_model
+    due = model.names_gpu or model.dtype in LOW_PRECISION
+    if due and logit_slack > 0 and not terms.decodes_exactly and not slack_on_record(terms):
+        return unmeasured(terms, model.device if model.names_gpu else model.dtype)
+    return None
 
 
 def prompt_columns(
@@ -223,9 +226,14 @@ def cohort_audit(
 
 
 def settings_of(terms: CohortTerms) -> str:
-    """Digest of what was measured: another declaration of the model has no result."""
-    model = terms.language_model
-    return version_of(NAME, None if model is None else model.model_dump(mode="json"))
+    """Digest of what was measured: other weights, or declared otherwise, have no result."""
+    from dpsynth_assets.attacks.circumstances import files_behind
+
+    model, engine = terms.language_model, terms.engine.model_dump(mode="json")
+    if model is None:
+        return version_of(NAME, None)
+    declared = model.model_dump(mode="json"), engine if terms.decodes_in_vllm else None
+    return version_of(NAME, declared, files_behind({"model": model.model}))
 
 
 def slack_on_record(terms: CohortTerms) -> "list[AuditResult]":
@@ -260,16 +268,16 @@ def measured_refusal(terms: CohortTerms, logit_slack: float) -> str | None:
 
 
 def unmeasured(terms: CohortTerms, what: str) -> str:
-    """Says in one line that rounding in low precision has to be measured first, and how."""
+    """Says in one line that rounding has to be measured first, and how."""
     return (
         f"Expected logit_slack as it was measured on this machine ({what}), got no such "
         f"measurement. Run dpsynth audit run {terms.cohort} here and declare what it finds, or "
-        "load the model with dtype: float32."
+        "decode exactly, or in float32 on a processor (device: cpu)."
     )
 
 
 def require_measured(terms: CohortTerms, decoder: Decoder, passes: PassShape) -> dict[str, Any]:
-    """Takes the measurement that a charge for rounding in low precision rests on.
+    """Takes the measurement that a charge for rounding rests on.
 
     Args:
         terms: Of the cohort.

@@ -111,7 +111,7 @@ class PrivatePrediction(Method[PredictionT]):
         return stage.mechanism
 
     def tested(self, public: PublicInputs) -> Mapping[str, Any]:
-        """States the self-test that a slack of 0 rests on, or what was measured below float32."""
+        """States the self-test that a slack of 0 rests on, or what was measured of rounding."""
         model = public.language_model
         return logits_rest_on(self.config, self.terms, model, self.pass_shape(model))
 

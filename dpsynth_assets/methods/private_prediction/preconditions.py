@@ -152,7 +152,7 @@ def logits_rest_on(
     language_model: Any,
     passes: PassShape,
 ) -> dict[str, Any]:
-    """States the self-test of uncharged rounding in vLLM, or what was measured below float32.
+    """States the self-test of uncharged rounding in vLLM, or what was measured of charged one.
 
     Returns:
         Nothing of other draws: what they rest on needs no measurement of its own.
@@ -172,16 +172,18 @@ def _measured(
     decoder: Decoder,
     passes: PassShape,
 ) -> dict[str, Any] | None:
-    """Takes what was measured of rounding below float32, or refuses it; None where none is due."""
+    """Takes what was measured of rounding, or refuses it; None in float32 on a processor."""
     import torch
 
-    if terms.decodes_exactly or config.logit_slack == 0 or decoder.dtype == torch.float32:
+    is_default = decoder.device.type == "cpu" and decoder.dtype == torch.float32
+    if terms.decodes_exactly or config.logit_slack == 0 or is_default:
         return None
     measured = require_measured(terms, decoder, passes)
     if "logit_slack" not in config.model_fields_set:
         raise ValueError(
-            f"Expected a declared logit_slack for {decoder.dtype} weights, got the default for "
-            f"float32. Declare {rounded_up(measured['by'], '.3g')}, which was measured, or more."
+            f"Expected a declared logit_slack for {decoder.dtype} on {decoder.device.type}, got "
+            "the default for float32 on a processor. Declare "
+            f"{rounded_up(measured['by'], '.3g')}, which was measured, or more."
         )
     return measured
 

@@ -216,6 +216,8 @@ class Decoder(ABC):
         on_gpu = self.device.type == "cuda"
         device = torch.cuda.get_device_name(self.device) if on_gpu else self.device.type
         dtype = str(self.dtype).removeprefix("torch.")
+        if on_gpu and dtype == "float32" and torch.get_float32_matmul_precision() != "highest":
+            dtype = "TF32"
         engine = self.engine_name or type(self).__name__
         return {"engine": engine, "device": device, "dtype": dtype}
 

@@ -187,7 +187,8 @@ def grouped_query_attention(
     groups = key.shape[1]
     if attention_mask is not None and cuda_attention.computes(query, value):
         factor = width**-0.5 if scaling is None else scaling
-        attended = cuda_attention.attend(query, key, value, attention_mask, factor, softcap)
+        mask = attention_mask.expand(rows, -1, -1, -1)  # A prefill has one for all its rows.
+        attended = cuda_attention.attend(query, key, value, mask, factor, softcap)
         return attended.view(rows, 1, heads, width), None
     if groups != heads and queries == 1:
         query = query.reshape(rows, groups, heads // groups, width)

@@ -322,11 +322,12 @@ class TransformersDecoder(Decoder):
     capabilities = frozenset(Capability)
 
     def __init__(self, model: Any) -> None:
+        import torch
         import transformers
 
         self.model, self.device, self.dtype = model, model.device, model.dtype
         self.attention_limit = attention_limit(model.config)
-        self.engine_name = f"transformers {transformers.__version__}"
+        self.engine_name = f"transformers {transformers.__version__}, torch {torch.__version__}"
         if self.device.type == "cuda":
             fuse_norms(model)
         if self.device.type == "cpu":

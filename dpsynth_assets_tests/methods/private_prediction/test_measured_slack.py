@@ -19,6 +19,7 @@ from dpsynth_assets.attacks.logit_moves import (
     measured_moves,
 )
 from dpsynth_assets.cli import audit as cli
+from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.private_prediction import decoding
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
@@ -32,6 +33,7 @@ from dpsynth_assets.methods.private_prediction.decoding import (
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.methods.private_prediction.preconditions import check_slack
 from dpsynth_assets.methods.registry import bound_method
+from dpsynth_assets.models.decoding import Decoder
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.models.vllm_decoder import opening
 from dpsynth_assets.privacy.guarantees import SELF_TEST
@@ -151,6 +153,8 @@ def test_a_plan_that_declares_less_than_is_on_record_is_refused(name, cases, mix
     told = refusal(4e-3, terms_of(cases, dtype="bfloat16"))
     assert told.startswith("Expected logit_slack as it was measured on this machine (bfloat16)")
     assert "dpsynth audit run letters" in told
+    assert "on this machine (cuda)" in refusal(4e-3, terms_of(cases, device="cuda"))
+    assert refusal(4e-3, terms_of(cases, "exact", device="cuda")) is None
 
 
 def test_what_was_measured_since_is_refused_before_a_charge(cases, mixing):
@@ -159,6 +163,22 @@ def test_what_was_measured_since_is_refused_before_a_charge(cases, mixing):
     recorded(terms, FLOAT32_SLACK, mixing)
     with pytest.raises(ValueError, match="Expected logit_slack >= "):
         check_slack(config, terms, mixing, TransformersDecoder(mixing.model))
+
+
+def test_other_weights_engines_and_products_have_no_result(cases, tmp_path, monkeypatch):
+    terms = terms_of(cases, "vllm", dtype="bfloat16")
+    terms = dataclasses.replace(terms, engine=EngineSpec(kind="vllm"))
+    both = dataclasses.replace(terms, engine=EngineSpec(kind="vllm", tensor_parallel_size=2))
+    assert settings_of(terms) != settings_of(both)
+    folder = LanguageModelSpec(kind="pretrained", model=str(tmp_path))
+    terms = dataclasses.replace(terms, language_model=folder)
+    before = settings_of(terms)
+    (tmp_path / "model.safetensors").write_text("other weights")
+    assert settings_of(terms) != before
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    gpu = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, engine_name="it")
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert Decoder.facts.fget(gpu) == {"engine": "it", "device": "a GPU", "dtype": "TF32"}
 
 
 def test_an_exact_decoder_that_moves_would_be_refused_too(cases, mixing):
@@ -171,6 +191,7 @@ def test_a_record_that_cannot_be_read_refuses_the_plan_in_one_line(cases):
     slack_file().parent.mkdir(parents=True, exist_ok=True)
     slack_file().write_text("{")
     told = measured_refusal(terms_of(cases), FLOAT32_SLACK)
+    assert bound_method("few_shot", {}, terms_of(cases, dtype="float16")).plan(9.0).refusal == told
     assert told.startswith("Expected audit results in ")
     assert "\n" not in told
 
@@ -300,9 +321,6 @@ def test_a_slack_of_zero_is_tested_once_and_stated(cases, language_model, on_gpu
     assert runs == [(plan, True)], "at the shape of the plan's own passes"
     check_slack(config, terms, language_model, on_gpu, dataclasses.replace(plan, rows=601))
     assert len(runs) == 2
-    on_gpu.dtype = torch.float32
-    paid = bound_method("mean_uniform", BATCHES, terms)
-    assert paid.stages()[0].tested(cases.public(language_model)) == {}
 
 
 def test_a_moving_row_a_processor_and_unasked_kernels_are_refused(

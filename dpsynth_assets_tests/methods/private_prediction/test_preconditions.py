@@ -14,7 +14,7 @@ from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction import preconditions
 from dpsynth_assets.methods.private_prediction.decoding import settings_of, slack_file
-from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.methods.registry import bound_method, get_method
 from dpsynth_assets.models.transformers_decoder import opening
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
@@ -180,6 +180,16 @@ def test_undeclared_places_are_refused(name, cases, language_model):
         case.check()
 
 
+def test_passes_are_counted_by_what_public_numbers_say_of_their_rows(cases):
+    def rows(records=None, name="mean_uniform", **settings):
+        own = BATCHES | {"batches_per_forward": 4} | settings
+        declared = bound_method(name, own, cases.terms(public_records=records)).declared
+        return declared.rows_at_hand, declared.facts.rows_per_pass
+
+    assert rows(batches_per_label=2) == (128, 128)  # They may hold any number of records.
+    assert 32 < rows(16, batches_per_label=2)[0] < rows(name="mean_clustered")[0] < 128
+
+
 def test_low_precision_on_the_processor_is_refused(cases, language_model):
     case = Case("invisible_ink", cases, language_model)
     language_model.model.to(torch.bfloat16)
@@ -187,14 +197,17 @@ def test_low_precision_on_the_processor_is_refused(cases, language_model):
         case.check()
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
-def test_low_precision_needs_a_slack_that_was_measured_in_no_smaller_passes(
-    name, cases, language_model, monkeypatch, tmp_path
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, "bfloat16") for name in (*NAMES, "few_shot")), ("mean_uniform", "float32")],
+)
+def test_a_gpu_needs_a_slack_that_was_measured_in_no_smaller_passes(
+    name, dtype, cases, language_model, monkeypatch, tmp_path
 ):
-    """A stand-in for a GPU, which computes in bfloat16."""
+    """A stand-in for a GPU."""
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     decoder = TransformersDecoder(language_model.model)
-    decoder.dtype, decoder.device = torch.bfloat16, SimpleNamespace(type="gpu")
+    decoder.dtype, decoder.device = getattr(torch, dtype), SimpleNamespace(type="gpu")
     monkeypatch.setattr(preconditions, "decoder_of", lambda *_: decoder)
     monkeypatch.setattr("dpsynth_assets.models.language_model.free_bytes", lambda _: 1e12)
     monkeypatch.setattr(opening, "require_equal_logits", lambda _: None)
@@ -215,12 +228,12 @@ def test_low_precision_needs_a_slack_that_was_measured_in_no_smaller_passes(
         assert "\n" not in str(refused.value)
     recorded(1e-5, passes)
     case.check()
-    with pytest.raises(ValueError, match=r"declared logit_slack for torch\.bfloat16.* 1e-05"):
+    with pytest.raises(ValueError, match=rf"declared logit_slack for torch\.{dtype} on.* 1e-05"):
         Case(name, cases, language_model).check()
     stated = case.method.stages()[0].tested(case.public)[MEASURED_SLACK]
     charge = SimpleNamespace(event=None, parameters={RESTS_ON: {MEASURED_SLACK: stated}})
     measured, tried = pass_assumptions([charge])
-    assert "Weights are bfloat16" in measured
+    assert f"Weights are {dtype}" in measured
     assert "moved by 1e-05 at most" in measured
     assert f"up to {passes.rows} rows" in tried
     recorded(2e-4, passes)
