@@ -19,7 +19,7 @@ from dpsynth_assets.models.exact_decoder.weights import EMBEDDINGS, LlamaShape
 
 place = "cuda" if torch.cuda.is_available() else "cpu"
 if place == "cpu":  # The interpreter takes milliseconds a program.
-    gpu_decoder._ROW_MULTIPLE = 1
+    gpu_decoder._ROW_MULTIPLE = 2  # Three rows are filled up.
 config = LlamaConfig(
     vocab_size=131, hidden_size=72, intermediate_size=100, num_hidden_layers=1, head_dim=12,
     num_attention_heads=2, num_key_value_heads=1, initializer_range=0.2,
@@ -60,7 +60,8 @@ start = torch.zeros(3, dtype=torch.long)
 kept = device.open([[7, 8, *p[:5]] for p in prompts], prompt_columns=8, max_new_tokens=3,
                    public_prefixes=[[7, 8]])
 first = kept.next_logits(start, start).cpu().clone()
-kept.keep(torch.tensor([2, 0, 2]))
+kept.keep(torch.tensor([2, 0]))
+kept.keep(torch.tensor([0, 1, 0]))
 assert_equal_bits(kept.next_logits(start, start).cpu(), first[[2, 0, 2]])
 added = {0: random.standard_normal(72).astype(np.float32)}
 assert_near(*(decoded(each, prompts[2:], added) for each in (processor, device)))
