@@ -64,21 +64,22 @@ def attend(
     queries = query.contiguous()
     out = torch.empty_like(queries)
     shared = heads // groups
-    _kernel()[rows, groups](
-        queries, key, value, mask, out, scaling, softcap or 1.0, columns,
-        key.stride(0), key.stride(1), key.stride(2),
-        value.stride(0), value.stride(1), value.stride(2),
-        mask.stride(0), mask.stride(3),
-        SHARED=shared,
-        QUERIES=max(_LEAST_QUERIES, triton.next_power_of_2(shared)),
-        WIDTH=width,
-        BLOCK=max(_LEAST_QUERIES, triton.next_power_of_2(width)),
-        COLUMNS=_COLUMNS[query.element_size()],
-        CAPPED=softcap is not None,
-        HIDDEN=_HIDDEN,
-        SCANNED=_SCANNED,
-        num_warps=4, num_stages=2,
-    )  # fmt: skip
+    with torch.cuda.device_of(query):  # Triton launches on the current device.
+        _kernel()[rows, groups](
+            queries, key, value, mask, out, scaling, softcap or 1.0, columns,
+            key.stride(0), key.stride(1), key.stride(2),
+            value.stride(0), value.stride(1), value.stride(2),
+            mask.stride(0), mask.stride(3),
+            SHARED=shared,
+            QUERIES=max(_LEAST_QUERIES, triton.next_power_of_2(shared)),
+            WIDTH=width,
+            BLOCK=max(_LEAST_QUERIES, triton.next_power_of_2(width)),
+            COLUMNS=_COLUMNS[query.element_size()],
+            CAPPED=softcap is not None,
+            HIDDEN=_HIDDEN,
+            SCANNED=_SCANNED,
+            num_warps=4, num_stages=2,
+        )  # fmt: skip
     return out
 
 

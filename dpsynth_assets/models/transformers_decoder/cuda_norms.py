@@ -81,9 +81,10 @@ def normalized(
     rows = rows.contiguous()
     out, width = torch.empty_like(rows), rows.shape[-1]
     grid = (rows.numel() // width,)
-    _kernel()[grid](
-        rows, weight, out, epsilon, WIDTH=width, BLOCK=triton.next_power_of_2(width), ADD=add
-    )
+    with torch.cuda.device_of(rows):  # Triton launches on the current device.
+        _kernel()[grid](
+            rows, weight, out, epsilon, WIDTH=width, BLOCK=triton.next_power_of_2(width), ADD=add
+        )
     return out
 
 

@@ -207,7 +207,8 @@ class PackedContexts:
         visible = self._cache.columns if on_device else visible
         tokens, generated = tokens.to(self._device), generated.to(self._device)
         steered = adding_to_stream(self._model, self._added)
-        with torch.no_grad(), grouped_queries(self._model), steered:
+        placed = torch.cuda.device_of(tokens)  # Graphs are captured on the current device.
+        with torch.no_grad(), placed, grouped_queries(self._model), steered:
             tokens = torch.where(generated == 0, self._last_tokens[: len(self)], tokens)
             columns = self._lengths - 1 + self._filled(generated)
             inputs = (self._filled(tokens), columns, visible)
