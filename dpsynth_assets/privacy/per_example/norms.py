@@ -197,9 +197,8 @@ def _keeping_is_cheapest(product: Product, products: Products) -> bool:
 
     They may be larger than their factors, but not by much. Costs were measured on a processor.
     """
-    narrow = product.left.element_size() < 4 and not product.left.is_cuda
-    if products is Products.FLOAT64 or narrow:
-        return False
+    if products is Products.FLOAT64 or product.left.element_size() < 4:
+        return False  # narrow types: keeping rounds otherwise, and padding would decide on it
     tokens, rows, columns = *product.left.shape[1:], product.right.shape[2]
     kept = (tokens + KEPT_COST) * rows * columns
     ghost = GHOST_COST[products] * tokens**2 * (rows + columns)
