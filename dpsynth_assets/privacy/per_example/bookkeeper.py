@@ -36,6 +36,7 @@ def add_weighted(
     factors: Factors,
     scales: "torch.Tensor",
     lattice: SumLattice | None = None,
+    single: "torch.Tensor | None" = None,
 ) -> None:
     """Adds Σ_i scales_i · G_i to the sum of one parameter.
 
@@ -44,16 +45,19 @@ def add_weighted(
         factors: Of the parameter.
         scales: (B,) float64 in [0, 1].
         lattice: Where products are taken in float64 and sums are exact; None: `Products.NATIVE`.
+        single: The scales in float32, where many parameters share them.
     """
     if lattice is not None:
         _add_exactly(private_sum, factors, scales, lattice)
         return
     if factors.vectors is not None:
         private_sum.view(-1).add_(scales @ factors.vectors)
+    single = scales.float() if single is None else single
     if factors.kept is not None:
-        private_sum.view(-1).add_(scales.to(factors.kept.dtype) @ factors.kept)
+        own = single if factors.kept.dtype == single.dtype else scales
+        private_sum.view(-1).add_(own @ factors.kept)
     for product in factors.products:
-        _add_product(private_sum, product, scales)
+        _add_product(private_sum, product, single)
     for lookup in factors.lookups:
         rows = lookup.right.double() * scales[:, None, None]
         private_sum.index_add_(0, lookup.index.reshape(-1), rows.flatten(0, 1))
@@ -61,12 +65,9 @@ def add_weighted(
 
 def _add_product(private_sum: "torch.Tensor", product: Product, scales: "torch.Tensor") -> None:
     """One product over all examples and tokens; the narrower factor carries the scales."""
-    import torch
-
     left, right, total = _wider_first(product, private_sum)
-    factor = scales[:, None, None].to(torch.float32)
     # The type of the wider of both, then once rounded.
-    scaled = (right * factor).to(right.dtype).flatten(0, 1)
+    scaled = (right * scales[:, None, None]).to(right.dtype).flatten(0, 1)
     rows = left.flatten(0, 1)
     for block in column_blocks(rows, max(len(rows), scaled.shape[1])):
         total[block].add_(wide_product(rows[:, block].mT, scaled))
@@ -227,11 +228,12 @@ class Bookkeeper:
                     each.silence(usable)
             target = l2_bound * (1.0 - self._products.clip_margin)
             scales = (target / bounds).clamp_(max=1.0).where(usable, 0.0)
+            single = scales.float()
             used.clear()
             for index, total in enumerate(sums):
                 own, factors[index] = factors[index], None  # its activations go with it
                 if own is not None:
-                    add_weighted(total, own, scales, lattice)
+                    add_weighted(total, own, scales, lattice, single)
 
 
 class PerExampleGradients:

@@ -72,8 +72,8 @@ class Factors:
 
     def shapes(self) -> tuple[object, ...]:
         """What is the same of parameters whose norms are computed side by side."""
-        rows = [use.right for use in (*self.products, *self.lookups)]
-        rows += [use.left for use in self.products]
+        rows = [each for use in self.products for each in (use.left, use.right)]
+        rows += [use.right for use in self.lookups]
         rows += [] if self.vectors is None else [self.vectors]
         norms = tuple(each.shape for use in self.sizes for each in use)
         return len(self.products), tuple((each.shape, each.dtype) for each in rows), norms
