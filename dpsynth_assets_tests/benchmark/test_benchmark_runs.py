@@ -1,8 +1,7 @@
-"""Cells of a small benchmark: made once, read back, carried over, shown as partitions."""
+"""Cells of a small benchmark: made once, read back, carried over."""
 
 import json
 
-import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
@@ -15,13 +14,6 @@ from dpsynth_assets.benchmark.leaderboard_page import (
 from dpsynth_assets.benchmark.running import DatasetBench, Place, places
 from dpsynth_assets.cli.benchmark import app
 from dpsynth_assets.datasets.benchmark_spec import read_benchmark
-from dpsynth_assets.orchestration.assets.benchmark import (
-    benchmark_definitions,
-    budget_key,
-    seed_key,
-)
-from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
-from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.benchmark.conftest import AUG_PE, attributes, write
 
@@ -40,47 +32,6 @@ def files(spec):
         path.name: path.stat().st_mtime_ns
         for path in (benchmark_folder(spec.name) / "cells").glob("*.json")
     }
-
-
-def test_partitions_are_made_once_and_only_those_of_a_new_line_are_added(letters, home, spec):
-    resources = {"progress": Progress()}
-    definitions = dg.Definitions.merge(
-        benchmark_definitions(spec), dg.Definitions(resources=resources)
-    )
-    verify_privacy_lineage(definitions)
-    key = dg.MultiPartitionKey({"budget": budget_key(8.0, 300), "seed": seed_key(0)})
-    asset = definitions.resolve_assets_def(dg.AssetKey(["tiny", "letters", "evolved"]))
-
-    def materialised(assets, partition):
-        result = dg.materialize(assets, partition_key=partition)
-        (event,) = result.get_asset_materialization_events()
-        return {
-            name.removeprefix("dpsynth/"): value.value
-            for name, value in event.materialization.metadata.items()
-            if name.startswith("dpsynth/")
-        }
-
-    first = materialised([asset], key)
-    assert (first["rows"], first["kept"]) == (24, False)
-    assert 0 < first["epsilon"] <= 8
-    assert first["energy_distance"] > 0
-    made = files(spec)
-    again = materialised([asset], key)
-    assert again["kept"]
-    assert files(spec) == made
-
-    wider = read_benchmark(
-        write(
-            letters,
-            methods=[
-                {"name": "evolved", "method": "aug_pe", "settings": AUG_PE},
-                {"name": "more", "method": "aug_pe", "settings": {**AUG_PE, "variations": 3}},
-            ],
-        )
-    )
-    standing = DatasetBench(wider, "letters", benchmark_folder("tiny"))
-    there = [place.line for place in places(wider) if standing.is_done(place)]
-    assert there == ["evolved"]
 
 
 def test_a_benchmark_charges_no_ledger_of_the_installation(home, spec):
@@ -161,18 +112,3 @@ def test_a_wrong_line_is_refused_before_anything_is_made(letters, home):
     assert found.exit_code == 2
     assert "expected one of evolved" in found.output
     assert not (home / "benchmarks").exists()
-
-
-def test_a_partition_that_the_grid_does_not_ask_for_is_refused(letters, home):
-    grid = [
-        {"epsilons": [8.0], "records": [300], "seeds": 2},
-        {"epsilons": [4.0], "records": [150]},
-    ]
-    spec = read_benchmark(write(letters, grid=grid))
-    definitions = dg.Definitions.merge(
-        benchmark_definitions(spec), dg.Definitions(resources={"progress": Progress()})
-    )
-    asset = definitions.resolve_assets_def(dg.AssetKey(["tiny", "letters", "evolved"]))
-    key = dg.MultiPartitionKey({"budget": budget_key(4.0, 150), "seed": seed_key(1)})
-    with pytest.raises(dg.Failure, match="is no cell: the grid asks for fewer runs there"):
-        dg.materialize([asset], partition_key=key)

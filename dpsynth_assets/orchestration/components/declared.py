@@ -22,8 +22,7 @@ from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest, sc
 from pydantic import BaseModel
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec, dataset_folders, standing
-from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec, located, private_sources
-from dpsynth_assets.datasets.fields import DatasetFileError
+from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
 from dpsynth_assets.datasets.files import render_environment, resolve_paths
 from dpsynth_assets.datasets.standing import Standing
 from dpsynth_assets.datasets.template import dataset_template
@@ -64,7 +63,7 @@ class DeclaredComponent(dg.Component):
         spec, file = cls.model.model_validate(render_environment(values)), Path(context.path)
         file /= "defs.yaml"
         if isinstance(spec, BenchmarkSpec):
-            return cls(located(spec, file), file)
+            return cls(spec, file)
         return cls(resolve_paths(spec, file), file)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
@@ -97,16 +96,16 @@ class PublicData(DeclaredComponent):
 
 
 class Benchmark(DeclaredComponent):
-    """Methods of this project side by side: a partition for each dataset, method, ε and seed."""
+    """Methods side by side on public corpora: `dpsynth benchmark run` makes them, no asset does."""
 
     model = BenchmarkSpec
 
 
 def file_definitions(spec: Spec, file: Path) -> dg.Definitions:
-    """Everything that one declaration adds to the asset graph.
+    """Everything that one declaration adds to the asset graph; nothing for a benchmark.
 
     Raises:
-        DatasetFileError: Its methods cannot be planned, or a benchmark names private records.
+        DatasetFileError: Its methods cannot be planned.
     """
     # Imported here: `dg list components` needs neither methods nor accounting.
     if isinstance(spec, PrivateDatasetSpec):
@@ -120,11 +119,7 @@ def file_definitions(spec: Spec, file: Path) -> dg.Definitions:
         return dg.Definitions.merge(
             public.public_definitions(spec), public.generation_definitions(spec)
         )
-    from dpsynth_assets.orchestration.assets.benchmark import benchmark_definitions
-
-    if problems := private_sources(spec, file):
-        raise DatasetFileError(problems)
-    return benchmark_definitions(spec)
+    return dg.Definitions()
 
 
 # The folder of definitions, loaded by Dagster, where a broken dataset file harms itself alone.
