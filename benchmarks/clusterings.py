@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from dp_kmeans.agreement import private_kmeans, score_clusterings
 from dp_kmeans.noisy_kmeans import (
     fit_noisy_kmeans,
     fit_separation,
@@ -28,7 +29,6 @@ from dp_kmeans.noisy_kmeans import (
 from dpsynth_assets.clustering import fit_centers, nearest_center
 from dpsynth_assets.methods.cluster_histogram import ClusterCounting, assign_clusters
 from dpsynth_assets.methods.inputs import PrivateInputs
-from dpsynth_assets.metrics.clusterings import private_kmeans, score_clusterings
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.histogram import NoisyHistogram

@@ -4,8 +4,6 @@ Shapes: N records, K centres, d dimensions. Embeddings and centres have unit len
 centre is the one with the largest inner product.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from dpsynth_assets.privacy.nearest import BLOCK_ROWS, PublicRows, nearest_rows
@@ -55,21 +53,18 @@ def fit_centers(public_embeddings: np.ndarray, *, clusters: int, seed: int) -> n
     return _unit(np.asarray(kmeans.centroids, dtype=np.float32).reshape(clusters, dimension))
 
 
-def nearest_center(
-    embeddings: np.ndarray, centers: np.ndarray, allowed: Sequence[int] | np.ndarray | None = None
-) -> np.ndarray:
+def nearest_center(embeddings: np.ndarray, centers: np.ndarray) -> np.ndarray:
     """Assigns each record to the centre with the largest inner product.
 
     Args:
         embeddings: float32 (N, d), unit length.
         centers: float32 (K, d), unit length.
-        allowed: Indices of the centres that may be chosen; None allows all.
 
     Returns:
         int32 (N,), indices into `centers`; of equally near centres the lowest index.
 
     Raises:
-        ValueError: Dimensions differ, or no centre is allowed.
+        ValueError: Dimensions differ.
 
     **Privacy** A record's assignment depends on itself and on public centres alone, bit for bit,
     on every processor (`privacy.nearest`): it is the centre of the largest inner product in
@@ -82,10 +77,7 @@ def nearest_center(
             f"{centers.shape}. Use the embedder that made the centers."
         )
     public = PublicRows(centers, distance=False)
-    group = public.group(None if allowed is None else np.asarray(allowed, dtype=np.int64))
-    if len(group.numbers) == 0:
-        raise ValueError("Expected at least one allowed center, got none.")
-    return nearest_rows(embeddings, public, group).astype(np.int32)
+    return nearest_rows(embeddings, public, public.group(None)).astype(np.int32)
 
 
 def _matrix(name: str, values: np.ndarray) -> np.ndarray:

@@ -53,18 +53,8 @@ def test_ties_go_to_the_lowest_index():
     centers = np.eye(3, dtype=np.float32)[[0, 1, 1, 0]]
     records = np.eye(3, dtype=np.float32)
     np.testing.assert_array_equal(nearest_center(records, centers), [0, 1, 0])
-    np.testing.assert_array_equal(nearest_center(records, centers, allowed=[3, 2]), [3, 2, 2])
 
 
-def test_only_allowed_centers_are_chosen():
-    records, centers = _unit(100, 1), _unit(9, 2)
-    chosen = nearest_center(records, centers, allowed=[2, 5])
-    assert set(chosen) == {2, 5}
-    assert nearest_center(records[:0], centers).shape == (0,)
-
-
-def test_no_allowed_center_and_different_widths_are_refused():
-    with pytest.raises(ValueError, match="at least one allowed center"):
-        nearest_center(_unit(3, 0), _unit(2, 1), allowed=[])
+def test_different_widths_are_refused():
     with pytest.raises(ValueError, match="one dimension"):
         nearest_center(_unit(3, 0), _unit(2, 1, 5))

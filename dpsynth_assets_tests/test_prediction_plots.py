@@ -14,23 +14,16 @@ import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.defs.resources import resources
-from dpsynth_assets.methods.cluster_histogram import (
-    assign_clusters,
-    count_by_label_and_center,
-    select_top_centers,
-)
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.stages import SHARED
-from dpsynth_assets.metrics.clusterings import agreement, score_clusterings
 from dpsynth_assets.orchestration.assets import method_plots as assets, stage_metadata
-from dpsynth_assets.orchestration.assets.keys import dataset_key, prediction_costs_key, public_key
+from dpsynth_assets.orchestration.assets.keys import dataset_key, prediction_costs_key
 from dpsynth_assets.orchestration.lineage import PrivacyLineageError, verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.report import method_plots as pictures, plots
 from dpsynth_assets.report.cards import released_folder
-from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, RELEASED, SENSITIVE
-from dpsynth_assets_tests.stored import write_embeddings, write_records
+from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, RELEASED
 
 INTERNAL_FACTS = {
     "ex_post_epsilon": 4.0,
@@ -74,15 +67,6 @@ def drawn(monkeypatch):
     for module in (plots, pictures):
         monkeypatch.setattr(module, "new_axes", remember)
     return axes
-
-
-@pytest.fixture(scope="module")
-def clusterings():
-    draw = np.random.default_rng(0)
-    truth = draw.integers(6, size=400)
-    public = np.where(draw.random(400) < 0.7, truth, draw.integers(9, size=400))
-    labels = [str(value % 2) for value in truth]
-    return score_clusterings({"k-means": truth, "public": public}, labels, reference="k-means")
 
 
 # Data
@@ -134,10 +118,10 @@ def test_counts_before_and_after_rebalancing_stand_at_the_same_centre():
 # Pictures
 
 
-def test_pictures_have_titles_that_say_which_are_internal_and_are_small(clusterings):
-    internal = pictures.internal_pictures({"median": INTERNAL_FACTS, "mean": {}}, clusterings)
+def test_pictures_have_titles_that_say_which_are_internal_and_are_small():
+    internal = pictures.internal_pictures({"median": INTERNAL_FACTS, "mean": {}})
     released = pictures.released_pictures({"mean_svt": (FACTS, ROWS)})
-    assert list(internal) == ["batch_costs", "token_costs", "cluster_sizes", "v_measures"]
+    assert list(internal) == ["batch_costs", "token_costs"]
     assert list(released) == ["private_tokens", "tokens_per_batch", "documents_per_batch"]
     assert all("(internal)" in pictures.TITLES[name] for name in internal)
     assert not any("(internal)" in pictures.TITLES[name] for name in released)
@@ -149,7 +133,7 @@ def test_pictures_have_titles_that_say_which_are_internal_and_are_small(clusteri
 
 
 def test_nothing_to_show_makes_no_picture():
-    assert pictures.internal_pictures({"mean": {"seconds": 1.0}}, []) == {}
+    assert pictures.internal_pictures({"mean": {"seconds": 1.0}}) == {}
     assert pictures.released_pictures({"refused": ({}, ROWS.head(0))}) == {}
     zero = {"private_tokens": 0, "public_tokens": 0}
     assert pictures.released_pictures({"refused": (zero, ROWS.head(0))}) == {}
@@ -170,15 +154,6 @@ def test_costs_along_a_text_are_drawn_as_mean_and_median(drawn):
     assert middle.get_ydata().tolist() == [0.4, 0.2, 0.1]
 
 
-def test_cluster_sizes_are_drawn_largest_first_and_may_be_negative(drawn):
-    pictures.cluster_size_plot({"x": [3, -4, 50]}, "noisy count")
-    assert drawn[0].lines[0].get_ydata().tolist() == [50, 3, -4]
-    assert drawn[0].get_ylim()[0] < -4
-    pictures.cluster_size_plot({"x": [60, 50, 40]}, "records")
-    low, high = drawn[1].get_ylim()  # Sizes within one decade have their ticks too.
-    assert {0.0, 10.0} <= {tick for tick in drawn[1].get_yticks() if low <= tick <= high}
-
-
 def test_every_kept_cluster_has_two_bars_and_dropped_ones_as_many_as_there_is_room(drawn):
     kept = pictures._MOST_BARS + 10
     before, after = np.arange(kept + 50.0)[::-1], np.full(kept + 50, np.nan)
@@ -189,15 +164,6 @@ def test_every_kept_cluster_has_two_bars_and_dropped_ones_as_many_as_there_is_ro
     assert [bar.get_height() for bar in bars[:3]] == before[:3].tolist()
     assert {bar.get_height() for bar in bars[kept : 2 * kept]} == {-1.0}
     assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == ["before", "after"]
-
-
-def test_v_measures_are_drawn_with_their_values(drawn, clusterings):
-    pictures.v_measure_plot(clusterings)
-    texts = {text.get_text() for text in drawn[0].texts}
-    public = clusterings[1]
-    assert f"{public.with_reference.v_measure:.2f}" in texts
-    assert f"{public.with_labels.v_measure:.2f}" in texts
-    assert "1.00" in texts
 
 
 def test_the_share_of_private_tokens_is_drawn_in_percent(drawn):
@@ -236,10 +202,6 @@ def dataset_spec():
     )
 
 
-def unit(rows):
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
 def upstream(key, level, value=None, mechanism=None):
     tags = {PRIVACY: level} | ({MECHANISM: mechanism} if mechanism else {})
 
@@ -252,21 +214,11 @@ def upstream(key, level, value=None, mechanism=None):
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory):
-    """A cohort of 90 records, its stores, one published corpus, and the asset's parents."""
-    home, draw = tmp_path_factory.mktemp("home"), np.random.default_rng(0)
+    """A cohort's stores, one published corpus, and the asset's parent."""
+    home = tmp_path_factory.mktemp("home")
     patch = pytest.MonkeyPatch()
     patch.setenv("DPSYNTH_HOME", str(home))
     store, releases = SensitiveStore(), ReleaseStore()
-    records = pl.DataFrame(
-        {
-            "record_id": [str(i) for i in range(90)],
-            "unit_id": [str(i) for i in range(90)],
-            "text": [f"the secret of number {i}" for i in range(90)],
-            "label": [["x", "y"][i % 2] for i in range(90)],
-        }
-    )
-    write_records(store, "letters", "source", records)
-    write_embeddings(store, "letters", "source", unit(draw.normal(size=(90, 8))))
     store.write_internal("letters", "median_clustered_internal.json", json.dumps(INTERNAL_FACTS))
     folder = released_folder("letters", "mean_clustered")
     (folder / "data").mkdir(parents=True)
@@ -279,12 +231,8 @@ def installation(tmp_path_factory):
         "dp_counts": [[9, 3], [8, -1]],
         "dp_counts_before": [[8, 0, 2], [0, 7, -1]],
     }
-    centers = unit(draw.normal(size=(4, 8)))
     key = dataset_key("letters", SHARED, "cluster_histogram")
-    parents = [
-        upstream(public_key("tiny", "public_clusters"), "public", centers),
-        upstream(key, RELEASED, {"facts": histogram}, "laplace"),
-    ]
+    parents = [upstream(key, RELEASED, {"facts": histogram}, "laplace")]
     yield SimpleNamespace(home=home, store=store, releases=releases, parents=parents)
     patch.undo()
 
@@ -309,10 +257,6 @@ def files(folder):
     return {path for path in folder.rglob("*") if path.is_file()}
 
 
-def scores_written():
-    return json.loads((assets.prediction_folder("letters") / assets.SCORES_FILE).read_text())
-
-
 @pytest.fixture(scope="module")
 def finished(installation):
     """What one run of the asset left behind."""
@@ -322,13 +266,12 @@ def finished(installation):
         shown=shown,
         none_yet=none_yet,
         taken=assets.prediction_pictures("letters"),
-        scores=scores_written(),
         modes={path: path.stat().st_mode & 0o777 for path in files(installation.home) - before},
     )
 
 
-PREDICTED = list(pictures.TITLES)[:8]
-PRIVATE = {"batch_costs", "token_costs", "cluster_sizes", "v_measures"}
+PREDICTED = list(pictures.TITLES)[:6]
+PRIVATE = {"batch_costs", "token_costs"}
 
 
 def test_the_report_takes_every_picture_and_metadata_the_released_ones_alone(finished):
@@ -342,63 +285,9 @@ def test_before_the_asset_was_made_the_report_takes_no_picture(finished):
     assert finished.none_yet == {}
 
 
-def test_scores_beside_the_pictures_name_all_three_clusterings(finished):
-    names = [row["name"] for row in finished.scores]
-    assert names == [assets.KMEANS, assets.PUBLIC_CENTERS, assets.REBALANCED]
-    assert [sum(row["sizes"]) for row in finished.scores] == [90, 90, 90]
-    assert finished.scores[0]["with_reference"]["v_measure"] == pytest.approx(1)
-    assert all(row["with_labels"] is not None for row in finished.scores)
-
-
-def coins(records, centers, kept, labels, noise):
-    """A cohort whose labels are tossed coins, and the released facts of its histogram."""
-    draw = np.random.default_rng(0)
-    embeddings = unit(draw.normal(size=(records, 32)))
-    public = unit(draw.normal(size=(centers, 32)))
-    own = draw.integers(labels, size=records)
-    clusters = assign_clusters(embeddings, own, public, [range(centers)] * labels)
-    counts = count_by_label_and_center(own, clusters, labels, centers)
-    counts = counts + draw.laplace(scale=noise, size=counts.shape).round()
-    facts = {
-        "labels": [str(label) for label in range(labels)],
-        "centers": select_top_centers(counts, kept),
-        "dp_counts": np.sort(counts)[:, -kept:].tolist(),
-        "dp_counts_before": counts.tolist(),
-    }
-    return embeddings, public, own, facts
-
-
-@pytest.mark.parametrize(
-    ("records", "centers", "kept", "labels", "noise"),
-    [(3000, 24, 4, 3, 2), (20_000, 100, 10, 4, 10)],
-)
-def test_rebalanced_clusters_say_nothing_of_labels_that_are_coins(
-    records, centers, kept, labels, noise
-):
-    embeddings, public, own, facts = coins(records, centers, kept, labels, noise)
-    found = assets.rebalanced_clusters(embeddings, public, facts)
-    assert len(np.unique(found)) == kept
-    assert agreement(own, found).v_measure < 0.05
-    # The centres that batches use would: each label keeps its own.
-    by_label = assign_clusters(embeddings, own, public, facts["centers"])
-    assert agreement(own, by_label).v_measure > 0.2
-
-
-def test_rebalanced_clusters_keep_the_centres_with_most_records_over_all_labels():
-    centers = np.eye(4, dtype=np.float32)
-    facts = {
-        "centers": [[0, 2], [0, 1]],
-        "dp_counts_before": [[5, 0, 6, 4], [5, 7, -3, 4]],
-    }
-    found = assets.rebalanced_clusters(unit(centers + 0.1), centers, facts)
-    assert set(found) == {0, 3}
-    assert found[[0, 3]].tolist() == [0, 3]
-
-
 def test_no_private_number_or_text_stands_in_the_metadata_outside_a_picture(finished):
     rest = [name for name in finished.shown if "plot_" not in name]
     assert rest == ["dpsynth/folder"]
-    assert "secret" not in json.dumps(finished.shown)
 
 
 def test_files_are_the_owners_alone_and_nothing_is_written_elsewhere(finished):
@@ -422,14 +311,6 @@ def test_a_later_run_leaves_no_earlier_picture_and_forgives_a_cleared_store(
     assert not {f"dpsynth/plot_{name}" for name in gone} & set(shown)
 
 
-def test_a_dataset_without_a_histogram_shows_two_clusterings(installation, finished):
-    fields = dataset_spec().model_dump(mode="json") | {"cluster_histogram": None}
-    fields["methods"] = [{"method": "mean_uniform", "settings": {"batches_per_label": 2}}]
-    shown = materialized(installation, PrivateDatasetSpec.model_validate(fields))
-    assert [row["name"] for row in scores_written()] == [assets.KMEANS, assets.PUBLIC_CENTERS]
-    assert "dpsynth/plot_noisy_cluster_sizes" not in shown
-
-
 def test_metadata_of_a_released_asset_holds_released_pictures_alone():
     shown = stage_metadata.corpus_pictures("mean_svt", FACTS, ROWS)
     assert sorted(shown) == [
@@ -445,10 +326,7 @@ def test_the_asset_is_internal_and_nothing_released_may_depend_on_it():
     key = prediction_costs_key("letters")
     (asset,) = made.assets
     assert asset.tags_by_key[key][PRIVACY] == INTERNAL
-    parents = [
-        upstream(parent, SENSITIVE if "private_" in parent.path[-1] else RELEASED)
-        for parent in sorted(asset.asset_deps[key])
-    ]
+    parents = [upstream(parent, RELEASED) for parent in sorted(asset.asset_deps[key])]
 
     @dg.asset(name="tuned", deps=[key], tags={PRIVACY: RELEASED, MECHANISM: "laplace"})
     def tuned():

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
-from dpsynth_assets.metrics.clusterings import ClusteringScores
 from dpsynth_assets.report.plots import (
     COLORS,
     cumulative_plot,
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 TITLES = {
     "batch_costs": "Ex-post cost of each batch (internal)",
     "token_costs": "Ex-post cost of a token by its place in a document (internal)",
-    "cluster_sizes": "Records in each cluster, without noise (internal)",
-    "v_measures": "V-measure of clusterings (internal)",
     "noisy_cluster_sizes": "Released counts of clusters before and after rebalancing",
     "private_tokens": "Tokens that were drawn from private predictions",
     "tokens_per_batch": "Tokens in each batch",
@@ -120,14 +117,11 @@ def by_batch(rows: "pl.DataFrame") -> dict[str, np.ndarray]:
 # Pictures by name
 
 
-def internal_pictures(
-    internal: Mapping[str, Mapping[str, Any]], clusterings: Sequence[ClusteringScores]
-) -> dict[str, bytes]:
+def internal_pictures(internal: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
     """Pictures of private numbers: they stay in the internal report.
 
     Args:
         internal: Internal facts of each corpus by name.
-        clusterings: Scored clusterings of the private records.
     """
     costs = {name: batch_costs(facts) for name, facts in internal.items()}
     costs = {name: values for name, values in costs.items() if len(values)}
@@ -138,11 +132,6 @@ def internal_pictures(
         pictures["batch_costs"] = batch_cost_plot(costs)
     if places:
         pictures["token_costs"] = position_cost_plot(places)
-    if clusterings:
-        sizes = {scores.name: scores.sizes for scores in clusterings}
-        pictures["cluster_sizes"] = cluster_size_plot(sizes, "records")
-    if any(scores.with_labels or scores.with_reference for scores in clusterings):
-        pictures["v_measures"] = v_measure_plot(clusterings)
     return pictures
 
 
@@ -214,27 +203,6 @@ def position_cost_plot(places: Mapping[str, Mapping[str, np.ndarray]]) -> bytes:
     )
 
 
-def cluster_size_plot(sizes: Mapping[str, Sequence[float] | np.ndarray], unit: str) -> bytes:
-    """Size against rank, a line a clustering; noisy counts may be negative.
-
-    **Source** Amin et al. 2025, Figure 2.
-    """
-    axes = new_axes(width=6.4, height=3.2)
-    for line, values in zip(line_styles(sizes), sizes.values(), strict=True):
-        ordered = np.sort(np.asarray(values, dtype=float))[::-1]
-        line["label"] += f" ({len(ordered)})"
-        ranks = np.arange(1, len(ordered) + 1)
-        axes.step(ranks, ordered, where="mid", marker=".", markersize=3, **line)
-    axes.axhline(0, color="#444444", linewidth=0.8)  # and so that ticks show in a narrow range
-    axes.set_yscale("symlog", linthresh=_SYMLOG_BELOW)
-    if all(np.min(values, initial=0) >= 0 for values in sizes.values()):
-        axes.set_ylim(bottom=0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    return to_png(
-        axes, len(sizes), xlabel="cluster, largest first (number of clusters above)", ylabel=unit
-    )
-
-
 def rebalancing_plot(labels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes:
     """Bars of each label's noisy counts: wide before rebalancing, narrow after it.
 
@@ -258,25 +226,6 @@ def rebalancing_plot(labels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> byt
     axes.set_xticks(middles, [shortened(name, 16) for name in labels])
     axes.grid(visible=False, axis="x")
     return to_png(axes, 2, xlabel="label; its clusters, kept ones first", ylabel="noisy count")
-
-
-def v_measure_plot(clusterings: Sequence[ClusteringScores]) -> bytes:
-    """V-measure of each clustering with the labels and with k-means, as bars with values.
-
-    **Source** Amin et al. 2025, Table 2.
-    """
-    shown = list(clusterings)[::-1]
-    axes = new_axes(width=6.4, height=1.2 + 0.5 * max(1, len(shown)))
-    parts = (("with_reference", "with k-means", 0.19), ("with_labels", "with labels", -0.19))
-    for index, (attribute, name, offset) in enumerate(parts):
-        scores = [getattr(scored, attribute) for scored in shown]
-        values = [0.0 if score is None else score.v_measure for score in scores]
-        bars = axes.barh(np.arange(len(shown)) + offset, values, 0.36, color=COLORS[index],
-                         label=name)  # fmt: skip
-        texts = ["-" if score is None else f"{score.v_measure:.2f}" for score in scores]
-        axes.bar_label(bars, texts, padding=2, fontsize=7)
-    axes.set_yticks(range(len(shown)), [shortened(scored.name) for scored in shown])
-    return to_png(axes, len(parts), xlabel="V-measure", xlim=(0, 1.1))
 
 
 def private_share_plot(tokens: Mapping[str, tuple[int, int]]) -> bytes:

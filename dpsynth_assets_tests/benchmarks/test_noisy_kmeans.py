@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from dp_kmeans.agreement import agreement
 from dp_kmeans.noisy_kmeans import (
     coreset_mechanism,
     fit_noisy_kmeans,
@@ -10,7 +11,6 @@ from dp_kmeans.noisy_kmeans import (
 )
 from dp_kmeans.noisy_tree import NoisyCoreset
 
-from dpsynth_assets.metrics.clusterings import agreement
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.units import NeighboringRelation
 

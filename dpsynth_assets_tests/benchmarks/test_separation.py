@@ -9,12 +9,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from dp_kmeans import noisy_tree, separation, separation_audit
+from dp_kmeans.agreement import agreement
 from dp_kmeans.noisy_kmeans import fit_separation, principal_view
 from dp_kmeans.separation import SeparationMechanism, separation_noise
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from dpsynth_assets.metrics.clusterings import agreement
 from dpsynth_assets.privacy import histogram
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent

@@ -240,7 +240,6 @@ def test_what_reads_records_without_paying_died_with_them_as_well(rehearsal):
         "rehearsal__shared__private_embeddings",
         "rehearsal__references__non_private_corpus",
         "rehearsal__evaluation__evaluation_report",
-        "rehearsal__evaluation__prediction_costs",
         "secret_rehearsal__shared__secrets",
     }
 

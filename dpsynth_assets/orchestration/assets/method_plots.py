@@ -6,10 +6,8 @@ report alone, not in Dagster's metadata. Pictures of released numbers come from 
 and may stand at released assets.
 """
 
-import json
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,6 @@ import dagster as dg
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.clustering import nearest_center
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.tables import markdown_table
@@ -46,14 +43,7 @@ from dpsynth_assets.report.cards import read_released, released_label, released_
 from dpsynth_assets.tags import INTERNAL
 
 if TYPE_CHECKING:
-    from dpsynth_assets.metrics.clusterings import ClusteringScores
     from dpsynth_assets.models.text_embedder import TextEmbedder
-
-
-KMEANS, PUBLIC_CENTERS = "k-means, not private", "public centres"
-REBALANCED = "rebalanced, labels aside"
-SCORES_FILE = "clusterings.json"
-SEED = 0
 
 
 def prediction_plot_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
@@ -75,7 +65,7 @@ def prediction_pictures(dataset: str) -> dict[str, bytes]:
 
 
 def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
-    ins = public_ins(spec.public_data, "public_clusters")
+    ins = {}
     if plan.histogram is not None:
         ins["cluster_histogram"] = dg.AssetIn(shared_key(spec.name, "cluster_histogram"))
 
@@ -85,29 +75,22 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
             EVALUATION,
             PREDICTION_COSTS,
             INTERNAL,
-            "dpsynth_assets.metrics.clusterings.score_clusterings",
             "dpsynth_assets.report.method_plots.internal_pictures",
         ),
         ins=ins,
-        deps=[
-            shared_key(spec.name, "private_records"),
-            shared_key(spec.name, "private_embeddings"),
-            *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora),
-        ],
-        kinds={"scikitlearn", "matplotlib"},
+        deps=[dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora],
+        kinds={"matplotlib"},
         automation_condition=FOLLOWS_RELEASES,
-        code_version=version_of("prediction costs, labels aside", spec.methods),
+        code_version=version_of("prediction costs", spec.methods),
         description=(
             "What the median's tokens cost along a text and batch by batch (Amin et al. 2025, "
-            "Figures 3 to 6), sizes and V-measure of clusterings (Figure 2, Table 2; rebalanced "
-            "without labels, which would decide the measure), and how many tokens were "
-            "private. Private pictures stand in the report alone. Internal."
+            "Figures 3 to 6), released counts of clusters, and how many tokens were private. "
+            "Private pictures stand in the report alone. Internal."
         ),
     )
     @private_section(f"{spec.name}/evaluation/prediction_costs")
     def prediction_costs(
         context: dg.AssetExecutionContext,
-        public_clusters: np.ndarray,
         sensitive_store: SensitiveStore,
         release_store: ReleaseStore,
         progress: Progress,
@@ -115,17 +98,15 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
     ) -> dg.MaterializeResult:
         from dpsynth_assets.report.method_plots import internal_pictures
 
-        report = progress.start(context, f"{spec.name}: costs and clusterings")
+        report = progress.start(context, f"{spec.name}: costs")
         histogram = upstream.get("cluster_histogram", {}).get("facts")
-        report(0.0, "clustering the records")
-        scores = _scored_clusterings(spec, public_clusters, histogram, sensitive_store)
         facts = {
             planned.folder: internal_facts(sensitive_store, spec.name, planned.folder)
             for planned in plan.corpora
         }
         released = _released_pictures(spec, plan, histogram, release_store)
-        pictures = internal_pictures(facts, scores) | released
-        folder = _write(prediction_folder(spec.name), pictures, scores)
+        pictures = internal_pictures(facts) | released
+        folder = _write(prediction_folder(spec.name), pictures)
         report(1.0, "pictures written")
         # Private costs and counts stay in the owner-only folder and the internal report:
         # Dagster's event log is not a place for them.
@@ -133,53 +114,6 @@ def _prediction_costs(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         return dg.MaterializeResult(metadata={**shown, **pictures_metadata(released)})
 
     return prediction_costs
-
-
-def _scored_clusterings(
-    spec: PrivateDatasetSpec,
-    centers: np.ndarray,
-    histogram: Mapping[str, Any] | None,
-    store: SensitiveStore,
-) -> "list[ClusteringScores]":
-    """Sizes and agreement of the clusterings of Table 2 that are there."""
-    from dpsynth_assets.metrics.clusterings import private_kmeans, score_clusterings
-
-    records, embeddings = store.read_for_scoring(spec.name, "source")
-    labels = records["label"].to_list()
-    clusterings = {}
-    if (found := private_kmeans(embeddings, clusters=len(centers), seed=SEED)) is not None:
-        clusterings[KMEANS] = found
-    clusterings[PUBLIC_CENTERS] = nearest_center(embeddings, centers).astype(np.int64)
-    if histogram is not None:
-        clusterings[REBALANCED] = rebalanced_clusters(embeddings, centers, histogram)
-    return score_clusterings(clusterings, labels, reference=KMEANS)
-
-
-def rebalanced_clusters(
-    embeddings: np.ndarray, centers: np.ndarray, histogram: Mapping[str, Any]
-) -> np.ndarray:
-    """(N,) nearest centre among the k' whose released counts are largest, summed over labels.
-
-    Batches keep k' centres for each label, so a record's centre tells its label whatever the
-    records say: at k' = 10 of 100 centres a V-measure above .4 where labels are coins. Labels
-    are set aside here, and agreement with them is found only where it is.
-
-    Args:
-        embeddings: (N, d), unit length, private.
-        centers: (K, d), unit length, public.
-        histogram: Released facts of the cluster histogram; k' is the most centres a label keeps.
-
-    **Source** Amin et al. 2025, section 4.1, "public centers with rebalancing", and Table 2.
-    **Privacy** The kept centres are post-processing of the histogram; the clusters are private.
-    """
-    kept = _fullest_centers(histogram)
-    return nearest_center(embeddings, centers, allowed=kept).astype(np.int64)
-
-
-def _fullest_centers(histogram: Mapping[str, Any]) -> np.ndarray:
-    """(k',) those with most records over all labels, largest first."""
-    most = max(len(kept) for kept in histogram["centers"])
-    return np.argsort(-np.sum(histogram["dp_counts_before"], axis=0), kind="stable")[:most]
 
 
 def _released_pictures(
@@ -215,16 +149,11 @@ def _released_facts(dataset: str, folder: str, store: ReleaseStore) -> dict[str,
     return store.load(reservation)[0] if store.has(reservation) else {}
 
 
-def _write(
-    folder: Path, pictures: Mapping[str, bytes], scores: "Sequence[ClusteringScores]"
-) -> Path:
-    """Replaces the pictures and the scores of an earlier run, for their owner only."""
+def _write(folder: Path, pictures: Mapping[str, bytes]) -> Path:
+    """Replaces the pictures of an earlier run, for their owner only."""
     shutil.rmtree(folder, ignore_errors=True)
-    rows = [asdict(score) | {"sizes": score.sizes.tolist()} for score in scores]
-    contents = {f"{name}.png": png for name, png in pictures.items()}
-    contents[SCORES_FILE] = json.dumps(rows, indent=2).encode()
-    for name, content in contents.items():
-        write_whole(folder / name, content)
+    for name, png in pictures.items():
+        write_whole(folder / f"{name}.png", png)
     return folder
 
 

@@ -2,11 +2,8 @@
 
 import numpy as np
 import pytest
-
-from dpsynth_assets.metrics import clusterings
-from dpsynth_assets.metrics.clusterings import (
+from dp_kmeans.agreement import (
     agreement,
-    cluster_sizes,
     private_kmeans,
     score_clusterings,
 )
@@ -46,35 +43,10 @@ def test_different_lengths_are_refused():
         agreement(np.zeros(4, dtype=int), np.zeros(5, dtype=int))
 
 
-def test_sizes_count_every_assigned_record_once_largest_first():
-    assert cluster_sizes(np.array([7, 2, 2, -1, 7, 7, 0])).tolist() == [3, 2, 1]
-    assert cluster_sizes(np.full(3, -1)).tolist() == []
-
-
 def test_kmeans_finds_the_groups_of_a_mixture():
     embeddings, member = mixture()
     found = private_kmeans(embeddings, clusters=5, seed=0)
     assert agreement(member, found).v_measure > 0.8
-
-
-def test_kmeans_learns_from_a_bounded_sample_and_assigns_every_record(monkeypatch):
-    monkeypatch.setattr(clusterings, "MOST_FITTED_ROWS", 40)
-    fitted = []
-
-    from sklearn.cluster import KMeans
-
-    fit = KMeans.fit
-    monkeypatch.setattr(KMeans, "fit", lambda self, x: fitted.append(len(x)) or fit(self, x))
-    embeddings, _ = mixture()
-    found = private_kmeans(embeddings, clusters=64, seed=0)
-    assert fitted == [40]
-    assert len(found) == len(embeddings)
-    assert found.max() < 20
-
-
-@pytest.mark.parametrize("rows", [0, 1])
-def test_kmeans_of_next_to_nothing_is_left_out(rows):
-    assert private_kmeans(np.ones((rows, 4), dtype=np.float32), clusters=3, seed=0) is None
 
 
 def test_scores_hold_the_numbers_of_the_published_table():

@@ -1,11 +1,4 @@
-"""Clusterings of private records: how even they are, and what they say of labels and of neighbours.
-
-**Privacy** Sizes and V-measures are computed from private records without noise: internal only.
-Nothing is released by them, so nothing is charged.
-
-A differentially private k-means is not run on a cohort: its release would have to be charged.
-`benchmarks/clusterings.py` compares one on public text, where it costs nothing.
-"""
+"""Clusterings: how even they are, and what they say of labels and of neighbours."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
