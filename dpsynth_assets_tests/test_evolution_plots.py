@@ -5,18 +5,12 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods.evolution.population import Population, generation_facts, voted_frame
-from dpsynth_assets.orchestration.assets.method_plots import round_distances, rounds_table
+from dpsynth_assets.orchestration.assets.rounds import round_distances, rounds_table
 from dpsynth_assets.report.method_plots import TITLES, evolution_pictures
 
 LABELS = ("", "five $ stars")
 PNG = b"\x89PNG"
-EVOLVED = {
-    "votes_by_rank",
-    "votes_by_label",
-    "votes_entropy",
-    "survivors_by_birth",
-    "frechet_distance",
-}
+EVOLVED = {"votes_by_rank", "votes_by_label"}
 
 
 class LengthEmbedder:
@@ -44,15 +38,10 @@ def generations():
 
 
 def test_every_picture_has_a_title_and_negative_votes_can_be_drawn(generations):
-    facts = generation_facts(generations)
-    pictures = evolution_pictures(
-        generations, LABELS, facts["vote_entropy"], noise_std=4.0, distances=[3.0, 2.0, 1.0]
-    )
+    pictures = evolution_pictures(generations, LABELS, noise_std=4.0)
     assert set(pictures) == EVOLVED
     assert set(TITLES) > EVOLVED
     assert all(png.startswith(PNG) for png in pictures.values())
-    without = evolution_pictures(generations, LABELS, facts["vote_entropy"])
-    assert EVOLVED - set(without) == {"frechet_distance"}
 
 
 def test_distances_count_survivors_as_often_as_they_survived(generations):

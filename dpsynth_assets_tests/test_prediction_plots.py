@@ -1,29 +1,18 @@
-"""Pictures show the numbers they are named after; private ones stay in the internal asset.
-
-About 14 s of CPU.
-"""
+"""Pictures show the numbers they are named after; private ones stay in the report."""
 
 import json
 import struct
-from types import SimpleNamespace
+from functools import partial
 
-import dagster as dg
 import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.defs.resources import resources
-from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.stages import SHARED
-from dpsynth_assets.orchestration.assets import method_plots as assets, stage_metadata
-from dpsynth_assets.orchestration.assets.keys import dataset_key, prediction_costs_key
-from dpsynth_assets.orchestration.lineage import PrivacyLineageError, verify_privacy_lineage
-from dpsynth_assets.orchestration.resources.progress import Progress
+from dpsynth_assets.orchestration.assets import evaluation, stage_metadata
+from dpsynth_assets.orchestration.assets.scoring import CorpusToScore
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.report import method_plots as pictures, plots
 from dpsynth_assets.report.cards import released_folder
-from dpsynth_assets.tags import INTERNAL, MECHANISM, PRIVACY, RELEASED
 
 INTERNAL_FACTS = {
     "ex_post_epsilon": 4.0,
@@ -178,137 +167,26 @@ def test_batches_add_up_to_one_in_the_cumulative_picture(drawn):
     assert line.get_ydata().tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
 
 
-# The asset
+# In the report
 
 
-SHOWN_SETTINGS = {"max_batches": 3, "max_document_tokens": 40}
-
-
-def dataset_spec():
-    return PrivateDatasetSpec.model_validate(
-        {
-            "name": "letters",
-            "source": {"path": "letters.jsonl"},
-            "columns": {"labels": ["label"]},
-            "public_facts": {"labels": {"label": ["x", "y"]}},
-            "budget": {"epsilon": 20.0, "delta": 1e-5, "accepts_ex_post": True},
-            "public_data": "tiny",
-            "cluster_histogram": {"budget_share": 0.1, "clusters_per_label": 2},
-            "methods": [
-                {"method": "mean_clustered", "budget_share": 0.8, "settings": SHOWN_SETTINGS},
-                {"method": "median_clustered", "settings": {"matched_epsilon": 20.0}},
-            ],
-        }
-    )
-
-
-def upstream(key, level, value=None, mechanism=None):
-    tags = {PRIVACY: level} | ({MECHANISM: mechanism} if mechanism else {})
-
-    @dg.asset(key=key, tags=tags)
-    def body():
-        return value
-
-    return body
-
-
-@pytest.fixture(scope="module")
-def installation(tmp_path_factory):
-    """A cohort's stores, one published corpus, and the asset's parent."""
-    home = tmp_path_factory.mktemp("home")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("DPSYNTH_HOME", str(home))
+def test_the_report_has_what_is_there_and_forgives_a_cleared_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
     store, releases = SensitiveStore(), ReleaseStore()
-    store.write_internal("letters", "median_clustered_internal.json", json.dumps(INTERNAL_FACTS))
-    folder = released_folder("letters", "mean_clustered")
-    (folder / "data").mkdir(parents=True)
-    ROWS.write_parquet(folder / "data" / "train-00000-of-00001.parquet")
+    store.write_internal("letters", "median_internal.json", json.dumps(INTERNAL_FACTS))
+    folder = released_folder("letters", "median")
+    folder.mkdir(parents=True)
     (folder / "privacy_label.json").write_text(json.dumps({"subject": {"reservation": "paid"}}))
     releases.save("paid", FACTS, ROWS)
-    histogram = {
-        "labels": ["x", "y"],
-        "centers": [[0, 2], [1, 2]],
-        "dp_counts": [[9, 3], [8, -1]],
-        "dp_counts_before": [[8, 0, 2], [0, 7, -1]],
-    }
-    key = dataset_key("letters", SHARED, "cluster_histogram")
-    parents = [upstream(key, RELEASED, {"facts": histogram}, "laplace")]
-    yield SimpleNamespace(home=home, store=store, releases=releases, parents=parents)
-    patch.undo()
-
-
-def materialized(installation, spec):
-    """Metadata of a run of the asset."""
-    made = assets.prediction_plot_definitions(spec, plan_dataset(spec))
-    result = dg.materialize(
-        [*made.assets, *installation.parents],
-        resources={
-            "io_manager": dg.mem_io_manager,
-            "sensitive_store": installation.store,
-            "release_store": installation.releases,
-            "progress": Progress(),
-        },
-    )
-    (event,) = result.asset_materializations_for_node("letters__evaluation__prediction_costs")
-    return {name: value.value for name, value in event.metadata.items()}
-
-
-def files(folder):
-    return {path for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.fixture(scope="module")
-def finished(installation):
-    """What one run of the asset left behind."""
-    before, none_yet = files(installation.home), assets.prediction_pictures("letters")
-    shown = materialized(installation, dataset_spec())
-    return SimpleNamespace(
-        shown=shown,
-        none_yet=none_yet,
-        taken=assets.prediction_pictures("letters"),
-        modes={path: path.stat().st_mode & 0o777 for path in files(installation.home) - before},
-    )
-
-
-PREDICTED = list(pictures.TITLES)[:6]
-PRIVATE = {"batch_costs", "token_costs"}
-
-
-def test_the_report_takes_every_picture_and_metadata_the_released_ones_alone(finished):
-    names = {name.removeprefix("dpsynth/plot_") for name in finished.shown if "plot_" in name}
-    assert names == set(PREDICTED) - PRIVATE
-    assert list(finished.taken) == PREDICTED
-    assert all(size_of(png) for png in finished.taken.values())
-
-
-def test_before_the_asset_was_made_the_report_takes_no_picture(finished):
-    assert finished.none_yet == {}
-
-
-def test_no_private_number_or_text_stands_in_the_metadata_outside_a_picture(finished):
-    rest = [name for name in finished.shown if "plot_" not in name]
-    assert rest == ["dpsynth/folder"]
-
-
-def test_files_are_the_owners_alone_and_nothing_is_written_elsewhere(finished):
-    folder = assets.prediction_folder("letters")
-    assert {path.parent for path in finished.modes} == {folder}
-    assert set(finished.modes.values()) == {0o600}
-    assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
-
-
-def test_a_later_run_leaves_no_earlier_picture_and_forgives_a_cleared_store(
-    installation, finished, monkeypatch
-):
-    path = installation.store.folder("letters") / "median_clustered_internal.json"
-    path.rename(path.with_suffix(".away"))
-    monkeypatch.setenv("DPSYNTH_STORE_URL", str(installation.home / "cleared"))
-    shown = materialized(installation, dataset_spec())
-    path.with_suffix(".away").rename(path)
-    gone = {"batch_costs", "token_costs", "private_tokens"}
-    left = [name for name in finished.taken if name not in gone]
-    assert list(assets.prediction_pictures("letters")) == left
-    assert not {f"dpsynth/plot_{name}" for name in gone} & set(shown)
+    corpora = [
+        CorpusToScore("median", ROWS, "corpus", {}),
+        CorpusToScore("floor", ROWS, "floor", {}),
+    ]
+    made = partial(evaluation._of_methods, "letters", corpora, store)
+    costs, of_rows = ["batch_costs", "token_costs"], ["tokens_per_batch", "documents_per_batch"]
+    assert list(made(releases)) == [*costs, "private_tokens", *of_rows]
+    monkeypatch.setenv("DPSYNTH_STORE_URL", str(tmp_path / "cleared"))
+    assert list(made(ReleaseStore())) == [*costs, *of_rows]
 
 
 def test_metadata_of_a_released_asset_holds_released_pictures_alone():
@@ -318,21 +196,3 @@ def test_metadata_of_a_released_asset_holds_released_pictures_alone():
         "dpsynth/plot_private_tokens",
         "dpsynth/plot_tokens_per_batch",
     ]
-
-
-def test_the_asset_is_internal_and_nothing_released_may_depend_on_it():
-    spec = dataset_spec()
-    made = assets.prediction_plot_definitions(spec, plan_dataset(spec))
-    key = prediction_costs_key("letters")
-    (asset,) = made.assets
-    assert asset.tags_by_key[key][PRIVACY] == INTERNAL
-    parents = [upstream(parent, RELEASED) for parent in sorted(asset.asset_deps[key])]
-
-    @dg.asset(name="tuned", deps=[key], tags={PRIVACY: RELEASED, MECHANISM: "laplace"})
-    def tuned():
-        return None
-
-    whole = dg.Definitions.merge(made, resources(), dg.Definitions(assets=parents))
-    verify_privacy_lineage(whole)
-    with pytest.raises(PrivacyLineageError, match="tuned <- letters/evaluation/prediction_costs"):
-        verify_privacy_lineage(dg.Definitions.merge(whole, dg.Definitions(assets=[tuned])))

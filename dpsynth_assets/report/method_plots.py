@@ -1,7 +1,7 @@
 """Pictures of methods: what private prediction cost and wrote, and how an evolution went.
 
 Those of the first are of two kinds, kept apart by their names. `internal_pictures` is computed from
-private data without noise: for the steward's report and for assets tagged internal.
+private data without noise: for the steward's report alone.
 `released_pictures` and `evolution_pictures` read released facts and rows alone, and may go wherever
 those go.
 """
@@ -33,9 +33,6 @@ TITLES = {
     "documents_per_batch": "Documents in each batch",
     "votes_by_rank": "Released votes of the candidates, by rank, a line a round",
     "votes_by_label": "Released votes of the last round, by label",
-    "votes_entropy": "Entropy of the released votes, round by round",
-    "survivors_by_birth": "Survivors of each round, by the round that wrote them",
-    "frechet_distance": "Fréchet distance of the survivors to public text, round by round",
 }
 """Captions by name of a picture, for a report."""
 
@@ -255,33 +252,20 @@ _MOST_LABELS = 12
 
 
 def evolution_pictures(
-    generations: "pl.DataFrame",
-    labels: Sequence[str],
-    entropies: Sequence[float],
-    *,
-    noise_std: float | None = None,
-    distances: Sequence[float] | None = None,
+    generations: "pl.DataFrame", labels: Sequence[str], noise_std: float | None = None
 ) -> dict[str, bytes]:
     """PNG pictures by name.
 
     Args:
         generations: The released file.
         labels: Label values by number.
-        entropies: Entropy of each round's votes, in bits.
         noise_std: Standard deviation of the votes' noise; None where votes have no noise of
             their own.
-        distances: Fréchet distance of each round's survivors to public text, if it was computed.
     """
-    pictures = {
+    return {
         "votes_by_rank": votes_by_rank_plot(generations, noise_std),
         "votes_by_label": votes_by_label_plot(generations, labels, noise_std),
     }
-    if len(entropies) > 1:  # Of one round, nothing is drawn against rounds.
-        pictures["votes_entropy"] = round_plot({"entropy": entropies}, "bits")
-        pictures["survivors_by_birth"] = survivors_by_birth_plot(generations)
-    if distances is not None and len(distances) > 1:
-        pictures["frechet_distance"] = round_plot({"survivors": distances}, "Fréchet distance")
-    return pictures
 
 
 def votes_by_rank_plot(generations: "pl.DataFrame", noise_std: float | None) -> bytes:
@@ -323,45 +307,6 @@ def votes_by_label_plot(
     axes.set_xticks(middles, names, rotation=20 if len(shown) > 4 else 0)
     axes.grid(visible=False, axis="x")
     return to_png(axes, xlabel="label; survivors blue, others orange", ylabel="released votes")
-
-
-def survivors_by_birth_plot(generations: "pl.DataFrame") -> bytes:
-    """Stacked bars: how many survivors of a round were written in which round."""
-    axes = new_axes(width=6.0, height=3.2)
-    alive = generations.filter(generations["survived"] > 0)
-    rounds = sorted(alive["iteration"].unique().to_list())
-    births = sorted(alive["born"].unique().to_list())
-    below = np.zeros(len(rounds))
-    for index, birth in enumerate(births):
-        counts = np.array(
-            [alive.filter((alive["iteration"] == r) & (alive["born"] == birth)).height
-             for r in rounds],
-            dtype=float,
-        )  # fmt: skip
-        name = "random" if birth == 0 else f"after {birth}"
-        axes.bar(rounds, counts, 0.7, bottom=below, color=COLORS[index % len(COLORS)], label=name)
-        below += counts
-    axes.set_xticks(rounds)
-    return to_png(
-        axes, len(births), xlabel="round (colours: after which round written)", ylabel="survivors"
-    )
-
-
-def round_plot(values: Mapping[str, Sequence[float]], quantity: str) -> bytes:
-    """A line a quantity, a point a round."""
-    axes = new_axes(width=5.6, height=3.0)
-    for index, (name, numbers) in enumerate(values.items()):
-        rounds = np.arange(1, len(numbers) + 1)
-        axes.plot(rounds, numbers, "o-", color=COLORS[index % len(COLORS)], label=shortened(name))
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    highest = max((float(np.max(numbers, initial=0.0)) for numbers in values.values()), default=0.0)
-    return to_png(
-        axes,
-        len(values) if len(values) > 1 else 0,
-        xlabel="round",
-        ylabel=quantity,
-        ylim=(0, 1.1 * highest or 1.0),
-    )
 
 
 def _noise_band(axes: object, noise_std: float | None) -> None:

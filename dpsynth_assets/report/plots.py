@@ -17,30 +17,6 @@ COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#99
 _DPI = 90
 _LEGEND_CHARACTERS, _LEGEND_MARK = 14, 6
 """Characters of a legend in an inch, and those that a mark and its blanks take."""
-_MOST_BARS = 400
-
-
-def histogram_plot(groups: Mapping[str, Sequence[float]]) -> bytes:
-    """Bars of noisy counts, the clusters of each group largest first; negative counts show.
-
-    Args:
-        groups: Counts by label.
-    """
-    axes = new_axes(width=7.0, height=3.2)
-    start = 0
-    for index, (name, counts) in enumerate(groups.items()):
-        shown = np.sort(np.asarray(counts, dtype=float))[::-1][:_MOST_BARS]
-        places = np.arange(start, start + len(shown))
-        axes.bar(places, shown, width=0.9, color=COLORS[index % len(COLORS)], label=shortened(name))
-        start += len(shown) + 2
-    axes.axhline(0, color="#444444", linewidth=0.8)
-    return to_png(
-        axes,
-        len(groups),
-        xlabel="cluster, by label, largest first",
-        ylabel="noisy count",
-        xticks=[],
-    )
 
 
 def scores_plot(
@@ -92,48 +68,6 @@ def cumulative_plot(
         ylim=(0, 1.02),
         xlim=(0, None),
     )
-
-
-def reconstruction_plot(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Shares of planted keys and of other keys that were written, with intervals, by method.
-
-    Args:
-        rows: `name`, and for `source` and `held_out` a share with its lower and upper bound.
-    """
-    shown = list(rows)[::-1]
-    axes = new_axes(width=7.2, height=1.2 + 0.42 * max(1, len(shown)))
-    for offset, key, color in ((0.13, "source", COLORS[5]), (-0.13, "held_out", COLORS[0])):
-        shares, low, high = np.array([row[key] for row in shown], dtype=float).reshape(-1, 3).T
-        axes.errorbar(
-            shares,
-            np.arange(len(shown)) + offset,
-            xerr=np.maximum(0.0, [shares - low, high - shares]),
-            fmt="o",
-            markersize=4,
-            capsize=2,
-            color=color,
-            label="planted keys" if key == "source" else "other keys",
-        )
-    axes.set_yticks(range(len(shown)), [shortened(str(row["name"]), 44) for row in shown])
-    axes.set_xscale("symlog", linthresh=1e-4)
-    return to_png(axes, 2, xlabel="share of the keys that was written", xlim=(0, 1.5))
-
-
-def median_audit_plot(rows: Sequence[tuple[str, float, float, float]]) -> bytes:
-    """Ex-post bound of each batch, and what crafted and removed contexts attain of it.
-
-    Args:
-        rows: (name, bound, attained by crafted contexts, attained by removed ones).
-    """
-    axes = new_axes(width=5.6, height=3.2)
-    names = ("sum of γ", "crafted contexts", "removed contexts")
-    places = np.arange(len(rows))
-    for index, name in enumerate(names):
-        values = [row[index + 1] for row in rows]
-        color = COLORS[(7, 1, 0)[index]]
-        axes.bar(places + 0.27 * (index - 1), values, width=0.25, color=color, label=name)
-    axes.set_xticks(places, [shortened(row[0]) for row in rows])
-    return to_png(axes, len(names), ylabel="log-likelihood ratio")
 
 
 def to_markdown(png: bytes, alt: str) -> str:

@@ -459,14 +459,12 @@ def test_results_are_recorded_with_the_settings_of_their_method_and_model(ran):
     assert len(results) == 6
 
 
-def test_tables_and_pictures_are_metadata(ran):
+def test_tables_are_metadata(ran):
     result, _ = ran
     reconstruction = metadata(result, attacks.RECONSTRUCTION)
     assert "mean_uniform | copying model" in reconstruction["dpsynth/reconstruction"]
-    assert "data:image/png;base64," in reconstruction["dpsynth/reconstruction_plot"]
     assert reconstruction["dpsynth/epsilon_proven"] == 0.0
     median = metadata(result, attacks.MEDIAN)
-    assert "data:image/png;base64," in median["dpsynth/median_audit_plot"]
     # Copying contexts agree on no token, so that no neighbour moves their median.
     assert median["dpsynth/share_attained"] == 0
     assert median["dpsynth/largest_excess"] <= 0

@@ -3,7 +3,6 @@
 import re
 from types import SimpleNamespace
 
-import numpy as np
 import polars as pl
 import pytest
 from pydantic import ValidationError
@@ -102,11 +101,3 @@ def test_a_label_called_like_a_column_of_published_rows_is_refused(name):
 def test_nothing_is_drawn_of_a_single_point():
     rows = pl.DataFrame({"text": ["a", "b"], "dpsynth_batch": [0, 0], "dpsynth_n_tokens": [3, 4]})
     assert method_plots.released_pictures({"mean": ({}, rows)}) == {}
-    generations = pl.DataFrame({
-        "iteration": [0, 0], "label": [0, 0], "votes": [4.0, 1.0], "survived": [1, 0],
-        "born": [0, 0],
-    })  # fmt: skip
-    made = method_plots.evolution_pictures(
-        generations, ["a"], np.array([1.0]), distances=np.array([2.0])
-    )
-    assert set(made) == {"votes_by_rank", "votes_by_label"}

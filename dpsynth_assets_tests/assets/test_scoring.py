@@ -184,7 +184,10 @@ def test_the_table_has_intervals_of_the_gap_and_plain_values(spec, corpora):
 def test_the_report_says_what_is_decided_and_shows_no_row_of_the_ceiling(spec, corpora, tmp_path):
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger' / 'ledger.sqlite'}")
     scored = _scored(spec, corpora)
-    metadata = write_report(spec, plan_dataset(spec), scored, ledger, "embedder", corpora)
+    drawn = {"batch_costs": b"private numbers"}
+    metadata = write_report(
+        spec, plan_dataset(spec), scored, ledger, "embedder", corpora, of_methods=drawn
+    )
     folder = tmp_path / "home" / "reports" / spec.name
     told = json.loads((folder / "metrics.json").read_text())["verdicts"]
     assert told[0].startswith("Of the private corpora, ")
@@ -196,4 +199,6 @@ def test_the_report_says_what_is_decided_and_shows_no_row_of_the_ceiling(spec, c
         assert "written by a 0 billing" in page
         assert CEILING not in page
         assert PRIVATE not in page
+        assert "Ex-post cost of each batch" in page
     assert PRIVATE not in repr(metadata) + json.dumps(told)
+    assert "batch" not in repr(metadata)

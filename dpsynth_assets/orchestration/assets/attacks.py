@@ -53,7 +53,7 @@ from dpsynth_assets.tags import PUBLIC
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.audits.audit import AuditResult
     from dpsynth_assets.attacks.median_audit import BatchGap
-    from dpsynth_assets.attacks.reconstruction import Overlap, Rate
+    from dpsynth_assets.attacks.reconstruction import Rate
     from dpsynth_assets.models.language_model import LanguageModel
 
 
@@ -314,8 +314,6 @@ def _audited(
 
 def reconstruction_metadata(found: Sequence[Reconstruction]) -> dict[str, Any]:
     """Overlaps of every method on every model, with what is claimed and proven."""
-    from dpsynth_assets.report.plots import reconstruction_plot, to_markdown
-
     header = (
         "method", "model", "source keys written", "other keys written", "ε proven", "ε claimed",
         "ε proven without privacy", "",
@@ -328,26 +326,11 @@ def reconstruction_metadata(found: Sequence[Reconstruction]) -> dict[str, Any]:
         )
         for item in found
     ]  # fmt: skip
-    rows = []
-    for item in found:
-        rows.append(_plot_row(f"{item.method}, {item.model}", item.overlap))
-        rows.append(_plot_row(f"no privacy, {item.model}", item.control))
-    unique = list({row["name"]: row for row in rows}.values())
-    picture = to_markdown(reconstruction_plot(unique), "share of planted and of other keys written")
     return {
         "dpsynth/reconstruction": dg.MetadataValue.md(markdown_table(header, lines)),
-        "dpsynth/reconstruction_plot": dg.MetadataValue.md(picture),
         "dpsynth/epsilon_proven": max((i.result.observed for i in found), default=0.0),
         "dpsynth/tests": len(found),
         "dpsynth/path": dg.MetadataValue.path(str(attacks_file())),
-    }
-
-
-def _plot_row(name: str, overlap: "Overlap") -> dict[str, Any]:
-    return {
-        "name": name,
-        "source": (overlap.source.share, *overlap.source.interval),
-        "held_out": (overlap.held_out.share, *overlap.held_out.interval),
     }
 
 
@@ -368,8 +351,6 @@ def median_metadata(
     found: Mapping[str, Sequence["BatchGap"]], results: Sequence["AuditResult"]
 ) -> dict[str, Any]:
     """Bound of each batch and what neighbours attain of it, by folder of the method."""
-    from dpsynth_assets.report.plots import median_audit_plot, to_markdown
-
     named = {
         f"{folder}, batch {batch.batch}" if len(found) > 1 else f"batch {batch.batch}": batch
         for folder, batches in found.items()
@@ -387,11 +368,8 @@ def median_metadata(
         )
         for name, b in named.items()
     ]  # fmt: skip
-    rows = [(name, b.claimed, b.crafted, b.removed) for name, b in named.items()]
-    picture = to_markdown(median_audit_plot(rows), "ex-post bound and what contexts attain of it")
     return {
         "dpsynth/median_audit": dg.MetadataValue.md(markdown_table(header, lines)),
-        "dpsynth/median_audit_plot": dg.MetadataValue.md(picture),
         "dpsynth/share_attained": max(b.attained for b in named.values()),
         "dpsynth/largest_excess": max(b.excess for b in named.values()),
         "dpsynth/passed": all(result.passed for result in results),

@@ -5,7 +5,7 @@ for the steward's eyes, and nothing may depend on it.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -30,7 +30,6 @@ from dpsynth_assets.orchestration.assets.kept_scores import (
 )
 from dpsynth_assets.orchestration.assets.keys import (
     EVALUATION,
-    PREDICTION_COSTS,
     REFERENCES,
     cohort_asset,
     dataset_key,
@@ -200,8 +199,6 @@ def _read_by_report(
     if spec.evaluation.references:
         ins[PUBLIC_ONLY] = dg.AssetIn(dataset_key(spec.name, REFERENCES, PUBLIC_ONLY))
         deps.append(dataset_key(spec.name, REFERENCES, CEILING))
-    if plan.predictions:
-        deps.append(dataset_key(spec.name, EVALUATION, PREDICTION_COSTS))
     return ins, deps
 
 
@@ -240,10 +237,33 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         scored = score_corpora(spec, corpora, text_embedder, models, store, texts.to_list(), report)
         book = ledger.open()
         trained = score_models(spec, plan, book, release_store, store)
-        written = write_report(spec, plan, scored, book, text_embedder["name"], corpora, trained)
+        drawn = _of_methods(spec.name, corpora, sensitive_store, release_store)
+        written = write_report(
+            spec, plan, scored, book, text_embedder["name"], corpora, trained, of_methods=drawn
+        )
         return dg.MaterializeResult(metadata=written)
 
     return evaluation_report
+
+
+def _of_methods(
+    dataset: str, corpora: Sequence[CorpusToScore], store: SensitiveStore, releases: ReleaseStore
+) -> dict[str, bytes]:
+    """What the median's tokens cost, which is private; private tokens and batches, released."""
+    from dpsynth_assets.report.method_plots import internal_pictures, released_pictures
+
+    own = {each.name: each.rows for each in corpora if each.role == "corpus"}
+    costs = {folder: internal_facts(store, dataset, folder) for folder in own}
+    released = {
+        folder: (_released_facts(dataset, folder, releases), rows) for folder, rows in own.items()
+    }
+    return internal_pictures(costs) | released_pictures(released)
+
+
+def _released_facts(dataset: str, folder: str, store: ReleaseStore) -> dict[str, Any]:
+    """Facts of the release behind a published corpus; none where the store was cleared."""
+    reservation = released_label(dataset, folder)["subject"]["reservation"]
+    return store.load(reservation)[0] if store.has(reservation) else {}
 
 
 def _corpora(

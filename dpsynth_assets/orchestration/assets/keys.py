@@ -38,7 +38,6 @@ EVALUATION = "evaluation"
 EVALUATION_REPORT = f"{EVALUATION}/evaluation_report"
 """The asset of a cohort's scores, below the cohort."""
 
-PREDICTION_COSTS = "prediction_costs"
 REFERENCES = "references"
 
 
@@ -60,11 +59,6 @@ def shared_key(dataset: str, artifact: str) -> dg.AssetKey:
 def audits_key(dataset: str) -> dg.AssetKey:
     """Returns the key of a cohort's mechanism audits."""
     return dataset_key(dataset, AUDIT, MECHANISM_AUDITS)
-
-
-def prediction_costs_key(dataset: str) -> dg.AssetKey:
-    """Returns the key of the costs of private prediction and the clusterings of one dataset."""
-    return dataset_key(dataset, EVALUATION, PREDICTION_COSTS)
 
 
 def public_ins(base: str, *names: str) -> dict[str, dg.AssetIn]:

@@ -199,13 +199,16 @@ def write_report(
     embedder_name: str,
     corpora: Sequence[CorpusToScore],
     models: Sequence[Mapping[str, Any]] = (),
+    *,
+    of_methods: Mapping[str, bytes] | None = None,
 ) -> dict[str, Any]:
-    """Writes report and metrics into the owner-only reports folder; returns asset metadata."""
-    from dpsynth_assets.orchestration.assets.method_plots import prediction_pictures
+    """Writes report and metrics into the owner-only reports folder; returns asset metadata.
 
+    `of_methods`, pictures of what methods did, may be private: they stand in the report alone.
+    """
     table = report_table(scored, models)
     shown = _pictures(table, scored)
-    pictures = shown | prediction_pictures(spec.name)  # private ones: for the report alone
+    pictures = shown | dict(of_methods or {})
     context = _context(spec, plan, ledger, embedder_name)
     context["evaluation"] = evaluation_settings(spec, corpora).to_json()
     told = [*_verdicts(scored), compared_rows_sentence(spec, corpora)]

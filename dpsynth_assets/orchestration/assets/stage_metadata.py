@@ -79,42 +79,25 @@ def pictures_metadata(pictures: Mapping[str, bytes]) -> dict[str, dg.MetadataVal
 
 
 def _cluster_plot(facts: Mapping[str, Any]) -> dict[str, dg.MetadataValue]:
-    """Draws noisy counts of the kept clusters, a bar group for each label; a single bar is none."""
-    from dpsynth_assets.report.plots import histogram_plot, to_markdown
+    """Draws noisy counts of clusters before and after rebalancing; a single cluster is none."""
+    from dpsynth_assets.report.method_plots import rebalanced_counts, rebalancing_plot
 
-    groups = {str(label or "all"): counts for label, counts in _by_label(facts)}
-    if sum(map(len, groups.values())) < 2:
+    if sum(map(len, facts["dp_counts"])) < 2:
         return {}
-    plot = to_markdown(histogram_plot(groups), "noisy cluster counts")
-    return {"dpsynth/plot": dg.MetadataValue.md(plot)}
+    return pictures_metadata({"noisy_cluster_sizes": rebalancing_plot(rebalanced_counts(facts))})
 
 
 def _topic_pictures(
     facts: Mapping[str, Any], keywords: Sequence[Sequence[str]]
 ) -> dict[str, dg.MetadataValue]:
-    """Lists the largest noisy topics of each label with their keywords, and draws bars."""
-    from dpsynth_assets.report.plots import histogram_plot, to_markdown
-
-    rows = [(label or "all", counts) for label, counts in _by_label(facts)]
+    """Lists the largest noisy topics of each label with their keywords."""
     lines: list[tuple[object, ...]] = []
-    for label, counts in rows:
+    for name, counts in zip(facts["labels"], facts["dp_counts"], strict=True):
+        label = name or "all"
         largest = sorted(range(len(counts)), key=lambda topic: -counts[topic])[:SHOWN_TOPICS]
         lines += [(label, _words(keywords, topic), counts[topic]) for topic in largest]
-    groups = {str(label): sorted(counts, reverse=True)[:SHOWN_TOPICS] for label, counts in rows}
-    plot = to_markdown(histogram_plot(groups), "largest noisy topic counts")
-    return {
-        "dpsynth/topics": dg.MetadataValue.md(
-            markdown_table(("label", "topic", "noisy count"), lines)
-        ),
-        "dpsynth/plot": dg.MetadataValue.md(plot),
-    }
-
-
-def _by_label(facts: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
-    return [
-        (label, list(counts))
-        for label, counts in zip(facts["labels"], facts["dp_counts"], strict=True)
-    ]
+    table = markdown_table(("label", "topic", "noisy count"), lines)
+    return {"dpsynth/topics": dg.MetadataValue.md(table)}
 
 
 def _words(keywords: Sequence[Sequence[str]], topic: int) -> str:
