@@ -14,7 +14,7 @@ from dpsynth_assets.advice.minutes import SpeedUnknownError
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.models.transformers_decoder import memory
 from dpsynth_assets.paths import home
-from dpsynth_assets.public_base.base import PublicBase
+from dpsynth_assets.public_base import PublicBase
 
 SCREEN = {"COLUMNS": "100"}
 

@@ -96,7 +96,7 @@ def token_gaps(
         logits: (n, V) of one batch, n >= 1, finite maxima.
         token: The drawn token, in [0, V).
         mechanism: Its clip bound, temperature, relation and unit.
-        contexts: Audit the first so many contexts alone; None for all n.
+        contexts: Audit this number of first contexts alone; None for all n.
     """
     clipped = clip_logits(logits, mechanism.clip_bound)
     sets = neighbour_sets(len(clipped), mechanism.max_records_per_unit, contexts)

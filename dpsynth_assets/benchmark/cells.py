@@ -195,7 +195,7 @@ def found_cell(folder: Path, cell: Cell, scored_rows: int) -> dict[str, Any] | N
 
 
 def stands(result: Mapping[str, Any] | None) -> bool:
-    """Whether a kept result need not be found anew: other code may not refuse what one refused."""
+    """Whether a kept result need not be found again: other code may not refuse what one refused."""
     return result is not None and ("refusal" not in result or result.get("code") == package_code())
 
 
@@ -373,7 +373,7 @@ def metered() -> Iterator[RunCost]:
 
 
 def _reset_peak() -> bool:
-    """Starts the peak of resident memory anew; says whether that was possible."""
+    """Starts the peak of resident memory again; says whether that was possible."""
     try:
         _RESET.write_text("5", encoding="ascii")
     except OSError:

@@ -60,7 +60,7 @@ class Cohort:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:12]
 
     def of(self, records: int) -> "Cohort":
-        """The same with its first so many records, beside the same held-out ones."""
+        """The same with its first `records` records, beside the same held-out ones."""
         return replace(self, source=self.source.head(records))
 
 
@@ -239,7 +239,7 @@ def _terms(cohort: Cohort, public: PublicBase) -> CohortTerms:
 
 
 def _quiet(_share: float, _message: str) -> None:
-    """Reports to nobody."""
+    """Reports nothing."""
 
 
 REFERENCES: Mapping[str, Callable[[Cohort, PublicBase, int, int], pl.DataFrame]] = {

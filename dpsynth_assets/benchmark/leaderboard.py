@@ -38,7 +38,7 @@ Promise = Literal["worst case", "ex post", "secrets", "reference", "refused"]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """One line of a table: a method at one ε on so many records.
+    """One line of a table: a method at one ε on a number of records.
 
     Attributes:
         dataset: Name of the dataset.
@@ -100,7 +100,7 @@ class Leaderboard:
         name: Of the benchmark.
         standings: Its lines, best first by the leading metric, within a dataset, size and ε.
         verdicts: Dataset -> what its lines decide and leave undecided.
-        missing: Cells that are not there yet.
+        missing: Number of missing cells.
         facts: What holds for all: δ, rows scored, the code that ran.
         domains: What the texts of each dataset are, in public words.
     """
@@ -146,7 +146,7 @@ def leaderboard(
     Args:
         name: Of the benchmark.
         cells: Finished cells with their places.
-        missing: Cells that are not there yet.
+        missing: Number of missing cells.
         facts: What holds for all cells.
         domains: What the texts of each dataset are.
     """

@@ -386,7 +386,7 @@ def export_cells(folder: Path, file: Path) -> int:
 def import_cells(file: Path, folder: Path) -> int:
     """Reads cells that `export_cells` wrote: what is there already stays.
 
-    A benchmark then goes on from them; their rows are not there to be scored otherwise.
+    A benchmark then continues from them; their rows are not there to be scored otherwise.
     """
     count = 0
     for line in file.read_text("utf-8").splitlines():

@@ -123,7 +123,7 @@ class DatasetBench:
         return read_cohort(self.name, self.dataset, max(n for _, n in self.spec.sizes))
 
     def cohort_of(self, records: int) -> Cohort:
-        """Its first so many records, beside the same held-out ones."""
+        """Its first `records` records, beside the same held-out ones."""
         if records not in self._cohorts:
             self._cohorts[records] = self.cohort.of(records)
         return self._cohorts[records]

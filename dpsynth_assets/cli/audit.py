@@ -22,7 +22,7 @@ from dpsynth_assets.attacks.audits import (
     run_audits,
     save_results,
 )
-from dpsynth_assets.attacks.audits.audit import Audit, AuditResult, Bug
+from dpsynth_assets.attacks.audits.audit import Audit, AuditResult
 from dpsynth_assets.attacks.logit_moves import NAME, PassShape
 from dpsynth_assets.cli.cohorts import cohort_names, find_cohort, public_base
 from dpsynth_assets.cli.ledger import LedgerUrl, open_ledger
@@ -37,7 +37,6 @@ from dpsynth_assets.cli.terminal import (
     show_table,
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.methods.private_prediction.decoding import (
     cohort_audit,
     settings_of,
@@ -263,40 +262,20 @@ def show(as_json: AsJson = False) -> None:
 
 
 @app.command("list")
-def list_audits(markdown: bool = False, as_json: AsJson = False) -> None:
+def list_audits(as_json: AsJson = False) -> None:
     """List what is audited, and which bugs each audit notices.
 
     Args:
-        markdown: Print the table of docs/audits.md.
         as_json: Print JSON.
     """
-    audits = _chosen(None)
-    if markdown:
-        typer.echo(markdown_tables(audits))
-        return
     columns = {
         "audit": lambda each: each.name,
         "claim": lambda each: each.claim,
         "kind": lambda each: str(each.kind),
         "bugs it notices": lambda each: ", ".join(each.planted),
     }
-    facts = [_facts(audit) for audit in audits]
-    answer(facts, as_json, lambda: show_table(audits, columns, width=120))
-
-
-def markdown_tables(audits: Sequence[Audit]) -> str:
-    """Writes two tables: what each audit tests, and which audits notice a bug."""
-    tested = markdown_table(
-        ("audit", "mechanism", "claim", "kind", "false alarm"),
-        (
-            (f"`{each.name}`", each.mechanism, each.claim, each.kind, rounded_up(each.false_alarm))
-            for each in audits
-        ),
-    )
-    noticed = {
-        bug: ", ".join(f"`{each.name}`" for each in audits if bug in each.planted) for bug in Bug
-    }
-    return f"{tested}\n\n{markdown_table(('planted bug', 'noticed by'), noticed.items())}"
+    facts = [_facts(audit) for audit in AUDITS]
+    answer(facts, as_json, lambda: show_table(AUDITS, columns, width=120))
 
 
 def _chosen(names: Sequence[str] | None) -> tuple[Audit, ...]:

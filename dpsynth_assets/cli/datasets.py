@@ -31,9 +31,9 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.datasets.fields import described, models_in
 from dpsynth_assets.datasets.prompting import prompt_problems
 from dpsynth_assets.datasets.standing import declared_base, shared_record_problems
-from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.orchestration.components.refused import planning_problems
 from dpsynth_assets.privacy.directed_rounding import declared
+from dpsynth_assets.report.pages import markdown_table
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod

@@ -45,7 +45,7 @@ class Entry:
 
 
 ENTRIES: dict[str, Entry] = {
-    "demo": Entry("demo:demo", "Make two corpora from invented letters: the demo."),
+    "demo": Entry("run:demo", "Make two corpora from invented letters: the demo."),
     "init": Entry("init:init", "Write a dataset file for your own data."),
     "plan": Entry("plan:plan", "Price every declared release from public facts alone."),
     "advise": Entry("advise:advise", "Say which method fits declared data, and at what price."),

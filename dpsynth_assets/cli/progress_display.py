@@ -112,7 +112,7 @@ def progress_lines(
     clock: Callable[[], float] = time.monotonic,
     seconds: float = SECONDS_BETWEEN_LINES,
 ) -> ProgressCallback:
-    """One line at the beginning, at the end, and every so many seconds between."""
+    """One line at the beginning, at the end, and every few seconds between."""
     from dpsynth_assets.orchestration.resources.progress import ProgressLine
 
     told = ProgressLine(clock())

@@ -1,13 +1,18 @@
-"""`dpsynth run`: materialise a cohort's graph in this process and print the scores."""
+"""`dpsynth run`: materialise a cohort's graph in this process and print the scores.
+
+And `dpsynth demo`: the same for invented letters, in a clone or any other folder.
+"""
 
 import getpass
 import logging
 import os
+import subprocess
 import sys
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -43,6 +48,7 @@ from dpsynth_assets.orchestration.resources.live_runs import (
     watched,
 )
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
+from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -70,7 +76,7 @@ def run(
     Args:
         cohort: Name of a declared private dataset.
         select: Dagster asset selection; default: the cohort and what it is built on.
-        release: Name of a new release: draws afresh and pays. Default: reuse or first.
+        release: Name of a new release: draws again and pays. Default: reuse or first.
         as_json: Print JSON.
         yes: Pay without asking, as scripts must.
     """
@@ -87,6 +93,22 @@ def run(
     summary = summarise(spec)
     facts = {"succeeded": succeeded, **summary}
     answer(facts, as_json, lambda: print_summary(summary), code=0 if succeeded else 1)
+
+
+def demo(yes: bool = False) -> None:
+    """Make two corpora from 4,000 invented letters to a bank, and score them.
+
+    Outside a clone the letters are written to `data/demo` of this folder first.
+
+    Args:
+        yes: Pay without asking.
+    """
+    folder = project_root() / "data" / "demo"
+    if not (folder / "private_enquiries.jsonl").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        generator = Path(__file__).parents[1] / "demo" / "write.py"
+        subprocess.run([sys.executable, str(generator), str(folder)], check=True)  # noqa: S603
+    run("enquiries", yes=yes)
 
 
 def _materialise(

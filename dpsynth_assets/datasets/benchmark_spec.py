@@ -56,7 +56,7 @@ class BenchmarkDataset(Declaration):
     """Rows that every corpus of this dataset is scored on, for lines whose budget buys fewer rows
     than the benchmark asks for; none: those of the benchmark (rows)."""
     max_characters: int | None = Field(None, ge=20)
-    """Texts are cut at the end of a sentence to so many characters; none: not cut."""
+    """Texts are cut at the end of a sentence to this number of characters; none: not cut."""
     documents: str | None = None
     """CSV or Parquet file of public documents, column `text` and perhaps `label`; none: the base
     invents them from domain and labels."""
@@ -179,10 +179,6 @@ class BenchmarkSpec(Declaration):
             return fields
         labelled = {"labels": list(labels)} if labels else {}
         return {"invented": {"documents": self.invented_documents, **labelled}, **fields}
-
-    def without(self, *fields: str) -> Mapping[str, Any]:
-        """All fields but these, as JSON values."""
-        return self.model_dump(mode="json", exclude=set(fields))
 
 
 def _pairs(grid: Sequence[Budgets]) -> Iterator[tuple[float, int]]:

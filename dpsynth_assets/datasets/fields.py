@@ -119,7 +119,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length
 
 _WRONG_BRANCH = {"list_type", "dict_type", "model_type", "model_attributes_type"}
 _MOST_PROBLEMS = 100
-"""Of one file: a person mends some and asks again, and each is compared with all known keys."""
+"""Of one file: a person corrects some and asks again, and each is compared with all known keys."""
 
 _NO_GATE = (
     "It was removed: no gate reads private text. Drop it; the internal asset copied_spans shows "
@@ -148,7 +148,7 @@ REMOVED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing to mend. No part of it ever holds a private text or a value of a private column.
+    """One thing to correct. No part of it ever holds a private text or a value of a private column.
 
     Attributes:
         field: Dotted path below `attributes`, e.g. `budget.epsilon`; "" for the file as a whole.

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
@@ -159,10 +159,9 @@ def _refuse_unknown_keys(selection: str, names: list[str]) -> None:
             )
 
 
-def _a_few(names: Iterable[str], most: int = 3) -> str:
-    listed = list(names)
-    shown = ", ".join(repr(name) for name in listed[:most])
-    return shown if len(listed) <= most else f"{shown} and {len(listed) - most} more"
+def _a_few(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:3]))
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 # How far a whole run is, from Dagster's events: step k of n, and the minutes that are left.

@@ -16,13 +16,13 @@ import polars as pl
 import yaml
 
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
-from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.report.label import CODE, SCHEMA, Label, cohort_label, corpus_label
 from dpsynth_assets.report.label_texts import is_not_run, is_recall
+from dpsynth_assets.report.pages import markdown_table
 
 if TYPE_CHECKING:
     import polars as pl

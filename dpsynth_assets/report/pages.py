@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from dpsynth_assets.datasets import registered_part
-from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.privacy.directed_rounding import epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.report.plots import data_uri, to_markdown as picture_to_markdown
 
@@ -276,6 +275,35 @@ def _markdown_cell(cell: Cell) -> str:
 
 def _plain(text: str) -> str:
     return text.translate(_MARKDOWN_SPECIAL)
+
+
+# Tables as Markdown: the one writer of them, for pages, cards, metadata and commands.
+
+_BREAKS_A_ROW = re.compile(r"\s*[\r\n]+\s*")
+_ENDS_A_CELL = re.compile(r"(?<!\\)\|")
+
+
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[object]], numeric: Sequence[bool] = ()
+) -> str:
+    """Writes a table.
+
+    Args:
+        header: Titles of the columns.
+        rows: Cells, in Markdown; what would end a cell or a row is escaped.
+        numeric: Columns that are aligned to the right; by default none.
+    """
+    aligned = numeric or [False] * len(header)
+    lines = [f"|{'|'.join('---:' if each else '---' for each in aligned)}|"]
+    return "\n".join([_line(header), *lines, *map(_line, rows)])
+
+
+def _line(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(content: object) -> str:
+    return _ENDS_A_CELL.sub(r"\|", _BREAKS_A_ROW.sub(" ", str(content)))
 
 
 PAGES = "/pages"

@@ -24,9 +24,7 @@ from dpsynth_assets.orchestration.resources.model_pool import (
     GPU_POOL,
     GPU_VARIABLE,
     PROCESSOR_POOL,
-    devices_of,
     model_step,
-    step_on,
 )
 from dpsynth_assets_tests.end_to_end.conftest import private_spec, public_spec
 
@@ -59,7 +57,6 @@ def test_a_step_asks_for_what_its_base_declares(device, asked):
     step = model_step(base(device), LANGUAGE_MODEL)
     assert gpus(step) == asked
     assert step["pool"] == (GPU_POOL if asked else PROCESSOR_POOL)
-    assert step_on(devices_of(device)) == step
 
 
 def test_the_packaged_embedder_needs_no_gpu_and_another_may_have_one():

@@ -6,7 +6,7 @@ are chosen so that a planted bug is missed about as rarely.
 
 import pytest
 
-from dpsynth_assets.attacks.audits import AUDITS, planters
+from dpsynth_assets.attacks.audits import AUDITS
 from dpsynth_assets.attacks.audits.audit import Bug
 from dpsynth_assets_tests.prepared import audited
 
@@ -43,7 +43,7 @@ def test_a_planted_bug_is_noticed(audit, bug):
 
 
 def test_every_published_mistake_is_planted_somewhere():
-    assert all(planters(bug) for bug in REQUIRED)
+    assert {*REQUIRED} <= {bug for audit in AUDITS for bug in audit.planted}
 
 
 def test_exact_audits_say_the_same_every_time(tmp_path_factory):

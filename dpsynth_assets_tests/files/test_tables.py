@@ -1,6 +1,6 @@
 """Laws of every Markdown table."""
 
-from dpsynth_assets.files.tables import markdown_table
+from dpsynth_assets.report.pages import markdown_table
 
 
 def test_a_cell_ends_neither_its_cell_nor_its_row():

@@ -97,11 +97,6 @@ def run_audits(
     return results
 
 
-def planters(bug: Bug) -> tuple[Audit, ...]:
-    """Lists the audits that plant a bug."""
-    return tuple(audit for audit in AUDITS if bug in audit.planted)
-
-
 def environment() -> dict[str, str]:
     """Versions of what the audits of this process run on."""
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}

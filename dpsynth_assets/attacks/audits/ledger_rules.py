@@ -5,7 +5,7 @@ order that every mechanism asset follows: reserve, draw, store, commit.
 
 No plan is charged whose posterior of a declared secret exceeds r: the ledger is asked for one
 Gaussian release under DP, of records of which fifty hold one secret. The best attack on it is known
-in closed form, whatever the ledger thinks of the release.
+in closed form, regardless of what the ledger thinks of it.
 
 The mechanisms may all be right and a reader still be told too little: by a digit rounded the wrong
 way, by the δ of one rule where two were in force, or by a reading that later releases outgrow.

@@ -206,7 +206,7 @@ def _moved_states(provenance: Provenance) -> Finding:
 def _clipped_in_shared_pass(mates: Sequence[int], products: Products) -> np.ndarray:
     """The clipped gradient of one short example beside others of some lengths, in clip bounds.
 
-    The losses of the others count for nothing, so that the sum is what the example itself adds.
+    The losses of the others do not count, so that the sum is what the example itself adds.
     """
     import torch
     from torch import nn

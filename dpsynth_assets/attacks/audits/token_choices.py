@@ -8,7 +8,7 @@ Public-token test: one transcript of AboveThreshold, named before any run. A rec
 early distance small and the last one large: "near" seven times, then "far", is the answer that
 betrays it most. Batches are independent trials of one real test.
 
-Noisy probabilities: each trial is one step of the real mechanism over one record, or over nobody.
+Noisy probabilities: each trial is one step of the real mechanism over one record, or over none.
 Without a sampled record the prompt is the public one, sure of token 0; the record is sure of token
 1. This pair attains the sensitivity, so the token itself is the best test.
 """
@@ -163,7 +163,7 @@ class EqualBatches(PublicTokenTest):
 
 
 def _threshold_test(noise_scale: float) -> PublicTokenTest:
-    """With s = 1 a batch holds the record or nobody: distances 0 and 2, or 1 and 1."""
+    """With s = 1 a batch holds the record or none: distances 0 and 2, or 1 and 1."""
     batch = BatchTerms(expected_batch_size=1, relation=ADD_REMOVE)
     return EqualBatches(batch=batch, noise_scale=noise_scale, threshold=THRESHOLD)
 

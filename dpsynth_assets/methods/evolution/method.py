@@ -19,7 +19,7 @@ from dpsynth_assets.methods.evolution.config import (
 )
 from dpsynth_assets.methods.evolution.evolution import Evolution, VoteFunction
 from dpsynth_assets.methods.evolution.population import (
-    Survivors,
+    Population,
     generation_facts,
     last_survivors,
     read_generations,
@@ -53,7 +53,7 @@ _WRITING = 2**31
 
 
 def write_rows(
-    survivors: Survivors,
+    survivors: Population,
     sizes: np.ndarray,
     labels: Sequence[str],
     api: TextApi,
@@ -86,9 +86,9 @@ def write_rows(
     """
     import polars as pl
 
-    parents, copies = _parents(survivors.population.labels, sizes)
-    names = [labels[number] for number in survivors.population.labels[parents].tolist()]
-    survivor_of = [survivors.population.texts[parent] for parent in parents.tolist()]
+    parents, copies = _parents(survivors.labels, sizes)
+    names = [labels[number] for number in survivors.labels[parents].tolist()]
+    survivor_of = [survivors.texts[parent] for parent in parents.tolist()]
     tries = np.zeros(len(parents), dtype=np.int64)
 
     def write(places: Sequence[int], round_number: int, progress: ProgressCallback) -> list[str]:

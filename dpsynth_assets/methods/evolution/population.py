@@ -183,27 +183,14 @@ def read_generations(folder: Path) -> "pl.DataFrame":
     return pl.read_parquet(folder / GENERATIONS_FILE)
 
 
-@dataclass(frozen=True)
-class Survivors:
-    """The last survivors, those with most votes first within each label.
-
-    Attributes:
-        population: Their texts and labels, each once.
-        dp_votes: Their released votes of the last round.
-    """
-
-    population: Population = field(repr=False)
-    dp_votes: np.ndarray = field(repr=False)
-
-
-def last_survivors(generations: "pl.DataFrame") -> Survivors:
-    """Reads who survived the last round."""
+def last_survivors(generations: "pl.DataFrame") -> Population:
+    """Reads who survived the last round, each once, most votes first within each label."""
     import polars as pl
 
     last = generations.filter(
         (pl.col("iteration") == pl.col("iteration").max()) & (pl.col("survived") > 0)
     ).sort("label", "votes", descending=[False, True], maintain_order=True)
-    return Survivors(Population.from_frame(last), last["votes"].to_numpy())
+    return Population.from_frame(last)
 
 
 def generation_facts(generations: "pl.DataFrame") -> dict[str, Any]:

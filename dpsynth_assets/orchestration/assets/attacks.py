@@ -18,7 +18,6 @@ import polars as pl
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
-from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.methods.attack_runs import (
     DOCUMENTS,
     Reconstruction,
@@ -48,6 +47,7 @@ from dpsynth_assets.report.attack_record import (
     save_attacks,
     settings_of_method,
 )
+from dpsynth_assets.report.pages import markdown_table
 from dpsynth_assets.tags import PUBLIC
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
 from dpsynth_assets.files.identity import version_of
 from dpsynth_assets.files.kept import JSON
-from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.files.whole_files import write_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.orchestration.assets.audit_trail import audit_trail_definitions, written_files
@@ -49,6 +48,7 @@ from dpsynth_assets.report.cards import (
 )
 from dpsynth_assets.report.label import cohort_label
 from dpsynth_assets.report.label_texts import RECALL
+from dpsynth_assets.report.pages import markdown_table
 from dpsynth_assets.tags import PUBLIC, RELEASED, ROUNDS
 
 RECALL_SEED = 0

@@ -13,7 +13,6 @@ import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.files.identity import version_of
-from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.methods.work import LANGUAGE_MODEL, TEXT_EMBEDDER
 from dpsynth_assets.orchestration.assets.keys import public_group, public_ins, public_key
 from dpsynth_assets.orchestration.metadata import code_references
@@ -29,6 +28,7 @@ from dpsynth_assets.public_base.making import (
     public_centers,
     read_documents,
 )
+from dpsynth_assets.report.pages import markdown_table
 from dpsynth_assets.tags import PRIVACY, PUBLIC
 
 SHOWN_TOPICS = 20

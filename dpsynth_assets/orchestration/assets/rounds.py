@@ -12,7 +12,6 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.identity import version_of
-from dpsynth_assets.files.tables import markdown_table
 from dpsynth_assets.methods.capabilities import Evolves, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.evolution.population import generation_facts, read_generations
@@ -27,6 +26,7 @@ from dpsynth_assets.orchestration.resources.private_section import public_sectio
 from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import Models, ReleaseStore
 from dpsynth_assets.public_base.making import embedded_documents
+from dpsynth_assets.report.pages import markdown_table
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.text_embedder import TextEmbedder

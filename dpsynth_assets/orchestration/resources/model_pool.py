@@ -100,7 +100,8 @@ def model_step(base: PublicDataSpec | str, *models: RunModel) -> dict[str, Any]:
         models: Models of the base, and engines.
     """
     spec = declared_base(base) if isinstance(base, str) else base
-    return step_on(max((_devices(spec, each) for each in models), default=0))
+    devices = max((_devices(spec, each) for each in models), default=0)
+    return {"pool": model_pool(devices), "op_tags": model_op_tags(devices)}
 
 
 def on_processors(base: PublicDataSpec | str, stage: Stage) -> bool:
@@ -117,15 +118,6 @@ def given_parts(spec: PrivateDatasetSpec, stage: Stage) -> bool:
     if not stage.in_parts or spec.parts <= 1:
         return False
     return not stage.in_model or on_processors(spec.public_data, stage)
-
-
-def step_on(devices: int) -> dict[str, Any]:
-    """Pool and GPU request of a step.
-
-    Args:
-        devices: GPUs that share a model, >= 0.
-    """
-    return {"pool": model_pool(devices), "op_tags": model_op_tags(devices)}
 
 
 def stage_step(spec: PrivateDatasetSpec, stage: Stage) -> tuple[dict[str, Any], float]:

@@ -176,11 +176,12 @@ def rows_of(state, sizes, api=None):
 def test_rows_are_survivors_by_votes_and_then_their_variations_in_turn(tmp_path):
     state, api = evolve(tmp_path / "a"), WordApi()
     last = last_survivors(state.generations)
-    of_x = last.population.labels == 0
-    assert last.dp_votes[of_x].tolist() == sorted(last.dp_votes[of_x], reverse=True)
+    votes = dict(state.generations.select("text", "votes").iter_rows())  # The last round's stay.
+    of_x = [votes[last.texts[place]] for place in np.flatnonzero(last.labels == 0)]
+    assert of_x == sorted(of_x, reverse=True)
     few = rows_of(state, (2, 1), api).rows
     assert api.calls == []
-    assert few["text"].to_list() == [last.population.texts[place] for place in (0, 1, 4)]
+    assert few["text"].to_list() == [last.texts[place] for place in (0, 1, 4)]
     many = rows_of(state, (9, 2)).rows
     assert many["label"].to_list() == ["x"] * 9 + ["y"] * 2
     assert many["parent"].to_list() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 4, 5]
