@@ -155,6 +155,29 @@ def _folder(entry: LedgerEntry) -> str:
     return entry.asset.partition("/")[0]
 
 
+_OF_ENTRY = [
+    "seq",
+    "recorded_at",
+    "run_id",
+    "cohort",
+    "asset",
+    "release",
+    "mechanism",
+    "code_version",
+    "data_version",
+    "guarantee",
+    "reservation",
+]
+_OF_LINE = [
+    "epsilon_alone",
+    "epsilon_cumulative",
+    "epsilon_guaranteed",
+    "epsilon_remaining",
+    "delta",
+]
+"""Fields of a spend that are those of its entry, and of its line in the history."""
+
+
 def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ...]:
     """Tells every charge among `entries` with what it left of the budget.
 
@@ -178,25 +201,11 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
             before = line.epsilon_cumulative
     return tuple(
         Spend(
-            seq=entry.seq,
-            recorded_at=entry.recorded_at,
-            run_id=entry.run_id,
-            cohort=entry.cohort,
-            asset=entry.asset,
-            release=entry.release,
-            mechanism=entry.mechanism,
+            **{name: getattr(entry, name) for name in _OF_ENTRY},
+            **{name: getattr(lines[entry.seq], name) for name in _OF_LINE},
             parameters=entry.parameters_json or "{}",
             event=entry.event_json or "",
-            code_version=entry.code_version,
-            data_version=entry.data_version,
-            guarantee=entry.guarantee,
-            epsilon_alone=lines[entry.seq].epsilon_alone,
-            epsilon_cumulative=lines[entry.seq].epsilon_cumulative,
             epsilon_added=added[entry.seq],
-            epsilon_guaranteed=lines[entry.seq].epsilon_guaranteed,
-            epsilon_remaining=lines[entry.seq].epsilon_remaining,
-            delta=lines[entry.seq].delta,
-            reservation=entry.reservation,
             state=RELEASED_STATE if entry.reservation in stored else CHARGED_STATE,
             artifact_digest=stored.get(entry.reservation, ""),
             entry_hash=entry.hash,
