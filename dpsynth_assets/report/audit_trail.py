@@ -155,26 +155,13 @@ def _folder(entry: LedgerEntry) -> str:
     return entry.asset.partition("/")[0]
 
 
-_OF_ENTRY = [
-    "seq",
-    "recorded_at",
-    "run_id",
-    "cohort",
-    "asset",
-    "release",
-    "mechanism",
-    "code_version",
-    "data_version",
-    "guarantee",
-    "reservation",
-]
-_OF_LINE = [
-    "epsilon_alone",
-    "epsilon_cumulative",
-    "epsilon_guaranteed",
-    "epsilon_remaining",
-    "delta",
-]
+_OF_ENTRY = (
+    *("seq", "recorded_at", "run_id", "cohort", "asset", "release", "mechanism"),
+    *("code_version", "data_version", "guarantee", "reservation"),
+)
+_OF_LINE = (
+    *("epsilon_alone", "epsilon_cumulative", "epsilon_guaranteed", "epsilon_remaining", "delta"),
+)
 """Fields of a spend that are those of its entry, and of its line in the history."""
 
 
