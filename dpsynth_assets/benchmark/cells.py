@@ -21,8 +21,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.attacks.circumstances import code_digest
-from dpsynth_assets.benchmark.cohorts import REFERENCES, Cohort
-from dpsynth_assets.benchmark.scores import Scorer
+from dpsynth_assets.benchmark.cohorts import REFERENCES, Cohort, Scorer
 from dpsynth_assets.files.kept import JSON, TABLE, found
 from dpsynth_assets.files.whole_files import owner_folder, write_whole
 from dpsynth_assets.method_run import MethodRun, run_method

@@ -4,17 +4,8 @@ import numpy as np
 import pytest
 from dp_kmeans.agreement import (
     agreement,
-    private_kmeans,
     score_clusterings,
 )
-
-
-def mixture(rows=400, groups=5, spread=0.05, seed=0):
-    draw = np.random.default_rng(seed)
-    centers = draw.normal(size=(groups, 16))
-    member = draw.integers(groups, size=rows)
-    points = centers[member] + spread * draw.normal(size=(rows, 16))
-    return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32), member
 
 
 def test_finer_clusters_are_homogeneous_and_not_complete():
@@ -41,12 +32,6 @@ def test_one_class_alone_has_no_agreement_to_measure():
 def test_different_lengths_are_refused():
     with pytest.raises(ValueError, match="different lengths"):
         agreement(np.zeros(4, dtype=int), np.zeros(5, dtype=int))
-
-
-def test_kmeans_finds_the_groups_of_a_mixture():
-    embeddings, member = mixture()
-    found = private_kmeans(embeddings, clusters=5, seed=0)
-    assert agreement(member, found).v_measure > 0.8
 
 
 def test_scores_hold_the_numbers_of_the_published_table():

@@ -9,11 +9,10 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from dpsynth_assets.benchmark.cohorts import Cohort
+from dpsynth_assets.benchmark.cohorts import Cohort, Scorer
 from dpsynth_assets.benchmark.leaderboard import leaderboard
 from dpsynth_assets.benchmark.leaderboard_page import LeaderboardPage
 from dpsynth_assets.benchmark.running import Place
-from dpsynth_assets.benchmark.scores import Scorer
 from dpsynth_assets.cli.evaluate import evaluate
 from dpsynth_assets.files import from_outside
 from dpsynth_assets.metrics import registry
