@@ -6,7 +6,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,16 +21,11 @@ if TYPE_CHECKING:
     from dpsynth_assets.models.prompt_templates import PromptTemplates
 
 
-def plan(  # noqa: PLR0913 - options are arguments
+def plan(
     cohort: CohortName,
     everything: Annotated[bool, typer.Option("--all")] = False,
     as_json: AsJson = False,
     prompts: Annotated[bool, typer.Option("--prompts")] = False,
-    optimise: Annotated[bool, typer.Option("--optimise")] = False,
-    method: str | None = None,
-    rows: Annotated[int, typer.Option(min=20)] = 200,
-    texts: Path | None = None,
-    output: Path | None = None,
 ) -> None:
     """Price every declared release from public facts alone; exit code 2 if one is refused.
 
@@ -40,17 +34,7 @@ def plan(  # noqa: PLR0913 - options are arguments
         everything: Price the methods that the file does not name, too.
         as_json: Print JSON.
         prompts: Print what the language model is asked, by label.
-        optimise: Try on public text how a method splits its budget.
-        method: With --optimise: folder of the method; none: the first.
-        rows: With --optimise: rows of each trial.
-        texts: With --optimise: CSV or Parquet of public text like the records.
-        output: With --optimise: write the dataset file with the best.
     """
-    if optimise:
-        from dpsynth_assets.cli.advise import optimise as tried
-
-        tried(cohort, method, rows, texts, output)
-        return
     from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 
     spec = find_cohort(cohort, to_spend=True)

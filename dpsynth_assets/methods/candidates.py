@@ -86,26 +86,6 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A field that splits a budget.
-
-    Attributes:
-        place: Its keys from the dataset file's top; `settings` stands for those of the method.
-        splits: What it splits, in words.
-        values: Values that are tried beside the declared one.
-    """
-
-    place: tuple[str, ...]
-    splits: str
-    values: tuple[float, ...]
-
-    @property
-    def name(self) -> str:
-        """How a table writes it."""
-        return ".".join(self.place).removeprefix("settings.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Advice:
     """What a method says of its own settings.
 
@@ -114,14 +94,12 @@ class Advice:
             a setting of the file comes before them, those of the config's fields after.
         candidates: Settings that advice weighs, the best first that a plan may refuse.
         unadvised: Why advice never offers it, where it has no candidates.
-        splits: Fields that split its budget, which are tried on public text.
         for_rows: Settings at which it writes so many rows, where they differ.
     """
 
     defaults: "Callable[[CohortTerms], Mapping[str, Any]]" = lambda _: {}
     candidates: Callable[[DeclaredFacts], tuple[Candidate, ...]] = lambda _: ()
     unadvised: str = "its package names no settings to weigh"
-    splits: tuple[Choice, ...] = ()
     for_rows: Callable[[int], Mapping[str, Any]] = lambda _: {}
 
 

@@ -118,11 +118,10 @@ def test_it_runs_in_one_call_and_pays(installed):
     assert "reserve" in out
 
 
-def test_its_defaults_candidates_and_splits_are_its_own(installed):
+def test_its_defaults_and_candidates_are_its_own(installed):
     out = run(
         installed,
         "from dpsynth_assets.advice.advice import advise\n"
-        "from dpsynth_assets.advice.budget_split import choices_of, optimise_split\n"
         "from dpsynth_assets.datasets import PrivateDatasetSpec\n"
         "from dpsynth_assets.methods.planning import plan_dataset\n"
         "fields = {'name': 'notes', 'source': {'path': 'notes.csv'},\n"
@@ -131,11 +130,11 @@ def test_its_defaults_candidates_and_splits_are_its_own(installed):
         "          'budget': {'epsilon': 4.0, 'delta': 1e-6},\n"
         "          'methods': [{'method': 'public_copy'}]}\n"
         "spec = PrivateDatasetSpec.model_validate(fields)\n"
-        "print(plan_dataset(spec).methods[0].config.rows, choices_of(spec).method)\n"
+        "print(plan_dataset(spec).methods[0].config.rows)\n"
         "print([each.settings for each in advise(spec, None, rows=30).offers "
         "if each.method == 'public_copy'])\n",
     )
-    assert out.splitlines() == ["20 public_copy", "[{'rows': 30}]"]
+    assert out.splitlines() == ["20", "[{'rows': 30}]"]
 
 
 def test_a_package_that_offers_no_method_is_named(installed):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.methods.base import CohortTerms, Method, planned, refused
-from dpsynth_assets.methods.candidates import Advice, Candidate, Choice, DeclaredFacts, behind
+from dpsynth_assets.methods.candidates import Advice, Candidate, DeclaredFacts, behind
 from dpsynth_assets.methods.capabilities import Capability, ServesRows
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig, vector_settings
 from dpsynth_assets.methods.epsvec.plan import Calibration, VectorNoise, noise_parameters
@@ -99,13 +99,6 @@ class EpsVec(Method[EpsVecConfig]):
     advice = Advice(
         defaults=_defaults,
         candidates=lambda facts: (Candidate(line="epsvec", settings=vector_settings(facts)),),
-        splits=(
-            Choice(
-                place=("settings", "shots_share"),
-                splits="fixed shots and vectors",
-                values=(0.03, 0.1, 0.3, 0.6),
-            ),
-        ),
     )
 
     @cached_property

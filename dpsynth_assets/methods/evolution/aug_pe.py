@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 from dpsynth_assets.methods.base import planned, refused
-from dpsynth_assets.methods.candidates import Advice, Candidate, Choice, DeclaredFacts, behind
+from dpsynth_assets.methods.candidates import Advice, Candidate, DeclaredFacts, behind
 from dpsynth_assets.methods.capabilities import BuildsOn, Evolves
 from dpsynth_assets.methods.evolution.config import (
     AugPeConfig,
@@ -149,9 +149,6 @@ class AugPe(VotedEvolution[AugPeConfig]):
     # A population as large as the corpus: votes choose its rows themselves.
     advice = Advice(
         candidates=lambda facts: (Candidate(line="aug_pe", settings=evolution_settings(facts)),),
-        splits=(
-            Choice(place=("settings", "iterations"), splits="rounds of votes", values=(1, 2, 3, 5)),
-        ),
         for_rows=lambda rows: {"population": rows},
     )
 

@@ -16,7 +16,6 @@ from dpsynth_assets.methods.candidates import (
     TOPICS,
     Advice,
     Candidate,
-    Choice,
     DeclaredFacts,
 )
 from dpsynth_assets.methods.capabilities import ReleasesGenerator, ServesRows
@@ -90,8 +89,6 @@ from dpsynth_assets.privacy.release import Release
 
 GeneratorConfigT = TypeVar("GeneratorConfigT", bound=GeneratorConfig)
 
-
-STEPS = Choice(place=("settings", "steps"), splits="steps of DP-SGD", values=(2, 4, 8))
 
 _PACKED_STEP = 0.01
 """Seconds of a step of the packed decoder beside its products."""
@@ -359,13 +356,6 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         )
 
 
-TOPIC_NOISE = Choice(
-    place=("topic_histogram", "noise_std"),
-    splits="topic histogram and fine-tuning",
-    values=(3, 10, 30),
-)
-
-
 def _of_language_model(facts: DeclaredFacts) -> tuple[Candidate, ...]:
     """The base's language model, fine-tuned at the settings that suit it."""
     settings = {"max_document_tokens": facts.text_tokens, "rows": facts.rows}
@@ -384,9 +374,7 @@ class Ctcl(GeneratorMethod[CtclConfig]):
     )
     arxiv = "2503.12347"
     config_type = CtclConfig
-    advice = Advice(
-        defaults=generator_settings, candidates=_of_language_model, splits=(STEPS, TOPIC_NOISE)
-    )
+    advice = Advice(defaults=generator_settings, candidates=_of_language_model)
 
 
 class DpFineTuning(GeneratorMethod[DpFineTuningConfig]):
@@ -403,7 +391,6 @@ class DpFineTuning(GeneratorMethod[DpFineTuningConfig]):
     advice = Advice(
         defaults=generator_settings,
         unadvised="is ctcl without topics; on Yelp ctcl was better (docs/benchmarks.md)",
-        splits=(STEPS,),
     )
 
     @property

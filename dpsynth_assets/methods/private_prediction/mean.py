@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.candidates import HISTOGRAM, NUMBER, Advice, Choice
+from dpsynth_assets.methods.candidates import HISTOGRAM, NUMBER, Advice
 from dpsynth_assets.methods.private_prediction.batching import batch_candidates, suited
 from dpsynth_assets.methods.private_prediction.config import (
     PRETRAINED_TOP_K,
@@ -29,12 +29,6 @@ PRETRAINED_MEAN = {"public_top_k": PRETRAINED_TOP_K, "clip_bound": 4.0}
 public text"): behind a public top-k a bound of 4 leaves the law of a bound of 8, at a quarter of
 its cost.
 """
-
-CLUSTERED_HISTOGRAM = Choice(
-    place=("cluster_histogram", "budget_share"),
-    splits="cluster histogram and generation",
-    values=(0.01, 0.02, 0.05, 0.15),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +100,5 @@ class MeanClustered(MeanPrediction[MeanClusteredConfig]):
     advice = Advice(
         defaults=suited(PRETRAINED_MEAN),
         candidates=batch_candidates(name, asks=f"{NUMBER}; cluster_histogram", declared=HISTOGRAM),
-        splits=(CLUSTERED_HISTOGRAM,),
     )
     needs_embeddings = True
