@@ -163,7 +163,7 @@ def test_a_checkpoint_is_sealed_on_disk_and_plain_in_memory_alone(sealed):
     kept.remove()
     assert not plain.exists()
     assert kept.saved is None
-    assert not unfinished._plain_folders
+    assert plain not in unfinished._plain_folders.values()
 
 
 def test_plain_folders_of_killed_processes_are_found_and_those_of_running_ones_left():

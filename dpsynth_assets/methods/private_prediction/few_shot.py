@@ -137,6 +137,7 @@ class FewShot(PrivatePrediction[FewShotConfig]):
     )
     arxiv = "2309.11765"
     config_type = FewShotConfig
+    declared = None  # It draws subsets, no batches.
     advice = Advice(
         defaults=suited({}),
         unadvised="shows records to the model under zero-out batches of few tokens; see "

@@ -216,7 +216,7 @@ def memory_of_passes(
 
     room = None if device is None else memory.room_on(torch.device(device), model.weight_bytes)
     fits = None if room is None else memory.rows_within(room, taken, shape.rows, tokens)
-    batches = getattr(method, "declared", None)
+    batches = method.declared
     return {
         "rows": shape.rows,
         "tokens": tokens,

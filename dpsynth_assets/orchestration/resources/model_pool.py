@@ -174,7 +174,7 @@ def _devices_of_engine(base: PublicDataSpec | None, engine: EngineSpec) -> int:
     if engine.is_endpoint or (engine.kind == "exact" and engine.model is not None):
         return 0
     if engine.kind == "exact":
-        return 1 if base is None else int(base.language_model.names_gpu)
+        return int(base is not None and base.language_model.names_gpu)
     if engine.model is not None or engine.device.startswith("cuda"):
         return devices_of(engine.device)
     return _devices(base, LANGUAGE_MODEL_WEIGHTS)

@@ -7,7 +7,7 @@ import polars as pl
 from pydantic import Field
 
 from dpsynth_assets.methods.base import Method, MethodConfig, planned
-from dpsynth_assets.methods.candidates import Advice, Candidate, Choice
+from dpsynth_assets.methods.candidates import Advice, Candidate
 from dpsynth_assets.methods.inputs import UNCOUNTED, counted_labels
 from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus, Writing
 from dpsynth_assets.privacy.accounting import epsilon_of
@@ -35,7 +35,6 @@ class PublicCopy(Method[PublicCopyConfig]):
     advice = Advice(
         defaults=lambda terms: {"rows": 10 * len(terms.labels)},
         candidates=lambda facts: (Candidate(line="public_copy", settings={"rows": facts.rows}),),
-        splits=(Choice(place=("settings", "rows"), splits="nothing, for a test", values=(5, 9)),),
     )
 
     def stages(self):
