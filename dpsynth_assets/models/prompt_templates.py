@@ -164,7 +164,7 @@ def default_templates(
 
     A text stands on one line between quotation marks and the line's end closes it: a quotation mark
     alone would not, because tokenizers join it to the full stop before it. How other forms compare
-    on public text is in docs/methods.md.
+    on public text is in docs/benchmarks.md, "Prompts".
 
     Args:
         domain: What the texts are, in a few public words.

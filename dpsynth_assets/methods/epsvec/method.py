@@ -66,7 +66,7 @@ _LATER: Mapping[str, frozenset[str]] = {
 
 
 PRETRAINED_TOP_P = 0.95
-"""Rows come from tokens of this probability together (docs/methods.md has the figures)."""
+"""Rows come from tokens of this probability together."""
 
 
 def _defaults(terms: CohortTerms) -> Mapping[str, Any]:

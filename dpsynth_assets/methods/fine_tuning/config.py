@@ -19,7 +19,7 @@ LANGUAGE_MODEL_SETTINGS: Mapping[str, Any] = {
 }
 """Settings where the generator is the base's language model and the dataset file names none: few
 trained numbers, few steps and a bound below most gradients' norms, since noise grows with the root
-of how many numbers are trained and with the bound (docs/methods.md has the figures)."""
+of how many numbers are trained and with the bound."""
 
 ADAPTED_LAYERS = ("q_proj", "v_proj")
 """Layers of a Llama-shaped language model beside which adapters are trained."""

@@ -1,7 +1,7 @@
 """Clipped sums of per-example gradients of a transformer, without those of its large matrices.
 
 One backward pass keeps every layer's inputs and output gradients (`recording`, `uses`), once it
-is known that their first axis counts examples (`descent`; `support` for T5), from which norms
+is known that their first axis counts examples (`support` for T5), from which norms
 (`norms`) and the clipped sum (`bookkeeper`) follow by matrix products. Matrices that are small
 beside their inputs have each example's gradient computed once, for both. CPU threads take parts of
 a batch side by side, each with modules of its own over the same weights.
