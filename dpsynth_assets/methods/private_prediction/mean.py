@@ -25,8 +25,8 @@ from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTo
 MeanT = TypeVar("MeanT", bound=PrivatePredictionConfig)
 
 PRETRAINED_MEAN = {"public_top_k": PRETRAINED_TOP_K, "clip_bound": 4.0}
-"""Settings over a pretrained model, chosen on public text: behind a public top-k a bound of 4 leaves
-the law of a bound of 8, at a quarter of its cost.
+"""Settings over a pretrained model, chosen on public text: behind a public top-k a bound of 4
+leaves the law of a bound of 8, at a quarter of its cost (docs/benchmarks.md).
 """
 
 
