@@ -70,7 +70,7 @@ class Chaos:
             names = [f"{number}", f"{number}" if number % 2 else f"{number}, another"]
             wanted = [request(cohort, name) for name in names]
             cold = number % ROUNDS_PER_COHORT == 0
-            self.race(wanted, cold=cold)
+            self.race(wanted, cold=cold, held=number % 2 == 0)
             self.ledger = self.ledger or self._warm_ledger()
             for asked in wanted[: 1 if wanted[0] == wanted[1] else 2]:
                 self.retry(asked, cold=cold)
@@ -85,10 +85,11 @@ class Chaos:
         self.known.add(reservation.id)
         return ledger
 
-    def race(self, wanted: list[ReleaseRequest], *, cold: bool) -> None:
+    def race(self, wanted: list[ReleaseRequest], *, cold: bool, held: bool) -> None:
         """Lets two writers run and kills each at a random moment of a random phase.
 
-        Cold writers open the ledger themselves, and create it in the first round of all.
+        Cold writers open the ledger themselves, and create it in the first round of all. Held
+        writers stop where their phase begins, so that a short one is hit on a busy machine too.
         """
         self.marks.clear()
         targets = self._targets()
@@ -97,7 +98,12 @@ class Chaos:
         running = {
             writer: _fork(
                 lambda writer=writer, asked=asked: write_and_wait(
-                    self.marks, writer, ledger or Ledger(self.url), self.root, asked
+                    self.marks,
+                    writer,
+                    targets[writer] if held else None,
+                    ledger or Ledger(self.url),
+                    self.root,
+                    asked,
                 )
             )
             for writer, asked in enumerate(wanted)

@@ -71,13 +71,16 @@ class MarkingStore(ReleaseStore):
         return stored
 
 
-_me: list[tuple[Marks, int]] = []
-"""Where this process notes its phases, and as which writer; empty in whoever is not killed."""
+_me: list[tuple[Marks, int, int | None]] = []
+"""Where this process notes its phases, as which writer, and the phase in which it stops until it is
+killed; empty in a process that is not killed."""
 
 
 def _note(phase: int) -> None:
-    for marks, writer in _me:
+    for marks, writer, last in _me:
         marks.note(writer, phase)
+        while phase == last:
+            signal.pause()
 
 
 def request(cohort: str, release: str) -> ReleaseRequest:
@@ -103,10 +106,10 @@ def release(ledger: Ledger, store: ReleaseStore, wanted: ReleaseRequest) -> Stor
 
 
 def write_and_wait(
-    marks: Marks, writer: int, ledger: Ledger, root: str, wanted: ReleaseRequest
+    marks: Marks, writer: int, last: int | None, ledger: Ledger, root: str, wanted: ReleaseRequest
 ) -> None:
     """Releases once, then waits to be killed; never returns to the code it was forked from."""
-    _me[:] = [(marks, writer)]
+    _me[:] = [(marks, writer, last)]
     _note(START)
     try:
         release(ledger, MarkingStore.at(root), wanted)
