@@ -24,7 +24,7 @@ from dpsynth_assets.privacy.events import (
     PoissonGaussianEvent,
     PureEvent,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 DELTA = 1e-6
 ETA = {64: 2 * 9 / (64 * 1.5), 256: 2 * 9 / (256 * 1.5)}

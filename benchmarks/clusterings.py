@@ -31,8 +31,8 @@ from dpsynth_assets.methods.cluster_histogram import ClusterCounting, assign_clu
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.paths import project_root
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 DELTA = 1e-6
 EPSILONS = (0.1, 1.0, 10.0)

@@ -305,8 +305,8 @@ def trainer(way: str, model, examples, loss, load):
         return opacus_trainer(model, examples, InBfloat16(loss) if narrow else loss, load)
     from dpsynth_assets.models.fine_tuning import FineTuningSettings, fine_tune_privately
     from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
+    from dpsynth_assets.privacy.guarantees import NeighboringRelation
     from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, Products, most_in_company
-    from dpsynth_assets.privacy.units import NeighboringRelation
 
     alone = "exact" in way or way == INTEGERS
     settings = FineTuningSettings(
@@ -356,7 +356,7 @@ def plain_trainer(model, examples, loss, load):
     import torch
 
     from dpsynth_assets.models.fine_tuning.sources import micro_batches, part_size
-    from dpsynth_assets.privacy.cpu_threads import one_thread_each, useful_threads
+    from dpsynth_assets.privacy.cpu import one_thread_each, useful_threads
 
     trained = [each for each in model.eval().parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, weight_decay=0.1, fused=True)

@@ -38,7 +38,7 @@ from dpsynth_assets.models.exact_decoder.integer_products import KERNELS, is_exa
 from dpsynth_assets.models.exact_decoder.opening import calibration_ids
 from dpsynth_assets.models.exact_decoder.weights import EMBEDDINGS, integer_weights
 from dpsynth_assets.models.smollm2 import write_smollm2
-from dpsynth_assets.privacy.cpu_threads import run_alone
+from dpsynth_assets.privacy.cpu import run_alone
 
 NEW = 72
 FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimddp", "i8mm")

@@ -211,8 +211,8 @@ def counting(stage: str):
 
 
 def noisy(counts: np.ndarray) -> None:
+    from dpsynth_assets.privacy.guarantees import NeighboringRelation
     from dpsynth_assets.privacy.histogram import NoisyHistogram
-    from dpsynth_assets.privacy.units import NeighboringRelation
 
     mechanism = NoisyHistogram(
         noise="gaussian",

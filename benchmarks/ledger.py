@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dpsynth_assets.privacy.events import GaussianEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.ledger import (
     BudgetTerms,
     Checkpoint,
@@ -27,7 +27,6 @@ from dpsynth_assets.privacy.ledger import (
 from dpsynth_assets.privacy.ledger.accounts import Book, commit_entry, reserve_entry
 from dpsynth_assets.privacy.ledger.database import TABLE, Database
 from dpsynth_assets.privacy.ledger.export import history
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 TERMS = BudgetTerms(
     epsilon=8.0,

@@ -61,11 +61,10 @@ def fill(url: str, names: list[str], charges: int, dataset: str = "", rule: str 
         rule: How it is partitioned, in words.
     """
     from dpsynth_assets.privacy.events import GaussianEvent
-    from dpsynth_assets.privacy.guarantees import GuaranteeType
+    from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
     from dpsynth_assets.privacy.ledger import BudgetTerms, ReleaseRequest
     from dpsynth_assets.privacy.ledger.accounts import Book, commit_entry, reserve_entry
     from dpsynth_assets.privacy.ledger.database import TABLE, Database
-    from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
     terms = BudgetTerms(
         epsilon=60.0,

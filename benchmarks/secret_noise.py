@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_noise import (
     SamplingRule,
     joint_factor,
@@ -26,7 +27,6 @@ from dpsynth_assets.privacy.secret_noise import (
     shared_noise_std,
 )
 from dpsynth_assets.privacy.secret_protection import gaussian_budget, posterior_of_events
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 SMALLEST_NOISE = 1e-3
 """σ below this counts as none, in records."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from secret_noise import simulated_incidence
 
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_noise import (
     SecretSampling,
     sampling_probabilities,
@@ -25,7 +26,6 @@ from dpsynth_assets.privacy.secret_noise import (
     shared_noise_std,
 )
 from dpsynth_assets.privacy.secret_protection import gaussian_budget
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 PRIOR = 1e-4
 RATIOS = (2, 10, 50)

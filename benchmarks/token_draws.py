@@ -34,11 +34,11 @@ from dpsynth_assets.models.exact_decoder.opening import calibration_ids, read_de
 from dpsynth_assets.models.smollm2 import write_smollm2
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 RELATION = NeighboringRelation.ADD_REMOVE
 LETTERS = Path(__file__).parent.parent / "data/demo/public.parquet"

@@ -18,7 +18,7 @@ def defs() -> dg.Definitions:
     from dpsynth_assets.orchestration.components.declared import DatasetTree
     from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
     from dpsynth_assets.orchestration.metadata import as_shown
-    from dpsynth_assets.privacy.cpu_threads import check_declared_threads
+    from dpsynth_assets.privacy.cpu import check_declared_threads
 
     os.umask(0o077)  # A code server or a run that no `dpsynth` started writes as one that it did.
     check_declared_threads()

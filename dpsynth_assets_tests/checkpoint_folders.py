@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from dpsynth_assets.files.whole_files import owner_folder
+from dpsynth_assets.privacy.ledger.replacing import owner_folder
 
 
 class CheckpointFolders:

@@ -22,8 +22,7 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.corpora import publish_corpus
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType
 from dpsynth_assets.records import refusals
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.releases.once import Drawn

@@ -16,10 +16,9 @@ from dpsynth_assets.privacy.events import (
     PoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, integer_gaussian_delta
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.report.cards import (
     corpus_problems,
     dataset_card,

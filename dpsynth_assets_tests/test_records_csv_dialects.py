@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import PublicDataSpec, SourceSpec
-from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.records import SourceError, read_public_records
 from dpsynth_assets.records.columns import ColumnNames
 from dpsynth_assets.records.csv_files import Dialect, recognised_dialect

@@ -5,8 +5,7 @@ import pytest
 
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.releases.sealed import candidate_problem
-from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.releases.store import StoredReleases, candidate_problem
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
 FOLDER = "0123456789abcdef" * 2

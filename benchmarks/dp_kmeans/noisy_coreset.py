@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from dp_kmeans.noisy_tree import UP, Halving, NoisyTree
 
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import l2_sensitivity
 from dpsynth_assets.privacy.renyi import zcdp_rho
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 HYPERPLANE_STEPS = 1 << 20
 """Length of a hyperplane's normal in integers: products with a record stay below 2^46, exact."""

@@ -13,9 +13,8 @@ from dp_kmeans.noisy_coreset import CoresetMechanism, coreset_noise
 from dp_kmeans.noisy_tree import NoisyCoreset, NoisyTree
 from dp_kmeans.separation import SeparationMechanism, separation_noise
 
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, Release
 from dpsynth_assets.privacy.lattice import row_sums
-from dpsynth_assets.privacy.release import Release
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 DIMENSIONS = 32
 """d: noise on a mean grows with √d, and so does what the projection keeps of the distances."""

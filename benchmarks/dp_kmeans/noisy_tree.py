@@ -12,12 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpsynth_assets.privacy.events import ComposedEvent, Event, GaussianEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, NeighboringRelation, Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice, noise_for_gaussian
 from dpsynth_assets.privacy.noise import discrete_gaussian
-from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 COARSENING = 8.0
 """Steps of the usual lattice in one step here: a record spans less than 2^25 of them."""

@@ -12,10 +12,10 @@ import numpy as np
 from dp_kmeans.noisy_tree import UP, Halving, NoisyTree
 
 from dpsynth_assets.privacy.events import BoundedRangeEvent, Event
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import l2_sensitivity
 from dpsynth_assets.privacy.renyi import zcdp_rho
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 BINS = 24
 """K: fewer cuts to choose among than the paper has, so that less noise hides the best."""

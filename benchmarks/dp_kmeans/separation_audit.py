@@ -16,7 +16,7 @@ from dpsynth_assets.attacks.audits.audit import (
     audit_scores,
     event_curve,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 NODES = 40_000
 """Trials, half of them with a canary."""

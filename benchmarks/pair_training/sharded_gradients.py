@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.privacy.cpu_threads import one_thread_each
+from dpsynth_assets.privacy.cpu import one_thread_each
 
 if TYPE_CHECKING:
     import torch

@@ -20,9 +20,9 @@ from dpsynth_assets.methods.private_prediction.loop import (
 from dpsynth_assets.models.decoding import public_prefix
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 PEER, DECODER = [*sys.argv[2:], "transformers"][:2]
 NOISE, THRESHOLD, TOP_K = 2.0, 0.7, 100

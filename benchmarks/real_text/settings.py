@@ -34,8 +34,8 @@ from dpsynth_assets.models.prompt_templates import PromptedModel, default_templa
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.public_base.making import packaged_model
 
 DELTA = 1e-6

@@ -30,11 +30,11 @@ from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_settings
 from dpsynth_assets.methods.work import CONDITIONAL_GENERATOR, LANGUAGE_MODEL, PublicSizes, Work
 from dpsynth_assets.public_base.making import (
+    OpenedModels,
     documents_here,
     language_model_manifest,
     packaged_model,
 )
-from dpsynth_assets.public_base.opening import OpenedModels
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.decoding import Decoder

@@ -23,7 +23,7 @@ import polars as pl
 from dpsynth_assets.attacks.circumstances import code_digest
 from dpsynth_assets.benchmark.cohorts import REFERENCES, Cohort, Scorer
 from dpsynth_assets.files.kept import JSON, TABLE, found
-from dpsynth_assets.files.whole_files import owner_folder, write_whole
+from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.method_run import MethodRun, run_method
 from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.models.decoding.protocol import COUNTS
@@ -32,8 +32,9 @@ from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.ledger.replacing import owner_folder
 from dpsynth_assets.public_base import PublicBase
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels
 
 _PACKAGE = Path(__file__).parents[1]
 _RESET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")

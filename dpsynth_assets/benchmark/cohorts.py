@@ -37,7 +37,7 @@ from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.next_word_model import NextWordSettings
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.public_base import PublicBase
-from dpsynth_assets.public_base.inputs import load_public_inputs
+from dpsynth_assets.public_base.making import load_public_inputs
 
 SEPARATOR = " / "
 """Between the parts of a label."""

@@ -18,7 +18,7 @@ from dpsynth_assets.benchmark.leaderboard import (
 from dpsynth_assets.benchmark.running import DatasetBench, Place, places
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkSpec
 from dpsynth_assets.files.kept import JSON
-from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.metrics.metric import Metric
 from dpsynth_assets.metrics.registry import benchmarked, leading
 from dpsynth_assets.paths import home

@@ -16,8 +16,8 @@ from pathlib import Path
 import polars as pl
 
 from dpsynth_assets.datasets import SourceSpec
+from dpsynth_assets.datasets.dataset_sections import MAX_SET_ASIDE
 from dpsynth_assets.datasets.fields import WHOLE_NUMBER
-from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
 from dpsynth_assets.records.columns import READABLE, ColumnNames, SourceError, empty_rows
 from dpsynth_assets.records.sources import source_batches, source_columns, source_files
 

@@ -17,9 +17,9 @@ from dpsynth_assets.attacks.overlap import verbatim_share
 from dpsynth_assets.cli.column_profiles import is_csv
 from dpsynth_assets.cli.init_decisions import recognised_source
 from dpsynth_assets.cli.terminal import AsJson, answer, progress_bar, say, show_table
+from dpsynth_assets.datasets.dataset_sections import MAX_SET_ASIDE
 from dpsynth_assets.datasets.public_spec import PublicColumns, PublicSource
-from dpsynth_assets.datasets.source_section import MAX_SET_ASIDE
-from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.metrics.comparison import interval_rule, verdicts
 from dpsynth_assets.metrics.evaluation import (
     CorpusScores,

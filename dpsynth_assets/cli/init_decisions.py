@@ -23,8 +23,8 @@ from dpsynth_assets.cli.column_profiles import (
 )
 from dpsynth_assets.cli.terminal import printable, say, show_table
 from dpsynth_assets.datasets import SourceSpec
+from dpsynth_assets.datasets.dataset_sections import UTF_8
 from dpsynth_assets.datasets.prompting import looks_like_code
-from dpsynth_assets.datasets.source_section import UTF_8
 from dpsynth_assets.datasets.template import Choices, filled, label_line
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.csv_files import dialect_of, recognised_dialect

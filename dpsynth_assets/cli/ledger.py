@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import typer
 
 from dpsynth_assets.cli.terminal import AsJson, answer, complain, say, show_table
-from dpsynth_assets.files.whole_files import owner_folder, replaced
 from dpsynth_assets.paths import Home, home, home_root
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.privacy.errors import FormatError, PrivacyError
@@ -26,6 +25,7 @@ from dpsynth_assets.privacy.ledger import (
 )
 from dpsynth_assets.privacy.ledger.chain import is_linked
 from dpsynth_assets.privacy.ledger.export import History, history, to_csv, to_json
+from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
 from dpsynth_assets.releases.store import unknown_releases
 
 app = typer.Typer(no_args_is_help=True, help="Show, verify, export and recover the privacy ledger.")

@@ -171,7 +171,7 @@ def root(
 
     Without a command it says where it works, what each cohort has spent, and what to do next.
     """
-    from dpsynth_assets.privacy.cpu_threads import check_declared_threads
+    from dpsynth_assets.privacy.cpu import check_declared_threads
 
     os.umask(0o077)  # Also of what it starts: daemon, web server, runs.
     try:

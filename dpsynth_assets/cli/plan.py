@@ -89,8 +89,7 @@ def _memory(spec: Any, planned: Any) -> dict[str, dict[str, Any]]:
     from dpsynth_assets.methods.private_prediction.preconditions import memory_of_passes
     from dpsynth_assets.models.language_model import LanguageModelError
     from dpsynth_assets.models.prompt_templates import prompted
-    from dpsynth_assets.public_base.making import language_model_manifest
-    from dpsynth_assets.public_base.opening import OpenedModels
+    from dpsynth_assets.public_base.making import OpenedModels, language_model_manifest
 
     manifest = language_model_manifest(base)
     if not files_behind(manifest):

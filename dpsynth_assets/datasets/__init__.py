@@ -22,6 +22,7 @@ from dpsynth_assets.datasets.dataset_sections import (
     PrivacyUnitSpec,
     PublicFactsSpec,
     ScheduleSpec,
+    SourceSpec,
     TopicHistogramSpec,
 )
 from dpsynth_assets.datasets.fields import DatasetFileError, Problem, suggest
@@ -44,6 +45,5 @@ from dpsynth_assets.datasets.public_spec import (
     PublicSource,
     TextEmbedderSpec,
 )
-from dpsynth_assets.datasets.source_section import SourceSpec
 from dpsynth_assets.datasets.standing import Standing, standing, unknown_bases
 from dpsynth_assets.datasets.template import dataset_template

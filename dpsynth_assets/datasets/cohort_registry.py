@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dpsynth_assets.datasets.cohort_windows import CohortsSpec, Window
+from dpsynth_assets.datasets.dataset_sections import SourceSpec
 from dpsynth_assets.datasets.fields import Declaration
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
-from dpsynth_assets.datasets.source_section import SourceSpec
 from dpsynth_assets.paths import home
 
 

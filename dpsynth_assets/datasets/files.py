@@ -17,10 +17,10 @@ import yaml
 from pydantic import ValidationError
 
 from dpsynth_assets import paths
+from dpsynth_assets.datasets.dataset_sections import SourceSpec
 from dpsynth_assets.datasets.fields import Declaration, Problem, problems_of, suggest
 from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
 from dpsynth_assets.datasets.public_spec import PublicDataSpec
-from dpsynth_assets.datasets.source_section import SourceSpec
 
 COMPONENTS: dict[str, type[PrivateDatasetSpec] | type[PublicDataSpec]] = {
     "dpsynth_assets.components.PrivateDataset": PrivateDatasetSpec,

@@ -18,16 +18,16 @@ from dpsynth_assets.datasets.dataset_sections import (
     PrivacyUnitSpec,
     PublicFactsSpec,
     ScheduleSpec,
+    SourceSpec,
     TopicHistogramSpec,
 )
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 from dpsynth_assets.datasets.prompting import PromptSpec, StructuredSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
-from dpsynth_assets.datasets.source_section import SourceSpec
 from dpsynth_assets.json_records import JsonGrammarError, json_grammar
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 
 
 class PrivateDatasetSpec(Declaration):

@@ -4,9 +4,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dpsynth_assets.datasets.dataset_sections import SourceSpec
 from dpsynth_assets.datasets.engine import DecoderKind
 from dpsynth_assets.datasets.fields import Declaration, Name, refuse
-from dpsynth_assets.datasets.source_section import SourceSpec
 
 
 class PublicColumns(Declaration):

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse, refuse_unfit
 from dpsynth_assets.privacy.directed_rounding import declared
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 _OWN = {
     "presidio": ("entity", "min_score"),

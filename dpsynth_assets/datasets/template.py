@@ -11,8 +11,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from dpsynth_assets.datasets.dataset_sections import UTF_8
 from dpsynth_assets.datasets.prompting import looks_like_code
-from dpsynth_assets.datasets.source_section import UTF_8
 from dpsynth_assets.privacy.directed_rounding import declared
 
 _DOCUMENTS, _FOR_TOPICS = 500, 1500

@@ -14,7 +14,7 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind, text_of
-from dpsynth_assets.files.whole_folders import file_digests, file_names, replaced_whole
+from dpsynth_assets.files.whole import file_digests, file_names, replaced_whole
 from dpsynth_assets.methods.capabilities import ReleasesGenerator, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, EXPORTED, FINETUNED_GENERATOR
@@ -24,8 +24,7 @@ from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.releases.published_rows import published_rows
-from dpsynth_assets.releases.sealed import problem_behind, sealed_release
-from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.releases.store import StoredReleases, problem_behind, sealed_release
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.cards import (
     CARD_FILE,

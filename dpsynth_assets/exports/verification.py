@@ -25,7 +25,7 @@ from dpsynth_assets.exports.proof import (
     digest_of,
     text_of,
 )
-from dpsynth_assets.files.whole_folders import file_digests, file_names
+from dpsynth_assets.files.whole import file_digests, file_names
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import ChargeGraph, LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from dpsynth_assets.files.whole_folders import MARKER, download_whole, written_whole
+from dpsynth_assets.files.whole import MARKER, download_whole, written_whole
 from dpsynth_assets.paths import Folder, home
 
 _BELOW, _PARTS = ("artifacts", "public"), 3

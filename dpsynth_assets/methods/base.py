@@ -28,10 +28,9 @@ from dpsynth_assets.methods.stages import (
 )
 from dpsynth_assets.methods.text_form import FREE, TextForm, schema_parameters
 from dpsynth_assets.models.prompt_templates import PromptTemplates
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
 from dpsynth_assets.privacy.secret_noise import SecretPromise
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 
 class Settings(BaseModel):

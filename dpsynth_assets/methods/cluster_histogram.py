@@ -16,10 +16,9 @@ from dpsynth_assets.methods.base import Staged, planned
 from dpsynth_assets.methods.inputs import PrivateInputs, counted_labels
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.privacy.events import ComposedEvent, Event
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram, scale_for
 from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows_of_labels
-from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.renyi import zcdp_epsilon
 
 CLUSTER_HISTOGRAM = "cluster_histogram"

@@ -11,8 +11,8 @@ from dpsynth_assets.models.prompt_templates import (
     declared_templates,
     default_templates,
 )
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.ledger import BudgetTerms, SecretTerms
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 
 def cohort_terms(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -> CohortTerms:

@@ -22,7 +22,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import training_noise_multiplier
 from dpsynth_assets.privacy.events import Event, event_to_json
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "scipy")
 """Packages whose versions decide the last digits of a calibration."""

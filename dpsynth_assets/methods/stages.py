@@ -24,8 +24,7 @@ from dpsynth_assets.methods.work import (
 )
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.events import POST_PROCESSING, ComposedEvent, Event
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.privacy.guarantees import GuaranteeType, Release
 
 if TYPE_CHECKING:
     import polars as pl

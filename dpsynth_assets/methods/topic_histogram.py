@@ -15,8 +15,8 @@ from dpsynth_assets.methods.base import Staged, planned
 from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, counted_labels
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.guarantees import Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.release import Release
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.topic_model import TopicModel

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
-from dpsynth_assets.files.whole_folders import digest_of
+from dpsynth_assets.files.whole import digest_of
 from dpsynth_assets.models.language_model import LanguageModelError
 
 _CONTROL_TOKEN = 3

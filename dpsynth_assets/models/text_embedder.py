@@ -30,7 +30,7 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     quantized_rows,
     quantized_weight,
 )
-from dpsynth_assets.privacy.cpu_threads import one_thread_each, run_alone
+from dpsynth_assets.privacy.cpu import one_thread_each, run_alone
 
 if TYPE_CHECKING:
     import torch

@@ -25,8 +25,7 @@ from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, Release
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
-from dpsynth_assets.releases.sealed import candidate_problem, sealed_release
-from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.releases.store import StoredReleases, candidate_problem, sealed_release
 
 PAID_FOR: Final = "rows_are_what_was_paid_for"
 GATE: dict[str, str] = {

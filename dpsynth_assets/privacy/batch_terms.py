@@ -18,8 +18,8 @@ from fractions import Fraction
 import numpy as np
 
 from dpsynth_assets.privacy.errors import check_at_least, check_positive
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.renyi import float_up
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 ROWS_PER_EXPECTED_ROW = 4.0
 """Room of a forward pass for each row that is expected in it; more rows are cut into more passes.

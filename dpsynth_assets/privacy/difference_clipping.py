@@ -16,7 +16,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import block_columns, column_blocks
-from dpsynth_assets.privacy.cpu_rows import is_plain, map_on_cpu_threads, nth_largest, plain_entries
+from dpsynth_assets.privacy.cpu import is_plain, map_on_cpu_threads, nth_largest, plain_entries
 from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
 from dpsynth_assets.privacy.errors import check_at_least
 from dpsynth_assets.privacy.events import BoundedRangeEvent

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.privacy.cpu_threads import one_thread_each
+from dpsynth_assets.privacy.cpu import one_thread_each
 from dpsynth_assets.privacy.errors import (
     UnaccountedReleaseError,
     check_at_least,
     check_positive,
 )
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.noise import gaussian_like
 from dpsynth_assets.privacy.per_example.arithmetic import GRADIENT_SLACK
 from dpsynth_assets.privacy.poisson_sampling import SampledSum, StepMeter, poisson_sample
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
     import torch

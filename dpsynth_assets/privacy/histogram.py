@@ -16,11 +16,9 @@ from dpsynth_assets.privacy.events import (
     DiscreteLaplaceEvent,
     Event,
 )
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, NeighboringRelation, Release
 from dpsynth_assets.privacy.nearest import NO_ROW
 from dpsynth_assets.privacy.noise import discrete_gaussian, discrete_laplace
-from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 NoiseKind = Literal["laplace", "gaussian"]
 

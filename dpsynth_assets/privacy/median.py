@@ -15,9 +15,9 @@ import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import context_changes
 from dpsynth_assets.privacy.clipping import ClipLattice
-from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
+from dpsynth_assets.privacy.cpu import map_on_cpu_threads, plain_entries
 from dpsynth_assets.privacy.errors import check_at_least, check_positive
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.median_box import private_median_box
 from dpsynth_assets.privacy.softmax_draws import draw_tokens
 from dpsynth_assets.privacy.token_selection import (
@@ -26,7 +26,6 @@ from dpsynth_assets.privacy.token_selection import (
     check_shapes,
     rows_by_batch,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ from dpsynth_assets.privacy.clipping import (
     block_entries,
     lower_floor,
 )
-from dpsynth_assets.privacy.cpu_rows import is_plain, maxima, usable
+from dpsynth_assets.privacy.cpu import is_plain, maxima, usable
 
 if TYPE_CHECKING:
     import torch

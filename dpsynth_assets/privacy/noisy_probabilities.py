@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
+from dpsynth_assets.privacy.cpu import map_on_cpu_threads, plain_entries
 from dpsynth_assets.privacy.difference_clipping import marked_tokens, public_support
 from dpsynth_assets.privacy.errors import check_at_least
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.noise import discrete_gaussian, secure_uniform
 from dpsynth_assets.privacy.poisson_sampling import StepMeter, poisson_sample
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
     import torch

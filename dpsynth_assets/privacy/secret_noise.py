@@ -18,13 +18,13 @@ import numpy as np
 from dpsynth_assets.privacy.blow_up import ROUND_UP, without_tail
 from dpsynth_assets.privacy.errors import check_at_least
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_protection import (
     check_bounds,
     gaussian_budget,
     poisson_binomial,
     posterior_of_events,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 
 def joint_factor(relation: NeighboringRelation) -> float:

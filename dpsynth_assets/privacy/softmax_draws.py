@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.privacy.clipping import block_entries
-from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads
+from dpsynth_assets.privacy.cpu import map_on_cpu_threads
 from dpsynth_assets.privacy.noise import secure_words
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import ROWS_PER_EXPECTED_ROW, BatchTerms
 from dpsynth_assets.privacy.clipping import row_blocks
-from dpsynth_assets.privacy.cpu_rows import (
+from dpsynth_assets.privacy.cpu import (
     blocks_of_rows,
     is_plain,
     map_on_cpu_threads,

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import ClipLattice, usable_rows
-from dpsynth_assets.privacy.cpu_rows import is_plain, largest_columns, maxima, sums_of_clipped
+from dpsynth_assets.privacy.cpu import is_plain, largest_columns, maxima, sums_of_clipped
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError, check_at_least
 from dpsynth_assets.privacy.events import BoundedRangeEvent
 from dpsynth_assets.privacy.softmax_draws import draw_tokens

@@ -12,11 +12,9 @@ import numpy as np
 
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError, check_at_least
 from dpsynth_assets.privacy.events import GaussianEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, NeighboringRelation, Release
 from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice, noise_for_gaussian
 from dpsynth_assets.privacy.noise import discrete_gaussian
-from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 _UP = 1.0 + 2.0**-48
 """Covers the handful of float64 roundings of a sensitivity or a noise scale."""

@@ -14,7 +14,7 @@ from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.paths import home
 from dpsynth_assets.public_base import making
 from dpsynth_assets.public_base.invented import invented_documents
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels
 
 
 class PublicBase:

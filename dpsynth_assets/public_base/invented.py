@@ -15,7 +15,7 @@ import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.files.shared_models import made_folder
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 from dpsynth_assets.models.language_model import LanguageModelError
@@ -25,8 +25,7 @@ from dpsynth_assets.models.prompt_templates import (
     default_templates,
     prompted,
 )
-from dpsynth_assets.public_base.making import Report
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels, Report
 
 CODE_VERSION = "2"
 """Raised when the same words give other documents."""

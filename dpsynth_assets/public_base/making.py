@@ -1,22 +1,90 @@
-"""Reads documents of a public base and makes its artifacts: equal declarations give equal files.
+"""Artifacts of a public base: made, opened once a process, and read by stages with an identity.
 
-None of them reads private data.
+Equal declarations give equal files. None of them reads private data.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.files.identity import version_of, version_of_texts
-from dpsynth_assets.files.kept import ARRAY, kept_file
-from dpsynth_assets.files.shared_models import made_folder
+from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.files.kept import (
+    ARRAY,
+    array_version,
+    folder_version,
+    kept_file,
+    version_of,
+    version_of_texts,
+)
+from dpsynth_assets.files.shared_models import local_copy, made_folder
+from dpsynth_assets.methods.base import CohortTerms
+from dpsynth_assets.methods.inputs import PublicInputs
+from dpsynth_assets.models.kept import opened_once
+from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.paths import home, project_root
-from dpsynth_assets.public_base.opening import OpenedModels
+
+if TYPE_CHECKING:
+    from dpsynth_assets.models.conditional_generator import ConditionalGenerator
+    from dpsynth_assets.models.engines import Engine
+    from dpsynth_assets.models.language_model import LanguageModel
+    from dpsynth_assets.models.text_embedder import TextEmbedder
+    from dpsynth_assets.models.topic_model import TopicModel
+
+
+class OpenedModels:
+    """Opens the models that a public base made or named."""
+
+    def text_embedder(self, manifest: Mapping[str, Any]) -> "TextEmbedder":
+        """Opens the embedder that the artifact `text_embedder` describes."""
+        from dpsynth_assets.models.text_embedder import TextEmbedder
+
+        return opened_once(TextEmbedder, manifest["model"], manifest["max_tokens"])
+
+    def language_model(self, manifest: Mapping[str, Any]) -> "LanguageModel":
+        """Opens the model that the artifact `public_language_model` describes."""
+        from dpsynth_assets.models.language_model import load_language_model
+
+        return opened_once(load_language_model, **_place(manifest))
+
+    def engine(self, spec: EngineSpec, language_model: "LanguageModel | None") -> "Engine":
+        """Opens the engine of a dataset file, serving the language model unless it names one."""
+        from dpsynth_assets.models.engines.opening import open_engine
+
+        return open_engine(spec, language_model=language_model)
+
+    def topic_model(self, manifest: Mapping[str, Any]) -> "TopicModel":
+        """Opens the topics that the artifact `topic_model` describes."""
+        from dpsynth_assets.models.topic_model import TopicModel
+
+        return opened_once(TopicModel.load, local_copy(manifest["path"]))
+
+    def conditional_generator(self, manifest: Mapping[str, Any]) -> "ConditionalGenerator":
+        """Opens the generator that the artifact `conditional_generator` describes."""
+        from dpsynth_assets.models.conditional_generator import load_conditional_generator
+
+        return opened_once(load_conditional_generator, **_place(manifest))
+
+
+def opened_engine(spec: EngineSpec, manifest: Mapping[str, Any] | None) -> "Engine":
+    """Opens the engine of a dataset file, once a process, from public values alone.
+
+    Args:
+        spec: The engine.
+        manifest: The artifact `public_language_model`, if there is one.
+    """
+    models = OpenedModels()
+    return models.engine(spec, None if manifest is None else models.language_model(manifest))
+
+
+def _place(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    path = local_copy(manifest["path"])
+    return {"path_or_id": path, "dtype": manifest["dtype"], "device": manifest["device"]}
+
 
 Report = Callable[[float, str], None]
 """Called with the share done in [0, 1] and a short message."""
@@ -141,3 +209,88 @@ def _demo_documents() -> pl.DataFrame:
             "repository, or name a `source` of the public base."
         )
     return pl.read_parquet(path)
+
+
+def load_public_inputs(
+    values: Mapping[str, Any],
+    models: OpenedModels,
+    terms: CohortTerms,
+    engine: EngineSpec | None,
+    *,
+    salt: str,
+    seed: int,
+) -> PublicInputs:
+    """Opens artifacts by name; what is not there stays None.
+
+    They can be opened again in another process (`reopened`), which finds them open from then on.
+
+    Args:
+        values: Artifacts: documents, centres, or what describes a model.
+        models: Opens models.
+        terms: Prompt templates of the cohort.
+        engine: What a method writes through; None for a method that writes through none.
+        salt: Public key of the hash that assigns records to batches.
+        seed: Seed of public randomness.
+    """
+    manifest = values.get("public_language_model")
+    loaders = {
+        "text_embedder": models.text_embedder,
+        "topic_model": models.topic_model,
+        "conditional_generator": models.conditional_generator,
+    }
+    opened: dict[str, Any] = {
+        name: load(values[name]) for name, load in loaders.items() if name in values
+    }
+    language_model = None if manifest is None else models.language_model(manifest)
+    return PublicInputs(
+        engine=None if engine is None else models.engine(engine, language_model),
+        opens_engine=None if engine is None else partial(opened_engine, engine, manifest),
+        language_model=None if language_model is None else prompted(language_model, terms.prompts),
+        cluster_centers=values.get("public_clusters"),
+        public_records=values.get("public_corpus"),
+        salt=salt,
+        seed=seed,
+        reopened=partial(
+            load_public_inputs,
+            _manifests(values),
+            OpenedModels(),
+            terms,
+            engine,
+            salt=salt,
+            seed=seed,
+        ),
+        **opened,
+    )
+
+
+def _manifests(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: dict(value) for name, value in values.items() if isinstance(value, Mapping)}
+
+
+def public_versions(values: Mapping[str, Any]) -> dict[str, str]:
+    """Identity of each public artifact: another one makes another release."""
+    return {name: _version(name, value) for name, value in sorted(values.items())}
+
+
+def model_files(values: Mapping[str, Any], engine: EngineSpec | None) -> dict[str, str]:
+    """Digest of the files of each public model that lies in a folder, tokenizer included.
+
+    Args:
+        values: Artifacts; those that describe a model name its folder, or a model of the hub.
+        engine: What a method writes through, if anything.
+    """
+    named = {name: it.get("path") or it.get("model") for name, it in _manifests(values).items()}
+    if engine is not None:
+        named["engine"] = engine.model
+    folders = {name: Path(local_copy(str(path))) for name, path in named.items() if path}
+    return {name: folder_version(path) for name, path in folders.items() if path.is_dir()}
+
+
+def _version(name: str, value: Any) -> str:
+    if name == "public_clusters":
+        return array_version(value)
+    if name == "public_corpus":
+        return version_of_texts(value["text"].to_list())[:16]
+    if name == "text_embedder":
+        return version_of(value)
+    return str(value["path"]).rstrip("/").rsplit("/", maxsplit=1)[-1]

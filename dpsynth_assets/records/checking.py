@@ -17,7 +17,7 @@ from dpsynth_assets.datasets import (
     matching_files,
     parse_dataset_file,
 )
-from dpsynth_assets.datasets.source_section import UTF_8
+from dpsynth_assets.datasets.dataset_sections import UTF_8
 from dpsynth_assets.json_records import record_check
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.reading import (

@@ -52,7 +52,7 @@ import polars as pl
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.datasets.fields import INVISIBLE, WHOLE_NUMBER
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.records.columns import IS_TEXT, OBJECT, READABLE, ColumnNames
 from dpsynth_assets.records.hashing import Purpose, hash_rows
 from dpsynth_assets.records.refusals import LONGEST_TEXT_CHARACTERS

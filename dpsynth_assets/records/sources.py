@@ -13,7 +13,7 @@ from typing import Final
 import polars as pl
 
 from dpsynth_assets.datasets import SourceSpec
-from dpsynth_assets.datasets.source_section import UTF_8
+from dpsynth_assets.datasets.dataset_sections import UTF_8
 from dpsynth_assets.records.columns import (
     ColumnNames,
     SourceError,

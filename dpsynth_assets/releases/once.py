@@ -23,7 +23,7 @@ from dpsynth_assets.privacy.errors import (
     UnaccountedReleaseError,
 )
 from dpsynth_assets.privacy.events import is_post_processing
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType
 from dpsynth_assets.privacy.ledger import (
     Admission,
     BudgetTerms,
@@ -34,11 +34,9 @@ from dpsynth_assets.privacy.ledger import (
     edited_parts,
     sqlite_path,
 )
-from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.consent import expect_consent, refuse_changed
 from dpsynth_assets.releases.published_rows import told_content
-from dpsynth_assets.releases.sealed import refuse_altered
-from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError
+from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError, refuse_altered
 from dpsynth_assets.releases.waiting import alone, once_there_is_room, say
 
 

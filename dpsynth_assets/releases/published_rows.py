@@ -10,7 +10,7 @@ import polars as pl
 
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
-from dpsynth_assets.files.whole_folders import file_digests
+from dpsynth_assets.files.whole import file_digests
 from dpsynth_assets.privacy.ledger.schema import KEPT
 
 if TYPE_CHECKING:

@@ -21,9 +21,8 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
-from dpsynth_assets.files import whole_files
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger import sqlite_path
+from dpsynth_assets.privacy.ledger import replacing, sqlite_path
 
 LOGGER = "dagster.builtin"
 """Name of the logger that Dagster shows in a run's log."""
@@ -123,8 +122,8 @@ def alone(key: str, ledger_url: str, waiting: Callable[[], None]) -> Iterator[No
 def _file_lock(folder: Path, key: str, waiting: Callable[[], None]) -> Iterator[None]:
     with ExitStack() as held:
         try:
-            place = whole_files.owner_folder(folder) / _digest(key).hex()
-            held.enter_context(whole_files.alone(place, waiting))
+            place = replacing.owner_folder(folder) / _digest(key).hex()
+            held.enter_context(replacing.alone(place, waiting))
         except OSError as error:
             raise PrivacyError(
                 f"The ledger's folder {folder.parent} cannot be written ({error.strerror}), "

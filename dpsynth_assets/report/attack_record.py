@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dpsynth_assets.attacks.catalogue import CLAIMS
-from dpsynth_assets.files.identity import version_of
-from dpsynth_assets.files.kept import JSON, found
-from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.files.kept import JSON, found, version_of
+from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.methods.attack_runs import Reconstruction
 from dpsynth_assets.methods.base import REJECTION, Method
 from dpsynth_assets.methods.capabilities import attacks_on as attacks_declared

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpsynth_assets.files.whole_folders import digest_of
+from dpsynth_assets.files.whole import digest_of
 from dpsynth_assets.methods.stages import left_by_command
 from dpsynth_assets.privacy.ledger import ChargeGraph, LedgerEntry
 from dpsynth_assets.privacy.ledger.schema import canonical_json

@@ -28,9 +28,9 @@ from dpsynth_assets.privacy.guarantees import (
     SELF_TEST,
     STATES,
     GuaranteeType,
+    NeighboringRelation,
 )
 from dpsynth_assets.privacy.ledger import LedgerEntry
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 RECALL = "detector_recall"
 """Middle of the names of results that say what detectors of secrets miss."""

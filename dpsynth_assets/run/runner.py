@@ -32,19 +32,21 @@ from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
-from dpsynth_assets.privacy.release import Cost, Release
-from dpsynth_assets.public_base.inputs import load_public_inputs, model_files, public_versions
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import (
+    OpenedModels,
+    load_public_inputs,
+    model_files,
+    public_versions,
+)
 from dpsynth_assets.releases.once import (
     Drawn,
     Releasing,
     StoredRelease,
     plain_json,
 )
-from dpsynth_assets.releases.sealed import sealed_release
-from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.releases.store import StoredReleases, sealed_release
 from dpsynth_assets.run.records import RecordSource
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses
 

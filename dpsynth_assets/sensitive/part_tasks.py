@@ -16,13 +16,12 @@ import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
-from dpsynth_assets.files.identity import version_of, version_of_texts
-from dpsynth_assets.files.kept import ARRAY, TABLE
+from dpsynth_assets.files.kept import ARRAY, TABLE, version_of, version_of_texts
 from dpsynth_assets.files.redaction import keep_out_of_core_dumps
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.records.columns import empty_rows
 from dpsynth_assets.records.reading import PrivateRecords, canonical_records
 from dpsynth_assets.records.record_filters import column_names

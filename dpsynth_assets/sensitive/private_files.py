@@ -17,16 +17,9 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from dpsynth_assets.files.whole_files import (
-    alone,
-    flush,
-    is_held,
-    owner_folder,
-    replaced,
-    write_whole,
-)
-from dpsynth_assets.files.whole_folders import flush_all
+from dpsynth_assets.files.whole import flush_all, is_held, write_whole
 from dpsynth_assets.paths import Folder
+from dpsynth_assets.privacy.ledger.replacing import alone, flush, owner_folder, replaced
 from dpsynth_assets.sensitive.sealing import SealingKey, SensitiveKeyError, is_sealed, sealing_key
 
 Content = bytes | memoryview

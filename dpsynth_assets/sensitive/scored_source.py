@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.attacks.overlap import close_among, holders_among
-from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
+from dpsynth_assets.files.kept import array_version, version_of, version_of_texts
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.records.hashing import Purpose, hash_rows
 from dpsynth_assets.records.record_filters import CANONICAL

@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 from upath import UPath
 
-from dpsynth_assets.files.whole_files import write_whole
-from dpsynth_assets.files.whole_folders import MARKER, file_digests, file_names
+from dpsynth_assets.files.whole import MARKER, file_digests, file_names, write_whole
 from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 from dpsynth_assets.releases.waiting import StoreUnavailableError, alone
 from dpsynth_assets.sensitive.sealing import (

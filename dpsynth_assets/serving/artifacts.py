@@ -17,10 +17,8 @@ from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
-from dpsynth_assets.public_base.inputs import load_public_inputs, public_versions
-from dpsynth_assets.public_base.opening import OpenedModels
-from dpsynth_assets.releases.sealed import sealed_release
-from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.public_base.making import OpenedModels, load_public_inputs, public_versions
+from dpsynth_assets.releases.store import StoredReleases, sealed_release
 from dpsynth_assets.report.label import ROWS, Label, corpus_label, weakest
 from dpsynth_assets.run.runner import recorded
 

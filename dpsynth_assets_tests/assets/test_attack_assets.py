@@ -40,7 +40,7 @@ from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.model_pool import PROCESSOR_POOL
 from dpsynth_assets.orchestration.resources.stores import Models
 from dpsynth_assets.paths import home
-from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.guarantees import Cost, Release
 from dpsynth_assets.report import attack_record
 from dpsynth_assets.tags import MECHANISM, PRIVACY, PUBLIC
 from dpsynth_assets_tests.assets.declared_cases import public_values, run_assets

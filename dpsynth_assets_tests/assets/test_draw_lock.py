@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import make_url
 
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
+from dpsynth_assets.privacy.guarantees import Cost
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.once import Drawn
 from dpsynth_assets.releases.waiting import alone
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url

@@ -16,9 +16,8 @@ from dpsynth_assets.privacy.errors import (
     UnaccountedReleaseError,
 )
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent
-from dpsynth_assets.privacy.guarantees import EMBEDDINGS, RESTS_ON, SELF_TEST, GuaranteeType
+from dpsynth_assets.privacy.guarantees import EMBEDDINGS, RESTS_ON, SELF_TEST, Cost, GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.releases.consent import UnagreedChargeError, paying_only
 from dpsynth_assets.releases.once import Drawn, PublicInputError
 from dpsynth_assets.releases.store import StoreUnavailableError

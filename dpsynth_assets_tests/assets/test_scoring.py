@@ -21,7 +21,7 @@ from dpsynth_assets.orchestration.assets.scoring import (
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets_tests.end_to_end.conftest import private_spec
 
 LABELS = ("billing", "delivery")

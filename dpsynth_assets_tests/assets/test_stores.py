@@ -242,7 +242,7 @@ def test_a_release_in_an_object_store_is_the_one_on_a_disk(bucket, tmp_path, mad
 
 def test_a_release_without_its_marker_is_not_there(bucket, monkeypatch):
     """What a run leaves that is killed between two files is taken for nothing, then replaced."""
-    from dpsynth_assets.files.whole_folders import MARKER
+    from dpsynth_assets.files.whole import MARKER
 
     store = ReleaseStore.at(bucket)
     fs = store.base.fs

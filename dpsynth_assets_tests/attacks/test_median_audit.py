@@ -14,9 +14,9 @@ from dpsynth_assets.attacks.median_audit import (
     token_gaps,
 )
 from dpsynth_assets.privacy.clipping import clip_logits
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.oracles import median_oracle
 
 BOUND, TEMPERATURE, VOCABULARY = 4.0, 1.3, 7

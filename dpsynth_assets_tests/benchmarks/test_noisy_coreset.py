@@ -16,8 +16,7 @@ from scipy import stats
 from dpsynth_assets.privacy import histogram
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import ComposedEvent, DiscreteGaussianEvent, GaussianEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 

@@ -11,7 +11,7 @@ from dp_kmeans.noisy_coreset import CoresetMechanism
 from dpsynth_assets.attacks.audits.audit import audit_scores, event_curve
 from dpsynth_assets.attacks.audits.ledger_rules import seeded_everywhere
 from dpsynth_assets.privacy.events import GaussianEvent
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 ADD_REMOVE = NeighboringRelation.ADD_REMOVE
 LEVELS = 8

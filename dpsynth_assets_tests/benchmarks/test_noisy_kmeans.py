@@ -12,7 +12,7 @@ from dp_kmeans.noisy_kmeans import (
 from dp_kmeans.noisy_tree import NoisyCoreset
 
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 DELTA = 1e-6

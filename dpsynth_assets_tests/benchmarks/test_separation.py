@@ -18,7 +18,7 @@ from scipy import stats
 from dpsynth_assets.privacy import histogram
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets_tests.benchmarks.test_noisy_kmeans import mixture
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation

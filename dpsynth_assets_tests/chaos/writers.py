@@ -10,9 +10,9 @@ import polars as pl
 
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.errors import BudgetExceededError
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.releases.once import Drawn, StoredRelease
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 from dpsynth_assets_tests.stored import release_once

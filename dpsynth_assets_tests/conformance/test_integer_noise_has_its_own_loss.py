@@ -25,9 +25,9 @@ from dpsynth_assets.privacy.gaussian_dp import (
     integer_gaussian_delta,
     integer_gaussian_epsilon,
 )
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram, scale_for
 from dpsynth_assets.privacy.lattice import noise_for_gaussian
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.pairs import pairwise
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation

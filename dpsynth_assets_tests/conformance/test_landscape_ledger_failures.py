@@ -20,11 +20,10 @@ from dpsynth_assets.privacy.events import (
     PoissonGaussianEvent,
     PureEvent,
 )
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.accounts import Book, reserve_entry
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum
-from dpsynth_assets.privacy.release import Cost
 from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon, zcdp_rho
 from dpsynth_assets.releases.once import Drawn
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url

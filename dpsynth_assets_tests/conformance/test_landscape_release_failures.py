@@ -18,9 +18,9 @@ from dpsynth_assets.attacks.audits.sums import release_vector_mean
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import GaussianVoting, NoisyHistogram
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE = NeighboringRelation.ADD_REMOVE
 KERNEL = Path(inspect.getfile(privacy)).parent

@@ -13,8 +13,8 @@ import torch
 
 from dpsynth_assets.attacks.audits.audit import audit_event_counts, event_curve
 from dpsynth_assets.privacy import noisy_probabilities
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 SUBSETS, TRIALS, RUNS, STEPS = 3, 700, 400, 9
 CERTAIN = 800.0 * np.eye(3)

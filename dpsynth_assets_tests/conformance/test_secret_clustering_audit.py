@@ -10,10 +10,10 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_clustering import SecretClustering
 from dpsynth_assets.privacy.secret_noise import SecretSampling, shift_event
 from dpsynth_assets.privacy.secret_protection import posterior_of_events
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 
 def small_clustering(centres, l2_bound=1.0):

@@ -14,9 +14,9 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.attacks.audits.token_choices import EqualBatches
 from dpsynth_assets.privacy import sparse_vector
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import batched
 from dpsynth_assets_tests.privacy.oracles import distance_oracle
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism, public_support
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import batched
 
 VOCABULARY, SIZE = 40, 8

@@ -21,7 +21,7 @@ from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.public_base.inputs import model_files
+from dpsynth_assets.public_base.making import model_files
 from dpsynth_assets.releases.consent import first_difference
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.sensitive.private_files import files_below

@@ -13,7 +13,7 @@ from dpsynth_assets.cli.main import app
 from dpsynth_assets.exports import verification
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof
 from dpsynth_assets.exports.verification import verify_package
-from dpsynth_assets.files.whole_folders import file_digests
+from dpsynth_assets.files.whole import file_digests
 from dpsynth_assets.orchestration.assets.audit_trail import audit_trail
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.privacy.ledger import Ledger

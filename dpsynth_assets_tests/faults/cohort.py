@@ -16,7 +16,7 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.files.whole_folders import replaced_whole
+from dpsynth_assets.files.whole import replaced_whole
 from dpsynth_assets.orchestration.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.orchestration.metadata import spend_metadata
 from dpsynth_assets.orchestration.resources.executors import declared_executor
@@ -28,11 +28,9 @@ from dpsynth_assets.orchestration.resources.stores import (
 )
 from dpsynth_assets.paths import Folder, located
 from dpsynth_assets.privacy.events import ComposedEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
-from dpsynth_assets.privacy.release import Cost
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.releases.once import Drawn, StoredRelease
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.sensitive.unfinished import StoredPasses

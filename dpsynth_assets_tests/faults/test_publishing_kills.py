@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from dpsynth_assets.files import whole_folders
-from dpsynth_assets.files.whole_folders import replaced_whole
+from dpsynth_assets.files import whole
+from dpsynth_assets.files.whole import replaced_whole
 
 ROUNDS = int(os.environ.get("DPSYNTH_PUBLISH_KILLS", "40"))
 NAMES = ("README.md", "data.parquet", "privacy_label.json")
@@ -46,7 +46,7 @@ def in_a_child(run):
 def test_a_kill_around_the_exchange_leaves_the_old_or_the_new(tmp_path, moment):
     final = tmp_path / "corpus"
     write(final, 100)
-    take_place = whole_folders._take_place
+    take_place = whole._take_place
 
     def killed(new, old):
         if moment == "after":
@@ -54,7 +54,7 @@ def test_a_kill_around_the_exchange_leaves_the_old_or_the_new(tmp_path, moment):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def publish():
-        whole_folders._take_place = killed
+        whole._take_place = killed
         write(final, 101)
 
     assert os.waitpid(in_a_child(publish), 0)[1] == signal.SIGKILL
@@ -114,7 +114,7 @@ def test_folders_beside_it_that_are_not_ours_stay(tmp_path):
 def test_a_file_system_without_an_exchange_gets_the_new_folder(tmp_path, monkeypatch):
     final = tmp_path / "corpus"
     write(final, 100)
-    monkeypatch.setattr(whole_folders, "_EXCHANGE", 1 << 20)  # A flag that no system knows.
+    monkeypatch.setattr(whole, "_EXCHANGE", 1 << 20)  # A flag that no system knows.
     write(final, 101)
     assert version_of(final) == 101
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from dpsynth_assets.files.whole_files import alone, is_held, owner_folder, replaced, write_whole
+from dpsynth_assets.files.whole import is_held, write_whole
+from dpsynth_assets.privacy.ledger.replacing import alone, owner_folder, replaced
 
 
 @pytest.fixture(autouse=True)

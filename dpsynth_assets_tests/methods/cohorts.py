@@ -3,7 +3,7 @@
 import polars as pl
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 
 
 def made_terms(**changes):

@@ -14,8 +14,8 @@ from dpsynth_assets.methods.topic_histogram import (
 )
 from dpsynth_assets.models.topic_model import TopicModel, TopicModelSettings
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets_tests.methods.cohorts import made_terms, records_of
 
 LABELS = ("good", "bad", "mixed")

@@ -32,7 +32,7 @@ from dpsynth_assets.models.fine_tuning.training import LINES, LOSSES, public_ste
 from dpsynth_assets.models.language_model import IGNORED, mean_token_losses, padded
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 
 VOCABULARY = 40

@@ -16,7 +16,7 @@ from dpsynth_assets.models.language_model import LanguageModel, LanguageModelErr
 from dpsynth_assets.models.prompt_templates import default_templates
 from dpsynth_assets.orchestration.assets.public import public_definitions
 from dpsynth_assets.public_base.invented import LEAST_WORDS, invent_documents
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets_tests.tiny_models import write_tokenizer
 
 DOMAIN, LABELS = "Letters to a clinic", ["complaint", "thanks", "question"]

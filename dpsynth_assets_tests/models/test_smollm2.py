@@ -18,7 +18,7 @@ from dpsynth_assets.models.exact_decoder.opening import calibration_ids, read_de
 from dpsynth_assets.models.language_model import LanguageModelError, load_language_model
 from dpsynth_assets.models.smollm2 import write_llama_folder
 from dpsynth_assets.paths import MARK
-from dpsynth_assets.privacy.cpu_threads import run_alone
+from dpsynth_assets.privacy.cpu import run_alone
 from dpsynth_assets.public_base.making import language_model_manifest
 
 needs_wheel = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from dpsynth_assets.attacks.overlap import close_among
 from dpsynth_assets.orchestration.assets import evaluation
 from dpsynth_assets.orchestration.assets.scoring import CorpusToScore, score_corpora
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.sensitive import store as sensitive_store
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import (

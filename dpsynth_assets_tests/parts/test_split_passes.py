@@ -19,7 +19,7 @@ from dpsynth_assets.methods.private_prediction.batching import parts_of
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.sensitive import stored_parts
 from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
 from dpsynth_assets.sensitive.purging import PurgeRule, purge

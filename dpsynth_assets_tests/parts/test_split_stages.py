@@ -23,8 +23,8 @@ from dpsynth_assets.orchestration.resources.stores import (
     PrivacyLedger,
 )
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.sensitive import read_source
 from dpsynth_assets.sensitive.read_source import embed_parts, store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array

@@ -24,10 +24,10 @@ from dpsynth_assets.methods.evolution.secret_incidence import PublicIncidence
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.orchestration.resources.model_pool import given_parts
 from dpsynth_assets.privacy import secret_clustering
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise, SecretSampling
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
-from dpsynth_assets.public_base.opening import opened_engine
+from dpsynth_assets.public_base.making import opened_engine
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.stored_parts import StoredParts

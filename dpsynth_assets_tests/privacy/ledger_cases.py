@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.privacy.events import GaussianEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, ReleaseRequest
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 HALF_RHO = GaussianEvent(noise_multiplier=1.0)  # ρ = 1/2 exactly
 

@@ -10,7 +10,7 @@ from dpsynth_assets.privacy.bounded_range import (
     bounded_range_epsilon,
     recursion_is_affordable,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 ADD_REMOVE = NeighboringRelation.ADD_REMOVE
 PAPER = {"clip_bound": 9.0, "expected_batch_size": 64, "temperature": 1.5}

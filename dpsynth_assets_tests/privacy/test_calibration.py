@@ -18,8 +18,8 @@ from dpsynth_assets.privacy.events import (
     PureEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.renyi import least_sampled_epsilon
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 
 @pytest.mark.parametrize(("target", "some"), [(3.0, True), (1e-3, False)])

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from dpsynth_assets.privacy import clipping, median_box
-from dpsynth_assets.privacy.cpu_rows import maxima
+from dpsynth_assets.privacy.cpu import maxima
 from dpsynth_assets.privacy.median_box import ordered_keys
 from dpsynth_assets_tests.pairs import pairwise
 from dpsynth_assets_tests.privacy.spread_logits import LATTICE, TOKENS, placed, spread_logits

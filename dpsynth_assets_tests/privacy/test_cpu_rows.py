@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpsynth_assets.privacy import clipping
-from dpsynth_assets.privacy.cpu_rows import (
+from dpsynth_assets.privacy.cpu import (
     blocks_of_rows,
     is_plain,
     largest_columns,

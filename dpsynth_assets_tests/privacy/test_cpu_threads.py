@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import dpsynth_assets
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.privacy.cpu_threads import check_declared_threads, one_thread_each, run_alone
+from dpsynth_assets.privacy.cpu import check_declared_threads, one_thread_each, run_alone
 
 POOLS_OF_WAITING_THREADS = {"models/engines/openai_endpoint.py"}
 """Threads that wait for a server and compute nothing."""
@@ -171,7 +171,7 @@ def test_a_forked_child_starts_threads_of_its_own():
     code = (
         "import os, warnings\n"
         "warnings.simplefilter('ignore')\n"
-        "from dpsynth_assets.privacy.cpu_threads import run_alone\n"
+        "from dpsynth_assets.privacy.cpu import run_alone\n"
         "run_alone([int], 1)\n"
         "child = os.fork()\n"
         "if not child:\n"

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism, public_support
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import batched
 from dpsynth_assets_tests.privacy.oracles import difference_scores_oracle
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from dpsynth_assets.privacy import clipping, difference_clipping, difference_lattice
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.difference_lattice import DifferenceLattice
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import batched
 
 VOCABULARY = 300

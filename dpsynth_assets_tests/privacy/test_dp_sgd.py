@@ -13,9 +13,9 @@ from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism, dp_sgd_event
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.per_example import LossOfPart, Products
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 FALSE_ALARM = 1e-9

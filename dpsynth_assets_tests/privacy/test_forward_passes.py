@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy.batch_terms import BatchTerms, pass_rows, row_key
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 
 def mates(keys, most_rows):

@@ -6,14 +6,13 @@ from hypothesis import given, strategies as st
 
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent, DiscreteLaplaceEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.histogram import (
     NoisyHistogram,
     l1_sensitivity,
     l2_sensitivity,
     scale_for,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 

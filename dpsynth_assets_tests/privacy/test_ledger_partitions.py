@@ -6,10 +6,10 @@ from dpsynth_assets.cli.ledger import show
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import GaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.statement import dataset_spend
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 
 ONE = GaussianEvent(noise_multiplier=10.0)  # ρ = 1/200

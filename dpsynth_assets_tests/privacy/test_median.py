@@ -7,11 +7,10 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy import clipping
 from dpsynth_assets.privacy.clipping import ClipLattice, clip_logits
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.median_box import _box_on_a_device, rank_window
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.pairs import pairwise
 from dpsynth_assets_tests.privacy.oracles import median_oracle
 

@@ -17,6 +17,7 @@ from dpsynth_assets.privacy import noisy_probabilities
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.noisy_probabilities import (
     NoisyProbabilities,
     mean_probability_sensitivity,
@@ -24,7 +25,6 @@ from dpsynth_assets.privacy.noisy_probabilities import (
     private_mean_probabilities,
     split_sample,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 VOCABULARY = 6

@@ -10,10 +10,11 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional
 
-from dpsynth_assets.privacy import cpu_threads
-from dpsynth_assets.privacy.cpu_threads import shares_weights
+from dpsynth_assets.privacy import cpu
+from dpsynth_assets.privacy.cpu import shares_weights
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.per_example import (
     GRADIENT_SLACK,
     LossOfPart,
@@ -27,7 +28,6 @@ from dpsynth_assets.privacy.per_example import (
 from dpsynth_assets.privacy.per_example.arithmetic import SumLattice
 from dpsynth_assets.privacy.per_example.recording import recording
 from dpsynth_assets.privacy.per_example.uses import Factors, Product
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.small_models import (
     VOCABULARY,
     clipped_sum,
@@ -287,7 +287,7 @@ def test_an_error_of_one_thread_is_the_error_of_all():
 
 
 def test_one_thread_takes_all_of_a_large_model(monkeypatch):
-    monkeypatch.setattr(cpu_threads, "LARGE", 10)
+    monkeypatch.setattr(cpu, "LARGE", 10)
     assert PerExampleGradients(built("GPT-2"), threads=4).threads == 1
 
 

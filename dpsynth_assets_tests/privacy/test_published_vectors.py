@@ -22,6 +22,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
 from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon
 from dpsynth_assets.privacy.events import BoundedRangeEvent, DiscreteGaussianEvent, GaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon, gaussian_mu
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import GaussianVoting, l2_sensitivity, scale_for
 from dpsynth_assets.privacy.secret_noise import secret_noise_std
 from dpsynth_assets.privacy.secret_protection import (
@@ -29,7 +30,6 @@ from dpsynth_assets.privacy.secret_protection import (
     gaussian_posterior,
     poisson_binomial,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
 
 REPOSITORY = Path(__file__).parents[2]

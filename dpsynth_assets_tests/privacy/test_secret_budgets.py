@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_noise import (
     SecretBudget,
     SecretPromise,
@@ -14,7 +15,6 @@ from dpsynth_assets.privacy.secret_noise import (
     shift_event,
 )
 from dpsynth_assets.privacy.secret_protection import poisson_binomial, posterior_of_events
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE = NeighboringRelation.ADD_REMOVE
 BOUNDS = [(1e-4, 1e-3), (1e-2, 5e-2), (0.1, 0.5)]

@@ -6,10 +6,9 @@ import pytest
 
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import MixtureGaussianEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.secret_clustering import SecretClustering
 from dpsynth_assets.privacy.secret_noise import SecretSampling
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 CENTRES = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
 COUNTS = np.array([10.0, 20.0, 30.0])

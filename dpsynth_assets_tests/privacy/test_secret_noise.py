@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_noise import (
     SecretSampling,
     dominating_distribution,
@@ -27,7 +28,6 @@ from dpsynth_assets.privacy.secret_protection import (
     poisson_binomial,
     posterior_of_events,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 PRIOR = 1e-4

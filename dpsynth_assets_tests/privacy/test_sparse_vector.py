@@ -8,13 +8,13 @@ from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.privacy import sparse_vector
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.sparse_vector import (
     STEPS_PER_RECORD,
     PublicTokenTest,
     draw_public_tokens,
 )
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import VOCABULARY, batched, batches
 from dpsynth_assets_tests.privacy.oracles import distance_oracle
 

@@ -10,9 +10,9 @@ from torch import nn
 from dpsynth_assets.privacy import dp_sgd
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
 from dpsynth_assets.privacy.per_example.arithmetic import SumLattice
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 RECORDS = 24
 

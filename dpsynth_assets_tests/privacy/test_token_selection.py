@@ -8,13 +8,13 @@ from hypothesis import given, settings, strategies as st
 from dpsynth_assets.privacy import clipping
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits, column_blocks
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import (
     MeanTokenMechanism,
     PrivateTokenMeter,
     allowed_tokens,
     rows_by_batch,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.privacy.batched import VOCABULARY, batches
 from dpsynth_assets_tests.privacy.oracles import mean_scores_oracle
 

@@ -14,9 +14,8 @@ from dpsynth_assets.privacy import vector_mean
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.histogram import l2_sensitivity
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import (
     VectorMean,
     stacked_l2_sensitivity,

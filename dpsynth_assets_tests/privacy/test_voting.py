@@ -10,7 +10,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import DiscreteGaussianEvent, flatten
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.histogram import (
     NO_VOTE,
     GaussianVoting,
@@ -18,7 +18,6 @@ from dpsynth_assets.privacy.histogram import (
     l2_sensitivity,
     voting_noise_std,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 

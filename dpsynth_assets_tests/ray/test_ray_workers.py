@@ -18,9 +18,9 @@ from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredB
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.models.fine_tuning import FineTuningSettings
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.poisson_sampling import SampledSum
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.sensitive.part_tasks import SECRETS_TABLE, find_in_parts
 from dpsynth_assets.sensitive.read_source import embed_parts, store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole

@@ -12,7 +12,7 @@ from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.models.prompt_templates import DocumentFormat, PromptedModel
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Reads, Runner

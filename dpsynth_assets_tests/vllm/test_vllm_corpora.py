@@ -18,7 +18,7 @@ from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings, RowFilter
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.judges import EngineJudge
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 
 ROWS = 24
 LABELS = ("billing", "delivery")

@@ -27,7 +27,7 @@ from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
 from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 from dpsynth_assets.models.vllm_decoder.lockstep import Step
 from dpsynth_assets.privacy import noise, noisy_probabilities, sparse_vector
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 
 LABELS = ("billing", "delivery")
 NAMES = ("mean_uniform", "mean_clustered", "median_clustered", "mean_svt", "invisible_ink")

@@ -34,7 +34,7 @@ from dpsynth_assets.attacks.audits.audit import (
     event_types,
 )
 from dpsynth_assets.attacks.circumstances import circumstances
-from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.privacy.events import Event
 
 FORMAT = 1

@@ -23,8 +23,8 @@ from dpsynth_assets.privacy.events import (
     PoissonGaussianEvent,
     PureEvent,
 )
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 THRESHOLDS = 20_001
 

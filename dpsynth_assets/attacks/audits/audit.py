@@ -14,7 +14,7 @@ import numpy as np
 
 from dpsynth_assets.attacks.circumstances import circumstances
 from dpsynth_assets.privacy.events import Event, event_to_json, flatten
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 FALSE_ALARM = 1e-6
 """Probability with which one statistical audit of a correct installation fails."""

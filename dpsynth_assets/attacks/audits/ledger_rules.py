@@ -31,7 +31,7 @@ from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import Event, GaussianEvent
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import GuaranteeType, PrivacyUnit
 from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
 from dpsynth_assets.privacy.ledger import (
     BudgetTerms,
@@ -46,7 +46,6 @@ from dpsynth_assets.privacy.secret_clustering import SecretClustering
 from dpsynth_assets.privacy.secret_noise import SecretSampling
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
-from dpsynth_assets.privacy.units import PrivacyUnit
 
 STARTS = 4
 BINS = 64

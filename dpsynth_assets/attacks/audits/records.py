@@ -24,10 +24,10 @@ from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.models.topic_model.model import nearest_topics
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import l2_sensitivity
 from dpsynth_assets.privacy.lattice import Lattice
 from dpsynth_assets.privacy.nearest import PublicRows, nearest_rows_of_labels
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.records.columns import IS_TEXT, READABLE
 from dpsynth_assets.records.record_filters import REASON, judge, refuse_repeated_ids
 

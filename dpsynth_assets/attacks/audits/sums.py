@@ -23,12 +23,11 @@ from dpsynth_assets.attacks.audits.audit import (
 )
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.events import Event, GaussianEvent, MixtureGaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, Release
 from dpsynth_assets.privacy.histogram import GaussianVoting, NoiseKind, NoisyHistogram, count_votes
-from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.privacy.secret_clustering import NoisyClusters, SecretClustering
 from dpsynth_assets.privacy.secret_noise import SecretSampling, secret_noise_std
 from dpsynth_assets.privacy.secret_protection import gaussian_posterior, posterior_of_events
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import VectorMean, stacked_l2_sensitivity, vector_mean_event
 
 BINS = 16_000

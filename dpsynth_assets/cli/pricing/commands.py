@@ -21,7 +21,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import check_at_least, check_delta, check_positive
 from dpsynth_assets.privacy.events import Event
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 
 def _checked(check: Callable[[float], None]) -> Callable[[float | None], float | None]:

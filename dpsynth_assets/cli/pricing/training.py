@@ -23,8 +23,8 @@ from dpsynth_assets.privacy.calibration import dp_sgd_noise_multiplier
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
 from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,9 +38,8 @@ from dpsynth_assets.methods.stages import (
 )
 from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import TEXT_EMBEDDER, PublicSizes, Work
-from dpsynth_assets.privacy.guarantees import STATES, GuaranteeType
+from dpsynth_assets.privacy.guarantees import STATES, GuaranteeType, Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.release import Release
 
 _WRITING = frozenset(
     {"rows", "temperature", "top_p", "max_new_tokens", "steering_layers", "strengths"}

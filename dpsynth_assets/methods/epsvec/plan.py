@@ -18,9 +18,9 @@ from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, GaussianEvent, PoissonGaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram, l2_sensitivity
 from dpsynth_assets.privacy.renyi import zcdp_epsilon, zcdp_rho
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import VectorMean, stacked_l2_sensitivity
 
 _UP = 1.0 + 2.0**-40

@@ -21,9 +21,9 @@ from dpsynth_assets.methods.inputs import (
     counted_labels,
 )
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
+from dpsynth_assets.privacy.guarantees import Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.nearest import NO_ROW, PublicRows, nearest_rows_of_labels
-from dpsynth_assets.privacy.release import Release
 
 if TYPE_CHECKING:
     import polars as pl

@@ -43,8 +43,8 @@ from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, StageRelease, StageR
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.engines import Provenance
 from dpsynth_assets.models.engines.decoder_engine import LocalEngine
+from dpsynth_assets.privacy.guarantees import Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.release import Release
 from dpsynth_assets.workers import Here
 
 CANDIDATES = "candidate_pool"

@@ -18,9 +18,8 @@ from dpsynth_assets.methods.epsvec.plan import VectorNoise
 from dpsynth_assets.methods.epsvec.states import StateReader
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
 from dpsynth_assets.privacy.events import event_from_json, event_to_json
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
-from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.vector_mean import BlockSums, unit_directions
 from dpsynth_assets.workers import Here
 

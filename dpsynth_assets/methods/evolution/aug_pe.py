@@ -34,9 +34,8 @@ from dpsynth_assets.methods.inputs import (
 from dpsynth_assets.methods.plan_cache import remembered, remembered_epsilon
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.privacy.events import event_to_json
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.histogram import voting_noise_std
-from dpsynth_assets.privacy.release import Cost, Release
 
 VotedT = TypeVar("VotedT", bound=VotedConfig)
 

@@ -43,8 +43,7 @@ from dpsynth_assets.methods.plan_cache import remembered_epsilon
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.methods.text_form import SCHEMA
 from dpsynth_assets.methods.work import PublicSizes, Work
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 
 
 @dataclass(frozen=True, eq=False)

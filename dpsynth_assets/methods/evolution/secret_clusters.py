@@ -38,6 +38,7 @@ from dpsynth_assets.methods.plan_cache import remembered, sampled_noise
 from dpsynth_assets.privacy.blow_up import ROUND_UP
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_clustering import SampleAndSum, SecretClustering
 from dpsynth_assets.privacy.secret_noise import (
     SecretPromise,
@@ -48,7 +49,6 @@ from dpsynth_assets.privacy.secret_noise import (
     shift_event,
 )
 from dpsynth_assets.privacy.secret_protection import gaussian_budget, gaussian_posterior
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 L2_BOUND = 1.0
 """R: embeddings have unit length, so that distances are cosines ([secpe Rem. 3.4])."""

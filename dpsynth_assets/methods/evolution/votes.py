@@ -16,6 +16,7 @@ from dpsynth_assets.methods.evolution.population import Population
 from dpsynth_assets.methods.inputs import PrivateInputs, counted_labels
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import ComposedEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import GaussianVoting, count_votes
 from dpsynth_assets.privacy.nearest import (
     Group,
@@ -25,7 +26,6 @@ from dpsynth_assets.privacy.nearest import (
     nearest_rows_of_labels,
     row_norms,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 SORTED_BYTES = 1 << 30
 """Records up to this size are copied in the order of their labels."""

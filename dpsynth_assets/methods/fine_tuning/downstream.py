@@ -39,7 +39,7 @@ from dpsynth_assets.models.next_word_model import (
     new_next_word_model,
     save_next_word_model,
 )
-from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.privacy.guarantees import Release
 
 STAGE = "downstream_model"
 _PUBLIC_EXAMPLES = 128

@@ -85,7 +85,7 @@ from dpsynth_assets.methods.work import (
 )
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.prompt_templates import PromptTemplates
-from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.privacy.guarantees import Release
 
 GeneratorConfigT = TypeVar("GeneratorConfigT", bound=GeneratorConfig)
 

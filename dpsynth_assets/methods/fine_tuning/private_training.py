@@ -49,11 +49,10 @@ from dpsynth_assets.models.fine_tuning import (
     public_learning_rate,
     refuse_untrainable,
 )
-from dpsynth_assets.privacy.cpu_threads import LARGE
-from dpsynth_assets.privacy.guarantees import GRADIENTS
+from dpsynth_assets.privacy.cpu import LARGE
+from dpsynth_assets.privacy.guarantees import GRADIENTS, Cost, Release
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.poisson_sampling import SampledSum
-from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.workers import forget, kept
 
 TrainingConfigT = TypeVar("TrainingConfigT", bound=PrivateTrainingConfig)

@@ -52,10 +52,10 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import smallest_multiplier
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
+from dpsynth_assets.privacy.guarantees import Cost, Release
 from dpsynth_assets.privacy.noisy_probabilities import (
     NoisyProbabilities,
 )
-from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.renyi import (
     ORDERS,
     epsilon_at_order,

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpsynth_assets.models.decoding import ConstrainedText, Contexts, Decoder, JsonConstraint
 from dpsynth_assets.privacy.batch_terms import pass_rows
-from dpsynth_assets.privacy.cpu_rows import map_on_cpu_threads, plain_entries
+from dpsynth_assets.privacy.cpu import map_on_cpu_threads, plain_entries
 
 if TYPE_CHECKING:
     import torch

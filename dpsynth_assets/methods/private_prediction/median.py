@@ -19,9 +19,8 @@ from dpsynth_assets.methods.private_prediction.method import BatchPrediction, re
 from dpsynth_assets.methods.private_prediction.planted_keys import audit_median
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.release import Cost, Release
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 
 

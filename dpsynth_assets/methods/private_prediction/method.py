@@ -59,7 +59,7 @@ from dpsynth_assets.models.smollm2 import declared_vocabulary
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.events import Event
-from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.guarantees import Cost, Release
 from dpsynth_assets.privacy.renyi import zcdp_rho
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 

@@ -27,7 +27,7 @@ from dpsynth_assets.methods.private_prediction.loop import GenerationRules
 from dpsynth_assets.methods.private_prediction.split_batches import RunBatches
 from dpsynth_assets.methods.stages import Stage, SyntheticCorpus
 from dpsynth_assets.models.decoding import Decoder
-from dpsynth_assets.privacy.cpu_threads import one_thread_each
+from dpsynth_assets.privacy.cpu import one_thread_each
 
 if TYPE_CHECKING:
     import polars as pl

@@ -29,7 +29,7 @@ from dpsynth_assets.methods.private_prediction.references import generate_non_pr
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, MethodPlan
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.release import Cost
+from dpsynth_assets.privacy.guarantees import Cost
 from dpsynth_assets.privacy.renyi import zcdp_epsilon, zcdp_rho
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.decoding import sample_documents
 from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.prompt_templates import TOP_K
-from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.release import Cost, Release
+from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 
 
 def generate_public_only(

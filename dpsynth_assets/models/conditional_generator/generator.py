@@ -32,7 +32,7 @@ from dpsynth_assets.models.engines.protocol import Sampling
 from dpsynth_assets.models.language_model import LanguageModel, mean_token_losses, opened
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
-from dpsynth_assets.privacy.cpu_threads import one_thread_each, useful_threads
+from dpsynth_assets.privacy.cpu import one_thread_each, useful_threads
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.json_records import allowed_tokens, json_grammar, record_check
-from dpsynth_assets.privacy.cpu_rows import is_plain, map_on_cpu_threads, plain_entries
+from dpsynth_assets.privacy.cpu import is_plain, map_on_cpu_threads, plain_entries
 
 if TYPE_CHECKING:
     import torch

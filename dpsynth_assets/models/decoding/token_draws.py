@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsynth_assets.privacy.cpu_rows import is_plain, largest_columns, map_on_cpu_threads
+from dpsynth_assets.privacy.cpu import is_plain, largest_columns, map_on_cpu_threads
 
 if TYPE_CHECKING:
     import torch

@@ -16,7 +16,7 @@ from dpsynth_assets.models.decoding.protocol import (
 )
 from dpsynth_assets.models.exact_decoder.attention import KeyValueCache
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack
-from dpsynth_assets.privacy.cpu_threads import run_alone
+from dpsynth_assets.privacy.cpu import run_alone
 
 if TYPE_CHECKING:
     import torch

@@ -400,7 +400,7 @@ def _observed(
     """Largest magnitudes of activations over public texts, by layer and place."""
     import torch
 
-    from dpsynth_assets.privacy.cpu_threads import run_alone
+    from dpsynth_assets.privacy.cpu import run_alone
 
     seen: dict[tuple[int, str], torch.Tensor] = {}
 

@@ -25,7 +25,7 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     quantized_rows,
     quantized_weight,
 )
-from dpsynth_assets.privacy.cpu_threads import run_alone
+from dpsynth_assets.privacy.cpu import run_alone
 
 if TYPE_CHECKING:
     import torch

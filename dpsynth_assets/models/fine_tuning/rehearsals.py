@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from dpsynth_assets.models.fine_tuning.sources import ExampleLoss, FineTuningSettings, micro_batches
 from dpsynth_assets.models.fine_tuning.training import ProgressCallback, fine_tune_privately
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.per_example import (
     GRADIENT_SLACK,
     LossOfPart,
     PerExampleGradients,
     refuse_undeclared_slack,
 )
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from dpsynth_assets.models.transformers_decoder.cached_attention import (
     text_config,
 )
 from dpsynth_assets.models.transformers_decoder.decoder import PackedContexts, TransformersDecoder
-from dpsynth_assets.privacy.cpu_threads import run_alone, shares_weights
+from dpsynth_assets.privacy.cpu import run_alone, shares_weights
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsynth_assets.models.decoding.protocol import StateReading
-from dpsynth_assets.privacy.cpu_threads import one_thread_each, shares_weights
+from dpsynth_assets.privacy.cpu import one_thread_each, shares_weights
 
 if TYPE_CHECKING:
     import torch

@@ -17,7 +17,7 @@ import polars as pl
 
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL, Attack
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
+from dpsynth_assets.files.kept import array_version, version_of, version_of_texts
 from dpsynth_assets.methods.attack_runs import (
     DOCUMENTS,
     Reconstruction,

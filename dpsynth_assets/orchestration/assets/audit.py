@@ -9,9 +9,8 @@ import dagster as dg
 from dpsynth_assets.attacks.audits.audit import ROUNDING, AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
-from dpsynth_assets.files.identity import version_of
-from dpsynth_assets.files.kept import JSON
-from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.files.kept import JSON, version_of
+from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.orchestration.assets.audit_trail import audit_trail_definitions, written_files
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES

@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.files.identity import version_of
-from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.files.kept import version_of
+from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.orchestration.assets.keys import (
     AGREES,

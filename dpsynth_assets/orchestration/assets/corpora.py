@@ -12,8 +12,8 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.files.identity import version_of
-from dpsynth_assets.files.whole_folders import digest_of, replaced_whole, upload
+from dpsynth_assets.files.kept import version_of
+from dpsynth_assets.files.whole import digest_of, replaced_whole, upload
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.orchestration.assets.attacks import attack_keys

@@ -8,7 +8,7 @@ import dagster as dg
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
-from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
 from dpsynth_assets.methods.stages import SHARED
 from dpsynth_assets.methods.work import TEXT_EMBEDDER

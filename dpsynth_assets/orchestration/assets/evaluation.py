@@ -12,7 +12,7 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_settings

@@ -18,14 +18,20 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.files.identity import array_version, version_of, version_of_texts
-from dpsynth_assets.files.kept import TABLE, found, kept_file
+from dpsynth_assets.files.kept import (
+    TABLE,
+    array_version,
+    found,
+    kept_file,
+    version_of,
+    version_of_texts,
+)
 from dpsynth_assets.metrics.evaluation import CorpusScores, EvaluationSettings, PrivateReference
 from dpsynth_assets.metrics.metric import Estimate
 from dpsynth_assets.metrics.registry import modules_outside
 from dpsynth_assets.orchestration.resources.stores import Models, SensitiveStore
 from dpsynth_assets.paths import home
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels
 
 FILE = "scores.json"
 

@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, cohorts_of, dataset_folders, standing
-from dpsynth_assets.files.identity import version_of
-from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.files.kept import version_of
+from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.orchestration.assets.keys import AGREES, AUDIT, AUDIT_TRAIL, asset_of_cohort
 from dpsynth_assets.orchestration.dagster_internals import schedule_execution_time_iterator
 from dpsynth_assets.orchestration.metadata import (

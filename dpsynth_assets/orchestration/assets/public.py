@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.files.identity import version_of
+from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.methods.work import LANGUAGE_MODEL, TEXT_EMBEDDER
 from dpsynth_assets.orchestration.assets.keys import public_group, public_ins, public_key
 from dpsynth_assets.orchestration.metadata import code_references

@@ -12,8 +12,8 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.files.identity import version_of, version_of_texts
-from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.files.kept import version_of, version_of_texts
+from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.metrics.comparison import gap_fields, interval_rule, told_of_private, verdicts
 from dpsynth_assets.metrics.downstream import downstream_model_scores
@@ -37,7 +37,7 @@ from dpsynth_assets.orchestration.resources.stores import ReleaseStore, Sensitiv
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import format_cell, page_address
 from dpsynth_assets.report.render import render_report

@@ -14,7 +14,7 @@ from dpsynth_assets.datasets.fields import OWN_COLUMNS
 from dpsynth_assets.methods.cluster_histogram import ClusterCounting
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.methods.topic_histogram import TopicCounting
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.report.pages import markdown_table
 

@@ -24,8 +24,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from dpsynth_assets.files.whole_files import owner_folder, replaced
 from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
 from dpsynth_assets.tags import RELEASE
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ import polars as pl
 from pydantic import PrivateAttr
 
 from dpsynth_assets.datasets import cohort_name
-from dpsynth_assets.files.whole_files import write_whole
+from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.models.kept import begin_use, end_use
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.paths import Folder, home, located
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.public_base.opening import OpenedModels
+from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.releases.store import StoredReleases, opened_ledger
 from dpsynth_assets.sensitive.private_files import plain_place
 from dpsynth_assets.sensitive.sealing import sealing_key

@@ -9,8 +9,12 @@ from typing import Any, NamedTuple
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import Event, event_from_json, event_to_json
-from dpsynth_assets.privacy.guarantees import RESTS_ON, GuaranteeType
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.guarantees import (
+    RESTS_ON,
+    GuaranteeType,
+    NeighboringRelation,
+    PrivacyUnit,
+)
 
 ZCDP = "zcdp"
 TIGHT = "tight"

@@ -19,6 +19,7 @@ from typing import Any
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import Event
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.ledger.accounts import CohortAccount
 from dpsynth_assets.privacy.ledger.admission import remaining
 from dpsynth_assets.privacy.ledger.charges import (
@@ -31,7 +32,6 @@ from dpsynth_assets.privacy.ledger.charges import (
 )
 from dpsynth_assets.privacy.ledger.schema import TIGHT, ZCDP, BudgetTerms, SecretTerms
 from dpsynth_assets.privacy.renyi import float_up
-from dpsynth_assets.privacy.units import NeighboringRelation
 
 FILTER = "filter"
 PLAN = "plan"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from dpsynth_assets.privacy.cpu_threads import one_thread_each, shares_weights, useful_threads
+from dpsynth_assets.privacy.cpu import one_thread_each, shares_weights, useful_threads
 from dpsynth_assets.privacy.per_example.arithmetic import (
     Products,
     SumLattice,

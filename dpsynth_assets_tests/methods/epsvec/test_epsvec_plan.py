@@ -15,7 +15,7 @@ from dpsynth_assets.models.prompt_templates import default_templates
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import PoissonGaussianEvent, is_post_processing
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 ENDPOINT = EngineSpec(kind="openai", model="m", base_url="https://host/v1")

@@ -12,7 +12,7 @@ from dpsynth_assets.methods.epsvec.shots import (
     release_shots,
 )
 from dpsynth_assets.privacy import histogram
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 TEXTS = ("sea sea calm", "bread warm", "old hall", "sea calm", "bread bread", "hall quiet")
 CANDIDATES = pl.DataFrame({"label": [0, 0, 0, 1, 1, 1], "text": TEXTS})

@@ -29,7 +29,7 @@ from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
 from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers
 from dpsynth_assets.privacy import vector_mean
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
 from dpsynth_assets.workers import Here
 

@@ -14,7 +14,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import flatten
 from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 from dpsynth_assets_tests.methods.evolution.conftest import (
     Checkpoints,
     WordEmbedder,

@@ -17,9 +17,9 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of, filter_epsilon
 from dpsynth_assets.privacy.calibration import TOLERANCE
 from dpsynth_assets.privacy.events import GaussianEvent, PoissonGaussianEvent
+from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.renyi import filter_order, renyi_divergence, zcdp_epsilon, zcdp_rho
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 from dpsynth_assets_tests.methods.fine_tuning.conftest import LANGUAGE_MODEL, terms_over
 from dpsynth_assets_tests.privacy import ledger_cases
 

@@ -12,7 +12,7 @@ from dpsynth_assets.methods.inputs import UNCOUNTED, counted_labels
 from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus, Writing
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import integer_noise_std
-from dpsynth_assets.privacy.release import Release
+from dpsynth_assets.privacy.guarantees import Release
 
 COUNTS = "label_counts"
 

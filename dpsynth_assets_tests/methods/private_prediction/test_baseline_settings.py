@@ -10,7 +10,7 @@ from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
 from dpsynth_assets.models.prompt_templates import PLAIN_PT, PromptedModel
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 AG_NEWS = 108_000
 DELTA = AG_NEWS**-1.1

@@ -22,7 +22,7 @@ from dpsynth_assets.methods.private_prediction.batching import (
 )
 from dpsynth_assets.privacy.batch_terms import pass_rows
 from dpsynth_assets.privacy.events import ComposedEvent
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets_tests.methods.private_prediction.placed import hashed
 
 CELLS = (

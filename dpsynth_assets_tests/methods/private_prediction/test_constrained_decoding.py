@@ -23,8 +23,8 @@ from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import JsonConstraint, sample_documents
 from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM, make_terms
 from dpsynth_assets_tests.tiny_models import random_llama
 

@@ -13,8 +13,8 @@ from dpsynth_assets.methods.private_prediction.loop import (
 )
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
-from dpsynth_assets.privacy.units import NeighboringRelation
 from dpsynth_assets_tests.methods.private_prediction.conftest import make_rules
 from dpsynth_assets_tests.privacy.oracles import mean_scores_oracle
 

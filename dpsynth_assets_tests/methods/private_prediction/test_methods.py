@@ -15,9 +15,8 @@ from dpsynth_assets.methods.private_prediction.references import (
 )
 from dpsynth_assets.methods.registry import REGISTRY, check_settings, get_method
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
-from dpsynth_assets.privacy.units import NeighboringRelation, PrivacyUnit
 
 SMALL = {
     "expected_batch_size": 8,

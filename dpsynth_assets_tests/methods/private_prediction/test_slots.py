@@ -6,7 +6,7 @@ import pytest
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
-from dpsynth_assets.privacy.units import NeighboringRelation
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets_tests.methods.private_prediction.placed import in_slots
 
 CELLS = ((0, None), (1, None))

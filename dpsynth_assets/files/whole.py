@@ -1,13 +1,15 @@
-"""Folders that appear whole or not at all, on a disk or in an object store.
+"""Files and folders that appear whole or not at all, locks, and folders for their owner alone.
 
-A disk has a rename, which moves a finished folder into place in one step. An object store has
-none: there every file is written first and one file, the marker, last; a folder without its marker
-is not there. A folder that is there already changes places with its successor in one step, too:
-whenever a process is killed, the old folder or the new one is there, whole.
+`replaced` and `alone` stand in the kernel, which imports nothing of ours: the ledger uses them. A
+disk has a rename, which moves a finished folder into place in one step. An object store has none:
+there every file is written first and one file, the marker, last; a folder without its marker is not
+there. A folder that is there already changes places with its successor in one step, too: whenever a
+process is killed, the old folder or the new one is there, whole.
 """
 
 import ctypes
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -21,8 +23,36 @@ from pathlib import Path
 
 from upath import UPath
 
-from dpsynth_assets.files.whole_files import alone, flush
 from dpsynth_assets.paths import Folder
+from dpsynth_assets.privacy.ledger.replacing import alone, flush, owner_folder, replaced
+
+
+def write_whole(path: Path, content: str | bytes | memoryview) -> None:
+    """Replaces a file, in a folder that is made if need be, both for their owner alone.
+
+    Args:
+        path: The file; see `replaced`.
+        content: Text is written as UTF-8.
+    """
+    with replaced(owner_folder(path.parent) / path.name) as new:
+        new.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def is_held(place: Path) -> bool:
+    """Says whether any process holds a lock on a file or a folder.
+
+    Raises:
+        OSError: It is not there, or is a link.
+    """
+    descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
 
 MARKER = "complete.json"
 """Last file of a folder in an object store: name -> SHA-256 of every other file."""
