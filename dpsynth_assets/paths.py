@@ -18,10 +18,14 @@ from urllib.parse import SplitResult, urlsplit
 from upath import UPath
 
 from dpsynth_assets.privacy.errors import FORMAT, PrivacyError, require_format
+from dpsynth_assets.privacy.ledger.actors import Actor, account, read_key
 from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
 
 SENSITIVE_VARIABLE = "DPSYNTH_SENSITIVE_URL"
 """Environment variable: where the sensitive store lies in an object store."""
+
+KEY_VARIABLE = "DPSYNTH_SIGNING_KEY"
+"""Environment variable: file of the key that signs entries of the ledger."""
 
 MARK = ".format"
 """File of a home or store that says its format."""
@@ -200,6 +204,23 @@ def project_root() -> Path:
 def home_root() -> Path:
     """Resolves DPSYNTH_HOME without opening it: nothing may lie there."""
     return Path(os.environ.get("DPSYNTH_HOME", project_root() / ".dpsynth")).resolve()
+
+
+def signing_key() -> Path:
+    """File of the key that signs: DPSYNTH_SIGNING_KEY, or `signing_key.pem` in DPSYNTH_HOME."""
+    named = os.environ.get(KEY_VARIABLE, "").strip()
+    return Path(named) if named else home_root() / "signing_key.pem"
+
+
+def actor() -> Actor:
+    """Who acts in this process: the key that signs, or an account where no key was made.
+
+    Raises:
+        PrivacyError: The key that is there, or named, cannot be used.
+    """
+    file = signing_key()
+    is_named = bool(os.environ.get(KEY_VARIABLE, "").strip())
+    return read_key(file) if is_named or file.exists() else account()
 
 
 def home() -> Home:

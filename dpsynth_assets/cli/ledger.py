@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from dpsynth_assets.cli.terminal import AsJson, answer, complain, say, show_table
-from dpsynth_assets.paths import Home, home, home_root
+from dpsynth_assets.paths import Home, actor, home, home_root
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.privacy.errors import FormatError, PrivacyError
 from dpsynth_assets.privacy.ledger import (
@@ -26,6 +26,7 @@ from dpsynth_assets.privacy.ledger import (
 from dpsynth_assets.privacy.ledger.chain import is_linked
 from dpsynth_assets.privacy.ledger.export import History, history, to_csv, to_json
 from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
+from dpsynth_assets.privacy.ledger.schema import RECOVERY
 from dpsynth_assets.releases.store import unknown_releases
 
 app = typer.Typer(no_args_is_help=True, help="Show, verify, export and recover the privacy ledger.")
@@ -372,7 +373,8 @@ def _recorded(
     url: str, witness: Witness, seen: Seen | None, action: str, because: str
 ) -> LedgerEntry:
     """Writes the entry and remembers the ledger from here on."""
-    entry = Ledger(url).record_recovery(action, because, seen)
+    told = {"action": action, "because": because, "seen": None if seen is None else vars(seen)}
+    entry = Ledger(url, actor=actor).record(RECOVERY, told)
     Checkpoint(home().root / "ledger", url).remove()
     witness.replace(Seen(entry.seq, entry.hash, entry.recorded_at))
     return entry

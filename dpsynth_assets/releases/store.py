@@ -29,7 +29,7 @@ from dpsynth_assets.files.whole import (
     file_names,
     written_whole,
 )
-from dpsynth_assets.paths import Folder, begin, home
+from dpsynth_assets.paths import Folder, actor, begin, home
 from dpsynth_assets.privacy.errors import LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.ledger import (
     ChargeGraph,
@@ -265,7 +265,8 @@ def opened_ledger(url: str) -> Ledger:
     witness = Witness(home().witness)
     if witness.load() is None:
         _expect_known_releases(url)
-    return Ledger(url, checkpoint=Checkpoint(home().root / "ledger", url), witness=witness)
+    checkpoint = Checkpoint(home().root / "ledger", url)
+    return Ledger(url, checkpoint=checkpoint, witness=witness, actor=actor)
 
 
 def unknown_releases(entries: Iterable[LedgerEntry]) -> int:

@@ -28,13 +28,13 @@ MARKS = {
     },
 }
 TERMS = (
-    '{"accepts_ex_post":false,"accountant":"zcdp","delta":1e-06,"epsilon":8.0,"partition":null,'
-    '"public_facts":[],"relation":"add-remove","secret":null,'
+    '{"accepts_ex_post":false,"accountant":"zcdp","approvals":null,"delta":1e-06,"epsilon":8.0,'
+    '"partition":null,"public_facts":[],"relation":"add-remove","secret":null,'
     '"unit":{"column":null,"max_records":1}}'
 )
 KEY = "116f410c43f58654e187aa743e7fd6ea4016b5aa32a4c89327431b1a62c68fab"
 TERM_NAMES = [*json.loads(TERMS), "column", "max_records", "prior", "occurrences", "others"]
-HASH = "fbe602a9fd42a3af94106057d01d606354323f0cdc252a7cbfededf93de0b333"
+HASH = "5a2943675a6da47cdaabced9a05ccf5b48a8f4aedce8e9ff79676ae34cb1b1df"
 
 
 @pytest.mark.parametrize("other", [None, 2])
@@ -56,6 +56,17 @@ def test_a_ledger_of_another_format_is_refused_and_not_written_to(
     assert f"got {'none' if other is None else other}: it is left as it is" in said
     assert "\n" not in said
     assert (ledger.entries(), (kept or sqlite_file(tmp_path).read_bytes())) == held
+
+
+def test_a_ledger_without_actors_is_refused_and_not_written_to(tmp_path):
+    release(Ledger(sqlite_url(tmp_path)))
+    with sqlite3.connect(sqlite_file(tmp_path)) as database:
+        for name in ("actor", "signature"):
+            database.execute(f"ALTER TABLE privacy_ledger DROP COLUMN {name}")
+    before = sqlite_file(tmp_path).read_bytes()
+    with pytest.raises(FormatError, match="got 1 with other columns"):
+        Ledger(sqlite_url(tmp_path))
+    assert sqlite_file(tmp_path).read_bytes() == before
 
 
 @pytest.mark.parametrize("held", ["PRAGMA user_version = 7", "CREATE TABLE ours (a)"])
@@ -86,6 +97,7 @@ def entry(**changes):
         "code_version": "1",
         "data_version": "2026-01",
         "release": "1",
+        "actor": "alice",
         "terms_json": TERMS,
         "previous_hash": "0" * 64,
     }

@@ -16,7 +16,6 @@ from dpsynth_assets.privacy.ledger.proof import (
     proven,
     tree_head,
 )
-from dpsynth_assets.privacy.ledger.witness import Seen
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
 
 
@@ -127,7 +126,8 @@ def private_ledger(folder, epsilon, digest):
     )
     release(ledger, terms)
     last = ledger.entries()[-1]
-    ledger.record_recovery("accept", "a disk", Seen(last.seq, last.hash, last.recorded_at))
+    seen = {"seq": last.seq, "hash": last.hash, "recorded_at": last.recorded_at}
+    ledger.record("recovery", {"action": "accept", "because": "a disk", "seen": seen})
     return ledger.entries()
 
 

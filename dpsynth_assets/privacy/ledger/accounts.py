@@ -10,7 +10,13 @@ from functools import lru_cache
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger.chain import GENESIS, link_problem, sealed
+from dpsynth_assets.privacy.ledger.actors import Actor, Approvals
+from dpsynth_assets.privacy.ledger.chain import (
+    GENESIS,
+    link_problem,
+    sealed,
+    signature_problem,
+)
 from dpsynth_assets.privacy.ledger.charges import (
     RHO_GRID_BITS,
     Charges,
@@ -21,9 +27,9 @@ from dpsynth_assets.privacy.ledger.charges import (
     plan_rounds,
 )
 from dpsynth_assets.privacy.ledger.schema import (
+    APPROVAL,
     COMMIT,
     NAMED,
-    RECOVERY,
     RESERVE,
     TIGHT,
     ZCDP,
@@ -33,8 +39,8 @@ from dpsynth_assets.privacy.ledger.schema import (
     ReleaseRequest,
     SecretTerms,
     canonical_json,
-    digest,
     entry_problem,
+    plan_digest,
     plan_to_json,
 )
 
@@ -160,14 +166,18 @@ class Book:
     head: str = GENESIS
     accounts: dict[str, CohortAccount] = field(default_factory=dict)
     partitions: dict[str, str | None] = field(default_factory=dict)
+    approvals: dict[str, Approvals] = field(default_factory=dict)
 
     def post(self, entry: LedgerEntry) -> None:
         """Takes in the next entry.
 
         Raises:
-            LedgerIntegrityError: The entry does not continue the chain, so no sum can be trusted.
+            LedgerIntegrityError: The entry does not continue the chain, so no sum can be trusted,
+                or is an approval that its actor did not sign.
         """
         require_none(link_problem(entry, self.seq, self.head), entry)
+        if entry.kind == APPROVAL:  # Of all others `verify` asks: what they say is no permission.
+            require_none(signature_problem(entry), entry)
         self.take_in(entry)
 
     def take_in(self, entry: LedgerEntry) -> None:
@@ -181,6 +191,10 @@ class Book:
             self._post_reserve(entry)
         elif entry.kind == COMMIT:
             self.accounts[entry.cohort].post_commit(entry)
+        elif entry.kind == APPROVAL:
+            terms = _terms_of(entry.terms_json or "")
+            held = self.approvals.setdefault(entry.cohort, Approvals())
+            held.post(terms, entry.plan_digest or "", entry.actor)
         self.seq, self.head = entry.seq, entry.hash
 
     def _post_reserve(self, entry: LedgerEntry) -> None:
@@ -190,6 +204,9 @@ class Book:
             account = CohortAccount(entry.cohort, entry.dataset, opened=terms, latest=terms)
             self.accounts[entry.cohort] = account
         account.post_reserve(entry, terms)
+        is_paid = entry.event_json is None or not is_free(entry.event_json)
+        if is_paid and (terms.approvals or entry.cohort in self.approvals):
+            self.approvals.setdefault(entry.cohort, Approvals()).standing = terms.approvals
         self.partitions.setdefault(entry.dataset, terms.partition)
 
 
@@ -212,17 +229,15 @@ def utc_now() -> datetime:
 
 
 def reserve_entry(
-    book: Book,
     request: ReleaseRequest,
     terms: BudgetTerms,
     plan: Sequence[PlannedRelease] | None,
-    now: datetime | None = None,
+    account: CohortAccount | None,
 ) -> LedgerEntry:
     """Writes a charge with everything its accounting can be recomputed from."""
     fixed = plan_to_json(plan or ()) if terms.accountant == TIGHT else None
-    account = book.accounts.get(request.cohort)
     pinned = account is not None and account.plan_json is not None
-    entry = _NOTHING._replace(
+    return _NOTHING._replace(
         kind=RESERVE,
         reservation=secrets.token_hex(16),
         key=request.key(terms.relation, terms.unit),
@@ -230,24 +245,21 @@ def reserve_entry(
         event_json=request.event_json,
         parameters_json=request.parameters_json,
         terms_json=terms.to_json(),
-        plan_digest=None if fixed is None else digest(fixed),
+        plan_digest=None if plan is None else plan_digest(request.cohort, terms, plan),
         plan_json=None if pinned else fixed,
         **{name: getattr(request, name) for name in NAMED},
     )
-    return _next_entry(book, entry, now)
 
 
 def commit_entry(
-    book: Book,
     reserve: LedgerEntry,
     artifact_digest: str,
     artifact_uri: str,
     ex_post_epsilon: float | None,
     content: Mapping[str, object],
-    now: datetime | None = None,
 ) -> LedgerEntry:
     """Completes a charge; what the reserve says is not said twice."""
-    entry = reserve._replace(
+    return reserve._replace(
         kind=COMMIT,
         event_json=None,
         parameters_json=canonical_json(dict(content)) if content else None,
@@ -258,21 +270,30 @@ def commit_entry(
         artifact_uri=artifact_uri,
         ex_post_epsilon=None if ex_post_epsilon is None else float(ex_post_epsilon),
     )
-    return _next_entry(book, entry, now)
 
 
-def recovery_entry(book: Book, parameters_json: str, now: datetime | None = None) -> LedgerEntry:
-    """Records that a person restored a lost ledger, or went on without what was lost."""
+def act_entry(kind: str, told: Mapping[str, object], cohort: str = "") -> LedgerEntry:
+    """Records that somebody did something that is no charge, e.g. removed private files."""
     name = secrets.token_hex(16)
-    entry = _NOTHING._replace(
-        kind=RECOVERY, reservation=name, key=name, parameters_json=parameters_json
+    return _NOTHING._replace(
+        kind=kind, reservation=name, key=name, cohort=cohort, parameters_json=canonical_json(told)
     )
-    return _next_entry(book, entry, now)
 
 
-def _next_entry(book: Book, entry: LedgerEntry, now: datetime | None) -> LedgerEntry:
-    """Puts the entry at the end of the chain, at this moment."""
-    recorded_at = (now or utc_now()).astimezone(UTC).isoformat()
-    return sealed(
-        entry._replace(seq=book.seq + 1, recorded_at=recorded_at, previous_hash=book.head)
+def approval_entry(
+    cohort: str, dataset: str, terms: BudgetTerms, plan: Sequence[PlannedRelease]
+) -> LedgerEntry:
+    """Writes an approval with all that was approved."""
+    return act_entry(APPROVAL, {}, cohort)._replace(
+        dataset=dataset,
+        terms_json=terms.to_json(),
+        plan_json=plan_to_json(plan),
+        plan_digest=plan_digest(cohort, terms, plan),
     )
+
+
+def next_entry(book: Book, entry: LedgerEntry, actor: Actor, now: datetime) -> LedgerEntry:
+    """Puts the entry at the end of the chain, at this moment, by this actor."""
+    place = {"seq": book.seq + 1, "previous_hash": book.head}
+    at = now.astimezone(UTC).isoformat()
+    return sealed(entry._replace(**place, recorded_at=at), actor)

@@ -20,6 +20,7 @@ from dpsynth_assets.privacy.errors import PlanChangedError, PrivacyError
 from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
+from dpsynth_assets.privacy.ledger.actors import Approvals
 from dpsynth_assets.privacy.ledger.charges import (
     Charges,
     FilterSum,
@@ -101,6 +102,7 @@ def admit(
     plan: Plan = None,
     *,
     released: bool = False,
+    launcher: str = "",
 ) -> Admission:
     """Prices a request against its cohort. Writes nothing.
 
@@ -110,6 +112,7 @@ def admit(
         terms: The cohort's budget.
         plan: All releases of the cohort; required by accountant `tight`.
         released: Whether a release of this key was committed already.
+        launcher: Actor who would sign the charge.
 
     Returns:
         The decision; `refusal` is set where the budget or the secrets' bound does not suffice.
@@ -117,7 +120,8 @@ def admit(
     Raises:
         PlanChangedError: The cohort is fixed to a plan that does not hold this release.
         PrivacyError: The request has no guarantee that can be charged, or contradicts the terms
-            under which the cohort was opened, or its dataset was charged to another account.
+            under which the cohort was opened, or its dataset was charged to another account, or
+            its plan lacks approvals.
 
     **Privacy**: `zcdp` is a privacy filter, valid for releases chosen after seeing earlier ones
     (Feldman and Zrnic 2021; Whitehouse et al. 2023): it admits while the sum of ρ of every reserve
@@ -138,6 +142,7 @@ def admit(
     if released:
         return admission(total_epsilon=spent, reused=True)
     check_one_account(book.accounts, request)
+    book.approvals.get(request.cohort, Approvals()).check(request, terms, plan, launcher)
     plan_json = pinned_plan(account, request, terms, plan) if terms.accountant == TIGHT else None
     total, compared = _totals(account, request, terms, plan_json)
     posteriors = _posteriors(account, request, terms, plan_json)

@@ -13,6 +13,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import cast
 
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger.actors import Actor, fits
 from dpsynth_assets.privacy.ledger.schema import (
     COMMIT,
     RESERVE,
@@ -46,9 +47,18 @@ def entry_hash(entry: LedgerEntry) -> str:
     return hashlib.sha256(row.encode()).hexdigest()
 
 
-def sealed(entry: LedgerEntry) -> LedgerEntry:
-    """Fills in the entry's own hash."""
+def sealed(entry: LedgerEntry, actor: Actor | None = None) -> LedgerEntry:
+    """Fills in the entry's own hash; before that its actor, if given, who signs all else."""
+    if actor is not None:
+        entry = entry._replace(actor=actor.name, signature=None)
+        entry = entry._replace(signature=actor.signature(entry_hash(entry)))
     return entry._replace(hash=entry_hash(entry))
+
+
+def signature_problem(entry: LedgerEntry) -> str | None:
+    """Says that an entry is not signed by the actor it names; None where it is."""
+    signed = fits(entry.actor, entry.signature, entry_hash(entry._replace(signature=None)))
+    return None if signed else "has a signature that does not fit: its actor did not write it"
 
 
 def link_problem(entry: LedgerEntry, previous_seq: int, previous_hash: str) -> str | None:
@@ -62,6 +72,10 @@ def link_problem(entry: LedgerEntry, previous_seq: int, previous_hash: str) -> s
     except (TypeError, ValueError):
         unaltered = False
     return None if unaltered else "its content does not match its hash: a column was altered"
+
+
+def _link_problem(entry: LedgerEntry, previous_seq: int, previous_hash: str) -> str | None:
+    return link_problem(entry, previous_seq, previous_hash) or signature_problem(entry)
 
 
 def is_linked(entries: Iterable[LedgerEntry]) -> bool:
@@ -103,7 +117,7 @@ class VerifyReport:
 
 
 def verify_chain(entries: Iterable[LedgerEntry], witnessed_head: str | None = None) -> VerifyReport:
-    """Checks every link, every seal, and that commits complete a reserve.
+    """Checks every link, seal and signature, and that commits complete a reserve.
 
     Args:
         entries: All entries by `seq`.
@@ -113,7 +127,7 @@ def verify_chain(entries: Iterable[LedgerEntry], witnessed_head: str | None = No
     open_keys = dict[str, str]()
     seq, head, count, seen = 0, GENESIS, 0, witnessed_head in (None, GENESIS)
     for entry in entries:
-        messages = [link_problem(entry, seq, head), _content_problem(entry, open_keys)]
+        messages = [_link_problem(entry, seq, head), _content_problem(entry, open_keys)]
         problems += [ChainProblem(entry.seq, message) for message in messages if message]
         seq, head, count = entry.seq, entry.hash, count + 1
         seen = seen or head == witnessed_head

@@ -58,7 +58,7 @@ LOCK_WAIT_SECONDS = 60
 _ADVISORY_LOCK = 0x6470_6C65_6467_6572  # "dpledger"
 
 _TEXT = ("recorded_at", "kind", "reservation", "key", "cohort", "dataset", "asset", "mechanism")
-_REQUIRED = {*_TEXT, "guarantee", "code_version", "data_version", "release", "run_id"}
+_REQUIRED = {*_TEXT, "guarantee", "code_version", "data_version", "release", "run_id", "actor"}
 _REQUIRED |= {"previous_hash", "hash"}
 
 
@@ -168,8 +168,11 @@ class Database:
             else "SELECT obj_description('privacy_ledger'::regclass, 'pg_class')"
         )
         with self._engine.connect() as connection:
-            found = connection.exec_driver_sql(query).scalar()
-        require_format(f"the ledger at {self._place}", found or None)
+            found = connection.exec_driver_sql(query).scalar() or None
+            names = {each["name"] for each in sa.inspect(connection).get_columns(TABLE.name)}
+        if found is not None and names != set(LedgerEntry._fields):
+            found = f"{found} with other columns, from before version 0.3"
+        require_format(f"the ledger at {self._place}", found)
 
     def _require_new(self, connection: Connection) -> None:
         """Refuses a file of another format, or one that lost its table: it would seem unspent."""

@@ -7,12 +7,12 @@ tree alone does not fix it. Who owns the ledger publishes heads (`dpsynth ledger
 that is edited later no longer leads to a head that somebody has noted down.
 
 **Privacy** A leaf holds the public columns of an entry alone; of a commit these include digests of
-released rows or weights, functions of what its charge paid for. Realised ex-post bounds and digests
-that seal them are functions of private data without noise, as is how long a private stage took:
-they are in no leaf, which shows the day of a charge and no time of what followed. So a head may be
-published whatever the ledger holds. The hash of an entry in the chain may not
-(`report.label.public_head`), and a recovery, which names the last entry that was seen, is shown
-without that entry's hash.
+released rows or weights, functions of what its charge paid for. Realised ex-post bounds are
+functions of private data without noise, and so are digests and signatures that seal them, and how
+long a private stage took: they are in no leaf, which shows the day of a charge and no time of what
+followed. So a head may be published whatever the ledger holds. The hash of an entry in the chain
+may not (`report.label.public_head`), and a recovery, which names the last entry that was seen, is
+shown without that entry's hash.
 """
 
 import hashlib
@@ -25,6 +25,7 @@ from dpsynth_assets.privacy.ledger.schema import COMMIT, RECOVERY, LedgerEntry, 
 
 _WITHHELD: Mapping[str, Any] = {
     "run_id": "",
+    "signature": None,
     "artifact_digest": None,
     "artifact_uri": None,
     "ex_post_epsilon": None,

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -92,6 +93,38 @@ class SecretTerms:
         )
 
 
+SIGNED_BY = re.compile(r"ed25519:[0-9a-f]{64}")
+"""A public key, as `dpsynth key` prints it, as dataset files list it, and as entries name it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApprovalTerms:
+    """What a dataset file asks for before anything is paid.
+
+    Attributes:
+        needed: Number of approvals, >= 1, by other keys than the one that signs the charge.
+        keys: Public keys that may give them, sorted, each once.
+        declaration: SHA-256 of all fields of the dataset file: an edit of any is another plan.
+    """
+
+    needed: int
+    keys: tuple[str, ...]
+    declaration: str = ""
+
+    def __post_init__(self) -> None:
+        """Sorts the keys, and refuses what no approvals could meet."""
+        object.__setattr__(self, "keys", tuple(sorted(self.keys)))
+        if unfit := sorted({key for key in self.keys if not SIGNED_BY.fullmatch(key)}):
+            raise ValueError(f"Expected public keys of `dpsynth key`, got {unfit[0]!r}.")
+        if len(set(self.keys)) != len(self.keys):
+            raise ValueError("Expected each approver's key once, got one twice.")
+        if not 1 <= self.needed <= len(self.keys):
+            raise ValueError(
+                f"Expected 1 <= approvals <= {len(self.keys)}, the number of approvers' keys, "
+                f"got {self.needed}."
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class BudgetTerms:
     """Budget that a dataset file allows, stored with every entry.
@@ -108,6 +141,7 @@ class BudgetTerms:
         secret: Bound on what all releases tell about one secret; None where none is promised.
         partition: Rule that partitions the dataset into disjoint cohorts, e.g. `month of created`;
             the same for all cohorts of a dataset. None: not partitioned by a rule.
+        approvals: Approvals without which nothing is paid for; None where none are asked for.
     """
 
     epsilon: float
@@ -119,6 +153,7 @@ class BudgetTerms:
     public_facts: tuple[str, ...] = ()
     secret: SecretTerms | None = None
     partition: str | None = None
+    approvals: ApprovalTerms | None = None
 
     def __post_init__(self) -> None:
         """Casts numbers (an int would change the canonical JSON) and refuses a void budget."""
@@ -147,7 +182,9 @@ class BudgetTerms:
         fields = _whole(cls, json.loads(text))
         unit = PrivacyUnit(**_whole(PrivacyUnit, fields["unit"]))
         secret = fields["secret"] and SecretTerms(**_whole(SecretTerms, fields["secret"]))
-        return cls(**{**fields, "unit": unit, "secret": secret})
+        asked = fields["approvals"]
+        asked = asked and ApprovalTerms(**_whole(ApprovalTerms, asked))
+        return cls(**{**fields, "unit": unit, "secret": secret, "approvals": asked})
 
 
 def _whole(kind: type[object], fields: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +201,9 @@ def _whole(kind: type[object], fields: dict[str, Any]) -> dict[str, Any]:
 RESERVE = "reserve"
 COMMIT = "commit"
 RECOVERY = "recovery"
-KINDS = (RESERVE, COMMIT, RECOVERY)
+APPROVAL = "approval"
+PURGE = "purge"
+KINDS = (RESERVE, COMMIT, RECOVERY, APPROVAL, PURGE)
 
 KEPT = "kept_rows"
 """What a commit and a label say of a corpus: rules, judge, candidates and acceptance rate."""
@@ -268,6 +307,11 @@ def plan_to_json(plan: Sequence[PlannedRelease]) -> str:
     return canonical_json(sorted(lines, key=canonical_json))
 
 
+def plan_digest(cohort: str, terms: BudgetTerms, plan: Sequence[PlannedRelease]) -> str:
+    """What an approval is of: the cohort, its terms, and all releases of one round."""
+    return digest([cohort, terms.to_json(), plan_to_json(plan)])
+
+
 @dataclass(frozen=True)
 class Reservation:
     """A charge that was admitted, or a release that exists already.
@@ -296,7 +340,10 @@ NAMED = (
 class LedgerEntry(NamedTuple):
     """One row. A `reserve` charges for ever; a `commit` says where its release is stored.
 
-    A `recovery` says that a person restored a lost ledger, or accepted one without lost entries.
+    A `recovery` says that a person restored a lost ledger, or accepted one without lost entries;
+    an `approval`, that a person agreed to a plan; a `purge`, that private files were removed. An
+    entry names its actor: a public key, whose signature it holds, or else an account of the
+    operating system, which proves nothing.
 
     A named tuple, since its order is the order of the columns and of the hashed JSON array.
     """
@@ -317,6 +364,8 @@ class LedgerEntry(NamedTuple):
     data_version: str = ""
     release: str = ""
     run_id: str = ""
+    actor: str = ""
+    signature: str | None = None
     terms_json: str | None = None
     plan_digest: str | None = None
     plan_json: str | None = None
@@ -325,6 +374,11 @@ class LedgerEntry(NamedTuple):
     ex_post_epsilon: float | None = None
     previous_hash: str = ""
     hash: str = ""
+
+    @property
+    def acted_by(self) -> str:
+        """The actor in words."""
+        return self.actor if SIGNED_BY.fullmatch(self.actor) else f"{self.actor} (not signed)"
 
     @property
     def event(self) -> Event | None:
@@ -367,9 +421,13 @@ def entry_problem(entry: LedgerEntry) -> str | None:
             _ = entry.event
         except (ValueError, TypeError, KeyError):
             return "holds an event that this version cannot read, so what it spent is unknown"
-    elif entry.kind == RECOVERY:
+    elif entry.kind == APPROVAL:
+        parts = entry.terms_json or "", entry.plan_json or ""
+        if entry.event_json is not None or entry.plan_digest != digest([entry.cohort, *parts]):
+            return "is an approval of another plan than it holds"
+    elif entry.kind in (RECOVERY, PURGE):
         if entry.event_json is not None or entry.terms_json is not None:
-            return "is a recovery and holds a charge"
+            return f"is a {entry.kind} and holds a charge"
     elif entry.kind != COMMIT:
         return f"expected one of the kinds {', '.join(KINDS)}, got {entry.kind!r}"
     return None

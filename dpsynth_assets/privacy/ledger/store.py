@@ -14,12 +14,15 @@ from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import (
     Book,
     CohortAccount,
+    act_entry,
+    approval_entry,
     commit_entry,
-    recovery_entry,
+    next_entry,
     require_none,
     reserve_entry,
     utc_now,
 )
+from dpsynth_assets.privacy.ledger.actors import Actor, Approvals, account
 from dpsynth_assets.privacy.ledger.admission import Admission, admit
 from dpsynth_assets.privacy.ledger.chain import (
     ChainProblem,
@@ -36,6 +39,7 @@ from dpsynth_assets.privacy.ledger.database import (
 )
 from dpsynth_assets.privacy.ledger.provenance import ChargeGraph
 from dpsynth_assets.privacy.ledger.schema import (
+    APPROVAL,
     COMMIT,
     RESERVE,
     BudgetTerms,
@@ -43,7 +47,7 @@ from dpsynth_assets.privacy.ledger.schema import (
     PlannedRelease,
     ReleaseRequest,
     Reservation,
-    canonical_json,
+    plan_digest,
 )
 from dpsynth_assets.privacy.ledger.statement import (
     CohortSpend,
@@ -75,6 +79,7 @@ class Ledger:
         clock: Callable[[], datetime] = utc_now,
         checkpoint: Checkpoint | None = None,
         witness: Witness | None = None,
+        actor: Callable[[], Actor] = account,
     ) -> None:
         """Opens or creates the ledger.
 
@@ -83,6 +88,7 @@ class Ledger:
             clock: Says when an entry is recorded.
             checkpoint: Where this machine keeps what it has verified; none: all is verified anew.
             witness: What this installation remembers of its ledger; none: a lost one is unnoticed.
+            actor: Says who acts, when an entry is written or a charge is previewed.
 
         Raises:
             LedgerIntegrityError: The database cannot be read, or its file is gone.
@@ -90,9 +96,11 @@ class Ledger:
         """
         self._witness = witness
         self.url = url
-        self._refuse_missing_file(url)
+        if witness is not None:
+            witness.refuse_missing(sqlite_path(url))
         self._database = Database(url)
         self._clock = clock
+        self._actor = actor
         self._checkpoint = checkpoint
         self._book = (checkpoint and checkpoint.load()) or Book()
         self._kept = self._book.seq
@@ -122,21 +130,24 @@ class Ledger:
         Raises:
             BudgetExceededError: The budget does not suffice; nothing was charged.
             PlanChangedError: The cohort is fixed to another plan; nothing was charged.
-            PrivacyError: The request cannot be charged under these terms; nothing was charged.
+            PrivacyError: The request cannot be charged under these terms, or its plan lacks
+                approvals; nothing was charged.
         """
+        actor = self._actor()
         with self._appending() as (appender, book):
             first = self._first_commit(request, terms, appender.read)
-            admission = admit(book, request, terms, plan, released=first is not None)
+            released = first is not None
+            admission = admit(book, request, terms, plan, released=released, launcher=actor.name)
             if first is not None:
                 stored = (first.artifact_digest, first.artifact_uri)
                 return Reservation(first.reservation, request, True, *stored)
             if admission.refusal is not None:
                 raise BudgetExceededError(admission.refusal)
-            entry = reserve_entry(book, request, terms, plan, self._clock())
+            entry = reserve_entry(request, terms, plan, book.accounts.get(request.cohort))
             reservation = Reservation(entry.reservation, request)
             if before is not None:
                 before(reservation)
-            appender.append(entry)
+            self._append(appender, entry, actor)
         return reservation
 
     def commit(
@@ -161,7 +172,7 @@ class Ledger:
             PrivacyError: Nothing was reserved under this id, another artifact was committed for
                 it, or a bound was given to a release that is not ex-post.
         """
-        with self._appending() as (appender, book):
+        with self._appending() as (appender, _):
             known = self._of(reservation.id, appender.read)
             reserve, earlier = known.get(RESERVE), known.get(COMMIT)
             if reserve is None:
@@ -171,7 +182,7 @@ class Ledger:
             _check_bound(reserve, ex_post_epsilon)
             if earlier is None:
                 stored = (artifact_digest, artifact_uri, ex_post_epsilon, content or {})
-                appender.append(commit_entry(book, reserve, *stored, self._clock()))
+                self._append(appender, commit_entry(reserve, *stored), self._actor())
             elif (earlier.artifact_digest, earlier.artifact_uri) != (artifact_digest, artifact_uri):
                 raise PrivacyError(
                     f"Expected the artifact {earlier.artifact_digest} that was committed for "
@@ -233,7 +244,9 @@ class Ledger:
         book = self._refreshed()
         try:
             first = self._first_commit(request, terms)
-            return admit(book, request, terms, plan, released=first is not None)
+            released = first is not None
+            name = self._actor().name
+            return admit(book, request, terms, plan, released=released, launcher=name)
         except PrivacyError as refusal:
             account = book.accounts.get(request.cohort)
             return Admission(
@@ -284,28 +297,52 @@ class Ledger:
             problems += [ChainProblem(0, message)] if message else []
         return replace(report, ok=not problems, problems=tuple(problems))
 
-    def _holds(self, seen: Seen) -> bool:
-        known = self._book.seq == seen.seq
-        if known:
-            return self._book.head == seen.hash
-        return any(each.hash == seen.hash for each in self._database.read(COLUMNS.seq == seen.seq))
-
-    def record_recovery(self, action: str, because: str, seen: Seen | None) -> LedgerEntry:
-        """Notes for good that a person restored this ledger, or accepted it without lost entries.
+    def record(self, kind: str, told: Mapping[str, object], cohort: str = "") -> LedgerEntry:
+        """Notes for good that somebody did something; nothing is charged or refunded by it.
 
         Args:
-            action: `restore` or `accept`.
-            because: The person's reason, public.
-            seen: The last entry that the installation saw before.
-
-        Returns:
-            The entry. Nothing is charged and nothing is refunded by it.
+            kind: `recovery` or `purge`.
+            told: What was done, public.
+            cohort: Whose; empty: nobody's or everybody's.
         """
-        told = {"action": action, "because": because, "seen": None if seen is None else vars(seen)}
+        actor = self._actor()
+        with self._appending() as (appender, _):
+            return self._append(appender, act_entry(kind, told, cohort), actor)
+
+    def approve(
+        self, cohort: str, dataset: str, terms: BudgetTerms, plan: Sequence[PlannedRelease]
+    ) -> LedgerEntry:
+        """Approves a plan, with the key of this process; a second approval by it changes nothing.
+
+        Args:
+            cohort: Account that would pay.
+            dataset: Dataset it belongs to.
+            terms: Its budget, from the dataset file.
+            plan: All its releases.
+
+        Raises:
+            PrivacyError: The cohort asks for no approvals, or for none by this key.
+        """
+        actor = self._actor()
         with self._appending() as (appender, book):
-            entry = recovery_entry(book, canonical_json(told), self._clock())
-            appender.append(entry)
-        return entry
+            held = book.approvals.get(cohort, Approvals())
+            held.check_approver(cohort, terms, actor)
+            approved = plan_digest(cohort, terms, plan)
+            for entry in self._known(COLUMNS.cohort == cohort, appender.read):
+                if (entry.kind, entry.plan_digest, entry.actor) == (APPROVAL, approved, actor.name):
+                    return entry
+            entry = approval_entry(cohort, dataset, terms, plan)
+            return self._append(appender, entry, actor)
+
+    def approvals(self, cohort: str) -> Approvals:
+        """The approvals of a cohort's plans, and what stands in the ledger."""
+        return self._refreshed().approvals.get(cohort, Approvals())
+
+    def _append(self, appender: Appender, entry: LedgerEntry, actor: Actor) -> LedgerEntry:
+        """Writes an entry by an actor at the end of the chain, under the lock."""
+        written = next_entry(self._book, entry, actor, self._clock())
+        appender.append(written)
+        return written
 
     def head(self) -> str:
         """Hash of the last entry: note it down elsewhere as a witness for `verify`."""
@@ -315,7 +352,7 @@ class Ledger:
         """The book up to the last entry, its chain verified."""
         with self._lock:
             self._post_new(self._database.read)
-            self._compare_with_witness()
+            self._compare()
             self._is_current = True
             if self._checkpoint and self._book.seq - self._kept >= ENTRIES_BETWEEN:
                 self._checkpoint.save(self._book)
@@ -355,28 +392,20 @@ class Ledger:
                 self._refreshed()
             with self._database.appending() as appender:
                 self._post_new(appender.read)
-                self._compare_with_witness()
+                self._compare()
                 yield appender, self._book
             if self._witness is not None and (last := appender.appended) is not None:
                 self._witness.note(Seen(last.seq, last.hash, last.recorded_at))
 
-    def _refuse_missing_file(self, url: str) -> None:
-        """A new file is no beginning where an earlier ledger was seen."""
-        path = sqlite_path(url)
-        seen = None if self._witness is None else self._witness.load()
-        if seen is not None and path is not None and not path.exists():
-            raise LedgerIntegrityError(_lost(seen, f"no file at {path}"))
+    def _compare(self) -> None:
+        if self._witness is not None:
+            self._witness.compare(self._book, self._holds)
 
-    def _compare_with_witness(self) -> None:
-        """Refuses a ledger without the last entry that this installation saw."""
-        if self._witness is None:
-            return
-        seen, book = self._witness.load(), self._book
-        # Another process may have appended since this book was read: then the database knows more.
-        if seen is not None and not self._holds(seen):
-            raise LedgerIntegrityError(_lost(seen, f"a ledger of {book.seq} entries without it"))
-        if book.seq and (seen is None or seen.seq < book.seq):
-            self._witness.note(Seen(book.seq, book.head, ""))
+    def _holds(self, seen: Seen) -> bool:
+        known = self._book.seq == seen.seq
+        if known:
+            return self._book.head == seen.hash
+        return any(each.hash == seen.hash for each in self._database.read(COLUMNS.seq == seen.seq))
 
     def _post_new(self, read: Read) -> None:
         """Posts entries after the last known one, which is read again to see that it is there."""
@@ -400,15 +429,6 @@ class Ledger:
             "Restore the newest one; if nothing is missing in it, as `dpsynth ledger verify --head "
             f"HASH` shows, delete {self._checkpoint.path}."
         )
-
-
-def _lost(seen: Seen, found: str) -> str:
-    when = f" of {seen.recorded_at}" if seen.recorded_at else ""
-    return (
-        f"Expected ledger entry {seen.seq}{when}, which this installation has seen, got {found}: "
-        "the ledger was deleted, replaced or rolled back. Nothing was charged. Restore it with "
-        "`dpsynth ledger restore FILE`, or accept the loss with `dpsynth ledger accept`."
-    )
 
 
 def _check_bound(reserve: LedgerEntry, ex_post_epsilon: float | None) -> None:

@@ -36,9 +36,15 @@ from sqlalchemy.engine import make_url
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
+from dpsynth_assets.privacy.ledger.actors import Approvals
 from dpsynth_assets.privacy.ledger.charges import Charges, FilterSum
 from dpsynth_assets.privacy.ledger.replacing import alone, owner_folder, replaced
-from dpsynth_assets.privacy.ledger.schema import BudgetTerms, LedgerEntry, SecretTerms
+from dpsynth_assets.privacy.ledger.schema import (
+    ApprovalTerms,
+    BudgetTerms,
+    LedgerEntry,
+    SecretTerms,
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,32 @@ class Witness:
                 "that nothing is missing."
             ) from None
 
+    def refuse_missing(self, file: Path | None) -> None:
+        """Refuses to begin a new file where an earlier ledger was seen.
+
+        Raises:
+            LedgerIntegrityError: One was seen, and its file is gone.
+        """
+        if file is not None and not file.exists() and (seen := self.load()) is not None:
+            raise _lost(seen, f"no file at {file}")
+
+    def compare(self, book: Book, holds: Callable[[Seen], bool]) -> None:
+        """Refuses a ledger without the last entry that this installation saw, or remembers more.
+
+        Args:
+            book: The ledger, up to the last entry that was read.
+            holds: Says whether it holds an entry. Another process may have appended since the book
+                was read: then the database knows more.
+
+        Raises:
+            LedgerIntegrityError: The entry is missing.
+        """
+        seen = self.load()
+        if seen is not None and not holds(seen):
+            raise _lost(seen, f"a ledger of {book.seq} entries without it")
+        if book.seq and (seen is None or seen.seq < book.seq):
+            self.note(Seen(book.seq, book.head, ""))
+
     def note(self, seen: Seen) -> None:
         """Remembers an entry, unless a later one was noted by another process."""
         with suppress(OSError), self._alone():
@@ -104,7 +136,16 @@ class Witness:
         return alone(owner_folder(self.path.parent) / ".lock")
 
 
-CHECKPOINT_FORMAT = 11
+def _lost(seen: Seen, found: str) -> LedgerIntegrityError:
+    when = f" of {seen.recorded_at}" if seen.recorded_at else ""
+    return LedgerIntegrityError(
+        f"Expected ledger entry {seen.seq}{when}, which this installation has seen, got {found}: "
+        "the ledger was deleted, replaced or rolled back. Nothing was charged. Restore it with "
+        "`dpsynth ledger restore FILE`, or accept the loss with `dpsynth ledger accept`."
+    )
+
+
+CHECKPOINT_FORMAT = 12
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
@@ -177,7 +218,8 @@ class Checkpoint:
 
 def _json(book: Book) -> dict[str, Any]:
     accounts = [_coded(0, vars(each)) for each in book.accounts.values()]
-    return {**vars(book), "accounts": accounts, "format": CHECKPOINT_FORMAT}
+    given = {cohort: asdict(each) for cohort, each in book.approvals.items()}
+    return {**vars(book), "accounts": accounts, "approvals": given, "format": CHECKPOINT_FORMAT}
 
 
 def _book(stored: dict[str, Any]) -> Book | None:
@@ -190,7 +232,11 @@ def _book(stored: dict[str, Any]) -> Book | None:
         return None
     accounts = [CohortAccount(**_coded(1, row)) for row in stored["accounts"]]
     named = {each.cohort: each for each in accounts}
-    return Book(stored["seq"], stored["head"], named, stored["partitions"])
+    approvals = {
+        cohort: Approvals(each["standing"] and ApprovalTerms(**each["standing"]), each["given"])
+        for cohort, each in stored["approvals"].items()
+    }
+    return Book(stored["seq"], stored["head"], named, stored["partitions"], approvals)
 
 
 def _coded(way: int, fields: dict[str, Any]) -> dict[str, Any]:

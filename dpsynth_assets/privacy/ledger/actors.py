@@ -1,0 +1,243 @@
+"""Who acts, and who has approved: the keys that sign entries, and the gate before a charge.
+
+Every entry names its actor. A signature (Ed25519) is over all columns of its entry, the number and
+the previous hash included, so that it fits no other entry, and none of another ledger. Without a
+key the account of the operating system is named, which is a remark and no proof.
+
+A cohort may ask for approvals. What is approved is a plan: its terms, its releases and every field
+of its dataset file. A charge needs as many approvals as the file asks for, by listed keys other
+than the one that signs the charge. Whoever edits the file could ask for fewer: so the declaration
+of the last charge stands, or of the first approval where nothing was charged, and a plan under
+another one needs the approvals that both ask for.
+
+A key is told from another key, not a person from another person: who may list keys in the dataset
+file, and who holds which of them, is for the officer to say.
+"""
+
+import os
+import pwd
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.events import ComposedEvent, event_to_json, is_post_processing
+from dpsynth_assets.privacy.ledger.charges import plan_copies
+from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
+from dpsynth_assets.privacy.ledger.schema import (
+    SIGNED_BY,
+    ApprovalTerms,
+    BudgetTerms,
+    PlannedRelease,
+    ReleaseRequest,
+    canonical_json,
+    plan_digest,
+    plan_to_json,
+)
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+_PURPOSE = "dpsynth ledger entry "
+_KEY = "ed25519:"
+_OTHERS = 0o077
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who acts in this process.
+
+    Attributes:
+        name: Public key; without one, the account of the operating system.
+        key: The private key; None where nothing is signed.
+    """
+
+    name: str
+    key: "Ed25519PrivateKey | None" = field(default=None, repr=False)
+
+    def signature(self, content: str) -> str | None:
+        """Signs the digest of an entry; None without a key."""
+        return None if self.key is None else self.key.sign(f"{_PURPOSE}{content}".encode()).hex()
+
+
+def account() -> Actor:
+    """The account of the operating system, whatever the environment says of it."""
+    try:
+        return Actor(pwd.getpwuid(os.getuid()).pw_name)
+    except KeyError:  # A container whose user has no name.
+        return Actor(f"uid {os.getuid()}")
+
+
+def fits(actor: str, signature: str | None, content: str) -> bool:
+    """Says whether an entry is signed by its actor, or by none where that is an account."""
+    if not SIGNED_BY.fullmatch(actor):
+        return signature is None
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(actor.removeprefix(_KEY)))
+        public.verify(bytes.fromhex(signature or ""), f"{_PURPOSE}{content}".encode())
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def make_key(place: Path) -> bool:
+    """Makes a private key, for its owner alone, unless one is there; says whether it made one."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    if place.exists():
+        return False
+    owner_folder(place.parent)
+    with replaced(place, only_if_absent=True) as new:
+        new.write_bytes(
+            Ed25519PrivateKey.generate().private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+    return True
+
+
+def read_key(place: Path) -> Actor:
+    """Reads a private key: Ed25519 as PEM, not encrypted, as `make_key` writes it.
+
+    Raises:
+        PrivacyError: There is none, it is no such key, or others may read it.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        with place.open("rb") as file:
+            rights, content = os.fstat(file.fileno()).st_mode, file.read()
+    except OSError as error:
+        raise PrivacyError(
+            f"Expected a signing key in {place}, got none that can be read ({error.strerror}). "
+            "Nothing was charged: make one with `dpsynth key`."
+        ) from None
+    if rights & _OTHERS:
+        raise PrivacyError(
+            f"Expected a signing key for its owner alone in {place}, got one with the rights "
+            f"{rights & 0o777:o}. Nothing was charged: others may have copied it. Remove it, make "
+            "another with `dpsynth key`, and list that one."
+        )
+    try:
+        key = load_pem_private_key(content, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise PrivacyError(
+            f"Expected a signing key (Ed25519, PEM, not encrypted) in {place}, got another file. "
+            "Nothing was charged: move it away and make a key with `dpsynth key`."
+        )
+    return Actor(f"{_KEY}{key.public_key().public_bytes_raw().hex()}", key)
+
+
+@dataclass
+class Approvals:
+    """The approvals of one cohort.
+
+    Attributes:
+        standing: What was asked for by the last charge that was paid, or by the first approval
+            where none was; None where nothing is.
+        given: Keys that approved each plan, in order, by the plan's digest.
+    """
+
+    standing: ApprovalTerms | None = None
+    given: dict[str, list[str]] = field(default_factory=dict)
+
+    def post(self, terms: BudgetTerms, approved: str, key: str) -> None:
+        """Takes in an approval."""
+        self.standing = self.standing or terms.approvals
+        keys = self.given.setdefault(approved, [])
+        if key not in keys:
+            keys.append(key)
+
+    def rules(self, terms: BudgetTerms) -> list[ApprovalTerms]:
+        """What a charge has to meet: what stands, and what the dataset file asks for now."""
+        return [rule for rule in (self.standing, terms.approvals) if rule is not None]
+
+    def check_approver(self, cohort: str, terms: BudgetTerms, actor: Actor) -> None:
+        """Refuses an approval that would count for nothing.
+
+        Raises:
+            PrivacyError: The cohort asks for none, the actor signs nothing, or has no listed key.
+        """
+        rules = self.rules(terms)
+        if not rules:
+            raise PrivacyError(
+                f"Expected a cohort whose dataset file asks for approvals, got {cohort!r}, whose "
+                "file asks for none. Write approvals and approvers there."
+            )
+        if actor.key is None:
+            raise PrivacyError(
+                f"Expected a key that signs the approval of cohort {cohort!r}, got none. Make one "
+                "with `dpsynth key`, and let it be listed among the approvers of the dataset file."
+            )
+        if all(actor.name not in rule.keys for rule in rules):
+            raise PrivacyError(
+                f"Expected a key among the approvers of cohort {cohort!r}, got {actor.name}. Let "
+                "it be listed in the dataset file, which needs the approvals asked for so far."
+            )
+
+    def check(
+        self,
+        request: ReleaseRequest,
+        terms: BudgetTerms,
+        plan: Sequence[PlannedRelease] | None,
+        launcher: str,
+    ) -> None:
+        """Refuses a charge of a plan without the approvals that it needs.
+
+        Args:
+            request: What would be charged; what costs nothing needs no approval.
+            terms: Terms of the plan.
+            plan: All releases of the cohort.
+            launcher: Actor who would sign the charge; its own approval does not count.
+
+        Raises:
+            PrivacyError: Approvals are missing, the launcher cannot be told from the approvers, or
+                the release is none of the plan.
+        """
+        rules = self.rules(terms)
+        if not rules or (request.event is not None and is_post_processing(request.event)):
+            return
+        where = f"cohort {request.cohort!r}"
+        if not SIGNED_BY.fullmatch(launcher):
+            raise PrivacyError(
+                f"Expected a signed charge of {where}, which asks for approvals by others than its "
+                f"launcher, got account {launcher!r}, which signs nothing. Nothing was charged: "
+                "make a key with `dpsynth key`."
+            )
+        approved = plan_digest(request.cohort, terms, plan or ())
+        others = set(self.given.get(approved, ())) - {launcher}
+        for rule in rules:
+            count = len(others.intersection(rule.keys))
+            if count < rule.needed:
+                stands = " as they stand in the ledger" if rule is self.standing else ""
+                raise PrivacyError(
+                    f"Expected {rule.needed} approvals of plan {approved[:12]} of {where} by "
+                    f"listed keys{stands}, the launcher's aside, got {count}. Nothing was charged: "
+                    "`dpsynth approve` gives one, and an edit of the dataset file needs new ones."
+                )
+        if not _is_planned(request, plan or ()):
+            raise PrivacyError(
+                f"Expected a release of the approved plan of {where}, got {request.asset} with "
+                "another event. Nothing was charged: declare it, and let the plan be approved."
+            )
+
+
+def _is_planned(request: ReleaseRequest, plan: Sequence[PlannedRelease]) -> bool:
+    """Says whether a plan holds a release; a whole round may be asked for as one (`preview`)."""
+    lines = plan_copies(plan_to_json(plan))
+    if (request.asset, request.event_json or "null") in lines:
+        return True
+    events, asked = {event for _, event in lines}, request.event
+    parts = asked.events if isinstance(asked, ComposedEvent) else ()
+    return bool(parts) and events.issuperset(canonical_json(event_to_json(each)) for each in parts)
