@@ -109,11 +109,11 @@ def test_the_report_shows_bounds_rounded_up(value, shown):
 
 
 def test_prices_on_the_command_line_are_rounded_up():
-    sizes = ["--expected-batch-size", "64", "--clip-bound", "9", "--temperature", "1.5"]
-    arguments = ["account", "private-prediction", *sizes, "--private-tokens", "37", "--delta=1e-6"]
-    exact = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)["epsilon"]
-    printed = CliRunner().invoke(app, arguments).stdout
-    assert after(printed, "ε = ")[0] >= Decimal(repr(exact))
+    events = json.dumps([{"type": "bounded_range", "eta": 0.1875, "count": 37}])
+    arguments = ["account", "compose", "-", "--delta=1e-6"]
+    exact = json.loads(CliRunner().invoke(app, [*arguments, "--json"], input=events).stdout)
+    printed = CliRunner().invoke(app, arguments, input=events).stdout
+    assert after(printed, "ε = ")[0] >= Decimal(repr(exact["epsilon"]))
 
 
 def test_a_cohort_states_what_is_guaranteed_and_what_was_spent(ledger):

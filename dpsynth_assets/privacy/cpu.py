@@ -186,7 +186,6 @@ def shares_weights(model: "torch.nn.Module") -> "torch.nn.Module":
 
 
 _Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 _SHARED_ENTRIES = 1 << 12
 """Fewer logits than these are not worth waking threads for; PyTorch shares from 2,048 on."""

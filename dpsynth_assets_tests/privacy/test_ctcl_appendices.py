@@ -1,4 +1,4 @@
-"""Appendices D and E of CTCL by `dpsynth calibrate dp-sgd`, from the paper's own settings.
+"""Appendices D and E of CTCL from the paper's own settings.
 
 Every multiplier is compared in `test_published_vectors`; here the settings are derived as the paper
 derives them, with the number of steps that its code takes (errata B-002.3).
@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from dpsynth_assets_tests.privacy.pricing_commands import price
+from dpsynth_assets_tests.privacy.training_prices import calibrated_training
 
 RECORDS = {"PubMed": 75_316, "Multi-Session Chat": 17_940, "OpenReview": 8_396}
 HISTOGRAM_STD = 10
@@ -19,11 +19,9 @@ HALF_OF_THE_LAST_DIGIT = 0.005
 @cache
 def calibrated(dataset, epsilon, *, batch=4096, histogram=HISTOGRAM_STD, steps=None):
     records = RECORDS[dataset]
-    return price(
-        "calibrate dp-sgd",
-        records=records,
-        expected_batch_size=batch,
-        steps=steps or whole_epochs(records, batch),
+    return calibrated_training(
+        batch / records,
+        steps or whole_epochs(records, batch),
         epsilon=epsilon,
         delta=1 / (records * math.log(records)),
         histogram_noise_std=histogram,

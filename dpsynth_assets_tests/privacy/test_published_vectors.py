@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,18 +20,25 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.privacy.accounting import epsilon_of, privacy_profile
+from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.bounded_range import bounded_range_epsilon
+from dpsynth_assets.privacy.calibration import largest_count
+from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
 from dpsynth_assets.privacy.events import BoundedRangeEvent, DiscreteGaussianEvent, GaussianEvent
 from dpsynth_assets.privacy.gaussian_dp import compose_mu, gaussian_epsilon, gaussian_mu
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import GaussianVoting, l2_sensitivity, scale_for
+from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon_closed_form, zcdp_rho
 from dpsynth_assets.privacy.secret_noise import secret_noise_std
 from dpsynth_assets.privacy.secret_protection import (
     gaussian_budget,
     gaussian_posterior,
     poisson_binomial,
 )
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets.privacy.vector_mean import stacked_l2_sensitivity
+from dpsynth_assets_tests.privacy.training_prices import calibrated_training, training_price
 
 REPOSITORY = Path(__file__).parents[2]
 FILE = Path(
@@ -98,14 +106,24 @@ def classical_noise_std(sensitivity, epsilon, delta):
     return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
-def prediction_settings(inputs):
-    return {
-        "expected_batch_size": inputs["s"],
-        "clip_bound": inputs["c"],
-        "temperature": inputs["tau"],
-        "svt_noise_scale": inputs.get("sigma"),
-        "logit_slack": 0,  # Printed prices count no rounding.
-    }
+def token_events(inputs, count):
+    """What `count` private tokens are charged; printed prices count no rounding."""
+    relation = NeighboringRelation.ADD_REMOVE
+    batch = BatchTerms(expected_batch_size=inputs["s"], relation=relation)
+    draws = MeanTokenMechanism(batch=batch, clip_bound=inputs["c"], temperature=inputs["tau"])
+    events = [draws.event(count)]
+    if inputs.get("sigma") is not None:
+        test = PublicTokenTest(batch=batch, noise_scale=inputs["sigma"], threshold=0.0)
+        events.append(test.event(count))
+    return events
+
+
+def most_tokens(inputs, epsilon, delta):
+    def fits(count):
+        return count == 0 or epsilon_of(token_events(inputs, count), delta, "zcdp") <= epsilon
+
+    each = float(sum(event.rho for event in token_events(inputs, 1)))
+    return largest_count(fits, int(zcdp_rho(epsilon, delta) / each) + 1)
 
 
 # ------------------------------------------------------- private prediction (Amin et al. 2024)
@@ -127,48 +145,31 @@ def test_noise_of_the_mean_distribution(entry):
 
 @entries(r"001\.T7\..*")
 def test_private_tokens_with_and_without_the_public_token_test(entry):
-    settings = prediction_settings(entry["inputs"])
-    delta = entry["inputs"]["delta"]
-    price = command("account", "private-prediction", **settings, private_tokens=1, delta=delta)
-    agree(entry, price["rho_per_token"], entry["computed"]["rho_per_private_token"])
-    agree(entry, price["svt_share"], float(entry["computed"]["svt_share"]))
+    inputs = entry["inputs"]
+    prices = [event.rho for event in token_events(inputs, 1)]
+    agree(entry, float(sum(prices)), entry["computed"]["rho_per_private_token"])
+    agree(entry, float(sum(prices[1:]) / sum(prices)), float(entry["computed"]["svt_share"]))
     for key, count in entry["computed"].items():
         if match := re.fullmatch(r"r_max_eps(.+)_delta(.+)", key):
-            epsilon, delta = match.groups()
-            target = {"target_epsilon": epsilon, "delta": delta}
-            most = command("calibrate", "private-prediction", **settings, **target)
-            assert most["private_tokens"] == count
-            assert most["epsilon"] <= float(epsilon)
+            assert most_tokens(inputs, *map(float, match.groups())) == count
 
 
 @entries(r"001\.Thm1\..*")
 def test_theorem_1_in_both_forms(entry):
     inputs, expected = entry["inputs"], entry["computed"]
-    price = command(
-        "account",
-        "private-prediction",
-        **prediction_settings(inputs),
-        private_tokens=inputs["r"],
-        delta=inputs["delta"],
-        at_epsilon=3,
-    )
-    agree(entry, price["rho"], expected["rho"])
-    agree(entry, price["epsilon"], expected["eps_first_bound"])
-    agree(entry, price["epsilon_closed_form"], expected["eps_closed_form"])
-    agree(entry, price["delta_at_epsilon"], expected["delta_at_eps3"])
+    events, delta = token_events(inputs, inputs["r"]), inputs["delta"]
+    rho = float_up(sum(event.rho for event in events))
+    agree(entry, rho, expected["rho"])
+    agree(entry, epsilon_of(events, delta, "zcdp"), expected["eps_first_bound"])
+    agree(entry, zcdp_epsilon_closed_form(rho, delta), expected["eps_closed_form"])
+    agree(entry, privacy_profile(events, [3], "zcdp")[0], expected["delta_at_eps3"])
 
 
 @entries(r"000\.T10\..*")
 def test_table_10(entry):
     inputs = entry["inputs"]
-    most = command(
-        "calibrate",
-        "private-prediction",
-        **prediction_settings(inputs),
-        target_epsilon=inputs["eps"],
-        delta=inputs["delta"],
-    )
-    assert most["private_tokens"] == entry["computed"] == entry["printed"]
+    most = most_tokens(inputs, inputs["eps"], inputs["delta"])
+    assert most == entry["computed"] == entry["printed"]
 
 
 # ------------------------------------------------------------------------------ CTCL
@@ -186,22 +187,17 @@ def test_gaussian_histogram(entry):
 @entries(r"002\.D\.(finetune\..*|hist20\.ft)")
 def test_training_alone_and_with_its_histogram(entry):
     inputs = entry["inputs"]
-    price = command(
-        "account",
-        "dp-sgd",
-        records=inputs["n"],
-        expected_batch_size=inputs["batch"],
-        steps=inputs["T"],
+    price = training_price(
+        inputs["q"],
+        inputs["T"],
         noise_multiplier=inputs["sigma"],
         delta=inputs["delta"],
         histogram_noise_std=inputs.get("hist_sigma"),
     )
-    assert price["sampling_probability"] == pytest.approx(inputs["q"], rel=1e-12)
     agree(entry, price["epsilon_training"])
     agree(entry, price["epsilon_training"], entry["printed"])
     composed = re.search(rf"composed (?:with histogram: T={inputs['T']} )?([\d.]+)", entry["note"])
-    histogram = price["histogram_noise_std"] is not None
-    if histogram:
+    if inputs.get("hist_sigma") is not None:
         assert price["epsilon"] == pytest.approx(float(composed.group(1)), abs=2e-3)
 
 
@@ -209,12 +205,9 @@ def test_training_alone_and_with_its_histogram(entry):
 def test_noise_multipliers_of_training(entry):
     inputs = entry["inputs"]
     epsilon = float(entry["id"].rpartition(".eps")[2])
-    found = command(
-        "calibrate",
-        "dp-sgd",
-        records=inputs["n"],
-        expected_batch_size=inputs["batch"],
-        steps=inputs["T_code"],
+    found = calibrated_training(
+        inputs["batch"] / inputs["n"],
+        inputs["T_code"],
         epsilon=epsilon,
         delta=inputs["delta"],
         histogram_noise_std=10 if inputs["hist"] else None,
@@ -387,18 +380,16 @@ def test_a_whole_noise_multiplier_is_no_trap(entry):
     # 25 releases of multiplier 5 over one sample are one release of multiplier 1
     inputs = entry["inputs"]
     q, multiplier = inputs["q"], inputs["sigma"] / math.sqrt(inputs["count"])
-    settings = {
-        "records": 1000,
-        "expected_batch_size": 1000 * q,
-        "steps": 1,
-        "delta": 1e-5,
-        "accountant": "zcdp",
-    }
-    whole = command("account", "dp-sgd", **settings, noise_multiplier=int(multiplier))
-    exact = command("account", "dp-sgd", **settings, noise_multiplier=f"{multiplier:.6f}")
+    priced = partial(
+        dp_sgd_event, sampling_probability=q, steps=1, relation=NeighboringRelation.ADD_REMOVE
+    )
+    whole, exact = (
+        epsilon_of([priced(noise_multiplier=kind(multiplier))], 1e-5, "zcdp")
+        for kind in (int, float)
+    )
     assert whole == exact
     library = entry["computed"]["float"]
-    assert library - entry["tolerance"] <= whole["epsilon"] <= 1.002 * library
+    assert library - entry["tolerance"] <= whole <= 1.002 * library
 
 
 @entries(r"lib\.replace_one_convention")

@@ -1,0 +1,153 @@
+"""`dpsynth account`: what listed events cost, and how likely a secret is named, without data."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from dpsynth_assets.cli.terminal import AsJson, answer, refusals, say
+from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, privacy_profile
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.events import Event, event_from_json
+from dpsynth_assets.privacy.gaussian_dp import compose_mu
+from dpsynth_assets.privacy.renyi import float_up
+from dpsynth_assets.privacy.secret_protection import (
+    gaussian_budget,
+    gaussian_posterior,
+    group_privacy,
+    posterior_of_dp,
+)
+
+app = typer.Typer(no_args_is_help=True, help="Price events and secrets without any data.")
+
+_NO_NUMBER = ValueError, OverflowError, ZeroDivisionError, MemoryError
+"""Errors of a setting outside its domain, or so extreme that its price is no number."""
+
+
+@app.command()
+def compose(
+    events: Annotated[Path, typer.Argument()],
+    delta: Annotated[float, typer.Option()],
+    accountant: Literal["zcdp", "tight"] = "zcdp",
+    at_epsilon: float | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prices events on the same records; their sensitivities are in them already.
+
+    Args:
+        events: JSON list such as [{"type": "gaussian", …}]; - reads it from standard input.
+        delta: Public δ of the guarantee, in (0, 1).
+        accountant: zcdp: valid for adaptive plans. tight: for a plan fixed beforehand.
+        at_epsilon: Also print δ at this ε.
+        as_json: Print JSON.
+    """
+    with refusals(*_NO_NUMBER):
+        parts = _read(events)
+        price = epsilon_of_fixed if accountant == "tight" else epsilon_of
+        facts: dict[str, Any] = {
+            "events": len(parts),
+            "rho": float_up(sum((part.rho for part in parts), start=0 * parts[0].rho)),
+            "delta": delta,
+            "accountant": accountant,
+            "epsilon": price(parts, delta, accountant),
+            "epsilon_of_each_alone": [price([part], delta, accountant) for part in parts],
+        }
+        each = " + ".join(map(_up, facts["epsilon_of_each_alone"]))
+        sentences = [
+            f"ε = {_up(facts['epsilon'])} at δ = {declared(delta)} ({accountant} accountant): "
+            f"{len(parts)} events together; one by one they cost {each}."
+        ]
+        if at_epsilon is not None:
+            reached = float(privacy_profile(parts, [at_epsilon], accountant)[0])
+            facts |= {"at_epsilon": at_epsilon, "delta_at_epsilon": reached}
+            sentences.append(f"At ε = {declared(at_epsilon)}: δ = {rounded_up(reached, '.4g')}.")
+    answer(facts, as_json, lambda: say(*sentences))
+
+
+def _up(epsilon: float) -> str:
+    return rounded_up(epsilon, ".4f" if epsilon >= 0.01 else ".3g")
+
+
+def _read(source: Path) -> list[Event]:
+    """Reads events, from a file or from standard input.
+
+    Raises:
+        ValueError: If there is no list of events.
+    """
+    try:
+        text = sys.stdin.read() if str(source) == "-" else source.read_text(encoding="utf-8")
+        written = json.loads(text)
+    except (OSError, json.JSONDecodeError) as problem:
+        raise ValueError(f"Expected a JSON list of events, got none: {problem}.") from None
+    if not (isinstance(written, list) and all(isinstance(part, dict) for part in written)):
+        raise ValueError(f"Expected a JSON list of events in {source}, got another JSON value.")
+    if not written:
+        raise ValueError(f"Expected at least one event in {source}, got none.")
+    try:
+        return [event_from_json(part) for part in written]
+    except (KeyError, TypeError) as problem:
+        raise ValueError(
+            f"Expected the fields of each event's type, got {type(problem).__name__}: {problem}"
+        ) from None
+
+
+@app.command()
+def secret(
+    prior: Annotated[float, typer.Option()],
+    occurrences: Annotated[int, typer.Option(min=1)] = 1,
+    posterior: float | None = None,
+    mu: float | None = None,
+    epsilon: float | None = None,
+    delta: float = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Prices secret protection, from the one of posterior, μ and (ε, δ) that is given.
+
+    Args:
+        prior: p: chance of naming the secret before the release, in (0, 1).
+        occurrences: Records that hold the secret, at most.
+        posterior: r: chance after the release; prints μ.
+        mu: μ of Gaussian releases together, for one record; prints r.
+        epsilon: ε of a DP release; prints r.
+        delta: δ of that DP release, in [0, 1).
+        as_json: Print JSON.
+    """
+    if sum(value is not None for value in (posterior, mu, epsilon)) != 1:
+        raise typer.BadParameter("Expected exactly one of --posterior, --mu and --epsilon.")
+    facts: dict[str, Any] = {"unit": "one secret", "prior": prior, "occurrences": occurrences}
+
+    def named(reached: float, terms: str) -> str:
+        return (
+            f"A secret named with {declared(prior)} before is named with at most "
+            f"{rounded_up(reached, '.4g')} after ({terms}, one secret in at most {occurrences} "
+            "record(s))."
+        )
+
+    with refusals(*_NO_NUMBER):
+        if posterior is not None:
+            total = gaussian_budget(prior, posterior)
+            facts |= {"posterior": posterior, "mu": total}
+            sentences = [
+                f"μ = {rounded_down(total, '.6g')} in all keeps a secret named with "
+                f"{declared(prior)} before at {declared(posterior)} after."
+            ]
+        elif mu is not None:
+            total = compose_mu([occurrences * mu])  # Group privacy: μ grows m-fold.
+            reached = gaussian_posterior(total, prior)
+            facts |= {"mu": total, "posterior": reached}
+            sentences = [named(reached, f"μ = {rounded_up(total, '.6g')}")]
+        else:
+            epsilon, delta = group_privacy(epsilon or 0.0, delta, occurrences)
+            reference, pairwise = (
+                posterior_of_dp(epsilon, delta, prior, adjacency=adjacency)
+                for adjacency in ("reference", "pairwise")
+            )
+            facts |= {"epsilon": epsilon, "delta": delta}
+            facts |= {"posterior_reference": reference, "posterior_pairwise": pairwise}
+            sentences = [
+                named(reference, "present against absent"),
+                named(pairwise, "one candidate against another"),
+            ]
+    answer(facts, as_json, lambda: say(*sentences))
