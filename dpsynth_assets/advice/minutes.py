@@ -276,6 +276,7 @@ _CLUSTERS = Work(seconds=3.0)
 _TOPICS = Work(seconds=8.0)
 _KEYS = Work(read=23_000.0, steps=90.0, written=8_300.0)  # planted keys in front of one method
 _READING_A_RECORD = 2e-4
+_OF_TRAINING, _BERT = 3.0, 85e6  # forwards, and twice that backwards; numbers in BERT's layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,9 +377,30 @@ def _around(
             _references(spec, planned, sizes),
             Work(embedded=texts * embedded, seconds=sizes.records * _READING_A_RECORD),
             *[_SCORES_OF_A_CORPUS] * scored,
+            _encoders(spec, planned, sizes, scored),
             *[_KEYS] * len(attacked(planned, Attack.RECONSTRUCTION)),
         ]
     )
+
+
+def _encoders(
+    spec: PrivateDatasetSpec, planned: DatasetPlan, sizes: PublicSizes, scored: int
+) -> Work:
+    """Encoders that are fine-tuned on real data and on every corpus, all passes, and tested."""
+    from dpsynth_assets.models.encoder_classifier import multiplications
+
+    encoder = spec.evaluation.encoder
+    if encoder is None:
+        return Work()
+    written = (each.writing.rows for each in planned.corpora if each.writing is not None)
+    rows, held_out = min([spec.evaluation.rows, *written]), spec.held_out_fraction * sizes.records
+    passes = _OF_TRAINING * encoder.epochs * len(encoder.learning_rates) * rows
+    texts = encoder.runs * ((scored + 1) * passes + scored * (held_out + rows))
+    tokens = texts * sizes.text(encoder.max_tokens)
+    try:
+        return Work(trained=multiplications(encoder, tokens) / 1e9)
+    except FileNotFoundError:  # Not on this machine: as many numbers as BERT's layers have.
+        return Work(trained=tokens * _BERT / 1e9)
 
 
 def _base_work(planned: DatasetPlan, base: PublicDataSpec, sizes: PublicSizes) -> Work:

@@ -22,6 +22,7 @@ import polars as pl
 
 from dpsynth_assets.attacks.circumstances import code_digest
 from dpsynth_assets.benchmark.cohorts import REFERENCES, Cohort, Scorer
+from dpsynth_assets.datasets import EncoderSpec
 from dpsynth_assets.files.kept import JSON, TABLE, found
 from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.method_run import MethodRun, run_method
@@ -153,6 +154,7 @@ class Bench:
         scored_rows: Rows that every corpus is scored on.
         rows: Rows of a corpus where they are free.
         next_word: The next-word model that is trained on every corpus; None: none.
+        encoder: The encoder that is fine-tuned on every corpus; None: none.
         fluency: Whether rows' perplexity under the public model is a score.
         progress: Called with the share of each stage of a method that is done.
     """
@@ -163,6 +165,7 @@ class Bench:
     scored_rows: int
     rows: int
     next_word: NextWordSettings | None = None
+    encoder: EncoderSpec | None = None
     fluency: bool = False
     progress: ProgressCallback = lambda _share, _message: None
 
@@ -181,6 +184,7 @@ class Bench:
             embedder=embedder,
             rows=self.scored_rows,
             next_word=self.next_word,
+            encoder=self.encoder,
             language_model=self._language_model() if self.fluency else None,
         )
 

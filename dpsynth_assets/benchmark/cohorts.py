@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.datasets import EncoderSpec, PrivateDatasetSpec
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.declared_terms import cohort_terms
@@ -278,6 +278,7 @@ class Scorer:
         embedder: Embeds rows.
         rows: Rows that every corpus is scored on.
         next_word: Size and training of the next-word model; None: none is trained.
+        encoder: Settings of the encoder that is fine-tuned; None: none is.
         language_model: Says how fluent rows are; None: nothing does.
     """
 
@@ -286,6 +287,7 @@ class Scorer:
     embedder: TextEmbedder
     rows: int
     next_word: NextWordSettings | None = None
+    encoder: EncoderSpec | None = None
     language_model: LanguageModel | None = field(default=None, repr=False)
 
     @cached_property
@@ -324,7 +326,10 @@ class Scorer:
             corpus=corpus,
             held_out=self.held_out_side,
             settings=EvaluationSettings(
-                max_rows=self.rows, seed=seed, next_word=next_word and next_word | {"seed": seed}
+                max_rows=self.rows,
+                seed=seed,
+                next_word=next_word and next_word | {"seed": seed},
+                encoder=self.encoder,
             ),
             labelled=False,
             language_model=self.language_model,

@@ -185,6 +185,7 @@ class DatasetBench:
                 next_word=NextWordSettings(score_texts=SCORE_TEXTS)
                 if self.spec.next_word
                 else None,
+                encoder=self.spec.encoder,
                 fluency=True,
                 progress=self.progress,
             )

@@ -16,6 +16,7 @@ from dpsynth_assets.datasets.dataset_sections import (
     LABEL_SEPARATOR,
     BudgetSpec,
     ColumnsSpec,
+    EncoderSpec,
     EvaluationSpec,
     HistogramSpec,
     MethodSpec,

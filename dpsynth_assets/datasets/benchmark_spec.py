@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dpsynth_assets.datasets.dataset_sections import EncoderSpec
 from dpsynth_assets.datasets.fields import (
     DatasetFileError,
     Declaration,
@@ -120,6 +121,8 @@ class BenchmarkSpec(Declaration):
     """Rows that every corpus is scored on; one with fewer has no scores (rows)."""
     next_word: bool = True
     """Whether a next-word model is trained on every corpus."""
+    encoder: EncoderSpec | None = None
+    """Encoder that is fine-tuned on every corpus that is scored from then on; none: not trained."""
     delta: float = Field(1e-6, gt=0, lt=1)
     """Public constant δ."""
 

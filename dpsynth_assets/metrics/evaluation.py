@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dpsynth_assets.attacks.overlap import MOST_UNITS, NEAR_DUPLICATE_COSINE, SPAN_WORDS
+from dpsynth_assets.datasets.dataset_sections import EncoderSpec
 from dpsynth_assets.metrics.mauve import NOT_COMPUTED, MauveSettings, mauve_is_installed
 from dpsynth_assets.metrics.metric import (
     RESAMPLES,
@@ -42,6 +43,7 @@ class EvaluationSettings:
         resamples: Resamples of rows that ± and intervals come from.
         record_schema: JSON schema of texts that are records; None for free text.
         next_word: Settings of the next-word model trained on every corpus; None: not trained.
+        encoder: Encoder that is fine-tuned on every corpus and on real records; None: none is.
     """
 
     max_rows: int = 1_000
@@ -50,6 +52,7 @@ class EvaluationSettings:
     resamples: int = RESAMPLES
     record_schema: Mapping[str, Any] | None = field(repr=False, default=None)
     next_word: Mapping[str, Any] | None = None
+    encoder: EncoderSpec | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; under `mauve` its constants as they are used, or why there are none."""
@@ -59,6 +62,7 @@ class EvaluationSettings:
         return {
             **constants,
             "mauve": mauve,
+            "encoder": self.encoder and self.encoder.model_dump(mode="json"),
             "span_words": SPAN_WORDS,
             "span_most_units": MOST_UNITS,
             "near_duplicate_cosine": NEAR_DUPLICATE_COSINE,

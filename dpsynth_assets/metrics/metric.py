@@ -171,6 +171,7 @@ class Need(StrEnum):
     CANARIES = "planted canaries"
     SCHEMA = "a declared JSON schema"
     NEXT_WORD = "settings of the next-word model, and a word to learn"
+    ENCODER = "settings of an encoder that is fine-tuned"
     LANGUAGE_MODEL = "the public language model"
 
 
@@ -207,6 +208,7 @@ class Sides:
             Need.SCHEMA: self.settings.record_schema is not None,
             Need.NEXT_WORD: self.settings.next_word is not None
             and any(text.strip() for text in self.corpus.texts),
+            Need.ENCODER: self.settings.encoder is not None,
             Need.LANGUAGE_MODEL: self.language_model is not None,
         }[need]
 

@@ -17,6 +17,7 @@ from dpsynth_assets.metrics.downstream import (
     NEXT_WORD_PERPLEXITY,
 )
 from dpsynth_assets.metrics.embedding_distances import ENERGY_DISTANCE, FRECHET_DISTANCE
+from dpsynth_assets.metrics.fine_tuned import ENCODER_ACCURACY, ENCODER_ON_CORPUS
 from dpsynth_assets.metrics.mauve import MAUVE, MAUVE_ROWS
 from dpsynth_assets.metrics.metric import Metric
 from dpsynth_assets.metrics.text import (
@@ -43,6 +44,8 @@ _OWN = (
     FRECHET_DISTANCE,
     ACCURACY,
     BALANCED_ACCURACY,
+    ENCODER_ACCURACY,
+    ENCODER_ON_CORPUS,
     NEXT_WORD_ACCURACY,
     MEAN_WORDS,
     LENGTH_DISTANCE,

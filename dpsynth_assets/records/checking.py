@@ -165,6 +165,7 @@ def check_records(
     tally = tally_of(judged)
     problems += [_source_problem(error) for error in unfit(tally, spec)]
     problems += _check_canaries(spec)
+    problems += _check_encoder(spec)
     named = [replace(problem, file=str(path)) for problem in problems]
     return Checked(problems=named, tallies={spec.name: tally})
 
@@ -273,6 +274,34 @@ def _check_canaries(spec: PrivateDatasetSpec) -> list[Problem]:
     remedy = "Fix the path, or drop the key."
     got = f"nothing at {canaries}"
     return [Problem("evaluation.canaries", "a text or Parquet file", got, remedy)]
+
+
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
+"""Files of which a folder of the transformers format has one, if it has a tokenizer."""
+
+
+def _check_encoder(spec: PrivateDatasetSpec) -> list[Problem]:
+    """Names an encoder that is not whole on this machine, before anything is charged."""
+    from huggingface_hub import try_to_load_from_cache
+
+    encoder = spec.evaluation.encoder
+    if encoder is None or encoder.model is None:
+        return []
+    folder, name = Path(encoder.model), encoder.model
+
+    def has(file: str) -> bool:
+        if folder.is_dir() or folder.is_absolute():
+            return (folder / file).is_file()
+        return isinstance(try_to_load_from_cache(name, file), str)
+
+    missing = [] if has("config.json") else ["config.json"]
+    missing += [] if any(map(has, _TOKENIZERS)) else ["tokenizer"]
+    if not missing:
+        return []
+    expected = "an encoder with its tokenizer in a folder or the local hub cache"
+    got = f"no {' and no '.join(missing)} of {name!r}"
+    remedy = "Download it first, or leave `model` out."
+    return [Problem("evaluation.encoder.model", expected, got, remedy)]
 
 
 def _check_public(spec: PublicDataSpec) -> list[Problem]:

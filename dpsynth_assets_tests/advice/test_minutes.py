@@ -38,6 +38,16 @@ def test_every_method_has_minutes_and_the_run_has_those_of_all_and_more(fixed_sp
     assert minutes(cohort(AUG_PE)).whole == pytest.approx(2 * alone.whole)
 
 
+def test_encoders_are_counted_with_their_runs_and_one_that_is_not_here_as_bert(fixed_speed):
+    del fixed_speed
+    without, once, thrice, absent = (
+        minutes(cohort(evaluation={"rows": 50, "encoder": encoder})).whole
+        for encoder in (None, {"runs": 1}, {"runs": 3}, {"runs": 1, "model": "owner/absent"})
+    )
+    assert thrice - without == pytest.approx(3 * (once - without))
+    assert once - without < absent - without
+
+
 def test_no_record_is_counted(fixed_speed):
     """The file that holds the records is nowhere: only their declared number is known."""
     del fixed_speed

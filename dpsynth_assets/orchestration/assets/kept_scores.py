@@ -99,8 +99,9 @@ def scores_version(
     ]
     sides += [reference.source_version, reference.source_label_count]
     public = version_of_texts(public_texts), list(reference.canaries)
+    encoder = settings.encoder and files_behind(settings.encoder.model_dump())
     opened = files_behind(manifest), code_behind(type(models)), code_of(modules_outside())
-    return version_of(stated, *sides, *public, opened, circumstances())
+    return version_of(stated, *sides, *public, opened, encoder, circumstances())
 
 
 def _of_array(values: np.ndarray) -> list[object]:

@@ -146,6 +146,7 @@ def evaluation_settings(
         max_rows=min(asked for _, asked in _asked_rows(spec, corpora)),
         record_schema=spec.structured.schema_mapping if spec.structured else None,
         next_word=spec.evaluation.next_word_settings if spec.evaluation.next_word else None,
+        encoder=spec.evaluation.encoder,
     )
 
 
@@ -344,6 +345,7 @@ def score_metadata(
 
 def _score_table(table: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
     scores = [key for name, metric in compared().items() for key in (name, metric.gap)]
+    scores = [key for key in scores if any(row.get(key) is not None for row in table)]
     shown = ["name", "guarantee", "epsilon", "rows", *scores]
     records = [
         dg.TableRecord({name: format_cell(name, row.get(name), row) for name in shown})
