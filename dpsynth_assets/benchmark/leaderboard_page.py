@@ -199,8 +199,10 @@ def _score(metric: Metric, each: Standing) -> str:
     score = each.scores.get(metric.name)
     if score is None:
         return ""
-    mean = format(score.value, metric.form)
-    return f"{mean} ± {score.std:{metric.form}}" if score.std > 1e-9 * abs(score.value) else mean
+    scale, form, unit = (100, ".1f", " %") if metric.percent else (1, metric.form, "")
+    spreads = score.std > 1e-9 * abs(score.value)
+    spread = f" ± {scale * score.std:{form}}" if spreads else ""
+    return f"{scale * score.value:{form}}{spread}{unit}"
 
 
 def _share(metric: Metric, each: Standing) -> str:

@@ -16,8 +16,6 @@ from dpsynth_assets.datasets.dataset_sections import (
     LABEL_SEPARATOR,
     BudgetSpec,
     ColumnsSpec,
-    EncoderSpec,
-    EvaluationSpec,
     HistogramSpec,
     MethodSpec,
     PrivacyUnitSpec,
@@ -26,6 +24,7 @@ from dpsynth_assets.datasets.dataset_sections import (
     SourceSpec,
     TopicHistogramSpec,
 )
+from dpsynth_assets.datasets.evaluation_section import EncoderSpec, EvaluationSpec, MauveSpec
 from dpsynth_assets.datasets.fields import DatasetFileError, Problem, suggest
 from dpsynth_assets.datasets.files import (
     DatasetFile,

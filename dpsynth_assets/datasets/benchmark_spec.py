@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpsynth_assets.datasets.dataset_sections import EncoderSpec
+from dpsynth_assets.datasets.evaluation_section import EncoderSpec
 from dpsynth_assets.datasets.fields import (
     DatasetFileError,
     Declaration,

@@ -305,55 +305,6 @@ class MethodSpec(Declaration):
         return self.name or self.method
 
 
-class EncoderSpec(Declaration):
-    """An encoder that is fine-tuned on every corpus, whole, to name the labels of real records.
-
-    It stops by a tenth of the rows it is trained on, never by those it is tested on.
-    """
-
-    model: str | None = None
-    """Hub id or folder of an encoder in the transformers format; none: the all-MiniLM-L6-v2 that
-    ships as a Python package."""
-    max_tokens: int = Field(128, ge=8, le=8192)
-    """Tokens of a text that are read, in [8, 8192]."""
-    batch: int = Field(32, ge=1)
-    """Rows of a step (>= 1)."""
-    learning_rates: tuple[Annotated[float, Field(gt=0)], ...] = Field((1e-4,), min_length=1)
-    """Learning rates that are tried (> 0); the head learns ten times as fast."""
-    weight_decay: float = Field(0.0, ge=0)
-    """Of AdamW (>= 0)."""
-    epochs: int = Field(10, ge=1)
-    """Most passes over the rows (>= 1)."""
-    patience: int = Field(4, ge=1)
-    """Passes without a better accuracy on the rows set aside, after which training stops (>= 1)."""
-    runs: int = Field(3, ge=1)
-    """Classifiers that are trained, each of its own public seed (>= 1)."""
-    device: str = "cpu"
-    """Torch device."""
-
-
-class EvaluationSpec(Declaration):
-    """The scoring of corpora. Scores stay internal: they are computed from private text."""
-
-    rows: int = Field(1000, ge=10)
-    """Most rows scored of a corpus (>= 10); all corpora are scored on as many as the smallest
-    has."""
-    reference_rows: int = Field(400, ge=10)
-    """Rows of the public-only and non-private references."""
-    canaries: str | None = None
-    """Private text or Parquet file with one planted canary a line; none: no test."""
-    references: bool = True
-    """Whether real held-out text and public text are scored beside."""
-    next_word: bool = False
-    """Whether a small language model is trained on every corpus and scored by the next words of
-    held-out text it gets right."""
-    next_word_settings: dict[str, Any] = Field(default_factory=dict)
-    """Shape and training of that model."""
-    encoder: EncoderSpec | None = None
-    """Encoder that is fine-tuned on every corpus and tested on real records, and the other way
-    round; `{}` takes the defaults, none: not trained. `dpsynth plan` says what it takes."""
-
-
 _FIELDS = 5
 _FEBRUARY, _NEVER_IN_FEBRUARY = 2, {30, 31}
 _SOME_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - whether a day comes depends on no time zone

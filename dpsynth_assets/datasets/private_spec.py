@@ -12,7 +12,6 @@ from dpsynth_assets.datasets.dataset_sections import (
     LABEL_SEPARATOR,
     BudgetSpec,
     ColumnsSpec,
-    EvaluationSpec,
     HistogramSpec,
     MethodSpec,
     PrivacyUnitSpec,
@@ -22,6 +21,7 @@ from dpsynth_assets.datasets.dataset_sections import (
     TopicHistogramSpec,
 )
 from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.evaluation_section import EvaluationSpec
 from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 from dpsynth_assets.datasets.prompting import PromptSpec, StructuredSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec

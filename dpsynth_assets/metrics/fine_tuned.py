@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dpsynth_assets.datasets.dataset_sections import EncoderSpec
+from dpsynth_assets.datasets import EncoderSpec
 from dpsynth_assets.metrics.metric import (
     LEAST_ROWS,
     Estimate,

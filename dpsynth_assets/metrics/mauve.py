@@ -8,7 +8,7 @@ Shapes: n rows a side, d dimensions.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -17,7 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpsynth_assets.datasets import TextEmbedderSpec
 from dpsynth_assets.metrics.metric import Estimate, Metric, Sides, Tables
+from dpsynth_assets.models.kept import opened_once
+from dpsynth_assets.models.text_embedder import TextEmbedder
 
 MINIMUM_ROWS = 100
 """With fewer rows a side the score orders nothing: its ± is as large as what it should tell."""
@@ -45,6 +48,7 @@ class MauveSettings:
         max_rows: Most rows a side.
         repeats: Scores from different subsamples and k-means seeds; at least 1.
         seed: Seed of subsamples and k-means; the score is no privacy mechanism.
+        embedder: Model that embeds texts for this score; None: that of all other scores.
 
     **Source** Amin et al. 2025, Appendix E.1: n = 1000, n/10 clusters, 5 initializations, 500
     iterations, explained variance .9, scaling 5, 32 points; Table 3: five seeds.
@@ -59,10 +63,12 @@ class MauveSettings:
     max_rows: int = 1_000
     repeats: int = 5
     seed: int = 25
+    embedder: TextEmbedderSpec | None = None
 
-    def to_json(self) -> dict[str, float]:
-        """Plain numbers by name."""
-        return dataclasses.asdict(self)
+    def to_json(self) -> dict[str, Any]:
+        """Plain values by name."""
+        own = self.embedder and self.embedder.model_dump(mode="json")
+        return {**dataclasses.asdict(self), "embedder": own}
 
 
 def mauve_score(
@@ -235,7 +241,17 @@ def _estimate(sides: Sides) -> Estimate | None:
     if not mauve_is_installed():
         return None
     held_out, corpus, settings = sides.held_out, sides.corpus, sides.settings.effective_mauve()
-    return mauve_score(held_out.features, corpus.features, settings, held_out.counts, corpus.counts)
+    features = held_out.features, corpus.features
+    if settings.embedder is not None:  # Held-out records are the same for all corpora of a table.
+        kept = opened_once(_embedded, settings.embedder, tuple(held_out.texts))
+        features = kept, _embedded(settings.embedder, corpus.texts)
+    return mauve_score(*features, settings, held_out.counts, corpus.counts)
+
+
+def _embedded(declared: TextEmbedderSpec, texts: Sequence[str]) -> np.ndarray:
+    """Embeds texts many a pass: no mechanism reads what it gives."""
+    embedder = opened_once(TextEmbedder, declared.model, declared.max_tokens)
+    return embedder.embed(texts, public=True)
 
 
 def _rows(sides: Sides) -> int | None:

@@ -23,6 +23,7 @@ from dpsynth_assets.metrics.metric import Metric
 from dpsynth_assets.metrics.text import (
     CANARIES_FOUND,
     DISTINCT,
+    DISTINCT_OPENINGS,
     LABEL_DISTANCE,
     LENGTH_DISTANCE,
     MEAN_WORDS,
@@ -50,6 +51,7 @@ _OWN = (
     MEAN_WORDS,
     LENGTH_DISTANCE,
     *DISTINCT,
+    DISTINCT_OPENINGS,
     LABEL_DISTANCE,
     VERBATIM_SHARE,
     NEAR_DUPLICATE_SHARE,

@@ -11,7 +11,14 @@ import numpy as np
 from dpsynth_assets.attacks.leak_scan import find_canaries
 from dpsynth_assets.attacks.overlap import near_duplicate_share, verbatim_share
 from dpsynth_assets.json_records import parsed, validator
-from dpsynth_assets.metrics.metric import OF_BENCHMARK, OF_TEXT, Metric, Need, Sides, Tables
+from dpsynth_assets.metrics.metric import (
+    OF_BENCHMARK,
+    OF_ROWS,
+    OF_TEXT,
+    Metric,
+    Need,
+    Sides,
+)
 
 MOST_NGRAMS = 10_000
 
@@ -61,8 +68,28 @@ def _ngrams(texts: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
         yield from zip(*(words[start:] for start in range(n)), strict=False)
 
 
+def distinct_openings(texts: Sequence[str], words: int = 3) -> float:
+    """Share of distinct openings among the texts: a model that repeats itself opens texts alike.
+
+    The share falls as a corpus grows: compare corpora on one number of rows.
+
+    Args:
+        texts: The corpus.
+        words: Words that an opening has, case ignored; a text with fewer is its own opening.
+
+    Returns:
+        A share in [0, 1]: 1 where no two texts open alike; 0 without texts.
+
+    **Source** Banayeeanzade et al. 2026 (EPSVec), Figure 3: distinct opening 3-grams.
+    """
+    openings = {tuple(text.lower().split()[:words]) for text in texts}
+    return len(openings) / len(texts) if texts else 0.0
+
+
 def label_distance(labels: Sequence[str], other_labels: Sequence[str]) -> float:
     """Total variation distance of two label distributions, in [0, 1].
+
+    Read it as: the share of rows that would need another label to turn one into the other.
 
     Raises:
         ValueError: Either side is empty.
@@ -103,11 +130,21 @@ LENGTH_DISTANCE = Metric(
     less_is_better=True,
     decimals=1,
     least_rows=1,
-    tables=Tables("text", "file"),
+    tables=OF_ROWS,
+    narrow_title="lengths",
 )
 
 DISTINCT = [_distinct(n) for n in (1, 2, 3)]
 """Shares of distinct words, word pairs and word triples."""
+
+DISTINCT_OPENINGS = Metric(
+    "distinct_openings",
+    "distinct openings",
+    lambda sides: distinct_openings(sides.corpus.texts),
+    percent=True,
+    tables=OF_ROWS,
+    narrow_title="openings",
+)
 
 LABEL_DISTANCE = Metric(
     "label_distance",
@@ -116,7 +153,8 @@ LABEL_DISTANCE = Metric(
     less_is_better=True,
     needs=frozenset({Need.LABELS}),
     least_rows=1,
-    tables=OF_TEXT,
+    tables=OF_ROWS,
+    narrow_title="labels",
 )
 
 
@@ -162,7 +200,9 @@ _copies = partial(
 VERBATIM_SHARE = _copies("verbatim_share", "verbatim rows", _verbatim)
 """Share of rows with a span particular to few source records."""
 
-NEAR_DUPLICATE_SHARE = _copies("near_duplicate_share", "near duplicates", _near_duplicates)
+NEAR_DUPLICATE_SHARE = _copies(
+    "near_duplicate_share", "near duplicates of records", _near_duplicates
+)
 """Share of rows nearly the same as a source record."""
 
 CANARIES_FOUND = Metric(
@@ -293,11 +333,12 @@ def perplexity(language_model: Any, texts: Sequence[str]) -> float:
 
 NEAR_DUPLICATES = Metric(
     "near_duplicates",
-    "near-duplicates",
+    "near duplicates among rows",
     lambda sides: near_duplicates(sides.corpus.features),
     less_is_better=True,
     decimals=2,
-    tables=OF_BENCHMARK,
+    tables=OF_ROWS,
+    narrow_title="near-duplicates",
 )
 
 PERPLEXITY = Metric(

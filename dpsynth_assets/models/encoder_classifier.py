@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.datasets.dataset_sections import EncoderSpec
+from dpsynth_assets.datasets import EncoderSpec
 from dpsynth_assets.models.language_model import padded
 from dpsynth_assets.models.text_embedder import DEFAULT_MODEL, packaged_model
 

@@ -165,7 +165,7 @@ def check_records(
     tally = tally_of(judged)
     problems += [_source_problem(error) for error in unfit(tally, spec)]
     problems += _check_canaries(spec)
-    problems += _check_encoder(spec)
+    problems += _check_models(spec)
     named = [replace(problem, file=str(path)) for problem in problems]
     return Checked(problems=named, tallies={spec.name: tally})
 
@@ -280,28 +280,37 @@ _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tok
 """Files of which a folder of the transformers format has one, if it has a tokenizer."""
 
 
-def _check_encoder(spec: PrivateDatasetSpec) -> list[Problem]:
-    """Names an encoder that is not whole on this machine, before anything is charged."""
+def _check_models(spec: PrivateDatasetSpec) -> list[Problem]:
+    """Names models of the evaluation that are not whole here, before anything is charged."""
+    asked = spec.evaluation
+    declared = {
+        "evaluation.encoder": asked.encoder,
+        "evaluation.mauve.embedder": asked.mauve.embedder,
+    }
+    expected = "a model with its tokenizer in a folder or the local hub cache"
+    remedy = "Download it first, or leave `model` out."
+    return [
+        Problem(
+            f"{field}.model", expected, f"no {' and no '.join(missing)} of {each.model!r}", remedy
+        )
+        for field, each in declared.items()
+        if each is not None and each.model is not None and (missing := _missing_files(each.model))
+    ]
+
+
+def _missing_files(model: str) -> list[str]:
+    """What a model in the format of transformers lacks on this machine."""
     from huggingface_hub import try_to_load_from_cache
 
-    encoder = spec.evaluation.encoder
-    if encoder is None or encoder.model is None:
-        return []
-    folder, name = Path(encoder.model), encoder.model
+    folder = Path(model)
 
     def has(file: str) -> bool:
         if folder.is_dir() or folder.is_absolute():
             return (folder / file).is_file()
-        return isinstance(try_to_load_from_cache(name, file), str)
+        return isinstance(try_to_load_from_cache(model, file), str)
 
-    missing = [] if has("config.json") else ["config.json"]
-    missing += [] if any(map(has, _TOKENIZERS)) else ["tokenizer"]
-    if not missing:
-        return []
-    expected = "an encoder with its tokenizer in a folder or the local hub cache"
-    got = f"no {' and no '.join(missing)} of {name!r}"
-    remedy = "Download it first, or leave `model` out."
-    return [Problem("evaluation.encoder.model", expected, got, remedy)]
+    lacks_tokenizer = not any(map(has, _TOKENIZERS))
+    return ["config.json"] * (not has("config.json")) + ["tokenizer"] * lacks_tokenizer
 
 
 def _check_public(spec: PublicDataSpec) -> list[Problem]:

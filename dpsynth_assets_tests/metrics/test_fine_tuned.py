@@ -14,7 +14,7 @@ from dpsynth_assets.metrics.evaluation import (
     score_corpus,
 )
 from dpsynth_assets.models.encoder_classifier import fine_tuned
-from dpsynth_assets.records.checking import _check_encoder
+from dpsynth_assets.records.checking import _check_models
 from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.tiny_models import write_language_model
 
@@ -77,8 +77,8 @@ def test_an_encoder_without_a_tokenizer_is_named_in_one_line(encoder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"^evaluation.encoder: expected an encoder[^\n]*$"):
         fine_tuned(*_rows(12, 0), broken, 0)
     spec = private(evaluation={"encoder": {"model": str(tmp_path)}})
-    (problem,) = _check_encoder(spec)
+    (problem,) = _check_models(spec)
     assert (problem.field, problem.got) == (
         "evaluation.encoder.model", f"no tokenizer of {str(tmp_path)!r}",
     )  # fmt: skip
-    assert _check_encoder(private(evaluation={"encoder": {"model": encoder.model}})) == []
+    assert _check_models(private(evaluation={"encoder": {"model": encoder.model}})) == []

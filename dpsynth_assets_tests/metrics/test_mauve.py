@@ -4,9 +4,11 @@ import sys
 import numpy as np
 import pytest
 
+from dpsynth_assets.datasets import TextEmbedderSpec
 from dpsynth_assets.metrics import mauve
-from dpsynth_assets.metrics.mauve import MauveSettings, histogram_scores, mauve_score
-from dpsynth_assets.metrics.metric import resampled_counts
+from dpsynth_assets.metrics.evaluation import EvaluationSettings
+from dpsynth_assets.metrics.mauve import MAUVE, MauveSettings, histogram_scores, mauve_score
+from dpsynth_assets.metrics.metric import ScoredSide, Sides, resampled_counts
 
 QUICK = MauveSettings(repeats=2, kmeans_iterations=20, kmeans_initializations=1)
 
@@ -58,8 +60,19 @@ def test_the_constants_are_the_papers():
     assert MauveSettings().to_json() == {
         "rows_per_cluster": 10, "kmeans_initializations": 5, "kmeans_iterations": 500,
         "explained_variance": 0.9, "scaling_factor": 5.0, "divergence_points": 32,
-        "max_rows": 1000, "repeats": 5, "seed": 25,
+        "max_rows": 1000, "repeats": 5, "seed": 25, "embedder": None,
     }  # fmt: skip
+
+
+def test_a_named_embedder_stands_in_for_the_features_and_beside_the_score():
+    texts = [f"{'the ferry was late' if row % 2 else 'fold the eggs'} {row}" for row in range(100)]
+    blank = np.zeros((100, 2), np.float32)
+    sides = [ScoredSide.of(blank, texts, resamples=5), ScoredSide.of(blank, texts, resamples=5)]
+    own = dataclasses.replace(QUICK, embedder=TextEmbedderSpec(max_tokens=8))
+    settings = EvaluationSettings(max_rows=100, mauve=own)
+    score = MAUVE.of(Sides(corpus=sides[0], held_out=sides[1], settings=settings, labelled=False))
+    assert score.value > 0.9
+    assert settings.to_json()["mauve"]["embedder"] == {"model": None, "max_tokens": 8}
 
 
 def test_scoring_prints_nothing(features, capfd):

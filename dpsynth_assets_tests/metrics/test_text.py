@@ -12,6 +12,7 @@ from dpsynth_assets.metrics.evaluation import (
 )
 from dpsynth_assets.metrics.text import (
     distinct_n,
+    distinct_openings,
     label_distance,
     length_distance,
     structure_scores,
@@ -31,6 +32,14 @@ from dpsynth_assets.metrics.text import (
 )
 def test_distinct_n_is_the_share_of_distinct_ngrams(texts, n, share):
     assert distinct_n(texts, n) == share
+
+
+@pytest.mark.parametrize(
+    ("texts", "share"),
+    [(["a b c d", "A B C e", "a b d"], 2 / 3), (["a", "a b"], 1.0), (["", ""], 0.5), ([], 0.0)],
+)
+def test_openings_are_the_first_three_words(texts, share):
+    assert distinct_openings(texts) == pytest.approx(share)
 
 
 def test_distinct_n_reads_the_same_number_of_ngrams_whatever_the_size():

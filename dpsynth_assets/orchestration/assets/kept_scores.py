@@ -99,9 +99,10 @@ def scores_version(
     ]
     sides += [reference.source_version, reference.source_label_count]
     public = version_of_texts(public_texts), list(reference.canaries)
-    encoder = settings.encoder and files_behind(settings.encoder.model_dump())
-    opened = files_behind(manifest), code_behind(type(models)), code_of(modules_outside())
-    return version_of(stated, *sides, *public, opened, encoder, circumstances())
+    named = [each for each in (settings.encoder, settings.mauve.embedder) if each is not None]
+    opened = [files_behind(each) for each in (manifest, *(each.model_dump() for each in named))]
+    code = code_behind(type(models)), code_of(modules_outside())
+    return version_of(stated, *sides, *public, opened, *code, circumstances())
 
 
 def _of_array(values: np.ndarray) -> list[object]:

@@ -26,7 +26,12 @@ from dpsynth_assets.metrics.evaluation import (
     real_scores,
     score_corpus,
 )
-from dpsynth_assets.metrics.mauve import MINIMUM_ROWS, NOT_COMPUTED, mauve_is_installed
+from dpsynth_assets.metrics.mauve import (
+    MINIMUM_ROWS,
+    NOT_COMPUTED,
+    MauveSettings,
+    mauve_is_installed,
+)
 from dpsynth_assets.metrics.registry import compared, pictured
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.orchestration.assets.kept_scores import KeptScores, scores_version
@@ -144,6 +149,7 @@ def evaluation_settings(
     """
     return EvaluationSettings(
         max_rows=min(asked for _, asked in _asked_rows(spec, corpora)),
+        mauve=MauveSettings(**dict(spec.evaluation.mauve)),
         record_schema=spec.structured.schema_mapping if spec.structured else None,
         next_word=spec.evaluation.next_word_settings if spec.evaluation.next_word else None,
         encoder=spec.evaluation.encoder,

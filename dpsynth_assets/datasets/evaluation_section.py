@@ -1,0 +1,72 @@
+"""The scoring of corpora in a dataset file: how many rows, which models, which constants."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from dpsynth_assets.datasets.fields import Declaration
+from dpsynth_assets.datasets.public_spec import TextEmbedderSpec
+
+
+class EncoderSpec(Declaration):
+    """An encoder that is fine-tuned on every corpus, whole, to name the labels of real records.
+
+    It stops by a tenth of the rows it is trained on, never by those it is tested on.
+    """
+
+    model: str | None = None
+    """Hub id or folder of an encoder in the transformers format; none: the all-MiniLM-L6-v2 that
+    ships as a Python package."""
+    max_tokens: int = Field(128, ge=8, le=8192)
+    """Tokens of a text that are read, in [8, 8192]."""
+    batch: int = Field(32, ge=1)
+    """Rows of a step (>= 1)."""
+    learning_rates: tuple[Annotated[float, Field(gt=0)], ...] = Field((1e-4,), min_length=1)
+    """Learning rates that are tried (> 0); the head learns ten times as fast."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Of AdamW (>= 0)."""
+    epochs: int = Field(10, ge=1)
+    """Most passes over the rows (>= 1)."""
+    patience: int = Field(4, ge=1)
+    """Passes without a better accuracy on the rows set aside, after which training stops (>= 1)."""
+    runs: int = Field(3, ge=1)
+    """Classifiers that are trained, each of its own public seed (>= 1)."""
+    device: str = "cpu"
+    """Torch device."""
+
+
+class MauveSpec(Declaration):
+    """Constants of MAUVE. Scores of other constants do not compare: they stand beside the score."""
+
+    embedder: TextEmbedderSpec | None = None
+    """Model that embeds texts for MAUVE, and how much of a text it reads; none: the base's."""
+    scaling_factor: float = Field(5.0, gt=0)
+    """Constant c of exp(-c KL) (> 0): a greater one gives less MAUVE."""
+    rows_per_cluster: int = Field(10, ge=1)
+    """Rows a side for each cluster of k-means (>= 1)."""
+    repeats: int = Field(5, ge=1)
+    """Subsamples and starts of k-means that the score is the mean of (>= 1)."""
+
+
+class EvaluationSpec(Declaration):
+    """The scoring of corpora. Scores stay internal: they are computed from private text."""
+
+    rows: int = Field(1000, ge=10)
+    """Most rows scored of a corpus (>= 10); all corpora are scored on as many as the smallest
+    has."""
+    reference_rows: int = Field(400, ge=10)
+    """Rows of the public-only and non-private references."""
+    canaries: str | None = None
+    """Private text or Parquet file with one planted canary a line; none: no test."""
+    references: bool = True
+    """Whether real held-out text and public text are scored beside."""
+    next_word: bool = False
+    """Whether a small language model is trained on every corpus and scored by the next words of
+    held-out text it gets right."""
+    next_word_settings: dict[str, Any] = Field(default_factory=dict)
+    """Shape and training of that model."""
+    mauve: MauveSpec = Field(default_factory=MauveSpec)
+    """Constants of MAUVE; the defaults are those of Amin et al. 2025."""
+    encoder: EncoderSpec | None = None
+    """Encoder that is fine-tuned on every corpus and tested on real records, and the other way
+    round; `{}` takes the defaults, none: not trained. `dpsynth plan` says what it takes."""
