@@ -58,7 +58,7 @@ def json_grammar(schema: Mapping[str, Any], text_start: str = "") -> str:
         if matcher.try_consume_tokens(start) == len(start):
             _require_texts(matcher, read)
             return grammar
-    raise JsonGrammarError("no text of the schema begins so", start=True)
+    raise JsonGrammarError("no text of the schema begins like this", start=True)
 
 
 def allowed_tokens(matcher: "LLMatcher", width: int) -> np.ndarray:

@@ -246,6 +246,6 @@ def _refuse_repeated(field_name: str, arguments: Iterable[str], fields: Iterable
     """Refuses fields of a dataset file that the call's own arguments state."""
     for name in sorted(set(arguments) & set(fields)):
         raise ValueError(
-            f"{field_name}.{name}: expected fields that no argument states, got one of {name!r}. "
-            "Give it as the argument alone."
+            f"{field_name}.{name}: expected no field that is also an argument, got {name!r}. Give "
+            "it as the argument only."
         )

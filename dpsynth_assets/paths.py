@@ -256,7 +256,7 @@ def begin(place: Folder, holds_any: Callable[[], bool]) -> None:
     if not mark.exists() and not holds_any():
         _write(mark)
     found = mark.read_bytes()[:16].decode(errors="replace").strip() if mark.exists() else None
-    require_format(place, "an empty mark" if found == "" else found)
+    require_format(place, "an empty format file" if found == "" else found)
 
 
 def _write(mark: Folder) -> None:

@@ -213,13 +213,13 @@ def test_a_statement_without_a_head_names_the_last_entry_and_only_where_it_is_wi
         return next(f for f in installation.trail().files if f.path.endswith("statement.md"))
 
     last = len(installation.ledger.entries())
-    assert report_and_find(last).problem == "no ledger entry stands for it"
+    assert report_and_find(last).problem == "no ledger entry records it"
     ex_post = request("letters/median/corpus", None, guarantee=GuaranteeType.EX_POST)
     reservation = installation.ledger.reserve(ex_post, TERMS)
     installation.ledger.commit(
         reservation, artifact_digest="d", artifact_uri="u", ex_post_epsilon=0.5
     )
-    assert report_and_find(last).problem == "no ledger entry stands for it"
+    assert report_and_find(last).problem == "no ledger entry records it"
     statement = report_and_find(len(installation.ledger.entries()))
     assert (statement.entry, statement.problem) == (last + 2, "")
 

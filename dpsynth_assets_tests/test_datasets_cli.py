@@ -154,7 +154,7 @@ def test_names_are_compared_across_files(folder):
     second.write_bytes(first.read_bytes())
     result = run("check", first, second)
     assert result.exit_code == 2
-    assert "a name of its own" in result.output
+    assert "a unique name" in result.output
 
 
 def test_a_dataset_on_a_base_that_nobody_declares_is_an_error(folder):

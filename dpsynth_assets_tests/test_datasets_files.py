@@ -53,17 +53,17 @@ REMOVED = {
     "conditional_generator.aspects": ({"kind": "vllm"}, NOT_TRAINED),
     "mean_with_shots": ({}, "write mean_uniform, which scored no worse."),
     "epsvec steering_layers": ([3], "name them as layers, which are all steered."),
-    "aug_pe label_shares": ("released", 'it is "equal". Drop it.'),
-    "aug_pe label_budget_share": (0.1, "it is 0.05. Drop it."),
+    "aug_pe label_shares": ("released", 'its value is always "equal". Drop it.'),
+    "aug_pe label_budget_share": (0.1, "its value is always 0.05. Drop it."),
     "aug_pe copied_spans": ("block", NO_GATE),
-    "aug_pe variation": ("masked", 'it is "prefix". Drop it.'),
-    "aug_pe infilling_model": ("bart", "it is null. Drop it."),
-    "aug_pe word_count_std": (3.0, "it is 0.0. Drop it."),
-    "aug_pe tokens_per_word": (1.3, "it is null. Drop it."),
+    "aug_pe variation": ("masked", 'its value is always "prefix". Drop it.'),
+    "aug_pe infilling_model": ("bart", "its value is always null. Drop it."),
+    "aug_pe word_count_std": (3.0, "its value is always 0.0. Drop it."),
+    "aug_pe tokens_per_word": (1.3, "its value is always null. Drop it."),
     "aug_pe prompt_variables": (["tone"], "write {label} in the prompts. Drop it."),
-    "aug_pe vote_threshold": (4.0, "it is 0.0. Drop it."),
-    "secpe label_shares": ("released", 'it is "equal". Drop it.'),
-    "dp_fine_tuning label_shares": ("released", 'it is "equal". Drop it.'),
+    "aug_pe vote_threshold": (4.0, "its value is always 0.0. Drop it."),
+    "secpe label_shares": ("released", 'its value is always "equal". Drop it.'),
+    "dp_fine_tuning label_shares": ("released", 'its value is always "equal". Drop it.'),
 }
 
 
@@ -180,7 +180,7 @@ def test_two_datasets_may_not_share_a_name(tmp_path):
     write(tmp_path / "b.yaml", ATTRIBUTES)
     found = standing([tmp_path])
     assert not found.usable
-    assert {problem.expected for problem in found.problems} == {"a name of its own"}
+    assert {problem.expected for problem in found.problems} == {"a unique name"}
 
 
 def test_every_problem_of_every_file_is_reported_at_once(tmp_path):

@@ -68,7 +68,7 @@ def test_kinds_have_names_of_their_own():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"budget": {"epsilon": 4, "delta": 1e-6}}, "tight where secrets"),
+        ({"budget": {"epsilon": 4, "delta": 1e-6}}, "tight where a bound on secrets"),
         ({"neighboring_relation": "replace-one"}, "substitution where records are replaced"),
         (
             {"secrets": {"kinds": [EMAIL], "public_incidence": "held.parquet"}},

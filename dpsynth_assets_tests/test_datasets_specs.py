@@ -150,7 +150,7 @@ def test_a_domain_stands_on_one_line():
 def test_words_that_tell_labels_apart_wrongly_are_refused(words, got):
     facts = {"labels": {"kind": words}}
     told = refusal(columns={"labels": ["kind"]}, public_facts=facts)
-    assert f"words of its own for every value, got {got}" in told
+    assert f"different words for every value, got {got}" in told
 
 
 @pytest.mark.parametrize("labels", [["a", "a"], [" "], ["a\nb"], ["{label}"]])

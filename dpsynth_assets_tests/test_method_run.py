@@ -183,7 +183,7 @@ def test_a_killed_call_is_resumed_under_its_own_declaration_alone(method, monkey
     "declared", [{"budget": {"epsilon": 40.0}}, {"name": "other"}, {"source": {"path": "x"}}]
 )
 def test_what_an_argument_states_is_stated_once(declared):
-    with pytest.raises(ValueError, match="Give it as the argument alone"):
+    with pytest.raises(ValueError, match="Give it as the argument only"):
         run(notes("sun"), "notes", declared=declared)
 
 

@@ -192,7 +192,7 @@ def test_a_proof_with_a_key_twice_is_not_read(package):
     text = (package / PROOF_FILE).read_text()
     (package / PROOF_FILE).write_text('{"head": "Ottoline",' + text[1:])
     (problem,) = verify_package(package).problems
-    assert problem.startswith(f"{PROOF_FILE}: expected a proof that can be read")
+    assert problem.startswith(f"{PROOF_FILE}: expected a readable proof")
 
 
 def before_footer(folder):

@@ -394,5 +394,5 @@ def test_a_card_says_which_rows_were_kept_and_by_what(tmp_path, ledger):
     publish(tmp_path / "corpus", ledger, reservation)
     assert corpus_problems(tmp_path / "corpus", ledger.entries()) == []
     card = (tmp_path / "corpus" / "README.md").read_text()
-    assert "75.0% of 40 written rows were kept; turned down: 10 language." in card
+    assert "75.0% of 40 written rows were kept; rejected: 10 language." in card
     assert "By public rules that read no record: `rules`" in card

@@ -213,7 +213,7 @@ def test_init_tells_of_bytes_it_cannot_read_and_takes_an_encoding(tmp_path, monk
     file = written(tmp_path, ",", "cp1252")
     wanted = ["init", "mine", "--from", str(file), "--to", str(tmp_path), "--text", "body"]
     said = CliRunner().invoke(app, [*wanted, "--id", "key"])
-    assert "3 values hold bytes that it does not know" in " ".join(said.output.split())
+    assert "3 values hold bytes that this encoding does not define" in " ".join(said.output.split())
     written_file = tmp_path / "mine" / "defs.yaml"
     assert "encoding" not in yaml.safe_load(written_file.read_text())["attributes"]["source"]
     again = CliRunner().invoke(app, [*wanted, "--id", "key", "--encoding", "cp1252", "--force"])

@@ -106,7 +106,7 @@ def test_a_run_that_was_only_refused_is_canceled(instance):
     told = end.job_canceled_data.error
     assert told.stack == []
     assert told.message.startswith(described(REFUSALS["budget"]))
-    assert "charged ε = 0 in all. What was released stays valid." in told.message
+    assert "charged ε = 0 in all. Earlier releases stay valid." in told.message
     assert shown(instance, "budget")[0] is AssetCheckExecutionResolvedStatus.SKIPPED
 
 

@@ -222,13 +222,13 @@ def _unfit(candidate: Candidate, spec: PrivateDatasetSpec) -> str:
         return ""
     records = spec.public_facts.records
     if records is None:
-        return "asks for the number of records, which is not declared"
+        return "needs the number of records, which is not declared"
     labels = math.prod(len(values) for values in spec.public_facts.labels.values())
     cells = max(1, labels) * (CLUSTERS if "cluster_histogram" in candidate.declared else 1)
     if cells * candidate.batch > records:
         return (
-            f"batches of {candidate.batch} records: {records:,} records in {cells} "
-            "labels or clusters do not fill one of each"
+            f"batches of {candidate.batch} records: {records:,} records in {cells} labels or "
+            "clusters do not fill one batch in each"
         )
     return ""
 
@@ -263,27 +263,27 @@ def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> 
     datasets = list(dict.fromkeys(cell.dataset for cell in cells))
     if cells:
         yield (
-            f"Expected shares of the gap are of {len(cells)} lines over {', '.join(datasets)} "
-            "(docs/leaderboard.md), SmolLM2-135M, at most 400 rows. For texts unlike these the "
-            "order says little: try two methods on public text like yours first (`dpsynth "
+            f"Expected shares of the gap come from {len(cells)} results on {', '.join(datasets)} "
+            "(docs/leaderboard.md), with SmolLM2-135M and at most 400 rows. For other texts the "
+            "order is uncertain: try two methods on public text like yours first (`dpsynth "
             "benchmark`)."
         )
     else:
-        yield "The leaderboard has no line, so no score can be expected."
+        yield "The leaderboard has no result, so no score can be predicted."
     if spec.budget.accountant == "tight":
-        yield "Plans here are priced by zCDP: the cohort's tight accounting buys a little more."
+        yield "These prices use zCDP; the cohort's tight accounting is slightly cheaper."
     if spec.public_facts.records is None:
         yield (
-            "No number of records is declared (public_facts.records): expectations are those of "
-            "the smallest cells."
+            "No number of records is declared (public_facts.records): the shares shown were "
+            "measured with the fewest records."
         )
     if wanted > 10 * _SCORED_ROWS:
         yield f"{wanted:,} rows are far more than were scored: expect more near-duplicates."
     if spec.constraining_schema is not None:
         yield (
-            "Records are structured: methods that write valid records only come first. In private "
-            "prediction what the schema decides costs no budget; the others write any number of "
-            "records (docs/benchmarks.md)."
+            "Records are structured: methods that write only valid records come first. In private "
+            "prediction, text that the schema determines costs no budget; the other methods write "
+            "any number of records (docs/benchmarks.md)."
         )
     elif spec.structured is not None:
         yield (
@@ -293,5 +293,5 @@ def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> 
     if spec.secrets is not None:
         yield (
             "Secrets are declared: secpe protects these words alone; every other method protects "
-            "whole records, and `dpsynth plan` tells what it promises to secrets."
+            "whole records, and `dpsynth plan` says how well it protects the secrets."
         )

@@ -112,8 +112,8 @@ class Expectation:
     def distance_in_words(self) -> str:
         """The nearest cell, and how far off it is."""
         near, times = self.nearest, self.factor
-        same = "the same ε times records is asked for"
-        asked = f"your ε times records is {times:.2g} times that cell's"
+        same = "your ε times records is about the same"
+        asked = f"your ε times records is {times:.2g} times that of the cell"
         return (
             f"nearest cell: {near.dataset}, ε = {declared(near.epsilon)}, "
             f"{near.records:,} records; {same if 0.95 < times < 1.05 else asked}"

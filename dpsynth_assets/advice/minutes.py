@@ -295,7 +295,7 @@ class ExpectedMinutes:
     unknown: str = ""
 
 
-TRIAL = "Trying how fast this machine is: seconds, and once"
+TRIAL = "Measuring the speed of this machine, once: takes seconds"
 """What a person is told who waits for a trial."""
 
 
@@ -306,7 +306,7 @@ def whole_in_words(minutes: float | None, unknown: str) -> str:
     about = "1 minute" if minutes < 1.5 else f"{minutes:.0f} minutes"
     return (
         f"The whole run takes about {about} on this machine, from an empty home and with nothing "
-        "else running; what is stored is not made again."
+        "else running; stored results are used again."
     )
 
 
@@ -330,7 +330,7 @@ def expected_minutes(
     except (SpeedUnknownError, RuntimeError, ValueError, OSError, ImportError) as error:
         # An estimate ends no command: what cannot be opened is told where it is needed.
         told = isinstance(error, SpeedUnknownError)
-        why = str(error) if told else "the models of the public base could not be tried"
+        why = str(error) if told else "the speed of the public base's models could not be measured"
         releases = dict.fromkeys((each.folder for each in parts), None)
         return ExpectedMinutes(releases=releases, whole=None, unknown=why)
     sizes = _sizes(spec, planned, base, speed)
@@ -358,7 +358,7 @@ def _elsewhere(part: PlannedMethod | PlannedShared) -> str:
             if model.is_endpoint or model.takes_devices:
                 return f"{part.folder} writes through an engine of kind {model.kind}"
             if model.model is not None:
-                return f"{part.folder} runs {model.model}, which no trial ran"
+                return f"{part.folder} runs {model.model}, whose speed was not measured"
     return ""
 
 

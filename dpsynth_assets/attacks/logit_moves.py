@@ -80,7 +80,7 @@ class LogitMoves:
     def over(self) -> str:
         """Says in words what was tried, and on what."""
         return (
-            f"{self.contexts} public contexts in {self.companies} companies of up to "
+            f"{self.contexts} public contexts in {self.companies} arrangements of up to "
             f"{self.passes.rows} rows, {self.passes.columns} tokens and {self.passes.new_tokens} "
             f"steps, {self.engine}, {self.device}, {self.dtype}"
         )

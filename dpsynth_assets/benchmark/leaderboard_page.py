@@ -52,10 +52,10 @@ NOTES: dict[Promise, str] = {
 _READ = (
     "Every corpus of a dataset is scored on the same number of rows against the same held-out "
     "records. ± and intervals come from resampled seeds and rows. The gap runs from public_only, "
-    "the public model alone, to one_real_example, the same model after a real record and without "
-    "privacy; a share of it stands only where the two differ beyond chance. Near-duplicates: share "
-    "of rows with another row at a cosine of .95. Perplexity is that of rows under the public "
-    "model: low for fluent rows, also for wrong ones."
+    "the public model alone, to one_real_example, the same model with a real record in its prompt, "
+    "without privacy; a share of it is given only where the two differ by more than chance. "
+    "Near-duplicates: share of rows with another row at a cosine of .95. Perplexity is that of "
+    "rows under the public model: low for fluent rows, also for wrong ones."
 )
 
 
@@ -125,7 +125,7 @@ class LeaderboardPage:
 
 def _facts(board: Leaderboard) -> str:
     told = [f"{name}: {value}" for name, value in board.facts.items()]
-    return "; ".join(told) + "." if told else "No cell is there yet."
+    return "; ".join(told) + "." if told else "No cell is finished yet."
 
 
 def _dataset(board: Leaderboard, dataset: str, drawn: Mapping[str, bytes]) -> Iterator[Block]:

@@ -120,7 +120,7 @@ def secret(
 
     def named(reached: float, terms: str) -> str:
         return (
-            f"A secret named with {declared(prior)} before is named with at most "
+            f"A secret guessed with probability {declared(prior)} before is guessed with at most "
             f"{rounded_up(reached, '.4g')} after ({terms}, one secret in at most {occurrences} "
             "record(s))."
         )
@@ -130,8 +130,8 @@ def secret(
             total = gaussian_budget(prior, posterior)
             facts |= {"posterior": posterior, "mu": total}
             sentences = [
-                f"μ = {rounded_down(total, '.6g')} in all keeps a secret named with "
-                f"{declared(prior)} before at {declared(posterior)} after."
+                f"μ = {rounded_down(total, '.6g')} in all: a secret guessed with probability "
+                f"{declared(prior)} before is guessed with at most {declared(posterior)} after."
             ]
         elif mu is not None:
             total = compose_mu([occurrences * mu])  # Group privacy: μ grows m-fold.

@@ -244,8 +244,8 @@ def run(
     if cohort is not None and not as_json:
         least = rounded_up(results[0].observed, ".3g")
         say(
-            f"Largest move of {results[0].note}: {least}. Declare a logit_slack above 0 that is no "
-            "smaller, which plans charge. What was seen is no bound on what was not."
+            f"Largest move of {results[0].note}: {least}. Declare a logit_slack above 0 and at "
+            "least this large; plans charge for it. Larger moves remain possible."
         )
     _show(results, as_json)
 

@@ -58,12 +58,12 @@ def run(
         found = benches[place.dataset].run(place)
         typer.echo(f"{_told(place)}: {_scores(found)}")
         done += 1
-    typer.echo(f"{done} of {len(asked)} cells are there, in {folder}.")
+    typer.echo(f"{done} of {len(asked)} cells are finished, in {folder}.")
 
 
 @app.command()
 def report(name: str, output: Path | None = None, as_json: AsJson = False) -> None:
-    """Put the finished cells side by side; nothing is made.
+    """Compare the finished cells on one page; makes no new ones.
 
     Args:
         name: Name of a declared benchmark, or its YAML file.
@@ -114,7 +114,7 @@ def import_(name: str, file: Path) -> None:
     if not file.is_file():
         raise typer.BadParameter(f"expected a file that `export` wrote, found none at {file}")
     count = import_cells(file, benchmark_folder(_spec(name).name))
-    typer.echo(f"{count} cells were not there and now are.")
+    typer.echo(f"{count} cells were imported.")
 
 
 def _spec(name: str) -> Any:
@@ -146,7 +146,7 @@ class _CellProgress:
             minutes = left * (time.monotonic() - self._started) / self._begun / 60
             ahead = f", about {max(1, round(minutes))} min"
         self._begun += 1
-        say(f"{title}: begins; {left} cells to go{ahead}", to=self._console)
+        say(f"{title}: started; {left} cells left{ahead}", to=self._console)
         self._report = progress_lines(title, self._console, seconds=60)
 
     def __call__(self, share: float, message: str) -> None:

@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 12
 """Cohorts that the overview shows, those of the latest results first: it is to fit a screen."""
 
-_CAPTION = (
-    "rounds: left of those declared; audit: disagreements that the last one found, — for none yet"
-)
+_CAPTION = "rounds: those left of the declared ones; audit: disagreements that the last audit found"
 
 
 def cohort_names(incomplete: str) -> list[str]:

@@ -301,7 +301,7 @@ def _language(base: PublicDataSpec, sample: pl.Series) -> Iterator[Problem]:
             "public_data",
             f"texts in English, which {' and '.join(english)} in base {base.name!r} were made for",
             got,
-            "Declare a base with models of their language: rows will else be in English.",
+            "Declare a base with models of their language: rows will otherwise be in English.",
             "warning",
         )
 
@@ -402,7 +402,7 @@ def _refused(planned: "PlannedMethod", index: int) -> Problem:
     if parts is None:
         told = "a method that can run", f"a refusal of {planned.folder}", refusal
     else:
-        told = parts[1], parts[2], parts[3] or "Change what it depends on."
+        told = parts[1], parts[2], parts[3] or "Change the setting or the facts that it names."
     return Problem(f"methods.{index}", *told, "warning")
 
 
@@ -415,6 +415,6 @@ def _row_problems(spec: PrivateDatasetSpec, plan: "DatasetPlan") -> list[Problem
     chosen = [each for each in plan.methods if not asked or each.folder in asked]
     if any(planned.writing is not None for planned in chosen):
         return []
-    expected = "a corpus whose rows cost nothing among those that are made"
-    remedy = "Their rows follow from the budget: drop rows, or name another corpus."
+    expected = "a corpus of the schedule that writes any number of rows at no cost"
+    remedy = "The budget determines their number of rows: drop rows, or name another corpus."
     return [Problem("schedule.rows", expected, ", ".join(each.folder for each in chosen), remedy)]

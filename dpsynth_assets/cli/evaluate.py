@@ -128,7 +128,7 @@ def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "
     if there - frame.height > MAX_SET_ASIDE * there or frame.is_empty():
         raise PrivacyError(
             f"Expected rows with text in {path}, got {frame.height} among {there} rows. Fix the "
-            "others: they are torn, have no text, or are not UTF-8 (--encoding, e.g. cp1252)."
+            "others: they are malformed, have no text, or are not UTF-8 (--encoding, e.g. cp1252)."
         )
     return Rowset(frame["text"].to_list(), frame["label"].to_list())
 
@@ -159,7 +159,7 @@ def split_by_content(real: Rowset) -> tuple[Rowset, Rowset]:
     if all(held_out) or not any(held_out):
         raise PrivacyError(
             f"Expected enough different real texts to hold some out, got {len(real.texts)} rows "
-            "that fall on one side. Give more real rows."
+            "that are all on one side of the split. Give more real rows."
         )
     places = range(len(held_out))
     source = real.select(i for i in places if not held_out[i])
@@ -214,7 +214,7 @@ def _verdicts(
         scored = f"{scored} No accuracy: {why_unlabelled}."
     told = verdicts({score.name: score.estimates for score in table})
     if not all(score.estimates for score in table):
-        return [f"{scored} No verdict: that takes {LEAST_ROWS} rows a side."]
+        return [f"{scored} No verdict, which needs {LEAST_ROWS} rows a side."]
     return [scored, *told, interval_rule("rows")]
 
 

@@ -218,7 +218,7 @@ def _to_confirm(profiles: Columns, names: Sequence[str]) -> dict[str, list[str]]
 def _text(profiles: Columns) -> str:
     """The column named like a text; where values or other names speak against it, ask."""
     named = profiles.named_texts
-    got = ", ".join(named) or "none named like one"
+    got = ", ".join(named) or "none with such a name"
     if len(named) == 1:
         if profiles[named[0]].looks_like_text:
             return named[0]

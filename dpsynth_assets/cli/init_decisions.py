@@ -208,8 +208,8 @@ def describe_bytes(source: SourceSpec, damaged: int) -> str:
         said += f" The files hold {stray[0]}. {stray[1]}"
     elif damaged:
         said += (
-            f" {damaged:,} values hold bytes that it does not know: their records would be set "
-            "aside. Name the encoding of the file, e.g. --encoding cp1252 --force."
+            f" {damaged:,} values hold bytes that this encoding does not define: their records "
+            "would be set aside. Name the encoding of the file, e.g. --encoding cp1252 --force."
         )
     return said
 

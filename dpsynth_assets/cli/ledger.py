@@ -89,7 +89,7 @@ def show(
 def verify(head: str | None = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Check the hash chain; exit code 1 if an entry was altered, removed or reordered.
 
-    Also compares what this machine's steps took for verified, if it is not what the chain says.
+    Also fails if this machine's checkpoint of verified entries differs from the chain.
 
     Args:
         head: A hash printed by an earlier `verify`.
@@ -121,12 +121,13 @@ def head(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the head that proofs of exported packages lead to: publish it where all can see it.
+    """Print the head that proofs of exported packages lead to.
 
-    It seals public columns alone, so it may always be published.
+    Publish it where every reader can see it. It covers public columns only, so it may always be
+    published.
 
     Args:
-        entries: Number of first entries it is over; default: all.
+        entries: Use only this number of first entries; default: all.
         ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
         as_json: Print JSON.
     """
@@ -255,7 +256,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 @app.command()
 def restore(backup: Path, because: Because, yes: Yes = False) -> None:
-    """Put a copy in the place of a lost ledger, if nothing is missing in it.
+    """Replace a lost ledger by a copy in which nothing is missing.
 
     The copy must verify and hold the last entry that this installation saw. The restoration is an
     entry of the ledger. A PostgreSQL ledger is restored with the tools of its server.

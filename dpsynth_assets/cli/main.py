@@ -53,7 +53,7 @@ ENTRIES: dict[str, Entry] = {
     "report": Entry("report:report", "Show the corpora of a cohort: guarantee, scores, samples."),
     "export": Entry("report:export", "Write a corpus or a generator as a package that leaves."),
     "verify": Entry("report:verify", "Check such a package, without the ledger."),
-    "serve": Entry("serve:serve", "Serve rows of what was released, like OpenAI's API."),
+    "serve": Entry("serve:serve", "Serve synthetic rows through OpenAI's API."),
     "evaluate": Entry("evaluate:evaluate", "Score a synthetic corpus against real text."),
     "benchmark": Entry("benchmark:app", "Run methods side by side on public corpora."),
     "purge": Entry("purge:purge", "Remove private intermediates from the store."),
@@ -168,7 +168,7 @@ def root(
 ) -> None:
     """Differentially private synthetic text, with every ε (epsilon) in one ledger.
 
-    Without a command it says where it works, what each cohort has spent, and what to do next.
+    Without a command it shows its folder, what each cohort has spent, and what to do next.
     """
     from dpsynth_assets.privacy.cpu import check_declared_threads
 

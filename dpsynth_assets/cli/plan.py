@@ -188,9 +188,9 @@ def _noise(parameters: Any) -> str:
     if "break_even_private_fraction" not in parameters:
         return f"{eta} a token"
     return (
-        f"{eta}, and a test of ε = {rounded_up(parameters['svt_epsilon'], '.3g')}, a private "
-        f"token; the test pays off below {parameters['break_even_private_fraction']:.0%} private "
-        "tokens"
+        f"{eta}, and a test of ε = {rounded_up(parameters['svt_epsilon'], '.3g')}, for a private "
+        f"token; the test saves budget below {parameters['break_even_private_fraction']:.0%} "
+        "private tokens"
     )
 
 
@@ -227,8 +227,8 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
         able = [row["method"] for row in facts["undeclared"] if row["refusal"] is None]
         refused = len(facts["undeclared"]) - len(able)
         say(
-            f"Not in the file: {', '.join(able) or 'none that could run'}; {refused} refused. "
-            f"dpsynth plan {facts['cohort']} --all prices them."
+            f"Methods not in the file: {', '.join(able) or 'none that could run'}; {refused} "
+            f"refused. dpsynth plan {facts['cohort']} --all prices them."
         )
 
 
@@ -241,7 +241,7 @@ def _in_memory(folder: str, taken: Mapping[str, Any]) -> str:
     )
     if taken["room_bytes"] is None:
         return f"{told}; this machine has no such device, so what fits there is not known."
-    told += f"; room on this machine beside the weights: {_gib(taken['room_bytes'])}"
+    told += f"; memory left on this machine beside the weights: {_gib(taken['room_bytes'])}"
     if taken["rows_that_fit"] == taken["rows"]:
         return f"{told}."
     largest = taken["largest_batch"]
@@ -333,8 +333,8 @@ def _print_prompts(rows: list[Mapping[str, str]]) -> None:
                 say(f"{name.replace('_', ' ')}:", style="dim")
                 say(row[name] + "\n")
     say(
-        "An instruction stands in a user's turn of the model's chat template, and the prompt "
-        "begins the answer; a model without one reads the prompt alone."
+        "An instruction is the user's turn of the model's chat template, and the prompt begins the "
+        "answer; a model without a template reads the prompt alone."
     )
 
 

@@ -122,8 +122,8 @@ def leak_scan(
     report = scan_folders(folders or _written(), _listed(canaries), exclude=exclude)
     if elsewhere:
         typer.echo(
-            f"{SENSITIVE_VARIABLE} is set: its objects are sealed and were not searched, only "
-            "folders of this machine were.",
+            f"{SENSITIVE_VARIABLE} is set: its encrypted objects were not searched, only folders "
+            "of this machine.",
             err=True,
         )
     facts = {"clean": report.clean, **asdict(report)}

@@ -205,8 +205,8 @@ def _expect_room(spec: PrivateDatasetSpec, assets: set[str], release: str, ledge
     refused = pending_refusal(spec, plan_dataset(spec), assets, name, ledger)
     if refused is not None:
         raise PrivacyError(
-            f"{refused} No run was started; --select names a part of the cohort, such as what was "
-            "paid for before."
+            f"{refused} No run was started; --select runs a part of the cohort, such as releases "
+            "that were paid for before."
         )
 
 
@@ -321,13 +321,13 @@ def show_pending(
     say(
         whole_in_words(expected.whole, expected.unknown),
         *(
-            f"{each.asset}: this name was paid for before, from another declaration or other "
-            "inputs. It is paid again: restore the file to reuse what is there."
+            f"{each.asset}: this name was charged before, for another declaration or other "
+            "inputs, and is charged again now. To reuse that release, restore the dataset file."
             for each in pending
             if each.again
         ),
         f"Budget: ε = {declared(spec.budget.epsilon)} at δ = {declared(spec.budget.delta)}; "
-        f"{epsilon_down(left)} remains before this run. What is paid cannot be paid back.",
+        f"{epsilon_down(left)} remains before this run. Spent budget is never refunded.",
         to=console,
     )
     return expected

@@ -147,8 +147,8 @@ def _canaries(spec: PrivateDatasetSpec) -> list[str]:
         contains_canary((), found)
     except (OSError, ValueError) as problem:
         raise PrivacyError(
-            f"evaluation.canaries of {spec.name}: expected the list that the release gate reads, "
-            f"got none that can be looked for ({problem}). Fix it, or drop the field."
+            f"evaluation.canaries of {spec.name}: expected a list of canaries that can be searched "
+            f"for, got none ({problem}). Fix it, or drop the field."
         ) from None
     return found
 
@@ -186,12 +186,12 @@ def _expect_private(host: str, token: str, certificate: Path | None, key: Path |
         is_loopback = host == "localhost"
     if not is_loopback and not token:
         raise typer.BadParameter(
-            f"--host: expected a loopback address, got {host}, which others reach. Set {TOKEN} to "
-            "a long random text, and send it as `Authorization: Bearer`."
+            f"--host: expected a loopback address, got {host}, which other machines can reach. Set "
+            f"{TOKEN} to a long random text, and send it as `Authorization: Bearer`."
         )
     if not is_loopback and certificate is None:
         typer.echo(
-            "Tokens and rows travel in the clear: give --tls-certificate and --tls-key, or serve "
+            "Tokens and rows are sent unencrypted: give --tls-certificate and --tls-key, or serve "
             "behind a proxy that has them.",
             err=True,
         )

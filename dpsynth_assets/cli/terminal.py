@@ -59,7 +59,7 @@ def delta_option(value: float) -> float:
         most = declared(LARGEST_DELTA)
         raise typer.BadParameter(
             f"Expected a number above 0 and below {most}, got {declared(value)}. Choose a power of "
-            "ten well below one in the number of records."
+            "ten well below 1 / number of records."
         )
     return value
 

@@ -70,7 +70,7 @@ class CohortsSpec(Declaration):
                 "first",
                 f"the first day of a {self.period}, e.g. {begin}",
                 str(self.first),
-                "Windows follow the calendar, so that anybody can tell which there are.",
+                "Windows follow the calendar, so that which windows exist is public.",
             )
         return self
 
@@ -85,7 +85,7 @@ class CohortsSpec(Declaration):
         if not names or len(set(names)) != len(names) or "/" in self.pattern:
             refuse(
                 "pattern",
-                f"the name of a file with each of some placeholders ({known}) once",
+                f"a file name with one or more of the placeholders {known}, each once",
                 repr(self.pattern),
                 "Without one every file would be the same cohort; folders belong to source.path.",
             )
@@ -142,7 +142,7 @@ class CohortsSpec(Declaration):
             kind = "file" if self.by == "file" else "window"
             return (
                 f"expected the key of a {kind} of the rule '{self.rule}', got {key!a}, which is "
-                "none. Choose one that `dpsynth datasets cohorts` lists."
+                "not one. Choose one that `dpsynth datasets cohorts` lists."
             )
         if self.by == "file":
             return (
@@ -153,7 +153,7 @@ class CohortsSpec(Declaration):
         return (
             f"expected a window that is complete, got one that ends before {end} and is complete "
             f"on {end + timedelta(days=self.delay_days)} (delay_days is {self.delay_days}, days "
-            "are UTC). Wait until then: it is registered by itself."
+            "are UTC). Wait until then: it is registered automatically."
         )
 
     def complete_windows(self, today: date) -> list[str]:

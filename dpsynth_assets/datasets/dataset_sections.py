@@ -54,7 +54,7 @@ def _canonical_encoding(name: str) -> str:
     if not found or found in _NO_FILE_ENCODINGS or found.startswith(_WITH_STATE):
         refuse(
             "",
-            "the name of an encoding in which every character stands for itself",
+            "the name of a text encoding without escape sequences",
             repr(name)[:80],
             "Write e.g. utf-8, cp1252, latin-1 or utf-16, or convert the file.",
         )
@@ -236,9 +236,9 @@ class PublicFactsSpec(Declaration):
             if another or len(set(as_seen(texts.values()))) != len(texts):
                 refuse(
                     field,
-                    "words of its own for every value",
+                    "different words for every value",
                     "words that are another value" if another else "the same words twice",
-                    "Prompts tell labels apart by them: write what sets each one apart.",
+                    "Prompts distinguish labels by these words: describe each label.",
                 )
         return self
 
@@ -331,7 +331,7 @@ def cron_problem(cron: str) -> str | None:
     except CroniterBadDateError:
         return f"{cron}, which no year has"
     except CroniterError:
-        return f"{cron}, which is no expression"
+        return f"{cron}, which is not a cron expression"
     if month == [_FEBRUARY] and len(days) == 1 and days[0] in _NEVER_IN_FEBRUARY:
         return f"{cron}, which no year has"
     return None

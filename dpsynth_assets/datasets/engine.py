@@ -152,6 +152,6 @@ class EngineSpec(Declaration):
                 "base_url",
                 "https",
                 f"scheme {url.scheme!r}",
-                "A key would travel in the clear: use https, or a server on this machine.",
+                "The key would be sent unencrypted: use https, or a server on this machine.",
             )
         return self

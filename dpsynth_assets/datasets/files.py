@@ -59,7 +59,7 @@ class SecretVariableError(ValueError):
         self.name = name
         super().__init__(
             f"Expected a variable named DPSYNTH_DATA_…, got {name}: declarations are shown and "
-            "stored, and others may hold a secret."
+            "stored, and other variables may hold a secret."
         )
 
 
@@ -95,7 +95,7 @@ def repeated_names(files: Sequence[DatasetFile]) -> list[Problem]:
         if (other := next(others, None)) is not None:
             got = f"{file.spec.name!r}, which {other.path} has"
             remedy = "Rename one of the two: the name is the ledger account."
-            found.append(Problem("name", "a name of its own", got, remedy, file=str(file.path)))
+            found.append(Problem("name", "a unique name", got, remedy, file=str(file.path)))
     return found
 
 
@@ -224,7 +224,7 @@ def validated(
         return [Problem("attributes", expected, "none set", remedy, file=str(path))]
     except SecretVariableError as error:
         expected = "a variable named DPSYNTH_DATA_…"
-        remedy = "Declarations are shown, and others may hold a secret: set one of such a name."
+        remedy = "Use such a variable: declarations are shown, and others may hold secrets."
         return [Problem("attributes", expected, error.name, remedy, file=str(path))]
     except ValidationError as error:
         return problems_of(error, path, model, attributes)
@@ -268,7 +268,7 @@ class _StrictLoader(yaml.SafeLoader):
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
         if len(node.value) > LARGEST_FILE_VALUES:
-            raise TooLargeError("merged keys without end")
+            raise TooLargeError("merge keys (<<) that repeat without end")
 
 
 def _loaded(path: Path) -> list[Any]:

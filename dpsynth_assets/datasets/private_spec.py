@@ -214,7 +214,7 @@ class PrivateDatasetSpec(Declaration):
                 "structured.json_schema",
                 "a schema that decoding can be constrained to",
                 str(error),
-                "Say it otherwise, or set structured.constrained_decoding: false.",
+                "Write the schema in another way, or set structured.constrained_decoding: false.",
             )
         return self
 
@@ -225,7 +225,7 @@ class PrivateDatasetSpec(Declaration):
             if key in keys[:index]:
                 refuse(
                     f"methods.{index}.name",
-                    "a name of its own for every corpus",
+                    "a different name for every corpus",
                     f"{key!r} twice",
                     "Give one of them another name.",
                 )
@@ -348,7 +348,7 @@ class PrivateDatasetSpec(Declaration):
                 "secrets.adjacency",
                 "substitution where records are replaced (neighboring_relation: replace-one)",
                 "removal",
-                "Datasets without a secret's records are not reached by replacing records.",
+                "Replacing records never gives the dataset without a secret's records.",
             )
         if self.secrets.public_incidence is not None and self.columns.id is None:
             refuse(
@@ -370,7 +370,7 @@ class PrivateDatasetSpec(Declaration):
         if self.budget.accountant != "tight":
             refuse(
                 "budget.accountant",
-                "tight where secrets are promised anything",
+                "tight where a bound on secrets is declared",
                 str(self.budget.accountant),
                 "A (p, r) bound composes as dominating pairs of a fixed plan: write tight.",
             )

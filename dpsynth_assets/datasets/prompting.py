@@ -90,7 +90,7 @@ class PromptSpec(Declaration):
                         name,
                         f"placeholders among {_listed(known)}",
                         f"{{{word}}}",
-                        "Fix its name, or write braces that stay with blanks in them.",
+                        "Correct the name, or put a blank after a brace that is not a placeholder.",
                     )
         return self
 
@@ -132,7 +132,7 @@ class PromptSpec(Declaration):
                 "public_text",
                 "public or public_text",
                 "both",
-                "Drop one: public_text stands in the private template, public in its place.",
+                "Drop one: public_text fills the private template, public replaces it.",
             )
         return self
 

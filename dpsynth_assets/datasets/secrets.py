@@ -95,7 +95,7 @@ class SecretKindSpec(Declaration):
                 "posterior",
                 f"more than the prior {declared(self.prior)}",
                 declared(self.posterior),
-                "What was known before stays known: raise posterior, or lower prior.",
+                "A release cannot lower what was known before: raise posterior, or lower prior.",
             )
         refuse_unfit(self, "detector", self.detector, _OWN, _NEEDED)
         try:

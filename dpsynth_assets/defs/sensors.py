@@ -40,8 +40,8 @@ def _follow_releases() -> dg.AutomationConditionSensorDefinition:
         minimum_interval_seconds=120,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=(
-            "Publishes, scores and states what new releases lead to. Never asks for an "
-            "asset that charges the ledger."
+            "Materialises the assets that follow from new releases: corpora, scores and "
+            "statements. Never requests an asset that charges the ledger."
         ),
     )
 

@@ -88,7 +88,7 @@ class LedgerProof:
         shown = [each.entry for each in self.entries]
         behind = entries_behind(shown, self.package.cohort, last)
         if shown != [*behind, self.package]:
-            raise PrivacyError("expected the entries behind the label, got others beside them.")
+            raise PrivacyError("expected only the entries behind the label, got further ones.")
         return behind
 
     @classmethod
@@ -102,7 +102,7 @@ class LedgerProof:
             found = cls._parsed(text_of(folder / PROOF_FILE))
             lost = [each.entry.seq for each in found.entries if not leads_to(each, found.head)]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise PrivacyError("expected a proof that can be read, got none or another.") from None
+            raise PrivacyError("expected a readable proof, got none or something else.") from None
         if lost:
             raise PrivacyError(
                 f"entry {lost[0]} does not lead to the head: the entry, its path or the head was "

@@ -201,8 +201,8 @@ def _form_problems(folder: Path, label: dict[str, Any], hub: HubFacts) -> list[s
         found &= {LABEL_FILE, CARD_FILE, PROMPTS_FILE}
     added = [f"{name}: expected no such file in a package." for name in sorted(found - {*expected})]
     differing = [
-        f"{name}: expected what polars {pl.__version__} and this version write of what the package "
-        "says, got others: another version wrote it, or it holds something else."
+        f"{name}: expected what polars {pl.__version__} and this version write for this package, "
+        "got another file: another version wrote it, or it was altered."
         for name in sorted(expected)
         if name not in found or digest_of(folder / name) != expected[name]
     ]

@@ -37,6 +37,6 @@ def with_those_of_others(
 def _complaint(point: EntryPoint, kind: str, got: str) -> str:
     owner = point.dist.name if point.dist is not None else "a package"
     return (
-        f"Expected a {kind} of its own name as entry point {point.name} of group {point.group} in "
+        f"Expected a {kind} with a new name as entry point {point.name} of group {point.group} in "
         f"{owner}, got {got}. Correct or remove that package."
     )

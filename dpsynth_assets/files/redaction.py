@@ -53,8 +53,8 @@ def redacted(name: str, error: BaseException) -> str:
         )
     if kind == _OF_A_DATABASE:
         return (
-            f"{name} failed: a database cannot be read or written (its message is withheld). Look "
-            "at the room on the disks of DPSYNTH_HOME, at a limit on the size of files (`ulimit "
+            f"{name} failed: a database cannot be read or written (its message is withheld). Check "
+            "the free space on the disk of DPSYNTH_HOME, a limit on the size of files (`ulimit "
             "-f`) and, with PostgreSQL, at the server, and run again: what was stored is used."
         )
     return (

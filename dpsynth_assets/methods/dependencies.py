@@ -80,8 +80,8 @@ def refusal_for_inputs(planned: "PlannedMethod", known: Methods, *, has_topics: 
         why = [other.plan.refusal, *input_problems(other, known, has_topics=has_topics)]
         if any(why):
             return (
-                f"Expected {folder}, which {planned.folder} builds on, to be one that can be made, "
-                f"got a refusal. Fix {folder} first."
+                f"Expected {folder}, which {planned.folder} builds on, to be possible, got a "
+                f"refusal. Fix {folder} first."
             )
     return None
 
@@ -141,7 +141,7 @@ def _unreadable(planned: "PlannedMethod", folder: str, known: Methods) -> InputP
         got = f"{folder!r}, which is built on {planned.folder} itself"
         return InputProblem(field="settings", expected=name, got=got, remedy=remedy)
     if not known[folder].writes_corpus:
-        got = f"{folder!r}, which writes none"
+        got = f"{folder!r}, which writes no corpus"
         return InputProblem(field="settings", expected=name, got=got, remedy=remedy)
     return None
 

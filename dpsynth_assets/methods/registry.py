@@ -108,7 +108,7 @@ def _problem(method_name: str, problem: Mapping[str, Any]) -> str:
         constants = REGISTRY[method_name].config_type.constants
         remedy = suggest(field, fields)
         if field in constants and field not in REMOVED:
-            remedy = f"It was removed: it is {json.dumps(constants[field])}. Drop it."
+            remedy = f"It was removed: its value is always {json.dumps(constants[field])}. Drop it."
         return f"{field}: {method_name} has no such setting. {remedy}"
     message = problem["msg"].removeprefix("Value error, ")
     got = "" if problem["type"] in {"missing", "value_error"} else f", got {problem['input']!r}"

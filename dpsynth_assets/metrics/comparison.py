@@ -145,10 +145,10 @@ def interval_rule(resampled: str) -> str:
     Args:
         resampled: What was drawn again: "rows" of one run, or "seeds and rows" of several.
     """
-    others = "" if "seeds" in resampled else "; another run of a method may come out otherwise"
+    others = "" if "seeds" in resampled else "; another run of a method may give another result"
     return (
-        f"Verdicts are of {100 * COVERAGE:.0f} % intervals from resampled {resampled}, one for "
-        f"each pair and not widened for the number of pairs{others}."
+        f"Verdicts use {100 * COVERAGE:.0f} % intervals from resampled {resampled}, one for each "
+        f"pair, not corrected for the number of pairs{others}."
     )
 
 
@@ -235,7 +235,7 @@ def _leading(
     closed = "" if share is None else f", {share} of the gap from floor to ceiling"
     shown = f"{metrics[metric].title} {scored[best].value:.3g}{closed}"
     if len(scored) == 1:
-        yield f"The private corpus that has a score is {best}: {shown}."
+        yield f"The only private corpus with a score is {best}: {shown}."
         return
     found = [
         compare(metric, (best, scored[best]), (name, scored[name]))

@@ -32,13 +32,12 @@ GATE: dict[str, str] = {
     "budget_kept": "The cohort's cumulative ε in the ledger is within its declared budget.",
     "ledger_chain_valid": "Every ledger entry hashes to what the next entry recorded.",
     PAID_FOR: (
-        "The rows are those of the stored release that the ledger sealed, and so is every release "
-        "they were made from."
+        "The rows, and every release they were made from, are those whose hashes the ledger holds."
     ),
     "corpus_not_empty": "The corpus has at least one row of text.",
     "no_canary": (
-        "No code of the declared list of canaries occurs in the corpus: codes that were hidden in "
-        "the private records, so that copying shows. No record is read for it."
+        "No declared canary occurs in the corpus. Canaries are codes that were hidden in the "
+        "private records to detect copying. The check reads no record."
     ),
 }
 
@@ -67,10 +66,8 @@ class Candidate:
         return candidate_problem(self.rows, self.asset, account, ledger, self.store)
 
 
-SPENT: Final = "What the releases behind these rows cost stays spent; nothing of it is published."
-_ANOTHER: Final = (
-    "a release of another name is another draw, which is paid for, if the budget holds it"
-)
+SPENT: Final = "The releases behind these rows stay charged; the rows are not published."
+_ANOTHER: Final = "a release with another name is a new draw and is charged, if the budget allows"
 
 
 @dataclass(frozen=True)
@@ -129,9 +126,9 @@ def evaluate_conditions(
             not has_canary,
             "no declared canary",
             "at least one" if has_canary else "none",
-            "If the list names words that public text has, too, correct evaluation.canaries and "
-            "materialise the candidate again, which is free. Else the rows may copy records: leave "
-            f"them unpublished; {_ANOTHER}.",
+            "If the list names words that also occur in public text, correct evaluation.canaries "
+            "and materialise the candidate again, which is free. Else the rows may copy records: "
+            f"leave them unpublished; {_ANOTHER}.",
         ),
     }
 

@@ -70,8 +70,8 @@ def new_cohort_definitions(
         minimum_interval_seconds=SECONDS_BETWEEN_TICKS,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=(
-            f"Registers new cohorts of {spec.name} and asks for the first run of each, and before "
-            "that of the public base; every cohort pays from its own budget."
+            f"Registers new cohorts of {spec.name} and requests the first run of each, after that "
+            "of the public base; every cohort pays from its own budget."
         ),
         target=dg.AssetSelection.assets(*assets) | base,
     )
@@ -355,7 +355,7 @@ def _row_settings(
     if not writers:
         names = ", ".join(planned.folder for planned in chosen)
         raise ValueError(
-            f"schedule.rows of {spec.name!r}: expected a method whose rows cost nothing, got "
-            f"{names}, whose rows follow from the budget. Drop rows, or name another method."
+            f"schedule.rows of {spec.name!r}: expected a method that writes rows at no cost, got "
+            f"{names}, whose number of rows the budget determines. Drop rows, or name another."
         )
     return {"ops": {name: {"config": {"rows": declared.rows}} for name in writers}}

@@ -264,7 +264,7 @@ def dp_sgd_noise_multiplier(
     if sampled and 0 < target_epsilon < (least := least_sampled_epsilon(delta)):
         raise ValueError(
             f"Expected target_epsilon >= {rounded_up(least, '.2g')} at δ = {delta}, got "
-            f"{target_epsilon}: below, no accountant here bounds what sampling gains."
+            f"{target_epsilon}: below that, no accountant here bounds the gain from sampling."
         )
     room = _gaussian_room(target_epsilon, delta, accountant, other_events)
 

@@ -184,8 +184,8 @@ class OpenTokenTest:
         """Binds the test to the meter that also pays for the batches' private tokens."""
         if meter in _TESTED:
             raise UnaccountedReleaseError(
-                "Expected a meter without a public-token test, got one that has. Keep using the "
-                "test that is open."
+                "Expected a meter without a public-token test, got one with a test. Keep using "
+                "that test."
             )
         _TESTED.add(meter)
         batches = meter.spent.size

@@ -178,7 +178,7 @@ def _no_records(usable: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem]
     others = usable.filter(~usable["text"].map_elements(follows, return_dtype=pl.Boolean))
     if others.is_empty():
         return []
-    got = f"{others.height} of {usable.height} texts that are none"
+    got = f"{others.height} of {usable.height} texts that are not"
     remedy = "Fix schema or records: rows always follow the schema."
     expected = "texts that are JSON records of the schema"
     return [Problem("structured.json_schema", expected, got, remedy, "warning")]
@@ -235,7 +235,7 @@ def _of_kept_ids(judged: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem
         "neighboring_relation",
         "public ids: a replaced record keeps its id, so ids are not protected",
         f"replace-one with {', '.join(f'{field}: {name}' for field, name in kept.items())}",
-        "Nothing has to be done if ids say nothing; else use neighboring_relation: add-remove.",
+        "Do nothing if ids reveal nothing; otherwise use neighboring_relation: add-remove.",
         "note",
     )
     return [note]

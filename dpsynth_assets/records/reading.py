@@ -104,7 +104,7 @@ def unfit(tally: Tally, spec: PrivateDatasetSpec) -> Iterator[SourceError]:
             field="source.max_set_aside",
             expected=f"at most {100 * share:g} % of the records set aside",
             got=f"{lost} of {tally.records}",
-            remedy="Fix what sets them aside; or, if they are not meant, declare a larger share.",
+            remedy="Fix the cause; or, if these records are not needed, declare a larger share.",
         )
     declared = None if spec.cohorts else spec.public_facts.records  # Of each cohort, not of all.
     if declared is not None and abs(tally.records - declared) > MAY_DIFFER * declared:

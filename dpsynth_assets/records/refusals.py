@@ -172,7 +172,7 @@ def refuse_bomb(file: Path) -> None:
         raise SourceError(
             expected=f"a gzip file that unpacks to at most {LARGEST_RATIO} times its size",
             got=f"{file}, which unpacks to more",
-            remedy="Unpack it yourself if it is what it should be.",
+            remedy="Unpack it yourself if you trust the file.",
         )
 
 

@@ -148,7 +148,7 @@ def stray_encodings(source: SourceSpec) -> tuple[str, str] | None:
         got = f"UTF-8 in {_listed(right)} and another encoding, e.g. cp1252, in {_listed(other)}"
         return got, "Save the latter as UTF-8: one encoding is read for all."
     if right and source.encoding != UTF_8:
-        return f"UTF-8 in {_listed(right)}", f"Name utf-8 instead of {source.encoding}, or nothing."
+        return f"UTF-8 in {_listed(right)}", f"Replace {source.encoding} by utf-8, or drop it."
     return None
 
 

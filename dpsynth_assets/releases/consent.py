@@ -81,8 +81,8 @@ def refuse_changed(
         expected, got = "the records", "others, or in another form"
     raise PrivacyError(
         f"{field}: expected {expected}, as when {request.asset} was charged by a run that was "
-        f"killed, got {got}. Nothing was read or charged. Restore it, or ask for another release "
-        f"than {request.release!r} by name, which pays."
+        f"killed, got {got}. Nothing was read or charged. Restore it, or ask for a release with "
+        f"another name than {request.release!r}, which is charged."
     )
 
 

@@ -310,7 +310,7 @@ class Releasing:
             say(
                 f"{request.asset} was paid for before as release {request.release!r}, under "
                 f"another declaration: {', '.join(edited)} differed. This is another release, and "
-                "it was charged beside the earlier one."
+                "it was charged in addition to the earlier one."
             )
 
     def _interrupted(self) -> Reservation | None:

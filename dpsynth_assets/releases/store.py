@@ -180,7 +180,7 @@ class StoredReleases:
         if not self.has(reservation_id):
             raise StoreUnavailableError(
                 f"Expected the stored release {reservation_id} in {self.base}, got nothing. "
-                "Restore the folder from a backup, or ask for a new release by name, which pays."
+                "Restore the folder from a backup, or ask for a new release, which is charged."
             )
         with self._reachable("read"):
             facts = json.loads((folder / "facts.json").read_text())
@@ -286,10 +286,10 @@ def _expect_known_releases(url: str) -> None:
     unknown = unknown_releases(Ledger(url).entries() if file is None or file.exists() else ())
     if unknown:
         raise LedgerIntegrityError(
-            f"Expected a ledger that holds the charges of all stored releases, got one without "
+            "Expected a ledger that holds the charges of all stored releases, got one without "
             f"those of {unknown}: it was deleted, replaced or rolled back. Nothing was charged. "
-            "Restore it with `dpsynth ledger restore FILE`, or go on without what is lost with "
-            "`dpsynth ledger accept`."
+            "Restore it with `dpsynth ledger restore FILE`, or accept the loss with `dpsynth "
+            "ledger accept`."
         )
 
 
@@ -334,8 +334,8 @@ def refuse_altered(store: StoredReleases, reservation: str, asset: str, digest: 
     if store.digest(reservation) != digest:
         raise LedgerIntegrityError(
             f"Expected the stored release {reservation} of {asset} as the ledger recorded it, got "
-            "altered files. Restore its folder from a backup, or ask for a new release by name, "
-            "which pays."
+            "altered files. Restore its folder from a backup, or ask for a new release, which is "
+            "charged."
         )
 
 

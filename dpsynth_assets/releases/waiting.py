@@ -70,7 +70,7 @@ def once_there_is_room(write: Callable[[], ResultT], told: str) -> ResultT:
                 f"{os.strerror(problem.errno or 0)}." if isinstance(problem, OSError) else problem
             )
             say(
-                f"{reason} {told} Fix this while the run lives and nothing is lost. It tries "
+                f"{reason} {told} Fix this while the run waits, and nothing is lost. It tries "
                 f"again for {left / 60:.0f} minutes."
             )
         time.sleep(min(POLL_SECONDS, max(0.1, left)))

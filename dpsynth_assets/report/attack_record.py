@@ -158,9 +158,9 @@ def refusal(attacks: Sequence[Mapping[str, Any]]) -> str | None:
         for attack in refuted
     )
     return (
-        f"Expected every attack on these very settings to leave the claim standing, got {found}. "
-        "Nothing was published; do not use this release, and change the method's settings or fix "
-        "its code and raise its version."
+        f"Expected no attack on these settings to refute the claim, got {found}. Nothing was "
+        "published; do not use this release, and change the method's settings or fix its code and "
+        "raise its version."
     )
 
 

@@ -202,9 +202,7 @@ def _lineage(
         reservation=event.reservation or "",
         entry=charge.seq if charge is not None else covered,
         entries=tuple(sorted(each.seq for each in behind)),
-        problem=""
-        if charge is not None or covered is not None
-        else "no ledger entry stands for it",
+        problem="" if charge is not None or covered is not None else "no ledger entry records it",
     )
 
 

@@ -44,8 +44,8 @@ def audit_page(trail: AuditTrail) -> str:
     blocks: list[Block] = [Heading(title, 1), *_verdict(trail), _summary(trail)]
     blocks += [Facts((("Head of the ledger", trail.ledger_head),))]
     blocks += [Heading("Every spend", 2), spend_block(trail)]
-    blocks += [Heading("What each spend was asked for", 2), _requests(trail)]
-    blocks += [Heading("Released files, back to what was charged", 2), *_files(trail)]
+    blocks += [Heading("Parameters of every spend", 2), _requests(trail)]
+    blocks += [Heading("Released files and their charges", 2), *_files(trail)]
     blocks += [Heading("How to check this page", 2), Paragraph(_CHECK)]
     return to_html(title, blocks)
 
@@ -151,14 +151,14 @@ LEVELS = (
 """The privacy levels of assets, in one sentence each."""
 
 EXPLAINED = (
-    "**ε alone** is the best bound of a release by itself. **ε added** is by how much it raises "
-    "the total so far, which the accountant of the budget composes of all charges. In it a first "
-    "or small release may add more than ε alone, as its own best bound does not compose; many "
-    "releases together cost less than the sum of their ε alone. What is guaranteed of all of them "
-    "stands in the privacy statement; what is guaranteed of one corpus, on its card.\n\n"
-    "**who may read** names the level. A charge that stored nothing is never given back: private "
-    "records may have been read under it. **builds on** names the charges behind a release by "
-    "their entry in the ledger; ε of a corpus includes theirs. Releases and runs are links.\n\n"
+    "**ε alone** is the best bound of a release by itself. **ε added** is by how much it raises the "
+    "total so far, which the accountant of the budget composes of all charges. A first or small "
+    "release may add more than its ε alone, since its own best bound does not compose; many "
+    "releases together cost less than the sum of their ε alone. The privacy statement gives the "
+    "guarantee of all releases together; the card of a corpus gives that of the corpus, inputs "
+    "included. **who may read** names the level. A charge that stored nothing is never given back: "
+    "private records may have been read under it. **builds on** names the charges behind a release "
+    "by their entry in the ledger; ε of a corpus includes theirs. Releases and runs are links."
 )
 """Below the spend table: long enough, too, that the web UI folds the table away at any length and
 opens it in a window of its own, where its columns have room."""

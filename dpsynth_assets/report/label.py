@@ -91,7 +91,7 @@ def guarantee_of(charged: Charged) -> dict[str, Any]:
     stated: dict[str, Any] = {"type": str(kind), "definition": texts()["definitions"][kind]}
     if charged.terms.secret is not None:
         dp = kind is GuaranteeType.DP
-        stated["dp_guarantee"] = "stated here: records were paid for too" if dp else "none"
+        stated["dp_guarantee"] = "stated here, since records are protected too" if dp else "none"
         stated |= _secret(charged, events)
     dp_events = [event for event in events if not isinstance(event, MixtureGaussianEvent)]
     if kind is GuaranteeType.SECRET:  # What is written for nothing has no ε to show.

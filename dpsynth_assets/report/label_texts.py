@@ -94,7 +94,7 @@ def not_summed(kinds: Collection[str]) -> list[str]:
 def losses_of_ledger(entries: Sequence[LedgerEntry]) -> list[str]:
     """States, for each loss that a person accepted, that what was lost is counted nowhere."""
     return [
-        f"the ledger lost entries, and a person went on without them on {entry.recorded_at[:10]} "
+        f"the ledger lost entries, and a person accepted the loss on {entry.recorded_at[:10]} "
         f"({entry.parameters.get('because', '')}): what they charged is counted nowhere"
         for entry in entries
         if entry.kind == "recovery" and entry.parameters.get("action") == "accept"

@@ -41,15 +41,15 @@ PICTURE_TITLES = {
 }
 READING = (
     "± is the standard deviation over resampled rows, of the corpus and of the held-out records, "
-    "which are resampled alike for all corpora. A share of the gap between floor and ceiling "
-    "stands with its 95 % interval, and only where such an interval of the difference of floor "
-    "and ceiling leaves out zero. "
-    "MAUVE is measured against held-out records and compares only between rows of this table. "
-    "Accuracy is of a linear classifier on frozen embeddings, trained on the corpus and tested on "
-    "held-out records. Floor is the public model alone, ceiling the same model with a real record "
-    "in its prompt and no privacy. The row of real data shows what a perfect generator would "
-    "reach, and how much held-out records overlap with source records without any copying. A row "
-    "named `… model` is a model trained privately on the records themselves: it has no text."
+    "which are resampled alike for all corpora. A share of the gap between floor and ceiling is "
+    "given with its 95 % interval, and only where the 95 % interval of the difference of floor and "
+    "ceiling excludes zero. MAUVE is measured against held-out records and compares only between "
+    "rows of this table. Accuracy is of a linear classifier on frozen embeddings, trained on the "
+    "corpus and tested on held-out records. Floor is the public model alone, ceiling the same "
+    "model with a real record in its prompt and no privacy. The row of real data shows what a "
+    "perfect generator would reach, and how much held-out records overlap with source records "
+    "without any copying. A row named `… model` is a model trained privately on the records "
+    "themselves: it has no text."
 )
 Samples = Mapping[str, Sequence[tuple[str, str]]]
 """(label, text) rows of each corpus that may be shown, in the corpus's order."""

@@ -263,7 +263,7 @@ class FrameRecords:
         return PrivacyError(
             f"private: expected the records that release {self.release!r} of {self.spec.name!r} "
             "was paid for, got others. Nothing was charged: give those records, or, if these are "
-            "meant, another name of the release, which pays again."
+            "meant, another name of the release, which is charged again."
         )
 
 

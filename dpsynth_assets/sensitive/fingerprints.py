@@ -250,9 +250,9 @@ def refuse_unmatched(spec: PrivateDatasetSpec, prints: Prints, key: bytes) -> No
     listed = id_prints(read_public_incidence(promise).record_ids, key)
     if not np.isin(listed, NONE if prints.ids is None else prints.ids).all():
         raise PrivacyError(
-            "secrets.public_incidence: expected ids that records of the dataset have, got some "
-            "that none has, or none that is used. Nothing was charged: list the ids of "
-            f"columns.id ({spec.columns.id!r}) as the source has them, and no others."
+            "secrets.public_incidence: expected ids of records of the dataset, got some of no "
+            "record, or of no record that is used. Nothing was charged: list the ids of columns.id "
+            f"({spec.columns.id!r}) as the source has them, and no others."
         )
 
 

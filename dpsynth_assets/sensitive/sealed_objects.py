@@ -245,9 +245,9 @@ class SealedObjects:
         self._create(probe, self._sealed(b"", probe))
         if self._create(probe, self._sealed(b"", probe)):
             raise StoreUnavailableError(
-                f"{SENSITIVE_VARIABLE}: expected an object store that refuses to write over an "
-                f"object where it is asked to (If-None-Match), got one at {self._root} that does "
-                "not. Two machines could overwrite each other's keys: name another store."
+                f"{SENSITIVE_VARIABLE}: expected an object store that can refuse to overwrite an "
+                f"object (If-None-Match), got one at {self._root} that does not. Two machines "
+                "could overwrite each other's keys: name another store."
             )
         if not self._opens(probe):
             raise SensitiveKeyError(

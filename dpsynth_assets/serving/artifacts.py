@@ -63,8 +63,8 @@ class Cohort:
         found = Artifact(cohort=self, planned=planned, charge=charge)
         if not accept_ex_post and found.guarantee is not GuaranteeType.DP:
             raise PrivacyError(
-                f"Expected an (ε, δ)-DP release to serve, got {name}, which is "
-                f"{found.guarantee}. Accept it with --accept-ex-post if its readers may know."
+                f"Expected an (ε, δ)-DP release to serve, got {name}, which is {found.guarantee}. "
+                "Add --accept-ex-post if its readers accept that."
             )
         return found
 
@@ -194,5 +194,5 @@ class Artifact:
                 raise PrivacyError(
                     f"{self.name}: expected the public artifact {name} that it was released with "
                     f"({made_with[name]}), got another one ({version}). Materialise the public "
-                    "base as it was, or release again, which pays."
+                    "base as it was, or release again, which is charged."
                 )

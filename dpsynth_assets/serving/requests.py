@@ -171,5 +171,5 @@ def _bad(problem: Mapping[str, Any]) -> RefusedError:
     if not (field.isprintable() and 0 < len(field) <= _LONGEST_NAME):
         field = "body"
     if problem["type"] == "extra_forbidden":
-        return RefusedError(f"{field}: expected no such field: it changes nothing here.", field)
+        return RefusedError(f"{field}: expected no such field: it has no effect here.", field)
     return RefusedError(f"{field}: {problem['msg']}.", field)

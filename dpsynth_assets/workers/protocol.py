@@ -165,7 +165,7 @@ def attempt(function: Callable[[Folder], Any], part: Folder) -> Outcome:
     except PrivacyError as refusal:
         return Outcome(problem=str(refusal))
     except Exception as error:  # noqa: BLE001 - any error here may carry private text
-        return Outcome(problem=redacted(f"Part {part.name} in a worker", error))
+        return Outcome(problem=redacted(f"Shard {part.name} in a worker", error))
 
 
 def result_of(outcome: Outcome) -> Any:
@@ -200,7 +200,7 @@ def awaited(
         reason = what or type(problem).__name__
     if outcome is None:  # Raised outside the handler: nothing is chained to it.
         raise WorkerError(
-            f"Part {part.name} in a worker failed with {reason}. Finished parts are kept: fix the "
+            f"Shard {part.name} in a worker failed with {reason}. Finished parts are kept: fix the "
             "cause and run the step again."
         )
     return result_of(outcome)

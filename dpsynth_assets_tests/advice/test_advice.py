@@ -70,7 +70,7 @@ def test_an_expectation_names_its_nearest_cell_and_the_distance():
     assert found is not None
     assert (found.nearest.dataset, found.factor) == ("news", pytest.approx(2.0))
     assert (found.low, found.high) == (0.5, 0.9)
-    assert "your ε times records is 2 times that cell's" in found.distance_in_words()
+    assert "your ε times records is 2 times that of the cell" in found.distance_in_words()
     assert expected("epsvec", 2.0, 4000, cells) is None
 
 

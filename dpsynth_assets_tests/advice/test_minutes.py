@@ -61,7 +61,7 @@ def test_no_record_is_counted(fixed_speed):
     [
         ({"kind": "openai", "model": "m", "base_url": "https://host/v1"}, "of kind openai"),
         ({"kind": "vllm", "model": "m"}, "of kind vllm"),
-        ({"model": "owner/judge"}, "owner/judge, which no trial ran"),
+        ({"model": "owner/judge"}, "owner/judge, whose speed was not measured"),
     ],
 )
 def test_what_runs_elsewhere_is_not_guessed(engine, why, fixed_speed):

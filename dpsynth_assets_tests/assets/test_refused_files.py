@@ -112,7 +112,7 @@ def test_plan_and_run_say_the_same_line_and_charge_nothing(folder, command, name
     result = CliRunner().invoke(app, [command, name])
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
-    _, line = BROKEN.get(name, ("", "expected a name of its own"))
+    _, line = BROKEN.get(name, ("", "expected a unique name"))
     assert line in result.output
     assert not (folder.parent / "home" / "ledger").exists()
 

@@ -47,7 +47,7 @@ def test_replaced_records_are_refused_once_a_release_was_paid_for(tmp_path, stor
     message = failure(result)
     assert message.startswith("source.version: expected the records of version '1'")
     assert "raise source.version" in message
-    assert "pays for every release again" in message
+    assert "every release is then charged again" in message
     assert "\n" not in message
     assert SECRET not in message
     assert "50" not in message

@@ -194,7 +194,7 @@ def test_without_rows_the_methods_settings_decide(calibrated):
 
 
 def test_rows_of_methods_whose_budget_decides_are_refused():
-    with pytest.raises(ValueError, match=r"schedule\.rows of 'letters': expected a method whose"):
+    with pytest.raises(ValueError, match=r"schedule\.rows of 'letters': expected a method that"):
         definitions_of(spec_with(schedule={"cron": "0 3 1 * *", "rows": 10}))
 
 
@@ -215,7 +215,12 @@ attributes:
     ("budget", "schedule", "field", "words"),
     [
         ("rounds: 1", 'cron: "0 3 * *"', "schedule.cron", "4 fields"),
-        ("rounds: 1", 'cron: "0 25 1 * *"', "schedule.cron", "0 25 1 * *, which is no expression"),
+        (
+            "rounds: 1",
+            'cron: "0 25 1 * *"',
+            "schedule.cron",
+            "0 25 1 * *, which is not a cron expression",
+        ),
         ("rounds: 1", 'cron: "0 3 30 2 *"', "schedule.cron", "which no year has"),
         (
             "rounds: 1",
@@ -256,7 +261,7 @@ def test_a_list_of_expressions_makes_ticks_at_any_of_them():
     spec = spec_with(schedule={"cron": ["0 3 1 * *", "@weekly"]})
     schedule = definitions_of(spec).resolve_schedule_def("regenerate_letters_schedule")
     assert schedule.cron_schedule == ["0 3 1 * *", "@weekly"]
-    with pytest.raises(ValidationError, match="which is no expression"):
+    with pytest.raises(ValidationError, match="which is not a cron expression"):
         spec_with(schedule={"cron": ["0 3 1 * *", "0 25 * * *"]})
     with pytest.raises(ValidationError, match="cron"):
         spec_with(schedule={"cron": []})

@@ -151,7 +151,7 @@ def test_listed_ids_are_canonical_and_each_is_the_id_of_a_record(tmp_path, store
     assert read(spec, store).success
     result = read(listing(tmp_path, ["7", "R8"]), store)
     assert not result.success
-    assert "expected ids that records of the dataset have" in failure(result)
+    assert "expected ids of records of the dataset" in failure(result)
     assert "R8" not in failure(result)
     other = reading_digest(listing(tmp_path, ["R7", "R8"]))  # The same declaration.
     with pytest.raises(PrivacyError, match=r"under another declaration\. Nothing was charged"):

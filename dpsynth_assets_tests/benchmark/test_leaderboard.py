@@ -99,5 +99,5 @@ def test_the_json_reads_back_and_holds_no_resamples(board):
 
 def test_an_empty_benchmark_has_a_page():
     board = leaderboard("tiny", [], missing=4)
-    assert "No cell is there yet" in LeaderboardPage(board).to_text()
+    assert "No cell is finished yet" in LeaderboardPage(board).to_text()
     assert "4 cells" in LeaderboardPage(board).to_html()

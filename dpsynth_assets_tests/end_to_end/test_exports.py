@@ -254,7 +254,7 @@ def test_entries_of_other_cohorts_are_no_part_of_a_proof(exported, tmp_path):
     head, all_of_them = proven([*entries, other, seal], [*entries, other, seal])
     LedgerProof(head=head, package=seal, entries=tuple(all_of_them)).write(copy)
     (problem,) = verify_package(copy).problems
-    assert "others beside them" in problem
+    assert "further ones" in problem
 
 
 def test_a_forged_entry_gets_one_line(exported, tmp_path):

@@ -270,9 +270,9 @@ def test_a_new_window_appears_and_is_made_without_loading_anything_again(windows
     ("key", "words"),
     [
         ("2026_05", "complete on 2026-06-02"),
-        ("2025_12", "which is none"),
-        ("2026_13", "which is none"),
-        ("../other", "which is none"),
+        ("2025_12", "which is not one"),
+        ("2026_13", "which is not one"),
+        ("../other", "which is not one"),
     ],
 )
 def test_a_window_that_is_not_complete_is_refused_in_one_line_before_a_charge(windows, key, words):

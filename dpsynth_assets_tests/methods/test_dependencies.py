@@ -104,7 +104,7 @@ NOT_THERE = {
     "a circle": ([resampled("b", "a"), resampled("a", "b")], "built on a itself"),
     "no corpus": (
         [method("downstream_fine_tuning", steps=4), resampled("downstream_fine_tuning")],
-        "which writes none",
+        "which writes no corpus",
     ),
     "ex-post": (
         [

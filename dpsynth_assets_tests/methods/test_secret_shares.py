@@ -93,7 +93,7 @@ def test_where_dp_releases_take_all_a_secret_release_is_refused_before_anything_
     many = {"method": "aug_pe", "settings": {k: v for k, v in EVOLUTION.items() if k != "clusters"}}
     declared = spec(secpe("one"), many, epsilon=8.0, max_records=50)
     secret, dp = plan_dataset(declared).methods
-    assert "the other releases take it whole" in secret.plan.refusal
+    assert "the other releases use all of it" in secret.plan.refusal
     assert dp.plan.refusal is None
 
 

@@ -189,7 +189,7 @@ def test_less_energy_distance_is_better_where_there_is_no_mauve():
 
 def test_one_corpus_or_none_is_compared_with_no_other():
     (told,) = told_of_private(["only"], _corpora(only=0.4), **REFERENCES)
-    assert told.startswith("The private corpus that has a score is only: MAUVE 0.4, 50 % (")
+    assert told.startswith("The only private corpus with a score is only: MAUVE 0.4, 50 % (")
     assert told_of_private([], _corpora(), **REFERENCES) == []
     assert told_of_private(["none"], {"none": {}}) == []
 

@@ -120,7 +120,7 @@ def test_the_refusal_says_what_is_asked_and_what_is_left(ledger):
     both = f"ε={rounded_up(alone, '.2f')} alone, adds ε={rounded_up(told.requested_epsilon, '.2f')}"
     assert f"{both} to the total" in str(refusal.value)
     assert "budget.rounds" in str(refusal.value)
-    assert "use it again, at no charge" in str(refusal.value)
+    assert "can be used again at no charge" in str(refusal.value)
     assert f"remaining ε={rounded_down(told.remaining_epsilon, '.2f')} of 6.00 (δ=1e-06)" in str(
         refusal.value
     )

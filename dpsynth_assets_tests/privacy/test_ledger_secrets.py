@@ -72,7 +72,7 @@ def test_the_posterior_is_of_secret_and_dp_events_together(ledger):
 @pytest.mark.parametrize("first", [secret_request(), histogram_request()])
 def test_a_plan_that_tells_too_much_together_is_refused_at_its_first_charge(ledger, first):
     alone, together = posterior(MIXTURE), posterior(HISTOGRAM.event, MIXTURE)
-    with pytest.raises(BudgetExceededError, match="would tell too much of the secrets"):
+    with pytest.raises(BudgetExceededError, match="would reveal too much about the secrets"):
         ledger.reserve(first, terms((alone + together) / 2), PLAN)
     assert ledger.entries() == []
     ledger.reserve(first, terms(together), PLAN)
@@ -86,7 +86,7 @@ def test_a_second_copy_of_a_secret_release_is_composed_not_added(ledger):
     for name in ("1", "2"):
         ledger.reserve(secret_request(event=strong, release=name), terms(twice), plan)
     assert ledger.spend("tickets").secret_posterior == pytest.approx(twice)
-    with pytest.raises(BudgetExceededError, match="tell too much"):
+    with pytest.raises(BudgetExceededError, match="reveal too much"):
         ledger.reserve(secret_request(event=strong, release="3"), terms(twice), plan)
 
 
@@ -124,10 +124,10 @@ def test_an_event_of_records_is_never_charged_as_secret(ledger, event):
 def test_what_would_end_the_bound_is_refused(ledger, charged):
     for _ in range(charged):
         ledger.reserve(secret_request(), terms(), PLAN)
-    with pytest.raises(BudgetExceededError, match="would end that bound"):
+    with pytest.raises(BudgetExceededError, match="would break that bound"):
         ledger.reserve(make_request(), terms(accountant="zcdp"))
     ex_post = make_request(guarantee=GuaranteeType.EX_POST, event=None)
-    with pytest.raises(BudgetExceededError, match="would end that bound"):
+    with pytest.raises(BudgetExceededError, match="would break that bound"):
         ledger.reserve(ex_post, terms(accepts_ex_post=True), PLAN if charged else DP_PLAN)
     assert len(ledger.entries()) == charged
 
@@ -151,7 +151,7 @@ DP_PLAN = [PlannedRelease("tickets/mean/corpus", HIDDEN)]
 
 def test_a_promise_binds_a_cohort_of_dp_releases_alone(ledger):
     reached = posterior(HIDDEN, occurrences=50)
-    with pytest.raises(BudgetExceededError, match="tell too much of the secrets") as refusal:
+    with pytest.raises(BudgetExceededError, match="reveal too much about the secrets") as refusal:
         ledger.reserve(make_request(event=HIDDEN), terms(reached * 0.999, 50), DP_PLAN)
     assert "Lower budget.epsilon" in str(refusal.value)
     assert ledger.entries() == []
@@ -198,7 +198,7 @@ def test_a_promise_to_secrets_outlives_the_file_that_made_it(ledger, changed, re
     """A second release would break the promise; so it may not be dropped or weakened either."""
     ledger.reserve(make_request(event=HIDDEN), promised(REACHED), DP_PLAN)
     second = make_request(event=HIDDEN, release="2")
-    with pytest.raises(BudgetExceededError, match="tell too much of the secrets"):
+    with pytest.raises(BudgetExceededError, match="reveal too much about the secrets"):
         ledger.reserve(second, promised(REACHED), DP_PLAN)
     with pytest.raises(PrivacyError, match=remedy) as refusal:
         ledger.reserve(second, changed, DP_PLAN)

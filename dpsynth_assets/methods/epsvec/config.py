@@ -113,8 +113,8 @@ class EpsVecConfig(MethodConfig):
             return self
         if not layers or min(layers) < 0 or len(set(layers)) != len(layers):
             raise ValueError(
-                f"Expected layers as different numbers from 0, got {list(layers)}. Drop it for the "
-                "default."
+                f"Expected distinct layer numbers of 0 or more, got {list(layers)}. Drop it for "
+                "the default."
             )
         if len(self.strengths) not in (1, len(layers)):
             raise ValueError(
@@ -128,7 +128,7 @@ class EpsVecConfig(MethodConfig):
         if self.use_fixed_shots and not self.shots <= self.shots_kept <= self.candidates:
             raise ValueError(
                 f"Expected shots <= kept_shots <= candidates, got {self.shots}, {self.shots_kept} "
-                f"and {self.candidates}. Write more candidates, or keep other shots."
+                f"and {self.candidates}. Raise candidates, or lower shots or kept_shots."
             )
         return self
 

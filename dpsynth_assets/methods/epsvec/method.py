@@ -164,7 +164,7 @@ class EpsVec(Method[EpsVecConfig]):
         shots = [
             Stage(
                 name=CANDIDATES,
-                title="Texts the model writes of each label, without any record.",
+                title="Texts that the model writes for each label, without any record.",
                 make=lambda public, *rest: self._work(public).make_candidates(*rest),
                 **self._step(CANDIDATES),
             ),
@@ -183,7 +183,10 @@ class EpsVec(Method[EpsVecConfig]):
         vectors = [
             Stage(
                 name=NEGATIVES,
-                title="What the model writes from the fixed shots, and its states inside it.",
+                title=(
+                    "Texts that the model writes from the fixed shots, and its hidden states while "
+                    "it reads them."
+                ),
                 after=before,
                 make=lambda public, *rest: self._work(public).make_negatives(*rest),
                 **self._step(NEGATIVES),

@@ -111,7 +111,7 @@ def make_negatives(
     )  # [epsvec A2:L3]
     if not all(texts):
         raise ValueError(
-            "Expected negatives of every label, got none but blank texts of one. Raise negatives."
+            "Expected negatives of every label, got only blank texts for one. Raise negatives."
         )
     states = tuple(
         reader.read(label, each, provenance=provenance) for label, each in enumerate(texts)

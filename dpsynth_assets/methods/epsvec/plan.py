@@ -185,14 +185,14 @@ class Calibration:
         replaced = terms.relation is NeighboringRelation.REPLACE_ONE
         if self.sampling_probability < 1 and replaced and terms.accountant == "zcdp":
             return (
-                "Expected accountant tight or neighbours that add or remove for a sample of "
-                "records, got zcdp and replace-one, whose bound forgets the sampling. Drop "
+                "Expected accountant tight or add-remove where vectors read a sample of records, "
+                "got zcdp and replace-one, whose bound does not count the sampling. Drop "
                 "vector_records, or set budget.accountant: tight."
             )
         if (config.use_vectors or config.use_fixed_shots) and self.target_epsilon <= 0:
             return (
                 f"Expected target_epsilon > 0 for epsvec, got {rounded_up(self.target_epsilon)}. "
-                "Give it a share."
+                "Give it a budget_share."
             )
         return None
 
@@ -275,7 +275,7 @@ def _records_refusal(config: EpsVecConfig, terms: CohortTerms) -> str | None:
     if config.strength_unit == "difference" and not config.use_fixed_shots:
         return (
             "Expected a number of records, declared or counted with the fixed shots, from which "
-            "epsvec tells how far they lie from public text, got neither. Declare "
+            "epsvec computes how far they are from public text, got neither. Declare "
             "public_facts.records if the number is public, or set strength_unit: clip_bound."
         )
     return None
@@ -304,6 +304,6 @@ def _words(noise: VectorNoise) -> str:
         else ""
     )
     return (
-        f"discrete Gaussian of {noise.noise_multiplier:.4g} x what one unit moves, on the clipped "
-        f"means of all layers together{sampled}"
+        f"discrete Gaussian of {noise.noise_multiplier:.4g} x the most that one unit changes, on "
+        f"the clipped means of all layers together{sampled}"
     )

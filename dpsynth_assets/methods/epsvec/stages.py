@@ -193,7 +193,7 @@ class StageWork:
         if fewest < kept:
             raise ValueError(
                 f"Expected {kept} fixed shots of each label, got {fewest} candidates of one. Keep "
-                "fewer shots, or raise candidates, which asks for another histogram."
+                "fewer shots, or raise candidates, which needs another histogram."
             )
         return shots
 
@@ -243,7 +243,7 @@ class StageWork:
             raise ValueError(
                 f"Expected the engine to run {name}, whose states were read, got "
                 f"{self.engine.name}. Name that model in the dataset file, or release vectors of "
-                "this one, which pays."
+                "this model, which is charged."
             )
 
 

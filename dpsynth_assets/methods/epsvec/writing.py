@@ -175,9 +175,9 @@ def _units(config: EpsVecConfig, vectors: DatasetVectors, label: int) -> list[fl
         return bounds
     if vectors.lengths is None:
         raise ValueError(
-            "Expected vectors that know how far records lie from negatives for strength_unit: "
-            "difference, got others. Set strength_unit: clip_bound, or declare "
-            "public_facts.records and release vectors again, which pays."
+            "Expected vectors stored with the distance of records from negatives for "
+            "strength_unit: difference, got others. Set strength_unit: clip_bound, or declare "
+            "public_facts.records and release vectors again, which is charged."
         )
     lengths: list[float] = (vectors.lengths[label] / len(vectors.layers)).tolist()
     return lengths

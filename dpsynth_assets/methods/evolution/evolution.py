@@ -94,8 +94,8 @@ class EvolutionState:
         state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
         if state["identity"] != json.loads(json.dumps(dict(identity))):
             raise UnaccountedReleaseError(
-                "Expected a checkpoint of this very plan, got another's. Its votes were paid for "
-                "under another plan: start a release of its own."
+                "Expected a checkpoint of this plan, got one whose votes were paid for under "
+                "another plan. Start a release with another name."
             )
         return cls(
             int(state["rounds"]),
@@ -157,7 +157,9 @@ class Evolution:
             state = keep(self._first(progress))
         else:
             state = EvolutionState.load(kept, identity or {})
-            progress(state.rounds / self.config.iterations, f"going on after {state.rounds} rounds")
+            progress(
+                state.rounds / self.config.iterations, f"continuing after {state.rounds} rounds"
+            )
         while state.phase is Phase.WRITTEN or state.rounds < self.config.iterations:
             step = self._voted if state.phase is Phase.WRITTEN else self._written
             state = keep(step(state, vote, progress))

@@ -137,8 +137,8 @@ def _parents(survivor_labels: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray
         places = np.flatnonzero(survivor_labels == label)
         if size and not len(places):
             raise ValueError(
-                "Expected survivors of every label that gets rows, got none of one. Release a "
-                "population of its own."
+                "Expected survivors of every label that gets rows, got a label without any. "
+                "Release another population."
             )
         turns = np.arange(size)
         parents.append(places[turns % max(1, len(places))] if size else places[:0])
@@ -273,8 +273,8 @@ class EvolutionMethod(Method[EvolutionT]):
         api = open_api(self.config, self.terms, public, self.form)
         if self.form.schema is not None and not any(api.random(self.terms.labels * 4, seed=0)):
             raise ValueError(
-                f"Expected max_new_tokens that a record of the schema fits in, got "
-                f"{self.config.max_new_tokens}: no trial text came to its end. Raise it."
+                "Expected max_new_tokens that a record of the schema fits in, got "
+                f"{self.config.max_new_tokens}: no trial text was complete. Raise it."
             )
 
     def _require_room(self, model: Any) -> None:
@@ -378,7 +378,7 @@ class EvolutionMethod(Method[EvolutionT]):
         if target_epsilon <= 0:
             return (
                 f"Expected target_epsilon > 0 for votes, got {rounded_up(target_epsilon)}. Give it "
-                "a share."
+                "a budget_share."
             )
         if config.population < len(terms.labels):
             return (

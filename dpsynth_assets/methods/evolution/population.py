@@ -133,7 +133,8 @@ def select(dp_votes: np.ndarray, candidate_labels: np.ndarray, sizes: np.ndarray
         places = np.flatnonzero(candidate_labels == label)
         if size > 0 and not len(places):
             raise ValueError(
-                f"Expected candidates of every label, got none where {size} are to stay."
+                f"Expected candidates of every label, got a label without any where {size} must "
+                "remain."
             )
         chosen.append(places[np.argsort(-votes[places], kind="stable")[:size]])
     return np.concatenate(chosen)

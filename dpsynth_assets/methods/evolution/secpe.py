@@ -241,7 +241,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         if self.terms.secret_share == 0:
             return (
                 "Expected a share of the secrets' bound for secpe, got none: the other releases "
-                "take it whole. Lower their secret_share or budget.epsilon, or drop the DP "
+                "use all of it. Lower their secret_share or budget.epsilon, or drop the DP "
                 "releases."
             )
         # Without record_level it is given no share of any ε, and needs none.

@@ -140,14 +140,14 @@ class DeclaredTraining:
             )
         if self.config.trains_in_integers and not self.config.exact_sums:
             return (
-                "Expected exact_sums: true with frozen_products: int8, got false: a rounded number "
-                "jumps, so that records in one pass would move one another. Set exact_sums: true, "
-                "or frozen_products: float32."
+                "Expected exact_sums: true with frozen_products: int8, got false: with rounding to "
+                "int8, one record could change the gradients of the others in its pass. Set "
+                "exact_sums: true, or frozen_products: float32."
             )
         if target_epsilon <= 0:
             return (
                 f"Expected target_epsilon > 0 for {name}, got {rounded_up(target_epsilon)}. Give "
-                "it a share."
+                "it a budget_share."
             )
         return None
 

@@ -120,8 +120,8 @@ def input_refusal(sampling_probability: float | None, target_epsilon: float) -> 
         )
     if target_epsilon <= 0:
         return (
-            f"Expected target_epsilon > 0 for few_shot, got {rounded_up(target_epsilon)}. Give "
-            "it a share."
+            f"Expected target_epsilon > 0 for few_shot, got {rounded_up(target_epsilon)}. Give it "
+            "a budget_share."
         )
     return None
 

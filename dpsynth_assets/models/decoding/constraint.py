@@ -75,10 +75,10 @@ class JsonConstraint:
     def _require_a_choice(self) -> None:
         """Refuses what no text can begin with, before anything is written or charged."""
         problem = (
-            "Expected a schema whose texts this model can write, without the token that ends a "
-            "text, and more than one of them, got one that leads to where no token may follow. "
-            "Fix it, prompt.text_start or prompt.end, take a model whose tokenizer spells every "
-            "character, or set structured.constrained_decoding: false."
+            "Expected a schema with more than one text, each spelt by this model's tokens without "
+            "its end token, got a schema that reaches a point where no token is allowed. Fix it, "
+            "prompt.text_start or prompt.end, take a model whose tokenizer spells every character, "
+            "or set structured.constrained_decoding: false."
         )
         try:
             text = self.open()

@@ -150,7 +150,8 @@ class OpenAiEndpoint(Engine):
         """
         if not all(isinstance(prompt, str) for prompt in prompts):
             raise EngineError(
-                "Expected prompts as text for an endpoint, got token ids; its tokenizer is its own."
+                "Expected prompts as text for an endpoint, got token ids; the endpoint has a "
+                "tokenizer of its own."
             )
         limits = sampling.limits(len(prompts))
         written: dict[int, Generation] = {}

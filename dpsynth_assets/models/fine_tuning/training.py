@@ -111,8 +111,8 @@ class RunState:
         state = _read_state(folder)
         if state["charge"] != json.loads(json.dumps(dict(self.charge))):
             raise ValueError(
-                "Expected a checkpoint of this run, got one charged or set up otherwise. Restore "
-                "the settings it was started with."
+                "Expected a checkpoint of this run, got one with another charge or other settings. "
+                "Restore the settings it was started with."
             )
         step = int(state["step"])
         with safe_open(folder / TENSORS_FILE, "pt") as file, torch.no_grad():

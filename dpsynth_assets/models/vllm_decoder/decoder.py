@@ -389,8 +389,8 @@ class VllmDecoder(Decoder):
         if self._scheduler.has_mamba_layers:
             self.close()
             raise VllmDecoderError(
-                f"Expected a model whose layers all attend, got {self.name} with recurrent ones, "
-                "which cannot begin another document. Use decoder: transformers."
+                f"Expected a model with attention layers only, got {self.name} with recurrent "
+                "layers, which cannot begin another document. Use decoder: transformers."
             )
 
     def _opened(

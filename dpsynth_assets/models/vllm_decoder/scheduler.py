@@ -149,7 +149,9 @@ def _is_ballast(request: Any) -> bool:
 def _group_of(request: Any) -> str:
     arguments = request.sampling_params.extra_args or {}
     if GROUP not in arguments:
-        raise LockstepError("Expected requests of a group, got one of none.")
+        raise LockstepError(
+            "Expected requests that belong to a group, got one that belongs to none."
+        )
     return str(arguments[GROUP])
 
 

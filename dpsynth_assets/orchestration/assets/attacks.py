@@ -62,9 +62,9 @@ _ARTIFACTS = {Attack.RECONSTRUCTION: RECONSTRUCTION, Attack.MEDIAN_AUDIT: MEDIAN
 WITHIN_CLAIM, NO_COPYING, HAS_POWER = "within_claim", "no_key_reconstructed", "test_has_power"
 NEVER_EXCEEDED = "gamma_never_exceeded"
 _EXPECTED = {
-    WITHIN_CLAIM: "every attack within what is claimed",
+    WITHIN_CLAIM: "every attack within the claimed bound",
     NO_COPYING: "no planted key written",
-    HAS_POWER: "a test that would see copying, of every method",
+    HAS_POWER: "for every method, a test that detects copying",
     NEVER_EXCEEDED: "no log-probability changed by more than its γ",
 }
 
@@ -131,7 +131,9 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
     checks = {
         WITHIN_CLAIM: "No key overlap proves an ε above the stated one.",
         NO_COPYING: "No method writes planted keys more often than keys it never saw.",
-        HAS_POWER: "Without privacy at least one model writes the keys: copying would be seen.",
+        HAS_POWER: (
+            "Without privacy at least one model writes the keys: the test can detect copying."
+        ),
     }
 
     @dg.asset(
@@ -144,9 +146,10 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
             *(_settings(planned, plan, None) for planned in attacked(plan, Attack.RECONSTRUCTION)),
         ),
         description=(
-            "Are planted 5-digit keys written more often than keys no method saw? Made-up records, "
-            "real mechanisms, settings and prompts, on the dataset's model, and on one that only "
-            "copies, which has no prompts (Amin et al. 2025, D.5.1). Costs no budget."
+            "Tests whether planted 5-digit keys are written more often than keys that no method "
+            "saw: invented records, the dataset's mechanisms, settings, prompts and model, and a "
+            "second model that only copies, without prompts (Amin et al. 2025, D.5.1). Costs no "
+            "budget."
         ),
     )
     @public_section(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}")
@@ -214,10 +217,10 @@ def _check(
 # Median
 
 _MEDIAN_AUDIT = (
-    "How much of the median's ex-post bound do the contexts of one privacy unit account for? "
-    "Tokens are drawn from batches of public documents and priced again without each context, and "
-    "without as many as a unit may have (a sample of such sets where there are many), exactly "
-    "(Amin et al. 2025, D.5.2). Costs no budget."
+    "Measures how much of the median's ex-post bound the contexts of one privacy unit account for. "
+    "Tokens are drawn from batches of public documents; their cost is computed again, exactly, "
+    "without each context and without every set as large as one unit may have (a sample of such "
+    "sets where there are many) (Amin et al. 2025, D.5.2). Costs no budget."
 )
 
 

@@ -112,8 +112,9 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
 
 
 _AUDITS_EXPLAINED = (
-    "An audit passes unless it shows more than is claimed. Exact audits compare floating-point "
-    f"numbers: a difference of up to {ROUNDING:g} of the claim, or of 1, counts as rounding."
+    "An audit passes unless it observes more than the claimed bound. Exact audits compare "
+    f"floating-point numbers: a difference of up to {ROUNDING:g} of the claim, or of 1, counts as "
+    "rounding."
 )
 
 
@@ -297,7 +298,7 @@ def _statement_checks(spec: PrivateDatasetSpec, key: dg.AssetKey) -> list[dg.Ass
     def statement_equals_ledger(ledger: PrivacyLedger) -> dg.AssetCheckResult:
         """The published label and statement say what the ledger says."""
         problems = statement_problems(home().released / spec.name, ledger.open().entries())
-        return check_result("label and statement as the ledger says", problems)
+        return check_result("label and statement agree with the ledger", problems)
 
     return [ledger_chain_valid, statement_equals_ledger]
 

@@ -61,7 +61,7 @@ from dpsynth_assets.report.audit_trail import (
 from dpsynth_assets.report.pages import page_address
 from dpsynth_assets.tags import INTERNAL, LAUNCHED_BY
 
-_EXPECTED = "ledger, event log, stored releases and released files say the same, both ways"
+_EXPECTED = "ledger, event log, stored releases and released files agree in both directions"
 
 
 def audit_trail(

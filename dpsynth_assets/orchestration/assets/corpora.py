@@ -124,8 +124,9 @@ def corpus_asset(
         if failed:
             raise dg.Failure(
                 description=(
-                    f"Expected the release gate to hold before publishing, got {', '.join(failed)} "
-                    "failed. Nothing was published; see the checks of candidate_corpus. "
+                    "Expected every check of the release gate to pass before publishing, got "
+                    f"failures: {', '.join(failed)}. Nothing was published; see the checks of "
+                    "candidate_corpus. "
                     f"{problem or ''}".rstrip()
                 ),
                 allow_retries=False,
@@ -152,10 +153,10 @@ def _description(spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMe
     epsilon = plan.epsilon_of_corpus(planned)
     price = "" if epsilon is None else f"{priced(spec, epsilon, plan.budget.delta)} by plan; "
     return (
-        f"{price}{scores_link(spec)}.\n\n"
-        f"{named(planned)}: its published corpus, guarantee {planned.plan.guarantee}. Parquet with "
-        "text, labels, id and DP-safe provenance, and a dataset card. Published only if the "
-        "release gate holds; free of charge. Reads no private record."
+        f"{price}{scores_link(spec)}.\n\n{named(planned)}: its published corpus, guarantee "
+        f"{planned.plan.guarantee}. Parquet with text, labels, id and DP-safe provenance, and a "
+        "dataset card. Published only if the release gate passes; free of charge. Reads no private "
+        "record."
     )
 
 
@@ -189,7 +190,7 @@ def attack_checks(
         found = attacks_on_release(ledger.open().entries(), label["subject"]["reservation"])
         stale = [attack["name"] for attack in found if said.get(attack["name"]) != attack["passed"]]
         warn = dg.AssetCheckSeverity.WARN
-        return check_result("every attack on record stands in the label", stale, severity=warn)
+        return check_result("the label names every recorded attack", stale, severity=warn)
 
     return [attacks_withstood, label_has_latest_attacks] if attacks else []
 

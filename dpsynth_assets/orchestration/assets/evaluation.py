@@ -145,8 +145,8 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         deps=[shared_key(spec.name, "private_records")],
         description=(
             f"The ceiling, ε = ∞: the same model with {examples_shown(plan)} of the real records "
-            "in its prompt, as many as the methods show examples at most. It copies "
-            "private text, stays in the owner-only store, and nothing released depends on it."
+            "in its prompt, the largest number of examples that a method shows. It copies private "
+            "text, stays in the owner-only store, and nothing released depends on it."
         ),
     )
     @private_section(f"{spec.name}/{REFERENCES}/{CEILING}")
@@ -317,7 +317,7 @@ COPIED_SPANS = "copied_spans"
 NO_COPIED_SPAN = "no_copied_span"
 _NO_COPIED_SPAN = (
     "No long span that is particular to one or two private units occurs verbatim. Internal: it "
-    "warns the steward and holds nothing back."
+    "warns the steward and blocks nothing."
 )
 COPIED_SPANS_CODE = "1"
 """Version of the comparison."""
@@ -353,8 +353,8 @@ def copied_spans_asset(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.A
         check_specs=check_specs(key, {NO_COPIED_SPAN: _NO_COPIED_SPAN}),
         description=(
             "Spans of twelve words or more that the candidate shares with one or two private "
-            "units, in the owner-only store. Internal: to hold back a corpus because of them would "
-            "reveal something exact about the records, which no ε covers."
+            "units, in the owner-only store. Internal: blocking a corpus because of them would "
+            "reveal an exact fact about the records, which no ε covers."
         ),
     )
     @private_section("/".join(key.path))

@@ -131,10 +131,13 @@ def described(planned: PlannedMethod) -> str:
     plan, kind = planned.plan, planned.method
     method = f"{named(planned)}."
     if plan.refusal is not None:
-        return f"{method} Refuses: {plan.refusal}"
+        return f"{method} Refused: {plan.refusal}"
     if plan.epsilon is not None and spends(kind):
         cost = epsilon_up(plan.epsilon)
-        spend = f"The method charges ε = {cost} in all, counted alone; what it drew is kept."
+        spend = (
+            f"The method charges ε = {cost} in all, counted by itself; values drawn once are "
+            "stored and used again."
+        )
     elif not spends(kind):
         spend = "Charges nothing itself: it builds on other releases."
     elif plan.guarantee is GuaranteeType.SECRET:

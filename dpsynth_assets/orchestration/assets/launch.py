@@ -34,10 +34,10 @@ class ReleaseConfig(dg.Config):
     release: str = Field(
         default="",
         description=(
-            "Name of the release. The same name under the same dataset file never pays twice. A "
-            "new name draws again and pays, and so does the same name once ε, labels, public "
-            "counts, the version of the source or a setting that the release depends on was "
-            "edited: the run's log then says what was edited. Empty: the run's tag "
+            "Name of the release. The same name under the same dataset file is never charged "
+            "twice. A new name is a new draw and is charged. So is the same name after a change of "
+            "ε, labels, public counts, the version of the source or a setting that the release "
+            "depends on: the run's log then names the change. Empty: the run's tag "
             '`dpsynth/release`, else "1".'
         ),
     )
@@ -50,8 +50,9 @@ class CorpusConfig(ReleaseConfig):
         default=0,
         ge=0,
         le=100_000_000,
-        description="Rows to write; 0: as many as the dataset file says. Asking for more never "
-        "pays again.",
+        description=(
+            "Rows to write; 0: as many as the dataset file says. More rows are never charged again."
+        ),
     )
 
 

@@ -35,7 +35,10 @@ BUDGETS = dg.AssetKey("privacy_budgets")
 BUDGETS_HOLD = "budgets_hold"
 BUDGETS_GROUP = "installation"
 PAGE = "budgets.html"
-_HOLDS = "No cohort has spent more than its total, and neither ledger nor audits disagree."
+_HOLDS = (
+    "No cohort has spent more than its total, the ledger is valid, and no audit found a "
+    "disagreement."
+)
 _EXPECTED = "no cohort over its total, a valid ledger, and no disagreement in any audit"
 
 

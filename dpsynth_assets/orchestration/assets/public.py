@@ -119,8 +119,8 @@ def _invented_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
         version=("invented corpus", spec.domain, spec.invented, spec.max_documents),
         description=(
             "Public documents (text, label) that the language model wrote from the domain and the "
-            "kinds of text the base declares, ε = 0: clusters, topics and first populations lie "
-            "where such texts do."
+            "kinds of text the base declares, ε = 0: so clusters, topics and first populations "
+            "resemble such texts."
         ),
         reads=("public_language_model",),
         resources=("models", "progress"),

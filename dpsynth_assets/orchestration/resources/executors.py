@@ -116,8 +116,8 @@ def _end_refused(plan_context: Any, failed: Sequence[dg.DagsterEvent]) -> NoRetu
     told = "\n".join(
         [
             *dict.fromkeys(str(reason.description) for reason in reasons),
-            "The budget or the plan refused this before it was charged. The run was charged "
-            f"ε = {charged} in all. What was released stays valid.",
+            "The budget or the plan refused this before it was charged. The run was charged ε = "
+            f"{charged} in all. Earlier releases stay valid.",
         ]
     )
     instance.report_run_canceling(plan_context.dagster_run, told)

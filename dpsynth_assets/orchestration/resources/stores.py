@@ -154,7 +154,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager, Placed):
     hence no run config: a run cannot publish from values of another place.
     """
 
-    @public_section("Storing a value of the artifacts")
+    @public_section("Storing an artifact")
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Replaces the old value in one step: by a rename, or by one object put whole.
 
@@ -179,7 +179,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager, Placed):
             }
         )
 
-    @public_section("Reading a value of the artifacts")
+    @public_section("Reading an artifact")
     def load_input(self, context: dg.InputContext) -> Any:
         """Reads the value that the event log names as the latest of the upstream asset.
 

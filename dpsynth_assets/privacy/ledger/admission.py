@@ -241,12 +241,12 @@ def _overspend(
     return (
         f"Publishing {request.asset} would overspend cohort {request.cohort!r}: "
         f"ε={rounded_up(alone, form)} alone, adds ε={rounded_up(asked, form)} to the total, "
-        f"remaining ε={rounded_down(left, form)} of "
-        f"{rounded_down(terms.epsilon, form)} (δ={declared(terms.delta)}); the total would be "
-        f"ε={rounded_up(total, form)}{order}. Nothing was charged, and what was released stays: "
-        "use it again, at no charge, under the name of its release. For another release, "
-        "lower its budget_share or raise budget.epsilon in the dataset file; budget.rounds, "
-        "declared before the first release, shares ε among as many rounds as are to be run."
+        f"remaining ε={rounded_down(left, form)} of {rounded_down(terms.epsilon, form)} "
+        f"(δ={declared(terms.delta)}); the total would be ε={rounded_up(total, form)}{order}. "
+        "Nothing was charged. Earlier releases stay valid and can be used again at no charge, by "
+        "their names. For a new release, lower its budget_share or raise budget.epsilon in the "
+        "dataset file; budget.rounds, declared before the first release, divides ε among the "
+        "planned rounds."
     )
 
 
@@ -255,16 +255,17 @@ def _tells_too_much(
 ) -> str:
     if terms.accountant != TIGHT or request.guarantee is GuaranteeType.EX_POST:
         return (
-            f"Expected releases of a fixed plan, none of them ex-post, for cohort "
+            "Expected releases of a fixed plan, none of them ex-post, for cohort "
             f"{request.cohort!r}, whose secrets are protected up to {bound}; {request.asset} would "
-            "end that bound. Keep `accountant: tight` and the plan, or release it of other records."
+            "break that bound. Keep `accountant: tight` and the plan, or make this release from "
+            "other records."
         )
     return (
-        f"Publishing {request.asset} would tell too much of the secrets of cohort "
+        f"Publishing {request.asset} would reveal too much about the secrets of cohort "
         f"{request.cohort!r}: expected a posterior of at most {bound}, all planned releases "
         f"together give {rounded_up(posterior, '.6g')}. Lower budget.epsilon, secret_share or "
-        "secrets.kinds.max_records, or, before anything is charged, raise "
-        "secrets.kinds.posterior, in the dataset file."
+        "secrets.kinds.max_records, or, before anything is charged, raise secrets.kinds.posterior, "
+        "in the dataset file."
     )
 
 
@@ -295,7 +296,7 @@ def _check_secrets(request: ReleaseRequest, terms: BudgetTerms, where: str) -> N
         if request.event is not None and is_secret(request.event):
             raise PrivacyError(
                 f"Expected guarantee secret for {where}, whose event bounds neighbours of a secret "
-                f"only, got {request.guarantee}. Such an event says nothing of a record."
+                f"only, got {request.guarantee}. Such an event bounds nothing for a record."
             )
         return
     if request.event is not None and not is_secret(request.event, entirely=True):

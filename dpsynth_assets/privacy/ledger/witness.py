@@ -211,8 +211,8 @@ class Checkpoint:
         if kept == replayed:
             return None
         return (
-            f"the checkpoint {self.path} is not what these entries come to: the ledger is not the "
-            "one it was made from, or the file was altered. Delete it once you know why"
+            f"the checkpoint {self.path} does not match these entries: the ledger is not the one "
+            "it was made from, or the file was altered. Delete it once you know why"
         )
 
 

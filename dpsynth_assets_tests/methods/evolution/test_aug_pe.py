@@ -172,7 +172,7 @@ def test_rounds_paid_for_under_one_plan_are_not_passed_off_as_anothers(tmp_path,
         {"config": make_config(iterations=4), "epsilon": 8.0},
         {"config": make_config(population=8), "epsilon": 8.0},
     ):
-        with pytest.raises(UnaccountedReleaseError, match="this very plan"):
+        with pytest.raises(UnaccountedReleaseError, match="checkpoint of this plan"):
             released_by(tmp_path, **changed)
 
 

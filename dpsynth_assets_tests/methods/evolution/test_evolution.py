@@ -135,7 +135,7 @@ def test_a_checkpoint_of_another_plan_is_refused(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         evolve(tmp_path / "a", dies_at=4)
     votes = Votes()
-    with pytest.raises(UnaccountedReleaseError, match="this very plan"):
+    with pytest.raises(UnaccountedReleaseError, match="checkpoint of this plan"):
         evolve(tmp_path / "a", votes, identity={**IDENTITY, "event": "T/2 rounds"})
     assert votes.rounds == []
 

@@ -40,7 +40,7 @@ def test_a_bound_that_no_record_fits_in_is_told_before_the_charge(model):
     method = bound_method("aug_pe", {"max_new_tokens": 4}, terms)
     (stage,) = method.stages()
     public = replace(make_public(), language_model=prompted(model, TEMPLATES))
-    with pytest.raises(ValueError, match="no trial text came to its end"):
+    with pytest.raises(ValueError, match="no trial text was complete"):
         stage.check(public)
 
 

@@ -145,7 +145,7 @@ def test_group_privacy_of_the_record_event_is_the_secrets_own_event():
 
 
 def test_records_without_a_share_of_the_budget_are_refused():
-    assert "Give it a share" in record_level(0.0).refusal
+    assert "Give it a budget_share" in record_level(0.0).refusal
 
 
 def test_a_release_for_records_too_is_drawn_under_its_event():

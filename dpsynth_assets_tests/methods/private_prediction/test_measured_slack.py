@@ -129,7 +129,7 @@ def test_the_audit_fails_below_what_is_measured_and_passes_above(cases, mixing):
     terms = terms_of(cases)
     low = recorded(terms, FLOAT32_SLACK, mixing)
     assert (low.passed, low.name) == (False, "letters/logit-slack")
-    assert "40 public contexts in 21 companies of up to 24 rows, 48 tokens" in low.note
+    assert "40 public contexts in 21 arrangements of up to 24 rows, 48 tokens" in low.note
     assert recorded(terms, 1.0, mixing).passed
     assert len(latest_results(slack_file())) == 1
 
@@ -219,7 +219,9 @@ def test_the_command_keeps_a_result_and_refuses_too_low_a_slack(monkeypatch, cas
     assert failed.exit_code == 1, failed.output
     assert "letters/logit-slack" in failed.output
     assert "0 of 1 audits passed" in failed.output
-    assert "Declare a logit_slack above 0 that is no smaller" in " ".join(failed.output.split())
+    assert "Declare a logit_slack above 0 and at least this large" in " ".join(
+        failed.output.split()
+    )
     assert measured_refusal(terms_of(cases), FLOAT32_SLACK) is not None
     assert "letters/logit-slack" in CliRunner().invoke(cli.app, ["show"]).output
     declared = audited(monkeypatch, cases, mixing, 1.0, "--only", "logit-slack")
