@@ -156,9 +156,10 @@ EXPLAINED = (
     "release may add more than its ε alone, since its own best bound does not compose; many "
     "releases together cost less than the sum of their ε alone. The privacy statement gives the "
     "guarantee of all releases together; the card of a corpus gives that of the corpus, inputs "
-    "included. **who may read** names the level. A charge that stored nothing is never given back: "
-    "private records may have been read under it. **builds on** names the charges behind a release "
-    "by their entry in the ledger; ε of a corpus includes theirs. Releases and runs are links."
+    "included.\n\n**who may read** names the level. A charge that stored nothing is never given "
+    "back: private records may have been read under it. **builds on** names the charges behind a "
+    "release by their entry in the ledger; ε of a corpus includes theirs. Releases and runs are "
+    "links.\n\n"
 )
 """Below the spend table: long enough, too, that the web UI folds the table away at any length and
 opens it in a window of its own, where its columns have room."""
