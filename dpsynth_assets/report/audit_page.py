@@ -151,9 +151,9 @@ LEVELS = (
 """The privacy levels of assets, in one sentence each."""
 
 EXPLAINED = (
-    "**ε alone** is the best bound of a release by itself. **ε added** is by how much it raises the "
-    "total so far, which the accountant of the budget composes of all charges. A first or small "
-    "release may add more than its ε alone, since its own best bound does not compose; many "
+    "**ε alone** is the best bound of a release by itself. **ε added** is by how much it raises "
+    "the total so far, which the accountant of the budget composes of all charges. A first or "
+    "small release may add more than its ε alone, since its own best bound does not compose; many "
     "releases together cost less than the sum of their ε alone. The privacy statement gives the "
     "guarantee of all releases together; the card of a corpus gives that of the corpus, inputs "
     "included.\n\n**who may read** names the level. A charge that stored nothing is never given "
