@@ -49,6 +49,8 @@ ENTRIES: dict[str, Entry] = {
     "init": Entry("init:init", "Write a dataset file for your own data."),
     "plan": Entry("plan:plan", "Price every declared release from public facts alone."),
     "advise": Entry("advise:advise", "Say which method fits declared data, and at what price."),
+    "key": Entry("approvals:key", "Print the key that signs ledger entries; make it if none is."),
+    "approve": Entry("approvals:approve", "Approve a cohort's plan, so that others may pay."),
     "run": Entry("run:run", "Make a cohort's corpora: pays, after asking."),
     "report": Entry("report:report", "Show the corpora of a cohort: guarantee, scores, samples."),
     "export": Entry("report:export", "Write a corpus or a generator as a package that leaves."),

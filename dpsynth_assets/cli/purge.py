@@ -32,6 +32,8 @@ def purge(
 ) -> None:
     """Remove records, embeddings, internal tables and left-over checkpoints from the store.
 
+    The ledger records who did it.
+
     Args:
         cohort: Purge this dataset only; default: all.
         older_than: Only what was last written longer ago: 30d, 12h, 45m.
@@ -41,8 +43,8 @@ def purge(
         dry_run: Only list what would be removed.
         as_json: Print JSON.
     """
-    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
-    from dpsynth_assets.sensitive.purging import PurgeRule, purge as remove
+    from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, SensitiveStore
+    from dpsynth_assets.sensitive.purging import PurgeRule, purge as found, recorded_purge
 
     if cohort is not None:
         _require_known(cohort)
@@ -52,7 +54,11 @@ def purge(
         unfinished=unfinished,
         contributions=contributions,
     )
-    removed = [str(path) for path in remove(SensitiveStore(), rule, waiting(), dry_run=dry_run)]
+    asked = SensitiveStore(), rule, waiting()
+    chosen = (
+        found(*asked, dry_run=True) if dry_run else recorded_purge(*asked, PrivacyLedger().open)
+    )
+    removed = [str(path) for path in chosen]
     verb = "would be removed" if dry_run else "removed"
     told = *removed, f"{len(removed)} {verb}. To continue, materialise private_records again."
     answer({"dry_run": dry_run, "removed": removed}, as_json, lambda: say(*told))

@@ -26,8 +26,10 @@ from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 from dpsynth_assets.datasets.prompting import PromptSpec, StructuredSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.json_records import JsonGrammarError, json_grammar
+from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_down
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
+from dpsynth_assets.privacy.ledger.schema import SIGNED_BY, ApprovalTerms, canonical_json, digest
 
 
 class PrivateDatasetSpec(Declaration):
@@ -63,6 +65,11 @@ class PrivateDatasetSpec(Declaration):
     """What is public about the records."""
     budget: BudgetSpec
     """All that may ever be spent on this dataset."""
+    approvals: int | None = Field(None, ge=1)
+    """Approvals (>= 1) by other keys than the one that signs a charge, without which nothing is
+    paid for; any edit of this file needs new ones. None: anybody may pay."""
+    approvers: list[str] = Field(default_factory=list)
+    """Public keys that may approve, as `dpsynth key` prints them."""
     held_out_fraction: float = Field(0.1, ge=0, le=0.5)
     """Share of units, in [0, 0.5], that no mechanism reads; kept for evaluation."""
     public_data: Name = "demo"
@@ -147,6 +154,35 @@ class PrivateDatasetSpec(Declaration):
         if self.cluster_histogram is not None:
             parts.append(self.cluster_histogram.budget_share)
         return [Fraction(str(part)) for part in parts if part is not None]
+
+    @property
+    def approval_terms(self) -> ApprovalTerms | None:
+        """Approvals that are asked for, with the digest of what they are of; None: none are."""
+        if self.approvals is None:
+            return None
+        fields = canonical_json(self.model_dump(mode="json", exclude_defaults=True))
+        # Paths were made absolute when the file was read; approvers may have another clone.
+        declaration = digest(fields.replace(f'"{project_root()}/', '"'))
+        keys = tuple(self.approvers)
+        return ApprovalTerms(needed=self.approvals, keys=keys, declaration=declaration)
+
+    @model_validator(mode="after")
+    def _can_be_approved(self) -> Self:
+        for index, key in enumerate(self.approvers):
+            if not SIGNED_BY.fullmatch(key) or key in self.approvers[:index]:
+                twice = f"{key[:20]}… twice" if key in self.approvers[:index] else repr(key)
+                expected = "a public key of its own, ed25519: and 64 hexadecimal digits"
+                refuse(f"approvers.{index}", expected, twice, "Write what `dpsynth key` prints.")
+        if (self.approvals or 0) > len(self.approvers) or (self.approvers and not self.approvals):
+            refuse(
+                "approvals",
+                f"1 to {len(self.approvers)} approvals, as many as there are approvers at most"
+                if self.approvers
+                else "approvers, whose keys may give approvals",
+                str(self.approvals or "none"),
+                "Write approvals: 2, and a list of approvers with at least as many keys.",
+            )
+        return self
 
     @model_validator(mode="after")
     def _columns_fit(self) -> Self:

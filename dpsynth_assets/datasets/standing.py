@@ -187,6 +187,8 @@ _TERMS = {
     "budget.accountant": lambda spec: spec.budget.accountant,
     "neighboring_relation": lambda spec: str(spec.neighboring_relation),
     "privacy_unit": lambda spec: spec.unit.describe(),
+    "approvals": lambda spec: spec.approvals,
+    "approvers": lambda spec: sorted(spec.approvers),
 }
 """Fields that files over one account have in common: composition assumes it."""
 

@@ -92,6 +92,7 @@ def budget_terms(spec: PrivateDatasetSpec) -> BudgetTerms:
         public_facts=tuple(facts),
         partition=spec.partition,
         secret=secret_terms(spec),
+        approvals=spec.approval_terms,
     )
 
 

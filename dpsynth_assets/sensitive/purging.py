@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsynth_assets.paths import Folder
+from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.ledger.schema import PURGE
 from dpsynth_assets.sensitive.fingerprints import Fingerprints
 from dpsynth_assets.sensitive.private_files import (
     PrivateFiles,
@@ -91,6 +94,45 @@ def purge(
         for folder in plain:  # Of this machine, wherever the store is.
             shutil.rmtree(folder)
     return [*chosen, *plain]
+
+
+def recorded_purge(
+    store: StoredRecords,
+    rule: PurgeRule,
+    is_open: Callable[[str], bool],
+    opened: Callable[[], Ledger],
+) -> list[Folder]:
+    """Removes what the rule names and returns it; the ledger says before who does it.
+
+    Where the ledger cannot be written, as on a full disk, room is made first.
+
+    Args:
+        store: The sensitive store.
+        rule: What to remove.
+        is_open: Whether a reservation is charged and not committed.
+        opened: Opens the ledger.
+
+    Raises:
+        PrivacyError: The purge could not be recorded; it was made.
+    """
+    found = purge(store, rule, is_open, dry_run=True)
+    told = {name: value for name, value in vars(rule).items() if name != "dataset"}
+
+    def record() -> None:
+        opened().record(PURGE, told, rule.dataset or "")
+
+    if not found:
+        return found
+    try:
+        record()
+    except PrivacyError:
+        purge(store, rule, is_open)
+        try:
+            record()
+        except PrivacyError as problem:
+            raise PrivacyError(f"Removed, which is not in the ledger: {problem}") from None
+        return found
+    return purge(store, rule, is_open)
 
 
 def kept_datasets(store: StoredRecords) -> list[str]:

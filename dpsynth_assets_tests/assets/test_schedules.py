@@ -22,8 +22,10 @@ from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.audit import audit_definitions
 from dpsynth_assets.orchestration.assets.launch import refusal_of
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
+from dpsynth_assets.paths import signing_key
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.ledger import Reservation
+from dpsynth_assets.privacy.ledger.actors import make_key
 from dpsynth_assets.privacy.renyi import zcdp_rho
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
 from dpsynth_assets_tests.privacy.ledger_cases import make_request
@@ -120,6 +122,15 @@ def test_a_tick_says_how_many_rounds_the_budget_holds():
     assert rest == "of 12 left"
     schedule = definitions_of(spec).resolve_schedule_def("regenerate_letters_schedule")
     assert "Declared rounds: 12." in schedule.description
+
+
+def test_a_tick_is_skipped_until_others_have_approved():
+    make_key(signing_key())
+    spec = spec_with(approvals=1, approvers=[f"ed25519:{'0' * 64}"])
+    data = tick(spec)
+    assert not data.run_requests
+    assert data.skip_message.startswith("Expected 1 approvals of plan ")
+    assert not PrivacyLedger().open().entries()
 
 
 def test_a_tick_is_skipped_with_the_reason_when_the_total_is_short():

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 from dpsynth_assets.cli import purge as command
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.orchestration.assets.keys import finished_datasets
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.privacy.errors import PrivacyError
+from dpsynth_assets.privacy.ledger.actors import account
 from dpsynth_assets.sensitive.purging import PurgeRule, purge, purges_after_success
 from dpsynth_assets_tests.security.conftest import RECORDS
 from dpsynth_assets_tests.stored import write_records
@@ -104,6 +106,8 @@ def test_the_command_lists_what_it_removes(used, tmp_path, monkeypatch):
     assert told == {"dry_run": True, "removed": memos}
     assert CliRunner().invoke(app, ["purge", "memos"]).exit_code == 0
     assert left(used, "memos") == []
+    (entry,) = PrivacyLedger().open().entries()
+    assert (entry.kind, entry.cohort, entry.actor) == ("purge", "memos", account().name)
     assert CliRunner().invoke(app, ["purge", "--older-than", "soon"]).exit_code == 2
 
 

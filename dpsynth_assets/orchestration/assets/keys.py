@@ -22,7 +22,7 @@ from dpsynth_assets.orchestration.metadata import code_of, code_references
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, SensitiveStore
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.sensitive.purging import PurgeRule, purge
+from dpsynth_assets.sensitive.purging import PurgeRule, recorded_purge
 from dpsynth_assets.tags import PRIVACY, PUBLIC, RELEASED
 
 AUDIT = "audit"
@@ -233,5 +233,6 @@ def purge_finished(instance: dg.DagsterInstance, run_id: str) -> list[str]:
     """Purges the datasets that a successful run has finished; returns their names."""
     datasets = finished_datasets(instance, run_id)
     for dataset in datasets:
-        purge(SensitiveStore(), PurgeRule(dataset=dataset), PrivacyLedger().open().is_open)
+        rule, opened = PurgeRule(dataset=dataset), PrivacyLedger().open
+        recorded_purge(SensitiveStore(), rule, opened().is_open, opened)
     return datasets

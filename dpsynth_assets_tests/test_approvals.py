@@ -1,0 +1,69 @@
+"""`dpsynth key` and `dpsynth approve`, with a dataset file that asks for approvals."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.datasets import parse_dataset_file
+from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.orchestration.assets.launch import first_run_refusal
+from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
+from dpsynth_assets_tests.declared import FIELDS, written
+
+
+@pytest.fixture
+def person(tmp_path, monkeypatch):
+    """Becomes a person of this installation, who has a key."""
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(tmp_path / "declared"))
+    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+
+    def become(name):
+        monkeypatch.setenv("DPSYNTH_SIGNING_KEY", str(tmp_path / name))
+
+    return become
+
+
+def said(*arguments, code=0):
+    told = CliRunner().invoke(app, list(arguments))
+    assert told.exit_code == code, told.output
+    return told
+
+
+def test_a_cohort_is_paid_for_once_others_have_approved_its_file(tmp_path, person):
+    keys = []
+    for name in ("ben", "cem"):
+        person(name)
+        keys.append(said("key").stdout.strip())
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+        assert said("key").stdout.strip() == keys[-1]
+    (tmp_path / "reviews.csv").write_text("text\na letter\n")
+    fields = {
+        **FIELDS,
+        "source": {"path": str(tmp_path / "reviews.csv")},
+        "budget": {"epsilon": 60.0, "delta": 1e-6},
+        "cluster_histogram": {},
+    }
+    asked = {**fields, "approvals": 2, "approvers": keys}
+    file = tmp_path / "declared" / "reviews.yaml"
+
+    def refusal(changes):
+        spec = parse_dataset_file(written(file, changes))[0][0].spec
+        return first_run_refusal(spec, plan_dataset(spec), PrivacyLedger().open())
+
+    person("ann")
+    said("key")
+    assert "got 0" in refusal(asked)
+    assert "Expected a key among the approvers" in said("approve", "reviews", code=2).output
+    for name in ("ben", "cem"):
+        person(name)
+        told = json.loads(said("approve", "reviews", "--yes", "--json").stdout)
+    assert (told["approved_by"], told["needed"]) == (keys, 2)
+    assert "got 1" in refusal(asked)
+    person("ann")
+    assert refusal(asked) is None
+    assert "got 0" in refusal({**asked, "description": "Letters."})
+    assert "as they stand in the ledger" in refusal(fields)
+    said("approve", "nobody", code=2)
