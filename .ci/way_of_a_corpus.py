@@ -63,8 +63,8 @@ def epsilon(folder: Path) -> Callable[[], object]:
 
     def way() -> object:
         from dpsynth_assets.datasets.files import parse_dataset_file
+        from dpsynth_assets.methods.dataset_plan import stage_request
         from dpsynth_assets.methods.planning import plan_dataset
-        from dpsynth_assets.methods.requests import stage_request
         from dpsynth_assets.privacy.ledger import Ledger
         from dpsynth_assets.report.label import corpus_label
 

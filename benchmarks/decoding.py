@@ -29,8 +29,10 @@ import torch
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
     GenerationRules,
+    TokenSelector,
     generate_documents,
 )
+from dpsynth_assets.methods.private_prediction.mean import MeanTokens, TokensBehindTest
 from dpsynth_assets.models.decoding.token_draws import draw_tokens
 from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
@@ -38,7 +40,7 @@ from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 
 NO_END = -1  # no token ends a document: both sides decode exactly --tokens steps
@@ -265,11 +267,12 @@ def meter_of(arguments) -> PrivateTokenMeter:
     return PrivateTokenMeter(arguments.tokens, arguments.batches)
 
 
-def mean_selector(arguments):
-    mechanism, meter = mean_mechanism(arguments), meter_of(arguments)
-    return lambda logits, rows, active, _: Draws.all_private(
-        mechanism.select(logits, rows, active, meter)
-    )
+def drawn_by(mechanism, arguments) -> TokenSelector:
+    return MeanTokens(tokens=arguments.tokens, mechanism=mechanism).opened(meter_of(arguments))
+
+
+def mean_selector(arguments) -> TokenSelector:
+    return drawn_by(mean_mechanism(arguments), arguments)
 
 
 def median_selector(arguments):
@@ -282,37 +285,26 @@ def median_selector(arguments):
     )
 
 
-def restricted_selector(arguments):
-    mechanism = replace(mean_mechanism(arguments), public_top_k=1024)
-    meter = meter_of(arguments)
-    return lambda logits, rows, active, public: Draws.all_private(
-        mechanism.select(logits, rows, active, meter, public_logits=public)
-    )
+def restricted_selector(arguments) -> TokenSelector:
+    return drawn_by(replace(mean_mechanism(arguments), public_top_k=1024), arguments)
 
 
-def difference_selector(arguments):
+def difference_selector(arguments) -> TokenSelector:
     mechanism = DifferenceTokenMechanism(
         batch=batch_terms(arguments), clip_bound=1.0, temperature=1.0, top_k=100
     )
-    meter = meter_of(arguments)
-    return lambda logits, rows, active, public: Draws.all_private(
-        mechanism.select(logits, public, rows, active, meter)
-    )
+    return drawn_by(mechanism, arguments)
 
 
-def tested_selector(arguments):
+def tested_selector(arguments) -> TokenSelector:
     """The public-token test, the public draw and, where the test says so, the mean's draw."""
-    mechanism, meter = mean_mechanism(arguments), meter_of(arguments)
-    test = PublicTokenTest(batch=batch_terms(arguments), noise_scale=0.2, threshold=0.5).open(meter)
-
-    def select(logits, rows, active, public) -> Draws:
-        private = test.needs_private_token(logits, public, rows, active)
-        tokens = draw_public_tokens(public, 1.5)
-        if private.any():
-            tokens[private] = mechanism.select(logits, rows, active[private], meter)
-        return Draws(tokens, private)
-
-    return select
+    behind_test = TokensBehindTest(
+        tokens=arguments.tokens,
+        mechanism=mean_mechanism(arguments),
+        test=PublicTokenTest(batch=batch_terms(arguments), noise_scale=0.2, threshold=0.5),
+        public_temperature=1.5,
+    )
+    return behind_test.opened(meter_of(arguments))
 
 
 CHOICES = (

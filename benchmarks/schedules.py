@@ -217,8 +217,8 @@ def make_base(instance: "dg.DagsterInstance", definitions: "dg.Definitions") -> 
 def check(url: str, names: list[str]) -> None:
     """What the ledger adds to a step, in a fresh `Ledger`, as a step's own process has one."""
     from dpsynth_assets.cli.cohorts import find_cohort
+    from dpsynth_assets.methods.dataset_plan import stage_request
     from dpsynth_assets.methods.planning import plan_dataset
-    from dpsynth_assets.methods.requests import stage_request
     from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
     from dpsynth_assets.privacy.events import GaussianEvent
     from dpsynth_assets.privacy.ledger import Ledger

@@ -28,6 +28,7 @@ import polars as pl
 import torch
 from transformers import AutoTokenizer
 
+from dpsynth_assets.methods.private_prediction.mean import MeanTokens, TokensBehindTest
 from dpsynth_assets.models.decoding.token_draws import draw_tokens, uniforms
 from dpsynth_assets.models.engines import Sampling
 from dpsynth_assets.models.exact_decoder.opening import calibration_ids, read_decoder
@@ -37,7 +38,7 @@ from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
-from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 
 RELATION = NeighboringRelation.ADD_REMOVE
@@ -127,15 +128,20 @@ def terms(arguments) -> BatchTerms:
     return BatchTerms(expected_batch_size=arguments.batch, relation=RELATION)
 
 
+def opened(kind, arguments, **parts):
+    """A private way, as a method draws its tokens."""
+    meter, owners, active = batches_of(arguments)
+    select = kind(tokens=arguments.steps + 1, **parts).opened(meter)
+    return lambda logits, public, _: select(logits, owners, active, public).tokens
+
+
 def mean(arguments, **settings):
     """Softmax of the mean of clipped logits; among the public top k where one is set."""
-    mechanism = MeanTokenMechanism(
-        batch=terms(arguments), clip_bound=6.0, temperature=1.0, **settings
-    )
-    meter, owners, active = batches_of(arguments)
-    return lambda logits, public, _: mechanism.select(
-        logits, owners, active, meter, public_logits=public
-    )
+    return opened(MeanTokens, arguments, mechanism=mean_mechanism(arguments, **settings))
+
+
+def mean_mechanism(arguments, **settings) -> MeanTokenMechanism:
+    return MeanTokenMechanism(batch=terms(arguments), clip_bound=6.0, temperature=1.0, **settings)
 
 
 def mean_of_top_k(arguments):
@@ -144,18 +150,13 @@ def mean_of_top_k(arguments):
 
 def tested(arguments):
     """The public-token test, the public draw, and the mean's where the test asks for it."""
-    meter, owners, active = batches_of(arguments)
-    mechanism = MeanTokenMechanism(batch=terms(arguments), clip_bound=6.0, temperature=1.0)
-    test = PublicTokenTest(batch=terms(arguments), noise_scale=0.2, threshold=0.5).open(meter)
-
-    def choose(logits, public, _):
-        private = test.needs_private_token(logits, public, owners, active)
-        tokens = draw_public_tokens(public, 1.5)
-        if private.any():
-            tokens[private] = mechanism.select(logits, owners, active[private], meter)
-        return tokens
-
-    return choose
+    return opened(
+        TokensBehindTest,
+        arguments,
+        mechanism=mean_mechanism(arguments),
+        test=PublicTokenTest(batch=terms(arguments), noise_scale=0.2, threshold=0.5),
+        public_temperature=1.5,
+    )
 
 
 def median(arguments):
@@ -169,8 +170,7 @@ def differences(arguments, top_k: int | None = 100):
     mechanism = DifferenceTokenMechanism(
         batch=terms(arguments), clip_bound=1.0, temperature=1.0, top_k=top_k
     )
-    meter, owners, active = batches_of(arguments)
-    return lambda logits, public, _: mechanism.select(logits, public, owners, active, meter)
+    return opened(MeanTokens, arguments, mechanism=mechanism)
 
 
 def differences_of_all(arguments):

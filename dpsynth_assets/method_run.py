@@ -13,8 +13,12 @@ from typing import Any
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
-from dpsynth_assets.methods.declared_terms import cohort_terms
+from dpsynth_assets.methods.dataset_plan import (
+    DatasetPlan,
+    PlannedMethod,
+    PlannedShared,
+    cohort_terms,
+)
 from dpsynth_assets.methods.inputs import ProgressCallback, Released
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.provenance import Node

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.defs import sensors
+from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.keys import AGREES
 from dpsynth_assets.orchestration.assets.launch import refusal_of
 from dpsynth_assets.orchestration.assets.privacy_budgets import (

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from dpsynth_assets.cli.datasets import method_problems
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
-from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.methods.dataset_plan import budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.promised_secrets import kept_promises, promise_problems
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation

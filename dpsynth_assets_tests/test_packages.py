@@ -18,8 +18,8 @@ from dpsynth_assets.exports.package import (
 )
 from dpsynth_assets.exports.proof import LONGEST_FILE, PROOF_FILE, text_of
 from dpsynth_assets.exports.verification import _refuse_bombs, verify_package
+from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.corpora import publish_corpus
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType

@@ -12,8 +12,8 @@ from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.run import PendingRelease, pending_releases
 from dpsynth_assets.cli.terminal import described
 from dpsynth_assets.datasets import CohortSpec, DatasetFileError, PublicDataSpec
+from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.orchestration.instance import name_in_ledger, selected_assets
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger

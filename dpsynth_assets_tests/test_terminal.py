@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from dpsynth_assets.cli.cohorts import find_cohort
 from dpsynth_assets.cli.main import ENTRIES, EXAMPLES, app
+from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.assets.test_definitions import HEAVY
 

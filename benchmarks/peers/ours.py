@@ -13,15 +13,16 @@ import torch
 from common import BATCH, MODEL, TOKENS, WORK, Clock
 
 from dpsynth_assets.methods.private_prediction.loop import (
-    Draws,
     GenerationRules,
+    TokenSelector,
     generate_documents,
 )
+from dpsynth_assets.methods.private_prediction.mean import MeanTokens, TokensBehindTest
 from dpsynth_assets.models.decoding import public_prefix
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
-from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 
 PEER, DECODER = [*sys.argv[2:], "transformers"][:2]
@@ -108,33 +109,20 @@ def settings(clip_bound: float) -> dict:
     }
 
 
-def difference_selector(batches: int, clip_bound: float):
+def difference_selector(batches: int, clip_bound: float) -> TokenSelector:
     mechanism = DifferenceTokenMechanism(**settings(clip_bound), top_k=TOP_K)
     meter = PrivateTokenMeter(TOKENS, batches)
-
-    def select(logits, rows, active, public):
-        return Draws.all_private(mechanism.select(logits, public, rows, active, meter))
-
-    return select
+    return MeanTokens(tokens=TOKENS, mechanism=mechanism).opened(meter)
 
 
-def svt_selector(batches: int, clip_bound: float):
-    mechanism = MeanTokenMechanism(**settings(clip_bound))
-    meter = PrivateTokenMeter(TOKENS, batches)
-    asked = PublicTokenTest(
-        batch=TERMS,
-        noise_scale=NOISE,
-        threshold=THRESHOLD,
-    ).open(meter)
-
-    def select(logits, rows, active, public):
-        private = asked.needs_private_token(logits, public, rows, active)
-        tokens = draw_public_tokens(public, 1.0)
-        if private.any():
-            tokens[private] = mechanism.select(logits, rows, active[private], meter)
-        return Draws(tokens, private)
-
-    return select
+def svt_selector(batches: int, clip_bound: float) -> TokenSelector:
+    behind_test = TokensBehindTest(
+        tokens=TOKENS,
+        mechanism=MeanTokenMechanism(**settings(clip_bound)),
+        test=PublicTokenTest(batch=TERMS, noise_scale=NOISE, threshold=THRESHOLD),
+        public_temperature=1.0,
+    )
+    return behind_test.opened(PrivateTokenMeter(TOKENS, batches))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from dpsynth_assets.advice.evidence import Expectation, Measured, expected, measured_lines
 from dpsynth_assets.advice.minutes import expected_minutes
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.methods.candidates import CLUSTERS, Candidate, DeclaredFacts
-from dpsynth_assets.methods.text_form import SCHEMA
+from dpsynth_assets.methods.capabilities import CLUSTERS, Candidate, DeclaredFacts
+from dpsynth_assets.models.row_rules import SCHEMA
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import DatasetPlan

@@ -18,7 +18,7 @@ import polars as pl
 from dpsynth_assets.datasets import EncoderSpec, PrivateDatasetSpec
 from dpsynth_assets.datasets.benchmark_spec import BenchmarkDataset
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.declared_terms import cohort_terms
+from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.fine_tuning.conditions import Conditioning
 from dpsynth_assets.methods.fine_tuning.config import GeneratorConfig
 from dpsynth_assets.methods.fine_tuning.writing import DocumentWriter, equal_cells, write_rows

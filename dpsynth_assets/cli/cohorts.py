@@ -272,7 +272,7 @@ def _row(spec: PrivateDatasetSpec, ledger: "Ledger | None") -> dict[str, Any]:
 
 def _spend(spec: PrivateDatasetSpec, ledger: "Ledger") -> "CohortSpend":
     """The statement under the declared terms or, where δ was edited, under those charged last."""
-    from dpsynth_assets.methods.declared_terms import budget_terms
+    from dpsynth_assets.methods.dataset_plan import budget_terms
     from dpsynth_assets.privacy.errors import PrivacyError
 
     try:

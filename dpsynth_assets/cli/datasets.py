@@ -37,7 +37,7 @@ from dpsynth_assets.report.pages import markdown_table
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
-    from dpsynth_assets.methods.dependencies import InputProblem
+    from dpsynth_assets.methods.provenance import InputProblem
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -375,9 +375,9 @@ def _plan_problems(spec: PrivateDatasetSpec) -> list[Problem]:
 
     And which methods the plan refuses else (warnings).
     """
-    from dpsynth_assets.methods.dependencies import input_problems
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.methods.promised_secrets import promise_problems
+    from dpsynth_assets.methods.provenance import input_problems
 
     plan = plan_dataset(spec)
     known = {planned.folder: planned for planned in plan.methods}

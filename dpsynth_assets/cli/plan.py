@@ -311,7 +311,7 @@ def show_prompts(spec: PrivateDatasetSpec, *, as_json: bool) -> None:
 
     **Privacy** Declarations alone: no record is read, and no model is opened.
     """
-    from dpsynth_assets.methods.declared_terms import cohort_terms
+    from dpsynth_assets.methods.dataset_plan import cohort_terms
 
     terms = cohort_terms(spec)
     own = terms.prompts

@@ -108,7 +108,7 @@ def _price(published: dict[str, Any], at: str = ", ") -> str:
 
 def summarise(spec: PrivateDatasetSpec) -> dict[str, Any]:
     """Collects scores, guarantees and paths of a cohort from its report and the ledger."""
-    from dpsynth_assets.methods.declared_terms import budget_terms
+    from dpsynth_assets.methods.dataset_plan import budget_terms
     from dpsynth_assets.privacy.ledger import Ledger
 
     stores = home()

@@ -27,9 +27,8 @@ from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
 from dpsynth_assets.datasets import DatasetFileError, PrivateDatasetSpec, parse_dataset_file
 from dpsynth_assets.datasets.prompting import prompt_problems
 from dpsynth_assets.datasets.standing import declared_base
-from dpsynth_assets.methods.dataset_plan import DatasetPlan
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, stage_request
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.keys import purge_finished, shown_partition
 from dpsynth_assets.orchestration.assets.launch import pending_refusal, run_tags
 from dpsynth_assets.orchestration.instance import (

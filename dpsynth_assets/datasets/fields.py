@@ -129,12 +129,18 @@ _NOT_TRAINED = (
     "It was removed: no model is trained from scratch. Drop it for SmolLM2, or write kind: "
     "pretrained and model."
 )
+_FIXED = "It was removed: it has one value. Drop it."
+_RULED = "It was removed: rows likelier than any public text are turned down. Drop it."
+
 REMOVED: Mapping[str, str] = {
     "mean_with_shots": "It was removed: write mean_uniform, which scored no worse.",
     "monthly_epsilon": "It was removed: write rounds, which share epsilon evenly, or drop it.",
     "release_gate": _NO_GATE,
     "copied_spans": _NO_GATE,
     "prompt_variables": "It was removed: write {label} in the prompts. Drop it.",
+    "rejection.highest_quantile": _RULED,
+    "rejection.public_texts": _FIXED,
+    "rejection.max_text_tokens": _FIXED,
     "steering_layers": "It was removed: name them as layers, which are all steered.",
     "kind: embedded": _NOT_TRAINED,
     "language_model.training_tokens": _NOT_TRAINED,

@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.public_spec import ConditionalGeneratorSpec, LanguageModelSpec
 from dpsynth_assets.files.disk_room import Room
-from dpsynth_assets.methods.candidates import Advice
-from dpsynth_assets.methods.capabilities import Capability
+from dpsynth_assets.methods.capabilities import Advice, Capability
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.stages import (
     Mechanism,
@@ -26,8 +25,8 @@ from dpsynth_assets.methods.stages import (
     Tail,
     Writing,
 )
-from dpsynth_assets.methods.text_form import FREE, TextForm, schema_parameters
 from dpsynth_assets.models.prompt_templates import PromptTemplates
+from dpsynth_assets.models.row_rules import FREE, TextForm, schema_parameters
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.histogram import NoiseKind, NoisyHistogram
 from dpsynth_assets.privacy.secret_noise import SecretPromise
@@ -58,6 +57,7 @@ class MethodConfig(Settings):
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
+MechanismT = TypeVar("MechanismT", bound=Mechanism)
 
 REJECTION = "rejection"
 """Setting of which rows are kept: no stage's charge depends on it, so it is in no request."""
@@ -197,6 +197,17 @@ class Method(Staged[ConfigT]):
         Args:
             target_epsilon: ε this release may cost on its own at the cohort's δ.
         """
+
+
+def mechanism_of(stage: Stage, kind: type[MechanismT]) -> MechanismT:
+    """Takes the mechanism of a planned stage.
+
+    Raises:
+        TypeError: If the plan refused.
+    """
+    if not isinstance(stage.mechanism, kind):
+        raise TypeError(f"Expected a planned stage {stage.name}, got none. Plan first.")
+    return stage.mechanism
 
 
 def planned(  # noqa: PLR0913 - a plan has these parts

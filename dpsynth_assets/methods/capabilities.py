@@ -3,13 +3,17 @@
 A reader asks `capability(method, ServesRows)`, of a class or of a bound method, and gets what was
 declared, or None. So a method of another package has every capability that it declares, and no
 reader knows a class. Functions among the values take the bound method first.
+
+Settings that advice weighs are declared too. They are those of the leaderboard and of the papers: a
+length follows from how long texts are, a number of texts from how many labels share it, and the
+size of a batch is tried at the papers' sizes. The plan decides which a cohort can pay.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from dpsynth_assets.attacks.logit_moves import PassShape
     from dpsynth_assets.attacks.median_audit import MedianAudit
     from dpsynth_assets.attacks.reconstruction import KeysWritten
-    from dpsynth_assets.methods.base import Staged
+    from dpsynth_assets.methods.base import CohortTerms, Staged
 
     Declaring: TypeAlias = Staged[Any] | type[Staged[Any]]
 
@@ -193,3 +197,104 @@ class RowSource(Protocol):
 
     def tokens(self, text: str) -> int:
         """Counts the tokens of a text."""
+
+
+CLUSTERS = 4
+"""Clusters of a label, where batches are cut by them."""
+
+BATCHES = 256
+"""Batches of private prediction at most: bounds what a run computes."""
+
+TEXT_TOKENS = 72
+"""Tokens of a text at most, where nobody has said how long texts are: some fifty words."""
+
+_TOKENS_PER_WORD = 2.0
+"""Of English, 1.4 on average; the rest is room for texts that are longer than others."""
+
+HISTOGRAM: Mapping[str, Any] = {
+    "cluster_histogram": {"budget_share": 0.02, "clusters_per_label": CLUSTERS}
+}
+TOPICS: Mapping[str, Any] = {"topic_histogram": {}}
+FINE_TUNED: Mapping[str, Any] = {"conditional_generator": {"kind": "language_model"}}
+
+NUMBER = "the number of records (public_facts.records)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredFacts:
+    """What is public about a dataset and decides settings.
+
+    Attributes:
+        rows: Rows that are wanted.
+        labels: Labels that share them (>= 1).
+        words: Words of a typical text; None where nobody has said.
+    """
+
+    rows: int
+    labels: int = 1
+    words: int | None = None
+
+    @property
+    def text_tokens(self) -> int:
+        """Tokens of a text at most."""
+        if self.words is None:
+            return TEXT_TOKENS
+        return max(24, min(512, round(_TOKENS_PER_WORD * self.words)))
+
+    def each(self, texts: int, most: int) -> int:
+        """Texts of one label where all share so many, `most` of each."""
+        return max(20, min(most, texts // self.labels))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A method with settings.
+
+    Attributes:
+        line: Name of its line on the leaderboard.
+        settings: Its settings.
+        declared: Further fields of the dataset file that it needs.
+        base: Fields of the public base that it needs: defaults where its model is smollm2.
+        asks: What a steward has to declare for it, in words.
+        batch: Records that every label, or every cluster of a label, must have for one batch.
+        after: Method of the same file that it builds on, with half of the budget; empty: none.
+        concerns: Section of the dataset file without which it is for nobody: `structured` or
+            `secrets`; none: it is for any text.
+    """
+
+    line: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    asks: str = "nothing further"
+    batch: int = 0
+    after: str = ""
+    concerns: Literal["structured", "secrets"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What a method says of its own settings.
+
+    Attributes:
+        defaults: Settings that suit a cohort's declared terms, where the dataset file names none:
+            a setting of the file comes before them, those of the config's fields after.
+        candidates: Settings that advice weighs, the best first that a plan may refuse.
+        unadvised: Why advice never offers it, where it has no candidates.
+        for_rows: Settings at which it writes so many rows, where they differ.
+    """
+
+    defaults: "Callable[[CohortTerms], Mapping[str, Any]]" = lambda _: {}
+    candidates: Callable[[DeclaredFacts], tuple[Candidate, ...]] = lambda _: ()
+    unadvised: str = "its package names no settings to weigh"
+    for_rows: Callable[[int], Mapping[str, Any]] = lambda _: {}
+
+
+def behind(method: str) -> Mapping[str, Any]:
+    """What a candidate asks for that builds on a generator, as keywords of `Candidate`."""
+    return {
+        "declared": TOPICS,
+        "base": FINE_TUNED,
+        "asks": f"{NUMBER}; topic_histogram; {method} before it, with half of the budget",
+        "after": method,
+    }

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, model_validator
 
 from dpsynth_assets.datasets import HistogramSpec
-from dpsynth_assets.methods.base import Staged, planned
+from dpsynth_assets.methods.base import Staged, mechanism_of, planned
 from dpsynth_assets.methods.inputs import PrivateInputs, counted_labels
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.privacy.events import ComposedEvent, Event
@@ -231,10 +231,8 @@ class ClusterHistogramRelease(Staged[HistogramSpec]):
 
     def release(self, run: StageRun) -> Release[StageRelease]:
         """Releases both histograms; see `ClusterCounting`."""
-        mechanism, centers = run.stage.mechanism, run.public.cluster_centers
-        if not isinstance(mechanism, ClusterCounting) or centers is None:
-            raise ValueError("Expected public centres and a planned histogram, got none.")
-        made = mechanism.release(run.private, centers)
+        mechanism = mechanism_of(run.stage, ClusterCounting)
+        made = mechanism.release(run.private, run.public.required("cluster_centers"))
         return Release(value=StageRelease(facts=made.value.model_dump(mode="json")), cost=made.cost)
 
 

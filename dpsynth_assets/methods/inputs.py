@@ -274,6 +274,28 @@ class PublicInputs:
     generators: Mapping[str, Path] = field(default_factory=dict)
     reopened: "Callable[[], PublicInputs] | None" = field(default=None, repr=False)
 
+    def required(self, name: str) -> Any:
+        """The artifact of one attribute.
+
+        Raises:
+            ValueError: There is none.
+        """
+        found = getattr(self, name)
+        if found is None:
+            raise ValueError(
+                f"Expected the public artifact {_ARTIFACTS.get(name, name)}, got none. Materialise "
+                "it in the public base."
+            )
+        return found
+
+
+_ARTIFACTS = {
+    "language_model": "public_language_model",
+    "public_records": "public_corpus",
+    "cluster_centers": "public_clusters",
+}
+"""Names of artifacts that are not those of attributes."""
+
 
 def rows_behind(folder: str, public: PublicInputs) -> "pl.DataFrame":
     """Rows of another method's published corpus: columns `text` and `label`.

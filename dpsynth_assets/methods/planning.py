@@ -22,11 +22,17 @@ from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.base import CohortTerms, Method, refused, spends
 from dpsynth_assets.methods.capabilities import ProtectsSecrets, capability
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogramRelease
-from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
-from dpsynth_assets.methods.declared_terms import budget_terms, cohort_terms, secret_terms
-from dpsynth_assets.methods.dependencies import refusal_for_inputs
+from dpsynth_assets.methods.dataset_plan import (
+    DatasetPlan,
+    PlannedMethod,
+    PlannedShared,
+    budget_terms,
+    cohort_terms,
+    secret_terms,
+)
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
+from dpsynth_assets.methods.provenance import refusal_for_inputs
 from dpsynth_assets.methods.registry import REGISTRY, bound_method, get_method
 from dpsynth_assets.methods.stages import MethodPlan
 from dpsynth_assets.methods.topic_histogram import TopicHistogramRelease

@@ -25,16 +25,18 @@ from pydantic import AfterValidator, Field, model_validator
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.methods.base import CohortTerms, Settings
 from dpsynth_assets.methods.inputs import ProgressCallback, PublicInputs
-from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import LANGUAGE_MODEL_WEIGHTS, PublicSizes, RunModel, Work
 from dpsynth_assets.models.judges import (
+    ANSWER_TOKENS,
+    MAX_TEXT_TOKENS,
+    RUBRIC,
     EngineJudge,
     Judge,
     JudgeError,
     LikelihoodJudge,
     Verdict,
 )
-from dpsynth_assets.models.row_rules import RULES, RowRules, Rule, has_abuse
+from dpsynth_assets.models.row_rules import RULES, RowRules, Rule, TextForm, has_abuse
 
 if TYPE_CHECKING:
     import polars as pl
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 Row = TypeVar("Row", covariant=True)
 _JUDGING_SHARE = 0.2
 """Of a round's progress."""
+
+PUBLIC_TEXTS = 500
+"""Public documents that a threshold of likelihood is taken from, at most."""
 
 
 class RejectionSettings(Settings):
@@ -60,12 +65,6 @@ class RejectionSettings(Settings):
     """likelihood: rows less likely per token than this share of public text is are written again
     (no unit), in [0, 1).
     """
-    highest_quantile: float = Field(default=1.0, gt=0, le=1)
-    """likelihood: rows more likely per token than this share of public text is are written again,
-    as loops are (no unit), in (0, 1].
-    """
-    public_texts: int = Field(default=500, ge=10, le=100_000)
-    """likelihood: public documents that thresholds are taken from, at most."""
     min_overall: float = Field(default=6, ge=1, le=10)
     """rubric: least overall score of a row that is kept, in [1, 10]; EPSVec: 6."""
     engine: EngineSpec | None = None
@@ -78,16 +77,9 @@ class RejectionSettings(Settings):
     """Candidates of a place of which the accepted one with the judge's best score is kept (n,
     texts), in [1, rounds]; writing and judging take n times as long. 1: the first.
     """
-    max_text_tokens: int = Field(default=1024, ge=1, le=1_000_000)
-    """Rows are judged by their first tokens."""
 
     @model_validator(mode="after")
     def _settings_of_the_judge(self) -> Self:
-        if self.lowest_quantile >= self.highest_quantile:
-            raise ValueError(
-                "Expected lowest_quantile < highest_quantile, got "
-                f"{self.lowest_quantile} and {self.highest_quantile}. Change one of them."
-            )
         if self.best_of > (1 if self.judge == "none" else self.rounds):
             raise ValueError(
                 f"Expected best_of in [1, rounds], and 1 without a judge, got {self.best_of}. "
@@ -120,11 +112,8 @@ class RejectionSettings(Settings):
         if self.judge == "none":
             return Work()
         if self.judge == "likelihood":
-            texts = candidates + self.public_texts
-            return Work(read=texts * sizes.text(self.max_text_tokens))
-        from dpsynth_assets.models.judges import ANSWER_TOKENS, RUBRIC
-
-        rubric = sizes.tokens_of(RUBRIC) + sizes.text(self.max_text_tokens)
+            return Work(read=(candidates + PUBLIC_TEXTS) * sizes.text(MAX_TEXT_TOKENS))
+        rubric = sizes.tokens_of(RUBRIC) + sizes.text(MAX_TEXT_TOKENS)
         return sizes.writing(candidates, rubric, ANSWER_TOKENS, rows=64)
 
 
@@ -231,7 +220,8 @@ class RowFilter:
         **Privacy** Reads public and released values alone.
 
         Raises:
-            JudgeError: No engine, language model or public text to judge with.
+            JudgeError: No engine to judge with.
+            ValueError: No language model or public text.
             EngineError: The judge's engine cannot be opened.
         """
         settings = settings_of(settings)
@@ -265,18 +255,17 @@ def open_judge(settings: RejectionSettings, public: PublicInputs) -> Judge | Non
         public: What `settings.public_inputs()` names; `public.engine` where settings name none.
 
     Raises:
-        JudgeError: No engine, language model or public text to judge with.
+        JudgeError: No engine to judge with.
+        ValueError: No language model or public text.
         EngineError: The judge's engine cannot be opened.
     """
     if settings.judge == "none":
         return None
     if settings.judge == "likelihood":
         return LikelihoodJudge(
-            _required(public.language_model, "public_language_model"),
-            _public_texts(settings, public),
+            public.required("language_model"),
+            _public_texts(public),
             lowest_quantile=settings.lowest_quantile,
-            highest_quantile=settings.highest_quantile,
-            max_text_tokens=settings.max_text_tokens,
         )
     engine = public.engine
     if settings.engine is not None:
@@ -288,9 +277,7 @@ def open_judge(settings: RejectionSettings, public: PublicInputs) -> Judge | Non
             "Expected an engine that runs the judge, got none; write rejection.engine, with the "
             "model: of an instruction-tuned judge."
         )
-    return EngineJudge(
-        engine, min_overall=settings.min_overall, max_text_tokens=settings.max_text_tokens
-    )
+    return EngineJudge(engine, min_overall=settings.min_overall)
 
 
 def write_accepted(
@@ -452,18 +439,8 @@ def _round_progress(progress: ProgressCallback, round_number: int, places: int) 
     return report
 
 
-def _public_texts(settings: RejectionSettings, public: PublicInputs) -> list[str]:
+def _public_texts(public: PublicInputs) -> list[str]:
     """Public documents, a fixed choice."""
-    records = _required(public.public_records, "public_corpus")
-    texts = [text for text in records["text"].to_list() if text.strip()]
-    order = np.random.default_rng(0).permutation(len(texts))[: settings.public_texts]
+    texts = [text for text in public.required("public_records")["text"] if text.strip()]
+    order = np.random.default_rng(0).permutation(len(texts))[:PUBLIC_TEXTS]
     return [texts[row] for row in order]
-
-
-def _required(value: Any, name: str) -> Any:
-    if value is None:
-        raise JudgeError(
-            f"Expected the public artifact {name} to judge rows by, got none. Materialise it in "
-            "the public base."
-        )
-    return value

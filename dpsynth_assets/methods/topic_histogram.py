@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, model_validator
 
 from dpsynth_assets.datasets import TopicHistogramSpec
-from dpsynth_assets.methods.base import Staged, planned
+from dpsynth_assets.methods.base import Staged, mechanism_of, planned
 from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, counted_labels
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.privacy.events import Event
@@ -250,10 +250,8 @@ class TopicHistogramRelease(Staged[TopicHistogramSpec]):
 
     def release(self, run: StageRun) -> Release[StageRelease]:
         """Releases the histogram; see `TopicCounting`."""
-        mechanism, topics = run.stage.mechanism, run.public.topic_model
-        if not isinstance(mechanism, TopicCounting) or topics is None:
-            raise ValueError("Expected a public topic model and a planned histogram, got none.")
-        made = mechanism.release(run.private, topics)
+        mechanism = mechanism_of(run.stage, TopicCounting)
+        made = mechanism.release(run.private, run.public.required("topic_model"))
         return Release(value=StageRelease(facts=made.value.model_dump(mode="json")), cost=made.cost)
 
 

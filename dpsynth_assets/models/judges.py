@@ -15,6 +15,7 @@ row.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,9 @@ class Judge(Protocol):
         """
 
 
+MAX_TEXT_TOKENS = 1024
+"""A text is judged by its first tokens."""
+
 _LOGITS_BYTES = 2**28
 _TOKENS_PER_FORWARD = 4096
 _ROWS_PER_FORWARD = 64
@@ -78,13 +82,14 @@ _ROWS_PER_FORWARD = 64
 
 
 class LikelihoodJudge:
-    """Keeps texts whose mean log-likelihood per token lies between two quantiles of public text.
+    """Keeps texts whose mean log-likelihood per token is one of public text's, above a quantile.
+
+    Loops are likelier than any public text.
 
     Args:
         language_model: Public language model; a text is read as a document without label.
         public_texts: Public documents, at least ten, that thresholds are taken from.
         lowest_quantile: Share of public text that is less likely than any text kept, in [0, 1).
-        highest_quantile: Share of public text that is at most as likely, in (0, 1].
         max_text_tokens: Texts are cut to this length before they are judged (tokens).
 
     Attributes:
@@ -103,11 +108,10 @@ class LikelihoodJudge:
         public_texts: Sequence[str],
         *,
         lowest_quantile: float = 0.05,
-        highest_quantile: float = 1.0,
-        max_text_tokens: int = 1024,
+        max_text_tokens: int = MAX_TEXT_TOKENS,
     ) -> None:
         self._language_model, self._max_text_tokens = language_model, max_text_tokens
-        self._quantiles = (lowest_quantile, highest_quantile)
+        self._quantile = lowest_quantile
         public = self.log_likelihoods(public_texts)
         public = public[np.isfinite(public)]
         if len(public) < 10:
@@ -115,17 +119,16 @@ class LikelihoodJudge:
                 f"Expected at least 10 public texts to take a threshold from, got {len(public)}; "
                 "give the public base more text."
             )
-        self.lowest, self.highest = map(float, np.quantile(public, self._quantiles))
+        self.lowest, self.highest = map(float, np.quantile(public, (lowest_quantile, 1.0)))
         self._public_texts = len(public)
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Name of the judge, its quantiles and the thresholds they gave, in nats per token."""
+        """Name of the judge, its quantile and the thresholds, in nats per token."""
         return {
             "judge": "likelihood",
             "judge_model": self._language_model.name,
-            "quantile_lowest": self._quantiles[0],
-            "quantile_highest": self._quantiles[1],
+            "quantile_lowest": self._quantile,
             "threshold_lowest": round(self.lowest, 4),
             "threshold_highest": round(self.highest, 4),
             "threshold_texts": self._public_texts,
@@ -134,10 +137,9 @@ class LikelihoodJudge:
     def judge(self, texts: Sequence[str], progress: ShareCallback | None = None) -> list[Verdict]:
         """Scores every text; one without tokens is rejected."""
         scores = self.log_likelihoods(texts, progress)
-        kept = (scores >= self.lowest) & (scores <= self.highest)
         return [
-            Verdict(bool(keep), float(score) if np.isfinite(score) else None)
-            for keep, score in zip(kept, scores, strict=True)
+            Verdict(self.lowest <= score <= self.highest, score if math.isfinite(score) else None)
+            for score in scores.tolist()
         ]
 
     def log_likelihoods(
@@ -328,7 +330,7 @@ class EngineJudge:
     """
 
     def __init__(
-        self, engine: Engine, *, min_overall: float = 6.0, max_text_tokens: int = 1024
+        self, engine: Engine, *, min_overall: float = 6.0, max_text_tokens: int = MAX_TEXT_TOKENS
     ) -> None:
         self._engine, self._min_overall = engine, min_overall
         self._max_text_tokens = max_text_tokens

@@ -1,14 +1,24 @@
-"""Public rules for written texts: where one ends, and which are turned down.
+"""Public rules for written texts: their form, where one ends, and which are turned down.
+
+A text is whole sentences, or a record of the declared JSON schema.
 
 They know public words only and look at text that is public or released, so that trimming a row and
 turning it down are post-processing, at no cost.
 """
 
+import hashlib
+import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal, get_args
+
+from dpsynth_assets.json_records import record_check
+from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.prompt_templates import PromptTemplates
 
 Rule = Literal["placeholders", "language", "repeats", "abuse"]
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -200,3 +210,77 @@ def _is_no_language(text: str, words: Sequence[str]) -> bool:
         return False
     runs = [tuple(words[at : at + 2]) for at in range(len(words) - 1)]
     return len(set(runs)) < (1 - _LEAST_DIFFERENT) * len(runs)
+
+
+SCHEMA = "json_schema_sha256"
+"""Parameter of a charge that names the schema which decoding was constrained to, if any."""
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """What every text that is written has to be.
+
+    Attributes:
+        schema: JSON schema, as JSON; None: texts are free.
+        text_start: Declared beginning of every text, which stands in its prompt.
+        frames: Public words that open a text in its prompt, one a label.
+    """
+
+    schema: str | None = None
+    text_start: str = ""
+    frames: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, schema: str | None, templates: PromptTemplates | None, label_texts: Sequence[str] = ()
+    ) -> "TextForm":
+        """The form of texts behind prompts of such templates, with such words for labels."""
+        if templates is None:
+            return cls(schema)
+        openings = (replace(templates, text_start="").opening(label) for label in label_texts)
+        return cls(schema, templates.text_start, tuple(dict.fromkeys(openings)))
+
+    def constrained(self, sampling: Sampling, begun: Sequence[Sequence[int]] = ()) -> Sampling:
+        """Settings by which an engine keeps to the form.
+
+        Args:
+            sampling: Settings of free texts. Stop texts are left out: a record ends by itself.
+            begun: Tokens of each text that stand in its prompt already.
+        """
+        if self.schema is None:
+            return sampling
+        return replace(
+            sampling,
+            stop=(),
+            json_schema=self.schema,
+            text_start=self.text_start,
+            begun=tuple(map(tuple, begun)),
+        )
+
+    def read(self, text: str, *, ended: bool = True) -> str:
+        """The text without what is not of it (`row_rules.trimmed`).
+
+        A text of the schema stays as it is, and is "" where it is no record: it was cut, or an
+        endpoint cannot do it.
+
+        Args:
+            text: What was written.
+            ended: Whether the model ended it; one that its greatest length cut off is trimmed.
+        """
+        if self.schema is None:
+            return trimmed(text, self.frames, ended=ended)
+        return text if _check(self.schema)(text) else ""
+
+
+FREE = TextForm()
+"""Free text behind prompts that nothing is known of."""
+
+
+def schema_parameters(schema: str | None) -> Mapping[str, str]:
+    """Names a schema: texts of another one are another release."""
+    return {} if schema is None else {SCHEMA: hashlib.sha256(schema.encode()).hexdigest()}
+
+
+@cache
+def _check(schema: str) -> Callable[[str], bool]:
+    return record_check(json.loads(schema))

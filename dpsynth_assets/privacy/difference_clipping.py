@@ -100,24 +100,25 @@ class DifferenceTokenMechanism:
     def select(
         self,
         private_logits: "torch.Tensor",
-        public_logits: "torch.Tensor",
         batch_of_row: "torch.Tensor",
         active: np.ndarray,
         meter: PrivateTokenMeter,
         allowed: np.ndarray | None = None,
+        *,
+        public_logits: "torch.Tensor",
     ) -> np.ndarray:
         """Draws one token for each active batch.
 
         Args:
             private_logits: (R, V) next-token logits. A row with NaN or without a finite maximum
                 on the support contributes zero differences.
-            public_logits: (G, V) logits of the public prompt after each active batch's released
-                text, aligned with `active`; −inf forbids a token. They must come from a forward
-                pass without private rows: the support has to be the same for neighbours.
             batch_of_row: (R,) int64 batch index of each row; rows of other batches are ignored.
             active: (G,) distinct batch indices to draw for, batches without rows included.
             meter: Pays for the draws before any logit is read.
             allowed: (V,) bool mask, of public facts and released tokens only; None allows all.
+            public_logits: (G, V) logits of the public prompt after each active batch's released
+                text, aligned with `active`; −inf forbids a token. They must come from a forward
+                pass without private rows: the support has to be the same for neighbours.
 
         Returns:
             (G,) int64 token ids, aligned with `active`.

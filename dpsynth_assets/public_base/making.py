@@ -24,7 +24,7 @@ from dpsynth_assets.files.kept import (
 from dpsynth_assets.files.shared_models import local_copy, made_folder
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PublicInputs
-from dpsynth_assets.models.kept import opened_once
+from dpsynth_assets.models.engines.opening import opened_once
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.paths import home, project_root
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
 from dpsynth_assets.datasets.dataset_sections import ScheduleSpec
-from dpsynth_assets.methods.dataset_plan import DatasetPlan
-from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.methods.dataset_plan import DatasetPlan, budget_terms
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.calibration import largest_count
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up

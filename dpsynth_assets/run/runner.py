@@ -22,11 +22,14 @@ from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.files.redaction import withheld
 from dpsynth_assets.methods.base import room_of
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
-from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
-from dpsynth_assets.methods.dependencies import Part
+from dpsynth_assets.methods.dataset_plan import (
+    DatasetPlan,
+    PlannedMethod,
+    corpus_request,
+    stage_request,
+)
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback, PublicInputs, Released
-from dpsynth_assets.methods.provenance import Node
-from dpsynth_assets.methods.requests import corpus_request, stage_request
+from dpsynth_assets.methods.provenance import Node, Part
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, Stage, StageRelease
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up

@@ -11,7 +11,7 @@ from dpsynth_assets.advice.advice import advise
 from dpsynth_assets.advice.evidence import Measured, expected, likeness, measured_lines
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.methods.candidates import Advice, DeclaredFacts
+from dpsynth_assets.methods.capabilities import Advice, DeclaredFacts
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets_tests.declared import private
 

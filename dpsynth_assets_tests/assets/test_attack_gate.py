@@ -14,8 +14,8 @@ from dpsynth_assets.attacks.audits import latest_results
 from dpsynth_assets.attacks.audits.audit import AuditResult
 from dpsynth_assets.attacks.catalogue import MEDIANS, RECONSTRUCTIONS
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets import corpora
 from dpsynth_assets.orchestration.assets.corpora import publish_corpus
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger

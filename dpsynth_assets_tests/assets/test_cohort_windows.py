@@ -27,8 +27,8 @@ from dpsynth_assets.datasets import (
 from dpsynth_assets.datasets.cohort_registry import complete_cohorts, register_cohorts
 from dpsynth_assets.datasets.files import repeated_names
 from dpsynth_assets.defs.sensors import cohorts_sensor
+from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.keys import partitions_of
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger

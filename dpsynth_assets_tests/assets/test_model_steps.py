@@ -8,7 +8,7 @@ import pytest
 
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.methods.declared_terms import cohort_terms
+from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR
 from dpsynth_assets.methods.work import (

@@ -9,8 +9,8 @@ import dagster as dg
 import polars as pl
 import pytest
 
+from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.corpora import corpus_asset, corpus_asset_checks
 from dpsynth_assets.orchestration.assets.evaluation import copied_spans_asset, spans_table
 from dpsynth_assets.orchestration.checks import GATE, PAID_FOR

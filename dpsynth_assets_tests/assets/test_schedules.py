@@ -17,8 +17,8 @@ from dpsynth_assets.datasets import (
     standing,
 )
 from dpsynth_assets.datasets.dataset_sections import cron_problem
+from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.audit import audit_definitions
 from dpsynth_assets.orchestration.assets.launch import refusal_of
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger

@@ -9,10 +9,9 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
-from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.methods.dataset_plan import budget_terms, stage_request
 from dpsynth_assets.methods.evolution.secret_incidence import read_public_incidence
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError

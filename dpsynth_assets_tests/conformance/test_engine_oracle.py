@@ -19,6 +19,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     GenerationRules,
     generate_documents,
 )
+from dpsynth_assets.methods.private_prediction.mean import MeanTokens, TokensBehindTest
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 from dpsynth_assets.privacy import clipping, softmax_draws, sparse_vector
@@ -26,7 +27,7 @@ from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 from dpsynth_assets_tests.tiny_models import random_llama
 
@@ -146,11 +147,11 @@ class SvtOracle:
 BATCH = BatchTerms(expected_batch_size=SIZE, relation=ADD_REMOVE)
 
 
+MEAN = MeanTokenMechanism(batch=BATCH, clip_bound=BOUND, temperature=TEMPERATURE)
+
+
 def mean_selector(meter):
-    mechanism = MeanTokenMechanism(batch=BATCH, clip_bound=BOUND, temperature=TEMPERATURE)
-    return lambda logits, rows, active, _: Draws.all_private(
-        mechanism.select(logits, rows, active, meter)
-    )
+    return MeanTokens(tokens=1, mechanism=MEAN).opened(meter)
 
 
 def median_selector(meter):
@@ -167,23 +168,17 @@ def difference_selector(meter):
         temperature=TEMPERATURE,
         top_k=TOP_K,
     )
-    return lambda logits, rows, active, public: Draws.all_private(
-        mechanism.select(logits, public, rows, active, meter)
-    )
+    return MeanTokens(tokens=1, mechanism=mechanism).opened(meter)
 
 
 def svt_selector(meter):
-    test = PublicTokenTest(batch=BATCH, noise_scale=SIGMA, threshold=THETA).open(meter)
-    paid = mean_selector(meter)
-
-    def select(logits, rows, active, public):
-        private = test.needs_private_token(logits, public, rows, active)
-        tokens = draw_public_tokens(public, PUBLIC_TEMPERATURE)
-        if private.any():
-            tokens[private] = paid(logits, rows, active[private], None).tokens
-        return Draws(tokens, private)
-
-    return select
+    behind_test = TokensBehindTest(
+        tokens=1,
+        mechanism=MEAN,
+        test=PublicTokenTest(batch=BATCH, noise_scale=SIGMA, threshold=THETA),
+        public_temperature=PUBLIC_TEMPERATURE,
+    )
+    return behind_test.opened(meter)
 
 
 PAIRS = [

@@ -223,7 +223,7 @@ def test_prices_noise_and_supports_do_not_depend_on_the_rows_at_hand(rows):
     where = torch.zeros(rows, dtype=torch.int64), np.array([0])
     support = kernel.difference.support(public[0], None)
     kernel.test.open(meter).needs_private_token(logits, public, *where)
-    drawn = int(kernel.difference.select(logits, public, *where, meter)[0])
+    drawn = int(kernel.difference.select(logits, *where, meter, public_logits=public)[0])
     assert drawn in support
     assert prices == [kernel.mean.event(5), kernel.difference.event(5), kernel.test.event(5)]
     assert noise == (parts().test.noise_steps, parts().test.threshold_steps)

@@ -19,11 +19,11 @@ from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.exports.package import PROMPTS_FILE, Packager, export_generator
 from dpsynth_assets.exports.verification import verify_package
 from dpsynth_assets.methods.capabilities import RowSampling
+from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.epsvec.vectors import VECTORS_FILE, DatasetVectors
 from dpsynth_assets.methods.evolution import aug_pe
 from dpsynth_assets.methods.fine_tuning import generators as generator_inputs
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import stage_request
 from dpsynth_assets.orchestration.assets.public import generation_definitions, public_definitions
 from dpsynth_assets.orchestration.components.cohort import declared_definitions
 from dpsynth_assets.orchestration.lineage import verify_privacy_lineage

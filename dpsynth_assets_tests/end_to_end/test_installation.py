@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL
-from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.methods.dataset_plan import budget_terms
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
 from dpsynth_assets.orchestration.assets.corpora import UP_TO_DATE, WITHSTOOD
 from dpsynth_assets.orchestration.assets.evaluation import NO_COPIED_SPAN

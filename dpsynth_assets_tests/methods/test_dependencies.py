@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.dependencies import input_problems, refusal_for_inputs
 from dpsynth_assets.methods.planning import plan_dataset
+from dpsynth_assets.methods.provenance import input_problems, refusal_for_inputs
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 
 TRAINING = {"steps": 4, "expected_batch_size": 64, "rows": 100}

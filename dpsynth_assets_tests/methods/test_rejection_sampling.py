@@ -160,8 +160,6 @@ def test_the_first_round_draws_as_without_a_judge_and_others_anew():
 
 
 def test_settings_that_contradict_each_other_are_refused():
-    with pytest.raises(ValidationError, match="lowest_quantile < highest_quantile"):
-        RejectionSettings(lowest_quantile=0.5, highest_quantile=0.5)
     with pytest.raises(ValidationError, match="take judge: rubric"):
         RejectionSettings(engine={"kind": "transformers"})
 
@@ -176,9 +174,9 @@ def test_a_judge_reads_only_what_it_needs():
 
 def test_a_judge_without_model_text_or_engine_says_what_is_missing():
     nothing = PublicInputs(language_model=None)
-    with pytest.raises(JudgeError, match="public_language_model"):
+    with pytest.raises(ValueError, match="public_language_model"):
         open_judge(RejectionSettings(judge="likelihood"), nothing)
-    with pytest.raises(JudgeError, match="public_corpus"):
+    with pytest.raises(ValueError, match="public_corpus"):
         open_judge(RejectionSettings(judge="likelihood"), PublicInputs(language_model=object()))
     with pytest.raises(JudgeError, match=r"write rejection\.engine"):
         open_judge(RejectionSettings(judge="rubric"), nothing)

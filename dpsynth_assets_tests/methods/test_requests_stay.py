@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.dataset_plan import corpus_request, stage_request
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.methods.requests import corpus_request, stage_request
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "requests_of_format_1").glob("*.json"))
 

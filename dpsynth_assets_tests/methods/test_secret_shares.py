@@ -3,7 +3,7 @@
 import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.declared_terms import budget_terms
+from dpsynth_assets.methods.dataset_plan import budget_terms
 from dpsynth_assets.methods.planning import divided_secret_shares, plan_dataset
 from dpsynth_assets.privacy.secret_protection import gaussian_budget, posterior_of_events
 

@@ -127,7 +127,7 @@ def test_only_the_support_and_allowed_tokens_are_drawn():
     meter = PrivateTokenMeter(30, 6)
     supports = [set(tested.support(public[batch], allowed).tolist()) for batch in range(6)]
     for _ in range(30):
-        tokens = tested.select(logits, public, batch_of_row, active, meter, allowed)
+        tokens = tested.select(logits, batch_of_row, active, meter, allowed, public_logits=public)
         assert all(token in support for token, support in zip(tokens, supports, strict=True))
         assert (tokens % 2 == 0).all()
 

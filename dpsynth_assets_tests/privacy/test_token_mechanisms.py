@@ -30,7 +30,7 @@ def selected(mechanism, logits, public, owners, active, meter, allowed=None):
         opened = mechanism.open(meter)
         return opened.needs_private_token(logits, public, owners, active, allowed)
     if mechanism is DIFFERENCE:
-        return mechanism.select(logits, public, owners, active, meter, allowed)
+        return mechanism.select(logits, owners, active, meter, allowed, public_logits=public)
     found = mechanism.select(logits, owners, active, meter, allowed)
     return found[0] if mechanism is MEDIAN else found
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from dpsynth_assets.methods.base import MethodConfig
-from dpsynth_assets.methods.candidates import DeclaredFacts
+from dpsynth_assets.methods.capabilities import DeclaredFacts
 from dpsynth_assets.methods.rejection_sampling import KEPT_ROWS, RejectionSettings
 
 SCAFFOLD_TEMPERATURE = 1.0

@@ -7,8 +7,14 @@ from typing import Any, ClassVar, Literal
 
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.methods.base import CohortTerms, Method, planned, refused
-from dpsynth_assets.methods.candidates import Advice, Candidate, DeclaredFacts, behind
-from dpsynth_assets.methods.capabilities import Capability, ServesRows
+from dpsynth_assets.methods.capabilities import (
+    Advice,
+    Candidate,
+    Capability,
+    DeclaredFacts,
+    ServesRows,
+    behind,
+)
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig, vector_settings
 from dpsynth_assets.methods.epsvec.plan import Calibration, VectorNoise, noise_parameters
 from dpsynth_assets.methods.epsvec.stages import (
@@ -36,8 +42,8 @@ from dpsynth_assets.methods.stages import (
     SyntheticCorpus,
     Writing,
 )
-from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import TEXT_EMBEDDER, PublicSizes, Work
+from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets.privacy.guarantees import STATES, GuaranteeType, Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 

@@ -133,9 +133,8 @@ class StageWork:
     def release_shots(self, histogram: NoisyHistogram, run: StageRun) -> Release[StageRelease]:
         """Ranks candidates by the noisy votes of the records; see `shots.release_shots`."""
         pool = read_candidates(self.public.released[CANDIDATES].folder)
-        if self.public.text_embedder is None:
-            raise ValueError("Expected the text embedder of the public base, got none.")
-        embeddings = self.public.text_embedder.embed(pool["text"].to_list(), public=True)
+        embedder = self.public.required("text_embedder")
+        embeddings = embedder.embed(pool["text"].to_list(), public=True)
         release = release_shots(histogram, run.private, pool, embeddings, self.terms.labels)
         folder = run.checkpoint.filled(release.value.save)
         facts = {

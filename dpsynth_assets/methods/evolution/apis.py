@@ -31,9 +31,9 @@ from dpsynth_assets.methods.evolution.prompts import (
     read_prompt,
 )
 from dpsynth_assets.methods.inputs import PublicInputs
-from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
+from dpsynth_assets.models.row_rules import FREE, TextForm
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.engines.protocol import Prompt
@@ -258,10 +258,9 @@ def open_api(
     """
     texts = dict(zip(terms.labels, terms.label_texts, strict=True))
     if config.api == "public_model":
-        if public.language_model is None:
-            raise ValueError("Expected the public language model, got none. Materialise it first.")
         kind = terms.language_model.writes_by if terms.language_model else DEFAULT_DECODER
-        return PublicModelApi(public.language_model, texts, config, kind=kind, form=form)
+        model = public.required("language_model")
+        return PublicModelApi(model, texts, config, kind=kind, form=form)
     if public.engine is None:
         raise ValueError("Expected the engine of the dataset file, got none. Declare engine.")
     variables = {name: {"label": text} for name, text in texts.items()}

@@ -7,9 +7,15 @@ cohort: random texts lie far from the records, and the first votes are spent on 
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
-from dpsynth_assets.methods.base import planned, refused
-from dpsynth_assets.methods.candidates import Advice, Candidate, DeclaredFacts, behind
-from dpsynth_assets.methods.capabilities import BuildsOn, Evolves
+from dpsynth_assets.methods.base import mechanism_of, planned, refused
+from dpsynth_assets.methods.capabilities import (
+    Advice,
+    BuildsOn,
+    Candidate,
+    DeclaredFacts,
+    Evolves,
+    behind,
+)
 from dpsynth_assets.methods.evolution.config import (
     AugPeConfig,
     AugPeFromCorpusConfig,
@@ -101,9 +107,7 @@ class VotedEvolution(EvolutionMethod[VotedT]):
 
         **Source** Xie et al. 2024, Algorithm 1.
         """
-        rounds = run.stage.mechanism
-        if not isinstance(rounds, VotingRounds):
-            raise TypeError("Expected planned rounds of votes, got none. Plan first.")
+        rounds = mechanism_of(run.stage, VotingRounds)
         event = rounds.event()
         generations = self.evolve(
             run.public,

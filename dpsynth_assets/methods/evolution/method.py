@@ -9,8 +9,7 @@ import numpy as np
 from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.files.disk_room import Room, bytes_of_texts
 from dpsynth_assets.methods.base import Method
-from dpsynth_assets.methods.candidates import DeclaredFacts
-from dpsynth_assets.methods.capabilities import Capability, Evolves
+from dpsynth_assets.methods.capabilities import Capability, DeclaredFacts, Evolves
 from dpsynth_assets.methods.evolution.apis import TextApi, open_api, read_prompts
 from dpsynth_assets.methods.evolution.config import (
     LAST_DEGREE,
@@ -40,9 +39,9 @@ from dpsynth_assets.methods.stages import (
     SyntheticCorpus,
     Writing,
 )
-from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.decoding import attention_limit
+from dpsynth_assets.models.row_rules import FREE, TextForm
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 
 if TYPE_CHECKING:
@@ -340,14 +339,12 @@ class EvolutionMethod(Method[EvolutionT]):
         Returns:
             Every voted candidate of every round (`population.voted_frame`).
         """
-        if public.text_embedder is None:
-            raise ValueError("Expected the public text embedder, got none. Materialise it first.")
         evolution = Evolution(
             config=self.config,
             labels=self.terms.labels,
             sizes=self.shared_out(self.config.population),
             api=open_api(self.config, self.terms, public, self.form),
-            embedder=public.text_embedder,
+            embedder=public.required("text_embedder"),
             seed=public.seed,
             rows=self.starting_rows(public),
         )

@@ -10,9 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpsynth_assets.datasets.secrets import incidence_digest
-from dpsynth_assets.methods.base import planned, refused
-from dpsynth_assets.methods.candidates import Advice, Candidate, DeclaredFacts
-from dpsynth_assets.methods.capabilities import Evolves, ProtectsSecrets
+from dpsynth_assets.methods.base import mechanism_of, planned, refused
+from dpsynth_assets.methods.capabilities import (
+    Advice,
+    Candidate,
+    DeclaredFacts,
+    Evolves,
+    ProtectsSecrets,
+)
 from dpsynth_assets.methods.evolution.config import (
     PUBLIC_DOCUMENTS,
     EvolutionConfig,
@@ -41,8 +46,8 @@ from dpsynth_assets.methods.inputs import (
 )
 from dpsynth_assets.methods.plan_cache import remembered_epsilon
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
-from dpsynth_assets.methods.text_form import SCHEMA
 from dpsynth_assets.methods.work import PublicSizes, Work
+from dpsynth_assets.models.row_rules import SCHEMA
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, Release
 
 
@@ -256,9 +261,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
 
         **Source** SecPE, Algorithms 1 and 2.
         """
-        mechanism = run.stage.mechanism
-        if not isinstance(mechanism, ClusterReleases):
-            raise TypeError("Expected planned releases of clusters, got none. Plan first.")
+        mechanism = mechanism_of(run.stage, ClusterReleases)
         run.progress(0.0, "clustering public documents")
         clusters = public_clusters(self.config, self.terms, run.public)
         run.progress(0.3, f"drawing noise for {len(clusters.counts)} clusters")

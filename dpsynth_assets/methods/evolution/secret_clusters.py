@@ -111,10 +111,8 @@ def public_clusters(
 
     **Source** SecPE, Algorithm 2, line 2.
     """
-    if public.public_records is None or public.text_embedder is None:
-        raise ValueError("Expected the public corpus and text embedder, got none.")
-    documents = public.public_records.head(PUBLIC_DOCUMENTS)
-    embeddings = public.text_embedder.embed(documents["text"].to_list(), public=True)
+    documents = public.required("public_records").head(PUBLIC_DOCUMENTS)
+    embeddings = public.required("text_embedder").embed(documents["text"].to_list(), public=True)
     of_documents = np.asarray(documents["label"].to_list())
     of_all = cache(lambda: _clustered(embeddings, config.clusters, public.seed))
     parts = []

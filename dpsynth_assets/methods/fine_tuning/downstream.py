@@ -9,7 +9,7 @@ import numpy as np
 
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.methods.base import refused
-from dpsynth_assets.methods.candidates import Advice
+from dpsynth_assets.methods.capabilities import Advice
 from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, DownstreamConfig
 from dpsynth_assets.methods.fine_tuning.generators import public_texts, trainable, training_room
 from dpsynth_assets.methods.fine_tuning.private_training import (

@@ -10,15 +10,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpsynth_assets.files.disk_room import Room
-from dpsynth_assets.methods.candidates import (
+from dpsynth_assets.methods.capabilities import (
     FINE_TUNED,
     NUMBER,
     TOPICS,
     Advice,
     Candidate,
     DeclaredFacts,
+    ReleasesGenerator,
+    ServesRows,
 )
-from dpsynth_assets.methods.capabilities import ReleasesGenerator, ServesRows
 from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,
     conditioning,
@@ -38,7 +39,6 @@ from dpsynth_assets.methods.fine_tuning.generators import (
     generator_of,
     public_pairs,
     public_texts,
-    required,
     stored_shapes,
     take_trained,
     training_room,
@@ -74,7 +74,6 @@ from dpsynth_assets.methods.stages import (
     SyntheticCorpus,
     Writing,
 )
-from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import (
     CONDITIONAL_GENERATOR,
     LANGUAGE_MODEL,
@@ -85,6 +84,7 @@ from dpsynth_assets.methods.work import (
 )
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.prompt_templates import PromptTemplates
+from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets.privacy.guarantees import Release
 
 GeneratorConfigT = TypeVar("GeneratorConfigT", bound=GeneratorConfig)
@@ -123,8 +123,8 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     def starts_from(self, public: PublicInputs) -> Any:
         """The loaded public model whose weights training starts from; only its name is used."""
         if self.decoder_only:
-            return required(public.language_model, "public_language_model")
-        return required(public.conditional_generator, "conditional_generator")
+            return public.required("language_model")
+        return public.required("conditional_generator")
 
     def cells(self, public: PublicInputs, known: Conditioning, rows: int) -> np.ndarray:
         """Label and topic of each row to be written: int64 (rows, 2).

@@ -221,19 +221,6 @@ def trial_pairs(conditioning: Conditioning, max_document_tokens: int) -> Trainin
     )
 
 
-def required(model: Any, name: str) -> Any:
-    """Returns a loaded public model.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    if model is None:
-        raise ValueError(
-            f"Expected the public model {name}, got none. Materialise it in the public base."
-        )
-    return model
-
-
 @dataclass(frozen=True, kw_only=True)
 class GeneratorInputs:
     """Public weights and settings, without an open model; see `private_training.TrainingInputs`.

@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.base import Method, planned, refused
+from dpsynth_assets.methods.base import Method, mechanism_of, planned, refused
 from dpsynth_assets.methods.fine_tuning.config import (
     WARMUP_SHARE,
     WEIGHT_DECAY,
@@ -35,7 +35,6 @@ from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining, PlannedTra
 from dpsynth_assets.methods.inputs import PrivateInputs, Shards
 from dpsynth_assets.methods.plan_cache import remembered
 from dpsynth_assets.methods.stages import MethodPlan, StageRun
-from dpsynth_assets.methods.text_form import SCHEMA, TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import (
     MINIMUM_EXAMPLES,
@@ -49,6 +48,7 @@ from dpsynth_assets.models.fine_tuning import (
     public_learning_rate,
     refuse_untrainable,
 )
+from dpsynth_assets.models.row_rules import SCHEMA, TextForm
 from dpsynth_assets.privacy.cpu import LARGE
 from dpsynth_assets.privacy.guarantees import GRADIENTS, Cost, Release
 from dpsynth_assets.privacy.per_example import Products
@@ -199,9 +199,7 @@ class TrainingMethod(Method[TrainingConfigT]):
         **Privacy** The planned event and no more: the learning rate comes from settings or from
         public text, and what is reported was computed on public text.
         """
-        planned, name = run.stage.mechanism, run.stage.name
-        if not isinstance(planned, PlannedTraining):
-            raise TypeError(f"Expected a planned training of {name}, got none. Plan first.")
+        planned = mechanism_of(run.stage, PlannedTraining)
         mechanism = planned.open()
         rate = self._learning_rate(planned, start, run)
         settings = training_settings(self.config, rate)

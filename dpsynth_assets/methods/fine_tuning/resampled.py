@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpsynth_assets.methods.base import Method, planned
-from dpsynth_assets.methods.candidates import Advice
-from dpsynth_assets.methods.capabilities import BuildsOn
+from dpsynth_assets.methods.capabilities import Advice, BuildsOn
 from dpsynth_assets.methods.fine_tuning.config import ResampledConfig
-from dpsynth_assets.methods.fine_tuning.generators import required
 from dpsynth_assets.methods.fine_tuning.writing import released_histogram
 from dpsynth_assets.methods.inputs import (
     ProgressCallback,
@@ -191,9 +189,9 @@ def choose_rows(cells: np.ndarray, kept: np.ndarray, seed: int) -> np.ndarray:
 
 def _topics(corpus: "pl.DataFrame", public: PublicInputs) -> np.ndarray:
     """Topic of each row, read off its synthetic text."""
-    topic_model = required(public.topic_model, "topic_model")
-    embedder = required(public.text_embedder, "text_embedder")
-    return np.asarray(topic_model.assign(embedder.embed(corpus["text"].to_list(), public=True)))
+    embedder = public.required("text_embedder")
+    embeddings = embedder.embed(corpus["text"].to_list(), public=True)
+    return np.asarray(public.required("topic_model").assign(embeddings))
 
 
 def _distance(counts: np.ndarray, shares: np.ndarray) -> float:

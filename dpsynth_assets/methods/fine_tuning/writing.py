@@ -24,7 +24,6 @@ from dpsynth_assets.methods.rejection_sampling import (
     write_accepted,
 )
 from dpsynth_assets.methods.stages import SyntheticCorpus
-from dpsynth_assets.methods.text_form import FREE, TextForm
 from dpsynth_assets.methods.topic_histogram import TopicHistogram
 from dpsynth_assets.models.conditional_generator import (
     ConditionalGenerator,
@@ -34,6 +33,7 @@ from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 from dpsynth_assets.models.engines.opening import kind_for_folder, serving
 from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.prompt_templates import PromptTemplates
+from dpsynth_assets.models.row_rules import FREE, TextForm
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,13 @@ corrections listed in the functions they concern.
 """
 
 from dpsynth_assets.methods.private_prediction.few_shot import FewShot
-from dpsynth_assets.methods.private_prediction.invisible_ink import InvisibleInk
-from dpsynth_assets.methods.private_prediction.mean import MeanClustered, MeanUniform
-from dpsynth_assets.methods.private_prediction.mean_svt import MeanSvt, MeanSvtOnGenerator
+from dpsynth_assets.methods.private_prediction.mean import (
+    InvisibleInk,
+    MeanClustered,
+    MeanSvt,
+    MeanSvtOnGenerator,
+    MeanUniform,
+)
 from dpsynth_assets.methods.private_prediction.median import MedianClustered
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms
-from dpsynth_assets.methods.candidates import BATCHES, NUMBER, Candidate, DeclaredFacts
+from dpsynth_assets.methods.capabilities import BATCHES, NUMBER, Candidate, DeclaredFacts
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 
 BatchT = TypeVar("BatchT", bound="Batch")

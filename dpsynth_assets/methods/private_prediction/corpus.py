@@ -27,9 +27,9 @@ from dpsynth_assets.methods.private_prediction.loop import (
 from dpsynth_assets.methods.private_prediction.preconditions import charged_decoder
 from dpsynth_assets.methods.rejection_sampling import RowFilter, kept_rows
 from dpsynth_assets.methods.stages import SyntheticCorpus
-from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.decoding import Decoder, public_prefix, sample_documents
 from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.row_rules import TextForm
 
 if TYPE_CHECKING:
     import polars as pl

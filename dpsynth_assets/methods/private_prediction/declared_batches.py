@@ -308,11 +308,7 @@ class DeclaredBatches:
 
     def _centers(self, public: PublicInputs) -> tuple[np.ndarray, tuple[tuple[int, ...], ...]]:
         """Reads the public centres (K, d), and which of them each label keeps."""
-        histogram, centers = self._histogram(public), public.cluster_centers
-        if centers is None:
-            raise ValueError(
-                "Expected cluster centres, got none. Materialise public_clusters first."
-            )
+        histogram, centers = self._histogram(public), public.required("cluster_centers")
         highest = max((center for own in histogram.centers for center in own), default=-1)
         if highest >= len(centers):
             raise ValueError(

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.files.disk_room import Room, bytes_of_texts
-from dpsynth_assets.methods.base import CohortTerms, planned, refused
-from dpsynth_assets.methods.candidates import Advice
-from dpsynth_assets.methods.capabilities import Attacks, DrawsTokens
+from dpsynth_assets.methods.base import CohortTerms, mechanism_of, planned, refused
+from dpsynth_assets.methods.capabilities import Advice, Attacks, DrawsTokens
 from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
@@ -278,7 +277,7 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         **Source** Tang et al. 2024, Algorithm 1, with Poisson samples (see
         `noisy_probabilities_event`).
         """
-        mechanism = self.mechanism_of(run.stage, NoisyProbabilities)
+        mechanism = mechanism_of(run.stage, NoisyProbabilities)
         mechanisms = [replace(mechanism) for _ in self.terms.labels]
         task = FewShotTask(config=self.config, terms=self.terms, public=run.public)
         texts = texts_by_label(run.private.records, self.terms.labels)
@@ -294,7 +293,7 @@ class FewShot(PrivatePrediction[FewShotConfig]):
 
     def key_task(self, plan: MethodPlan, model: Any) -> KeyTask:
         """Fits the method to keys, at the noise of its plan on fewer steps."""
-        noise = self.mechanism_of(plan.stage(CANDIDATE_CORPUS), NoisyProbabilities)
+        noise = mechanism_of(plan.stage(CANDIDATE_CORPUS), NoisyProbabilities)
         fitted, keys = few_shot_fitted(self, model)
         return KeyTask(
             method=fitted,

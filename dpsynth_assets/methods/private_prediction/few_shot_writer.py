@@ -26,9 +26,9 @@ from dpsynth_assets.methods.private_prediction.decoding import (
 )
 from dpsynth_assets.methods.private_prediction.preconditions import charged_decoder
 from dpsynth_assets.methods.stages import SyntheticCorpus
-from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.decoding import Decoder, sample_documents
 from dpsynth_assets.models.engines import Sampling
+from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
 
 if TYPE_CHECKING:

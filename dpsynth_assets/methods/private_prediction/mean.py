@@ -1,15 +1,18 @@
-"""Mean aggregation of clipped logits: uniform batches (2024) and clustered batches (2025)."""
+"""Tokens drawn from the mean of what each record says: its clipped logits, or their differences."""
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.methods.candidates import HISTOGRAM, NUMBER, Advice
+from dpsynth_assets.methods.capabilities import HISTOGRAM, NUMBER, Advice, DrawsTokens
+from dpsynth_assets.methods.on_generator import READS_GENERATOR, GeneratorChoice, OnGenerator
 from dpsynth_assets.methods.private_prediction.batching import batch_candidates, suited
 from dpsynth_assets.methods.private_prediction.config import (
     PRETRAINED_TOP_K,
+    InvisibleInkConfig,
     MeanClusteredConfig,
+    MeanSvtConfig,
     MeanUniformConfig,
     PrivatePredictionConfig,
 )
@@ -17,9 +20,14 @@ from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.method import (
     BatchPrediction,
     BatchTokens,
+    tokens_within,
 )
-from dpsynth_assets.methods.stages import MethodPlan
-from dpsynth_assets.privacy.events import BoundedRangeEvent
+from dpsynth_assets.methods.private_prediction.vocabulary_tails import difference_tail
+from dpsynth_assets.methods.stages import MethodPlan, Tail
+from dpsynth_assets.models.smollm2 import declared_vocabulary
+from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
+from dpsynth_assets.privacy.events import BoundedRangeEvent, ComposedEvent
+from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 
 MeanT = TypeVar("MeanT", bound=PrivatePredictionConfig)
@@ -32,16 +40,16 @@ leaves the law of a bound of 8, at a quarter of its cost (docs/benchmarks.md).
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTokens(BatchTokens):
-    """Private tokens drawn from the mean of clipped logits."""
+    """Private tokens drawn from the mean of clipped logits, or of clipped differences."""
 
-    mechanism: MeanTokenMechanism
+    mechanism: MeanTokenMechanism | DifferenceTokenMechanism
 
     def event(self) -> BoundedRangeEvent:
         """Prices r private tokens of every batch."""
         return self.mechanism.event(self.tokens)
 
     def opened(self, meter: PrivateTokenMeter) -> TokenSelector:
-        """Draws by means of clipped logits, among the likeliest tokens of public prompts if any."""
+        """Draws by means, among the likeliest tokens of public prompts if any."""
 
         def select(
             logits: Any, batch_of_row: Any, active: np.ndarray, public: Any, allowed: Any = None
@@ -57,7 +65,7 @@ class MeanTokens(BatchTokens):
 class MeanPrediction(BatchPrediction[MeanT]):
     """Draws every private token from softmax(mean of clipped logits / temperature).
 
-    The two methods differ in which records share a batch.
+    The methods differ in which records share a batch, and in what of a record is clipped.
 
     **Privacy** r adaptive η-bounded-range draws for each batch, batches in parallel: the planned
     event, for every dataset.
@@ -66,14 +74,20 @@ class MeanPrediction(BatchPrediction[MeanT]):
     denominator s instead of the private batch size (errata B-000.3).
     """
 
+    @property
+    def mechanism(self) -> MeanTokenMechanism | DifferenceTokenMechanism:
+        """Draws a token and prices the draw."""
+        return self.mean_mechanism
+
     def plan(self, target_epsilon: float) -> MethodPlan:
         """Finds how many private tokens a batch may draw at `target_epsilon`.
 
         **Source** Amin et al. 2024, Theorem 1 without public tokens; Lemma 2 for batches in
         parallel.
         """
-        mechanism = self.mean_mechanism
-        drawn = MeanTokens(tokens=self.mean_tokens(target_epsilon), mechanism=mechanism)
+        mechanism = self.mechanism
+        tokens = tokens_within(mechanism.event, target_epsilon, self.terms.delta)
+        drawn = MeanTokens(tokens=tokens, mechanism=mechanism)
         return self.planned_tokens(drawn, {"eta": mechanism.eta}, target_epsilon)
 
 
@@ -101,3 +115,179 @@ class MeanClustered(MeanPrediction[MeanClusteredConfig]):
         candidates=batch_candidates(name, asks=f"{NUMBER}; cluster_histogram", declared=HISTOGRAM),
     )
     needs_embeddings = True
+
+
+class InvisibleInk(MeanPrediction[InvisibleInkConfig]):
+    """Vinod et al. 2025: how far each record departs from the public logits is clipped.
+
+    Draws every token from the mean of clipped differences over the public support.
+
+    **Privacy** r adaptive η-bounded-range draws for each batch, η = 2C/(sτ), batches in parallel:
+    the planned event. A batch without records writes public text.
+    """
+
+    name = "invisible_ink"
+    title = "InvisibleInk"
+    paper = (
+        "Vinod, Pillutla, Thakurta 2025, InvisibleInk: High-utility and low-cost text generation"
+    )
+    arxiv = "2507.02974"
+    config_type = InvisibleInkConfig
+    # Small batches suffice it.
+    advice = Advice(defaults=suited({}), candidates=batch_candidates(name, sizes=(8,)))
+
+    @property
+    def compares_with_public_prompts(self) -> bool:
+        """Always: differences are from the logits of a public prompt."""
+        return True
+
+    @property
+    def tail(self) -> Tail:
+        """Estimates the tail of draws from clipped differences over the public support."""
+        vocabulary = declared_vocabulary(self.terms.language_model)
+        return difference_tail(self.declared, self.config, vocabulary)
+
+    @property
+    def mechanism(self) -> DifferenceTokenMechanism:
+        """Draws a token from clipped differences."""
+        return DifferenceTokenMechanism(
+            batch=self.declared.facts,
+            clip_bound=self.config.clip_bound,
+            temperature=self.config.temperature,
+            top_k=self.config.top_k,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokensBehindTest(BatchTokens):
+    """Private tokens, each paid with the AboveThreshold instance that led to it.
+
+    Attributes:
+        mechanism: Draws a private token.
+        test: Says whether a token has to be private.
+        public_temperature: Temperature of public tokens.
+    """
+
+    mechanism: MeanTokenMechanism
+    test: PublicTokenTest
+    public_temperature: float
+
+    def event(self) -> ComposedEvent:
+        """Prices r private tokens of every batch, each with its test."""
+        events = (self.mechanism.event(self.tokens), self.test.event(self.tokens))
+        return ComposedEvent(events=events)
+
+    def opened(self, meter: PrivateTokenMeter) -> TokenSelector:
+        """Draws public tokens, and private ones where the test asks for them, by one meter."""
+        import torch
+
+        asked = self.test.open(meter)
+
+        def select(
+            logits: Any, batch_of_row: Any, active: np.ndarray, public: Any, allowed: Any = None
+        ) -> Draws:
+            private = asked.needs_private_token(logits, public, batch_of_row, active, allowed)
+            tokens = draw_public_tokens(public, self.public_temperature, allowed)
+            if private.any():
+                own = public[torch.from_numpy(private)]
+                tokens[private] = self.mechanism.select(
+                    logits, batch_of_row, active[private], meter, allowed, public_logits=own
+                )
+            return Draws(tokens, private)
+
+        return select
+
+
+class MeanSvt(BatchPrediction[MeanSvtConfig]):
+    """Amin et al. 2024, Algorithm 1 whole: mean of clipped logits behind a public-token test.
+
+    Draws a public token where the noisy distance is below the threshold, else a private one.
+
+    **Privacy** r bounded-range draws and r AboveThreshold instances for each batch, batches in
+    parallel: the planned event. Which tokens were private is part of the release.
+    """
+
+    name = "mean_svt"
+    title = "Private prediction with free public tokens"
+    paper = "Amin et al. 2024, Private prediction for large-scale synthetic text generation"
+    arxiv = "2407.12108"
+    config_type = MeanSvtConfig
+    # Text with a structure pays for the test.
+    advice = Advice(
+        defaults=suited(PRETRAINED_MEAN),
+        candidates=batch_candidates(
+            name,
+            settings={"svt_threshold": 1.0},
+            asks=f"{NUMBER}; structured",
+            concerns="structured",
+        ),
+    )
+
+    @property
+    def compares_with_public_prompts(self) -> bool:
+        """Always: every token is compared with public text."""
+        return True
+
+    @property
+    def draws_apart(self) -> bool:
+        """Always: public tokens are not drawn privately."""
+        return True
+
+    def plan(self, target_epsilon: float) -> MethodPlan:
+        """Finds how many tested private tokens a batch may draw at `target_epsilon`.
+
+        Whether the test is worth its price depends on the text: it pays off while the share of
+        private tokens stays below `break_even_private_fraction`.
+
+        **Source** Amin et al. 2024, Theorem 1; break-even from its two terms.
+        """
+        mechanism = self.mean_mechanism
+        test = PublicTokenTest(
+            batch=self.declared.facts,
+            noise_scale=self.config.svt_noise_scale,
+            threshold=self.config.svt_threshold,
+        )
+
+        def behind_test(tokens: int) -> TokensBehindTest:
+            return TokensBehindTest(
+                tokens=tokens,
+                mechanism=mechanism,
+                test=test,
+                public_temperature=self.config.public_temperature,
+            )
+
+        each, tested = float(mechanism.event(1).rho), float(test.event(1).rho)
+        tokens = tokens_within(
+            lambda count: behind_test(count).event(), target_epsilon, self.terms.delta
+        )
+        parameters = {
+            "eta": mechanism.eta,
+            "svt_epsilon": test.epsilon,
+            "break_even_private_fraction": each / (each + tested),
+        }
+        return self.planned_tokens(behind_test(tokens), parameters, target_epsilon)
+
+
+class MeanSvtOnGeneratorConfig(GeneratorChoice, MeanSvtConfig):
+    """Those of `mean_svt`, and whose generator is the public channel."""
+
+    method: Literal["mean_svt_on_generator"] = "mean_svt_on_generator"  # type: ignore[assignment]
+
+
+class MeanSvtOnGenerator(OnGenerator, MeanSvt):
+    """Amin et al. 2024, Algorithm 1, with a fine-tuned generator in the place of the public model.
+
+    The generator proposes public tokens nearer to the records than the public model does, so the
+    test passes more often and fewer tokens are paid. Its budget is what fine-tuning leaves, and the
+    label states both together.
+    """
+
+    name: ClassVar[str] = "mean_svt_on_generator"
+    title: ClassVar[str] = "Private prediction with a generator's free tokens"
+    config_type = MeanSvtOnGeneratorConfig
+    advice = Advice(
+        defaults=suited(PRETRAINED_MEAN),
+        unadvised="builds on another method's generator, which is paid for beside it",
+    )
+    # No attack: it plants keys before any generator exists; `mean_svt` draws alike.
+    capabilities = (READS_GENERATOR, DrawsTokens(BatchPrediction.pass_shape))

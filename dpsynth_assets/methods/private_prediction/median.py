@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpsynth_assets.methods.candidates import Advice
-from dpsynth_assets.methods.capabilities import Attacks, DrawsTokens
+from dpsynth_assets.methods.base import mechanism_of
+from dpsynth_assets.methods.capabilities import Advice, Attacks, DrawsTokens
 from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
@@ -15,7 +15,11 @@ from dpsynth_assets.methods.private_prediction.batching import suited
 from dpsynth_assets.methods.private_prediction.config import MedianClusteredConfig
 from dpsynth_assets.methods.private_prediction.corpus import Drawing, RealisedCosts, SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
-from dpsynth_assets.methods.private_prediction.method import BatchPrediction, released
+from dpsynth_assets.methods.private_prediction.method import (
+    BatchPrediction,
+    released,
+    tokens_within,
+)
 from dpsynth_assets.methods.private_prediction.planted_keys import audit_median
 from dpsynth_assets.methods.stages import MethodPlan, Stage, StageRelease, StageRun
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
@@ -104,7 +108,8 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
         matched = self.matched_epsilon or target_epsilon
         if (refusal := self._ex_post_refusal(matched)) is not None:
             return self.refused_plan(refusal, parameters)
-        drawn = MedianTokens(tokens=self.mean_tokens(matched), mechanism=self.median_mechanism)
+        tokens = tokens_within(self.mean_mechanism.event, matched, self.terms.delta)
+        drawn = MedianTokens(tokens=tokens, mechanism=self.median_mechanism)
         return self.planned_tokens(drawn, {**parameters, "matched_epsilon": matched}, matched)
 
     def _ex_post_refusal(self, matched: float) -> str | None:
@@ -138,7 +143,7 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
         depends on private data and is internal. It never stops generation: that would release it
         (errata B-000.8).
         """
-        drawn = self.mechanism_of(run.stage, MedianTokens)
+        drawn = mechanism_of(run.stage, MedianTokens)
         if not self.terms.accepts_ex_post:
             raise UnaccountedReleaseError(
                 "Expected a cohort that accepts ex-post releases, got one that does not."
@@ -154,6 +159,6 @@ class MedianClustered(BatchPrediction[MedianClusteredConfig]):
 
     def drawing(self, stage: Stage, public: PublicInputs, batches: int) -> Drawing:
         """Draws with a table of the realised costs of all batches of the run."""
-        drawn = self.mechanism_of(stage, MedianTokens)
+        drawn = mechanism_of(stage, MedianTokens)
         costs = RealisedCosts.of_nothing(batches, drawn.tokens)
         return self.drawn_by(public, drawn.tokens, drawn.selector(costs), costs)

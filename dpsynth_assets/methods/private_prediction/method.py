@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.files.disk_room import Room, bytes_of_texts
-from dpsynth_assets.methods.base import Method, planned, refused
+from dpsynth_assets.methods.base import Method, mechanism_of, planned, refused
 from dpsynth_assets.methods.capabilities import (
     Attacks,
     Capability,
@@ -52,12 +52,11 @@ from dpsynth_assets.methods.stages import (
     Tail,
     with_corpora_behind,
 )
-from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.decoding.writing import ROWS_TOGETHER
+from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets.models.smollm2 import declared_vocabulary
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.calibration import largest_token_count
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import Cost, Release
 from dpsynth_assets.privacy.renyi import zcdp_rho
@@ -68,7 +67,6 @@ if TYPE_CHECKING:
 
 PredictionT = TypeVar("PredictionT", bound=PrivatePredictionConfig | FewShotConfig)
 BatchesT = TypeVar("BatchesT", bound=PrivatePredictionConfig)
-MechanismT = TypeVar("MechanismT", bound=Mechanism)
 
 
 class PrivatePrediction(Method[PredictionT]):
@@ -99,16 +97,6 @@ class PrivatePrediction(Method[PredictionT]):
             identity=self.identity,
             **own,
         )
-
-    def mechanism_of(self, stage: Stage, kind: type[MechanismT]) -> MechanismT:
-        """Takes the mechanism of a planned stage.
-
-        Raises:
-            TypeError: If the plan refused.
-        """
-        if not isinstance(stage.mechanism, kind):
-            raise TypeError(f"Expected a planned stage of {self.name}, got none. Plan first.")
-        return stage.mechanism
 
     def tested(self, public: PublicInputs) -> Mapping[str, Any]:
         """States the self-test that a slack of 0 rests on, or what was measured of rounding."""
@@ -230,17 +218,6 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
             public_top_k=self.config.support,
         )
 
-    def mean_tokens(self, target_epsilon: float) -> int:
-        """Sizes the most private tokens a batch that the mean may draw, by zCDP: ρ adds up."""
-        if target_epsilon <= 0:
-            return 0
-        return largest_token_count(
-            eta=self.mean_mechanism.eta,
-            target_epsilon=target_epsilon,
-            delta=self.terms.delta,
-            accountant="zcdp",
-        )
-
     def check_public(self, public: PublicInputs) -> None:
         """Asks for the batches' cells, and for room for prompts with their documents.
 
@@ -285,7 +262,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         in parallel. Charged in full even where a batch stops early. A public prompt is decoded
         beside its batch in passes of its own.
         """
-        drawn = self.mechanism_of(run.stage, BatchTokens)  # type: ignore[type-abstract]
+        drawn = mechanism_of(run.stage, BatchTokens)  # type: ignore[type-abstract]
         corpus, _ = self.generated(run)
         return Release(
             value=released(corpus), cost=Cost(guarantee=self.guarantee, event=drawn.event())
@@ -308,7 +285,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
     def drawing(self, stage: Stage, public: PublicInputs, batches: int) -> Drawing:
         """Says how the passes of a run of so many batches are drawn, by whichever process."""
         del batches
-        drawn = self.mechanism_of(stage, BatchTokens)  # type: ignore[type-abstract]
+        drawn = mechanism_of(stage, BatchTokens)  # type: ignore[type-abstract]
         return self.drawn_by(public, drawn.tokens, drawn.selector())
 
     def drawn_by(

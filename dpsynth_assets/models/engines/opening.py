@@ -1,17 +1,20 @@
 """Opens engines from their declarations, once a process, and decoders by their kind.
 
-Kinds are those of this package, and those of other packages by entry point.
+Kinds are those of this package, and those of other packages by entry point. Models that a run uses
+stay open in its process.
 """
 
 import atexit
+import ctypes
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import resolve_name
-from threading import RLock
-from typing import TYPE_CHECKING, Any
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from dpsynth_assets.models.engines.protocol import Engine, EngineError
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from dpsynth_assets.datasets.engine import EngineSpec
     from dpsynth_assets.models.decoding.protocol import Decoder
     from dpsynth_assets.models.language_model import LanguageModel
+
 
 Opens = Callable[[Any, "EngineSpec | None"], "Decoder"]
 """(language model, what the dataset's engine declares or None) -> its decoder."""
@@ -151,3 +155,68 @@ def _outside(kind: str) -> Opens:
     (point, *_) = entry_points(group=DECODERS_FROM_OUTSIDE, name=installed_kind(kind))
     opened: Opens = point.load()
     return opened
+
+
+Arguments = ParamSpec("Arguments")
+Opened = TypeVar("Opened")
+
+_forgets: list[Callable[[], None]] = []
+_users = 0
+_counting = Lock()
+
+
+def kept(
+    maxsize: int,
+) -> Callable[[Callable[Arguments, Opened]], Callable[Arguments, Opened]]:
+    """Keeps what a function opens, by its arguments, until `forget_models`.
+
+    Args:
+        maxsize: Results that stay open at once; the one used longest ago goes first.
+    """
+
+    def decorate(function: Callable[Arguments, Opened]) -> Callable[Arguments, Opened]:
+        remembered = lru_cache(maxsize=maxsize)(function)
+        _forgets.append(remembered.cache_clear)
+        return remembered  # type: ignore[return-value]
+
+    return decorate
+
+
+_openers: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def opened_once(
+    opens: Callable[Arguments, Opened], *given: Arguments.args, **named: Arguments.kwargs
+) -> Opened:
+    """What a function opens, kept by its arguments; two of each kind stay open."""
+    if opens not in _openers:
+        _openers[opens] = kept(2)(opens)
+    found: Opened = _openers[opens](*given, **named)
+    return found
+
+
+def forget_models() -> None:
+    """Closes engines, drops every model that was kept, and gives memory back to the system."""
+    close_engines()
+    for forget in _forgets:
+        forget()
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc keeps freed memory for itself.
+        trim(0)
+
+
+def begin_use() -> None:
+    """Notes that a run of this process uses models."""
+    global _users  # noqa: PLW0603 - one count a process
+    with _counting:
+        _users += 1
+
+
+def end_use() -> None:
+    """Notes that a run has ended; after the last one models are forgotten."""
+    global _users  # noqa: PLW0603 - one count a process
+    with _counting:
+        _users -= 1
+        if _users == 0:
+            forget_models()

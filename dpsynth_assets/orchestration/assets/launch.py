@@ -8,8 +8,12 @@ import dagster as dg
 from pydantic import Field
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
-from dpsynth_assets.methods.requests import stage_request
+from dpsynth_assets.methods.dataset_plan import (
+    DatasetPlan,
+    PlannedMethod,
+    PlannedShared,
+    stage_request,
+)
 from dpsynth_assets.privacy.accounting import epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.errors import PrivacyError

@@ -17,9 +17,9 @@ from dpsynth_assets.methods.fine_tuning.writing import GeneratorWeights, open_wr
 from dpsynth_assets.methods.inputs import Released
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
-from dpsynth_assets.methods.text_form import TextForm
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
+from dpsynth_assets.models.row_rules import TextForm
 from dpsynth_assets_tests.methods.test_text_form import DECLARED
 
 SMALL = {"steps": 1, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
@@ -116,7 +116,7 @@ def test_a_judged_corpus_keeps_cells_and_tells_acceptance(cases, public, folders
     judged = config.model_copy(
         update={
             "rejection": RejectionSettings(
-                judge="likelihood", rules=(), lowest_quantile=0.3, public_texts=40, rounds=12
+                judge="likelihood", rules=(), lowest_quantile=0.3, rounds=12
             )
         }
     )

@@ -7,7 +7,7 @@ import polars as pl
 from pydantic import Field
 
 from dpsynth_assets.methods.base import Method, MethodConfig, planned
-from dpsynth_assets.methods.candidates import Advice, Candidate
+from dpsynth_assets.methods.capabilities import Advice, Candidate
 from dpsynth_assets.methods.inputs import UNCOUNTED, counted_labels
 from dpsynth_assets.methods.stages import Stage, StageRelease, SyntheticCorpus, Writing
 from dpsynth_assets.privacy.accounting import epsilon_of

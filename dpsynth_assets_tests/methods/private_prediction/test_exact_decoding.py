@@ -7,7 +7,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec, PublicDataSpec
-from dpsynth_assets.methods.declared_terms import cohort_terms
+from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.private_prediction.loop import (
     Draws,
     GenerationRules,

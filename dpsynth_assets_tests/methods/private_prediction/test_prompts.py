@@ -1,7 +1,7 @@
 """Prompts of a method: by default the model's own; declared templates are public terms of a run."""
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.declared_terms import cohort_terms
+from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.private_prediction.decoding import (
     context_prompts,
     prompt_columns,

@@ -7,7 +7,7 @@ import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
-from dpsynth_assets.methods.declared_terms import cohort_terms
+from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 from dpsynth_assets.methods.private_prediction.vocabulary_tails import filled_share, share_at_floor
 from dpsynth_assets.methods.registry import REGISTRY, bound_method

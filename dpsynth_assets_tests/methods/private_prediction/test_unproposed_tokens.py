@@ -100,7 +100,7 @@ def test_differences_draw_public_words_as_often_as_stated(agree_against, gained)
     public = torch.tensor(leading_by(depth), dtype=torch.float32).expand(G, V)
     rows = rows_of(leading_by(60.0 if agree_against else depth))
     share = share_drawn(
-        lambda own, active, meter: mechanism.select(rows, public, own, active, meter)
+        lambda own, active, meter: mechanism.select(rows, own, active, meter, public_logits=public)
     )
     assert share == near(share_at_floor(V, depth + gained))
 
