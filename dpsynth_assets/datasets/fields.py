@@ -130,7 +130,7 @@ _NOT_TRAINED = (
     "pretrained and model."
 )
 _FIXED = "It was removed: it has one value. Drop it."
-_RULED = "It was removed: rows likelier than any public text are turned down. Drop it."
+_RULED = "It was removed: rows likelier than any public text are rejected. Drop it."
 
 REMOVED: Mapping[str, str] = {
     "mean_with_shots": "It was removed: write mean_uniform, which scored no worse.",
