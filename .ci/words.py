@@ -1,9 +1,8 @@
-"""Refuses words of `words.toml` in README, docs and messages, and says what to write instead.
+"""Refuses words of `words.toml` in README, docs, messages, docstrings and comments of the product.
 
     python .ci/words.py
 
-Code in backticks and fenced blocks is not read. Docstrings and comments are counted by
-`ratchet.py`, whose limit only goes down.
+It says what to write instead. Code in backticks and fenced blocks is not read.
 """
 
 import ast
@@ -31,19 +30,13 @@ CODE = re.compile(r"`[^`\n]*`|^```.*?^```", re.MULTILINE | re.DOTALL)
 
 def main() -> None:
     """Prints each refused word with its place, and fails where there is one."""
-    found = [*_in_documents(), *_in_messages()]
+    found = [*_in_documents(), *_in_messages(), *_in_sources()]
     for line in found:
         print(line)
     if found:
         sys.exit(
             f"Expected plain words, got {len(found)} that words.toml refuses. Write the others."
         )
-
-
-def count_in_docstrings() -> int:
-    """Number of refused words in docstrings and comments of the product."""
-    texts = (text for path in PRODUCT.rglob("*.py") for text in _prose(path.read_text()))
-    return sum(len(pattern.findall(text)) for text in texts for pattern in REFUSED)
 
 
 def _in_documents() -> Iterator[str]:
@@ -66,13 +59,22 @@ def _in_messages() -> Iterator[str]:
                 yield f"{message.path}:{message.line}: {match[0]}: write {instead}."
 
 
-def _prose(source: str) -> Iterator[str]:
-    """Docstrings and comments, each on one line."""
+def _in_sources() -> Iterator[str]:
+    for path in sorted(PRODUCT.rglob("*.py")):
+        for line, text in _prose(path.read_text()):
+            for pattern, instead in REFUSED.items():
+                for match in pattern.finditer(CODE.sub("", text)):
+                    yield f"{path.relative_to(ROOT)}:{line}: {match[0]}: write {instead}."
+
+
+def _prose(source: str) -> Iterator[tuple[int, str]]:
+    """Docstrings and comments, each with its first line."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            yield " ".join(str(node.value.value).split())
-    comments = tokenize.generate_tokens(io.StringIO(source).readline)
-    yield from (token.string for token in comments if token.type == tokenize.COMMENT)
+            yield node.lineno, str(node.value.value)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class InOrder:
     def release(
         self, part: PlannedMethod | PlannedShared, rows: int | None = None
     ) -> list[StoredRelease]:
-        """Releases the stages of a part, and writes its rows where they are free.
+        """Releases the stages of a method, and writes its rows where they are free.
 
         Args:
             part: What it builds on was released before.
@@ -136,7 +136,7 @@ def run_method(  # noqa: PLR0913 - one call says all that a dataset file would
             of people: their records under a second name would have a second budget. A run under
             the name and release of an earlier one finds what that one has paid for and reads
             nothing (`MethodRun.reused`).
-        release: Name of the release; another name draws afresh and pays.
+        release: Name of the release; another name draws again and pays.
         declared: Further fields of a dataset file (docs/datasets.md): privacy unit, neighbouring
             relation, public facts, accountant, secrets; under `methods`, those whose corpora this
             one builds on, which are released and written first. No release gate stands between.

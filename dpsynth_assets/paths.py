@@ -22,7 +22,7 @@ from dpsynth_assets.privacy.ledger.actors import Actor, account, read_key
 from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
 
 SENSITIVE_VARIABLE = "DPSYNTH_SENSITIVE_URL"
-"""Environment variable: where the sensitive store lies in an object store."""
+"""Environment variable: where the sensitive store is in an object store."""
 
 KEY_VARIABLE = "DPSYNTH_SIGNING_KEY"
 """Environment variable: file of the key that signs entries of the ledger."""
@@ -100,7 +100,7 @@ class Home:
 
     @property
     def release_cache(self) -> Path:
-        """Local copies of released files that lie in an object store."""
+        """Local copies of released files that are in an object store."""
         return self.root / "release_cache"
 
     @property
@@ -186,7 +186,7 @@ def _located_apart(address: str) -> Folder:
 
 
 def _overlap(first: str, second: str) -> bool:
-    """Says whether one of two prefixes of object stores lies in the other."""
+    """Says whether one of two prefixes of object stores is in the other."""
     keys = [_key(urlsplit(address)) for address in (first, second)]
     return keys[0].startswith(keys[1]) or keys[1].startswith(keys[0])
 
@@ -202,7 +202,7 @@ def project_root() -> Path:
 
 
 def home_root() -> Path:
-    """Resolves DPSYNTH_HOME without opening it: nothing may lie there."""
+    """Resolves DPSYNTH_HOME without opening it: nothing may be there."""
     return Path(os.environ.get("DPSYNTH_HOME", project_root() / ".dpsynth")).resolve()
 
 
@@ -246,7 +246,7 @@ def begin(place: Folder, holds_any: Callable[[], bool]) -> None:
 
     Args:
         place: The home or store.
-        holds_any: Says whether anything of a home or store lies there; asked where no mark lies,
+        holds_any: Says whether anything of a home or store is there; asked where no mark lies,
             which is written first when a place is begun.
 
     Raises:

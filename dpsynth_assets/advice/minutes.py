@@ -204,7 +204,7 @@ def _decoding(decoder: "Decoder", ids: list[int]) -> dict[str, float]:
     read = _elapsed(lambda: opened_on(prompts)) / (_READ * len(ids))
 
     def step(rows: int) -> float:
-        """Of one step of so many rows, the shortest of a few."""
+        """Of one step of this many rows, the shortest of a few."""
         contexts = opened_on([ids] * rows, public_prefixes=[ids])
         tokens, uniform = torch.full((rows,), ids[0]), torch.full((rows,), 0.5)
         done = iter(range(_STEPS))
@@ -265,7 +265,7 @@ _CHARACTERS_A_WORD = 5.7
 """Characters of an English word, with the space after it."""
 
 _OF_THE_LONGEST = 0.5
-"""Mean length of invented documents, and of records whose length nobody declared, as a share of the
+"""Mean length of invented documents, and of records of undeclared length, as a share of the
 longest (measured: headlines and films, docs/benchmarks.md)."""
 
 # Seconds on one processor (AMD EPYC with AVX-512 and VNNI, two cores), by benchmarks/run_times.py.
@@ -286,7 +286,7 @@ class ExpectedMinutes:
     Attributes:
         releases: Of each method and shared histogram, by folder; None where they are not known.
         whole: Of the whole run, with the public base, references, scores and audits; None where
-            those of a part are not known.
+            those of one method are not known.
         unknown: Why some are not known, in words that end a sentence; empty: all are.
     """
 

@@ -1,6 +1,6 @@
 """Searches every byte below given folders for canaries: file names, contents, and what is packed.
 
-Databases are read table by table (a value may lie across pages), Parquet and Arrow files column by
+Databases are read table by table (a value may be across pages), Parquet and Arrow files column by
 column, archives and compressed values once unpacked, a few layers deep. A report names files and
 spellings and never a canary.
 
@@ -175,8 +175,8 @@ class LeakReport:
         return not self.leaks and not self.unread
 
 
-class _Unreadable(Exception):  # noqa: N818 - it ends the reading of one part, not of the scan
-    """A part that cannot be unpacked."""
+class _Unreadable(Exception):  # noqa: N818 - it ends the reading of one piece, not of the scan
+    """A piece of a file that cannot be unpacked."""
 
 
 def scan_folders(
@@ -359,7 +359,7 @@ def _batched(values: Iterator[bytes]) -> Iterator[bytes]:
         yield b"\n".join(batch)
 
 
-# Planted canaries in a corpus, whatever happened to their case, spacing and hyphens.
+# Planted canaries in a corpus, in any case, spacing and hyphenation.
 #
 # Text and canaries are folded to letters and digits alone, so `X7QK-4Z9W`, `x7qk 4z9w` and
 # `X7QK4Z9W` are one canary. Every place of a text is looked up once among the canaries' openings:

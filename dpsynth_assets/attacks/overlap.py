@@ -1,20 +1,20 @@
 """Copied text: spans of private records that a corpus repeats word for word, and near copies.
 
 **What counts as a leak.** A span of twelve words that at most two private units contain, that no
-public document contains, and that is not composed of common pieces: some word of it lies in no
+public document contains, and that is not composed of common pieces: some word of it is in no
 word pair that a public document or a third unit also has. An everyday word, one of every twentieth
-public document, needs no pair where it is the first or the last word. The reasons, part by part:
+public document, needs no pair where it is the first or the last word. The reasons, shard by shard:
 
 - Twelve words: a shorter span is often idiom.
 - At most two units: a span of many units is boilerplate and tells on none of them; two and not
   one, because people quote each other and file a form twice.
 - No public document: the span may have come from there.
 - Not composed: two stock phrases one after the other make a long span that is rare, although
-  nobody copied it. Without this clause most records of a templated mailbox "copy" one another.
+  it was not copied. Without this clause most records of a templated mailbox "copy" one another.
   Pairs let templates through and still find most copied spans of free text; pieces of three words
   find nearly all of those, and trip over templates. A span may cut a piece at either end: a stock
-  phrase and the "I" that happens to follow it are no copy, and whoever copies more than the span
-  is found by the next span, in which that word is not the last.
+  phrase and the "I" that happens to follow it are no copy, and a text that copies more than the
+  span is found by the next span, in which that word is not the last.
 
 Of 300 spans of 2,500 reviews pasted into others, .80 were found at 12 words, .92 at 20 words and
 .99 at 30 (news: .90, 1.00, 1.00), with 8,000 encyclopedia paragraphs as public text
@@ -97,8 +97,8 @@ def _word_hash(word: str) -> int:
 
 SpanHolders = Callable[[np.ndarray, int], np.ndarray]
 """Counts the private units that hold each span: (uint64 (C,) sorted and distinct hashes, words a
-span) -> int64 (C,). Where records lie in parts, all records of a unit lie in one of them, so the
-counts of all parts add up to those of the whole."""
+span) -> int64 (C,). Where records are in shards, all records of a unit are in one of them, so the
+counts of all shards add up to those of the whole."""
 
 
 def holders_among(texts: Sequence[str], units: Sequence[str] | None) -> SpanHolders:
@@ -125,7 +125,7 @@ def holders_among(texts: Sequence[str], units: Sequence[str] | None) -> SpanHold
 
 
 def matches(candidates: np.ndarray, block: WordBlock, words: int) -> tuple[np.ndarray, np.ndarray]:
-    """Finds a block's spans among sorted candidates: places there, and texts they lie in."""
+    """Finds a block's spans among sorted candidates: places there, and texts they are in."""
     hashes, starts = block.spans(words)
     if len(candidates) == 0:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
@@ -147,7 +147,7 @@ def _unit_numbers(units: Sequence[str] | None, records: int) -> np.ndarray:
 
 CloseRecords = Callable[[np.ndarray, float], np.ndarray]
 """Counts the private records close to each row: ((N, d) features, cosine) -> int64 (N,). The counts
-of records that lie in parts add up to those of the whole."""
+of records that are in shards add up to those of the whole."""
 
 BLOCK_ROWS = 1_024
 _PAIRS_AT_A_TIME = 1 << 14
@@ -333,7 +333,7 @@ def _composed(block: WordBlock, starts: np.ndarray, background: _Background) -> 
 
 
 def _common_words(block: WordBlock, background: _Background) -> np.ndarray:
-    """Marks the words of a block that lie in a common piece: bool (W,)."""
+    """Marks the words of a block that are in a common piece: bool (W,)."""
     hashes, starts = block.spans(PIECE_WORDS)
     candidates = np.unique(hashes)
     holders, public = _holders(candidates, PIECE_WORDS, background)

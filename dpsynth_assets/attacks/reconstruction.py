@@ -215,10 +215,10 @@ def prove(right: int, guesses: int, chance: float, false_alarm: float = FALSE_AL
         false_alarm: β in (0, 1).
 
     **Privacy** A mechanism that is (ε, δ)-DP under add/remove is refuted at its ε with probability
-    at most β + Kpδ, whatever it writes and however keys share batches. Proof: let B_i be the coin
-    of key i, t the output, and P_1, P_0 the distributions of t for B_i = 1, 0 given the coins
-    before i and averaged over those after, which are (ε, δ)-close. Call a planted key bad with
-    probability 1 − min(1, e^ε P_0(t)/P_1(t)); its mean is at most δ, so any key is bad with
+    at most β + Kpδ, for any text that it writes and any batches that keys share. Proof: let B_i be
+    the coin of key i, t the output, and P_1, P_0 the distributions of t for B_i = 1, 0 given the
+    coins before i and averaged over those after, which are (ε, δ)-close. Call a planted key bad
+    with probability 1 − min(1, e^ε P_0(t)/P_1(t)); its mean is at most δ, so any key is bad with
     probability at most Kpδ. Given t and all before, B_i = 1 and not bad has probability
     p min(P_1, e^ε P_0) / (p P_1 + (1 − p) P_0) <= q = e^ε p / (1 − p + e^ε p), for every ratio
     P_1/P_0. So the right guesses that are not bad are at most Binomial(g, q), given t, and
@@ -393,7 +393,7 @@ class PrefilledPrompts(PromptedModel):
     """
 
     def _written_frame(self, label_text: str, examples: int) -> list[list[int]]:
-        """The declared frame: each of its parts ends where a text begins."""
+        """The declared frame: each of its pieces ends where a text begins."""
         prefix = self._public_ids(PREFIX)
         return [[*part, *prefix] for part in super()._written_frame(label_text, examples)]
 

@@ -115,7 +115,7 @@ def _device_here(declared: str) -> str | None:
 
 
 def _promises(spec: Any, planned: Any) -> dict[str, Any]:
-    """What the plan tells of secrets, and which promises it would break: those are refused."""
+    """What the plan promises to secrets, and which promises it would break: those are refused."""
     from dpsynth_assets.methods.promised_secrets import kept_promises, promise_problems
 
     broken = [replace(problem, file=spec.name) for problem in promise_problems(spec, planned)]

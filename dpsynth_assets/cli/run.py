@@ -212,7 +212,7 @@ def _expect_room(spec: PrivateDatasetSpec, assets: set[str], release: str, ledge
 def _expect_fit(spec: PrivateDatasetSpec, console: Console) -> None:
     """Checks the records as `dpsynth datasets check` does, before a person is asked to pay.
 
-    Those in parts are not held whole here: the step that reads them refuses them, uncharged.
+    Those in shards are not held whole here: the step that reads them refuses them, uncharged.
 
     Raises:
         DatasetFileError: They are not as the dataset file says; nothing is started.
@@ -338,7 +338,7 @@ def _is_paid(
     """Asks the ledger whether a charge is that of the release as the file declares it now.
 
     The request is the run's own, on what the charge was made from: models and clusters that were
-    made anew are known only when the run comes to them.
+    made again are known only when the run comes to them.
     """
     node = plan.graph.nodes.get(entry.asset.removeprefix(f"{spec.name}/"))
     if node is None or node.stage is None or node.stage.mechanism is None:

@@ -1,6 +1,6 @@
 """Disjoint cohorts of one source: one for each file, or one for each window of time.
 
-Which cohort a record belongs to is a function of the record alone: the file it lies in, or the date
+Which cohort a record belongs to is a function of the record alone: the file it is in, or the date
 it carries. Which cohorts there are is public: the calendar, or names of files that follow a public
 pattern. Nothing looks at records to decide whether a cohort exists, so an empty window is one like
 any other. Then the cohorts compose in parallel (docs/privacy.md): the largest stands for all.

@@ -36,7 +36,7 @@ class EncoderSpec(Declaration):
 
 
 class MauveSpec(Declaration):
-    """Constants of MAUVE. Scores of other constants do not compare: they stand beside the score."""
+    """Constants of MAUVE. Scores of other constants do not compare: they are next to the score."""
 
     embedder: TextEmbedderSpec | None = None
     """Model that embeds texts for MAUVE, and how much of a text it reads; none: the base's."""

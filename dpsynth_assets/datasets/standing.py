@@ -3,7 +3,8 @@
 A file that is broken, a name that two files have, and a base that is not declared each cost only
 the files they are in: all others are used. Files that read the same records need one account, and
 the terms of its owner: what can be told of that from declarations alone stands here; copies of a
-source under other paths are told by fingerprints of their texts (`sensitive/fingerprints.py`).
+source under other paths are recognised by fingerprints of their texts
+(`sensitive/fingerprints.py`).
 
 Which files hold private text follows, too. What runs on public text, and shows what it finds
 without noise, asks here before it opens a file. A private declaration that does not hold counts as

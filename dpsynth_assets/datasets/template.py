@@ -45,7 +45,7 @@ class ProposedMethods:
 
     Attributes:
         chosen: What is in force.
-        beside: The next best, which stand beside it as comments.
+        beside: The next best, which are next to it as comments.
         why: Why it and no other, in a sentence or two.
     """
 

@@ -150,7 +150,7 @@ def export_corpus(
     """Packs a published corpus: rows that passed the release gate, under their own label.
 
     Raises:
-        PrivacyError: Nothing was published, or what lies there is not what the ledger sealed, or an
+        PrivacyError: Nothing was published, or what is there is not what the ledger sealed, or an
             attack on these very settings has refuted their claim since.
     """
     published = home().released / packager.spec.name / planned.folder

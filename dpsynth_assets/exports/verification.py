@@ -191,7 +191,7 @@ def _label_problems(folder: Path, label: dict[str, Any], proof: LedgerProof) -> 
 
 
 def _form_problems(folder: Path, label: dict[str, Any], hub: HubFacts) -> list[str]:
-    """Writes the package again from what was read of it: there is room for nothing else in it."""
+    """Writes the package again from what was read of it: nothing else fits in it."""
     with TemporaryDirectory(prefix="dpsynth-") as scratch:
         again = Path(scratch)
         write_again(folder, again, label, hub)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LEAST_FREE_BYTES = 16 << 20
-"""Left on every disk whatever a release needs: for the ledger, logs and the database's journal."""
+"""Left free on every disk beside a release: for the ledger, logs and the database's journal."""
 
 BYTES_OF_A_TOKEN = 32
 """As text (four or five in English), or in JSON its number and, at most, a number of 20 digits."""
@@ -31,7 +31,7 @@ class Room:
 
 
 def bytes_of_texts(texts: int, tokens: int) -> int:
-    """Bounds the bytes of texts with at most so many tokens each."""
+    """Bounds the bytes of texts with at most this many tokens each."""
     return texts * (tokens * BYTES_OF_A_TOKEN + BYTES_OF_A_ROW)
 
 

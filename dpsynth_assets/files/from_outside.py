@@ -23,7 +23,7 @@ def with_those_of_others(
     for point in sorted(entry_points(group=group), key=lambda each: each.name):
         try:
             loaded = point.load()
-        except Exception as error:  # Whatever a package raises when it is imported.
+        except Exception as error:  # Anything that a package raises when it is imported.
             got = f"{type(error).__name__}: {error}"
             raise ImportError(_complaint(point, kind, got)) from error
         if not is_one(loaded) or loaded.name != point.name:

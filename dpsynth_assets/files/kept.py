@@ -1,7 +1,7 @@
 """Versions of declarations, texts and arrays, and values kept in files that versions name.
 
-Equal ones give equal versions. A file that cannot be read as what it should be, whatever was done
-to it, is as none: the value is made anew and takes its place. Where nothing can be written the
+Equal ones give equal versions. A file that cannot be read as what it should be, for any reason,
+counts as missing: the value is made again and takes its place. Where nothing can be written the
 value is made each time.
 """
 

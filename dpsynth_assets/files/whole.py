@@ -134,7 +134,7 @@ def _beside(final: Path, take_place: Callable[[Path, Path], object]) -> Iterator
 
 
 def flush_all(folder: Path) -> None:
-    """Waits until a folder is on disk with all that lies in it."""
+    """Waits until a folder is on disk with all that is in it."""
     for path in (*folder.rglob("*"), folder):
         flush(path)
 

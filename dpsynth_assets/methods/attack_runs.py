@@ -57,7 +57,7 @@ class Reconstruction:
 def reconstruct(
     dataset: str, plan: DatasetPlan, models: Mapping[str, Any], report: ProgressCallback
 ) -> list[Reconstruction]:
-    """Plants keys anew for every method and model, and looks for them in what is written."""
+    """Plants keys again for every method and model, and looks for them in what is written."""
     from dpsynth_assets.attacks.audits.audit import AuditKind, AuditResult
     from dpsynth_assets.attacks.reconstruction import judge
 

@@ -90,7 +90,7 @@ class CohortTerms:
         json_schema: JSON schema, as JSON, that decoding is constrained to; None: to none.
         secrets: What the dataset file promises to secrets; None where it names none.
         secret_share: Share of that promise which the planned method may use in one round, of its
-            squared μ; None where nothing else tells of the secrets.
+            squared μ; None where nothing else depends on the secrets.
         account: Account of the ledger that pays; empty: the cohort's own.
     """
 
@@ -238,7 +238,7 @@ def planned(  # noqa: PLR0913 - a plan has these parts
         epsilon: ε of all mechanisms together.
         tokens_per_batch: Private tokens of a batch.
         rows_estimate: Rows obtainable.
-        tail: Share of private draws on tokens that nobody proposes.
+        tail: Share of private draws on tokens that no context proposes.
         rests_on: For each stage, what its sensitivity rests on.
     """
     paid = {stage.name for stage in method.stages() if not stage.public}

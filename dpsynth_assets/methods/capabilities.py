@@ -206,7 +206,7 @@ BATCHES = 256
 """Batches of private prediction at most: bounds what a run computes."""
 
 TEXT_TOKENS = 72
-"""Tokens of a text at most, where nobody has said how long texts are: some fifty words."""
+"""Tokens of a text at most, where the length of texts is not declared: some fifty words."""
 
 _TOKENS_PER_WORD = 2.0
 """Of English, 1.4 on average; the rest is room for texts that are longer than others."""
@@ -227,7 +227,7 @@ class DeclaredFacts:
     Attributes:
         rows: Rows that are wanted.
         labels: Labels that share them (>= 1).
-        words: Words of a typical text; None where nobody has said.
+        words: Words of a typical text; None where it is not declared.
     """
 
     rows: int
@@ -242,7 +242,7 @@ class DeclaredFacts:
         return max(24, min(512, round(_TOKENS_PER_WORD * self.words)))
 
     def each(self, texts: int, most: int) -> int:
-        """Texts of one label where all share so many, `most` of each."""
+        """Texts of one label where all share this many, `most` of each."""
         return max(20, min(most, texts // self.labels))
 
 
@@ -258,7 +258,7 @@ class Candidate:
         asks: What a steward has to declare for it, in words.
         batch: Records that every label, or every cluster of a label, must have for one batch.
         after: Method of the same file that it builds on, with half of the budget; empty: none.
-        concerns: Section of the dataset file without which it is for nobody: `structured` or
+        concerns: Section of the dataset file without which it is not considered: `structured` or
             `secrets`; none: it is for any text.
     """
 
@@ -281,7 +281,7 @@ class Advice:
             a setting of the file comes before them, those of the config's fields after.
         candidates: Settings that advice weighs, the best first that a plan may refuse.
         unadvised: Why advice never offers it, where it has no candidates.
-        for_rows: Settings at which it writes so many rows, where they differ.
+        for_rows: Settings at which it writes this many rows, where they differ.
     """
 
     defaults: "Callable[[CohortTerms], Mapping[str, Any]]" = lambda _: {}

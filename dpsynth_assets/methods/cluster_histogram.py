@@ -34,7 +34,7 @@ class ClusterHistogram(BaseModel, frozen=True):
         dp_counts: Noisy counts aligned with `centers`, after records were assigned to kept centres
             only; may be negative.
         dp_counts_before: For each label the noisy counts of all K public centres, from which the
-            kept ones were chosen; empty where nobody asks.
+            kept ones were chosen; empty unless asked for.
     """
 
     labels: tuple[str, ...]

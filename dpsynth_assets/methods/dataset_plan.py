@@ -252,7 +252,7 @@ def cohort_terms(spec: PrivateDatasetSpec, base: PublicDataSpec | None = None) -
 
 
 def _engine(declared: EngineSpec, base: PublicDataSpec | None) -> EngineSpec:
-    """Takes the base's decoder, where the file asks for nothing else."""
+    """Takes the base's decoder, where the file names no other."""
     if base is None or base.language_model.writes_by == declared.kind:
         return declared
     if declared.model_fields_set & {"kind", "model", "dtype", "device"}:

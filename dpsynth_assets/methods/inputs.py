@@ -20,8 +20,8 @@ class PassStore(Protocol):
     """Passes of one paid release that are finished, so that a killed run need not repeat them.
 
     **Privacy** A finished pass is part of the release that was paid for; it stays sensitive until
-    the whole is committed. What a killed run drew beyond it was seen by nobody, in no message
-    either, and is drawn anew.
+    the whole is committed. What a killed run drew beyond it was never shown, in no message
+    either, and is drawn again.
     """
 
     def load(self, number: int) -> dict[str, Any] | None:
@@ -34,7 +34,7 @@ class PassStore(Protocol):
 class Checkpoint(Protocol):
     """Owner-only files of one unfinished stage, from which a killed run resumes under its charge.
 
-    **Privacy** What lies here is part of the release that was paid for, and nobody else's to see
+    **Privacy** What lies here is part of the release that was paid for, and not shown to others
     until the whole is committed. A run that dies draws again only what it had not checkpointed, so
     nothing that depends on later draws may be shown (logs, progress, public losses included)
     before the checkpoint that holds them is saved.
@@ -60,7 +60,7 @@ class SortStep(NamedTuple):
     """One way to sort records into numbered places, each record by itself.
 
     Attributes:
-        sort: Turns the number and the records of a part, or of a place of the step before, into
+        sort: Turns the number and the records of a shard, or of a place of the step before, into
             rows for each place; it holds public values only and is defined at the top of a module.
         places: How many places there are, public.
     """
@@ -153,9 +153,9 @@ class PrivateInputs:
         parts: Where a stage works shard by shard (`Stage.in_parts`) and there are several: these.
             `records` is then empty and there are no embeddings.
         state: Arrays of the unfinished release that a count reads beside the records, such as the
-            weights of a step. They follow from what was drawn under its charge, and are nobody's to
+            weights of a step. They follow from what was drawn under its charge, and no reader may
             see before it is committed.
-        told: Told by a count that takes long, where it reads all records, the share done.
+        told: Called by a count that takes long, where it reads all records, the share done.
         prepared: What a count made of these records and needs again, by name (`once`).
     """
 

@@ -1,7 +1,7 @@
 """Methods whose language model is the cohort's own fine-tuned generator, not the public one.
 
 The weights were released under DP and paid for by their own method, so all that runs on them is as
-public as they are: texts that they write stand where those of the public model stood.
+public as they are: texts that they write replace those of the public model.
 """
 
 from dataclasses import replace

@@ -6,7 +6,7 @@ digest of everything that it depends on, package versions included.
 
 **Privacy** Nothing private goes in or comes out: keys and values are public parameters of plans. A
 file that somebody altered changes what a plan asks for, never what it is charged: events are built
-anew from what is read here, and the ledger composes them itself before it admits a release.
+again from what is read here, and the ledger composes them itself before it admits a release.
 """
 
 import hashlib

@@ -374,8 +374,8 @@ def fitted_scale(
 
     Tight accounting prices a plan as a whole, so shares of ρ that sum to one cost less (or, with
     many small releases, a little more) than the budget. The factor is kept in `DPSYNTH_HOME`,
-    since composing privacy-loss distributions is too slow for opening the web UI; whatever the
-    file says, the ledger composes the plan anew before it charges.
+    since composing privacy-loss distributions is too slow for opening the web UI; regardless of the
+    file, the ledger composes the plan again before it charges.
 
     Args:
         events_at: Events of the plan with every share multiplied by a factor.

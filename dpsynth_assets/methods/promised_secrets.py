@@ -1,8 +1,9 @@
 """Checks a plan against what its dataset file promises to secrets, before anything is read.
 
-Every method counts, not only those that protect secrets: a release under DP tells of a secret as
-much as group privacy for all records that hold it allows. The ledger asks again before each charge
-(`privacy/ledger/admission.py`); what stands here is for `dpsynth plan` and `datasets check`.
+Every method counts, not only those that protect secrets: a release under DP reveals as much about a
+secret as much as group privacy for all records that hold it allows. The ledger asks again before
+each charge (`privacy/ledger/admission.py`); what stands here is for `dpsynth plan` and `datasets
+check`.
 """
 
 from collections.abc import Sequence

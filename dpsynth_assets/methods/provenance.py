@@ -7,8 +7,8 @@ A method whose inputs are not there is refused, and what cannot be is left out o
 asset graph stays whole, and one mistaken dataset file never keeps the other cohorts from opening.
 
 **Privacy** Post-processing inherits the guarantee of what it reads: rows chosen from a corpus that
-is not (ε, δ)-DP are not (ε, δ)-DP, whatever chooses them. So a method may build on a corpus only if
-every step behind it is.
+is not (ε, δ)-DP are not (ε, δ)-DP, however they are chosen. So a method may build on a corpus only
+if every step behind it is.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -243,7 +243,7 @@ class InputProblem:
     """Why a method cannot have an input that its settings name.
 
     Attributes:
-        field: What to mend in the dataset file: a key of the file, or below the method's entry.
+        field: What to correct in the dataset file: a key of the file, or below the method's entry.
         of_method: Whether `field` lies below the method's entry.
         expected: What should be there.
         got: What is there; public words of the dataset file.
@@ -352,7 +352,7 @@ def _unreadable(planned: "PlannedMethod", folder: str, known: Methods) -> InputP
 
 
 def _nothing_to_choose(planned: "PlannedMethod", other: "PlannedMethod") -> InputProblem | None:
-    """Whoever asks for all rows of a corpus, or for more, gets that corpus under another name."""
+    """A method that keeps all rows of a corpus, or more, gives that corpus another name."""
     own, others = planned.writing, other.writing
     built = capability(planned.method, BuildsOn)
     if built is None or not built.chooses_rows or own is None or others is None:

@@ -53,7 +53,7 @@ class RejectionSettings(Settings):
     """Which rows are kept, as it stands in a dataset file; it changes no charge."""
 
     rules: tuple[Rule, ...] = RULES
-    """Rows that are turned down. placeholders: `[Bank Name]`. language: under three words, few
+    """Rows that are rejected. placeholders: `[Bank Name]`. language: under three words, few
     letters, or the same words again and again. repeats: nearly the same words as an earlier row.
     abuse: words of a short public list, unless domain or labels say that records hold abuse.
     """
@@ -134,7 +134,7 @@ def accepted_work(
         settings: As in the dataset file; None: the rules alone.
         rows: Rows of the corpus.
         sizes: Declared numbers and public lengths.
-        write: Work of writing so many texts.
+        write: Work of writing this many texts.
     """
     settings = settings_of(settings)
     candidates = rows * settings.best_of
@@ -353,7 +353,7 @@ def kept_rows(frame: "pl.DataFrame", kept: RowFilter) -> tuple["pl.DataFrame", d
 
     Returns:
         The rows that stay, in their order; all of them where fewer than half would, since rules
-        that turn down most of what records have paid for are not for records of this kind. And
+        that reject most of what records have paid for are not for records of this kind. And
         released facts as `write_accepted` has them, `rules_fit` False in that case.
     """
     if not frame.height:

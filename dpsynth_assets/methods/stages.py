@@ -137,7 +137,7 @@ class Stage(Step):
         in_parts: Whether it takes nothing of the records but exact sums over them, counts or
             clipped gradients (`PrivateInputs.counted`), or draws passes from them
             (`Shards.draw_passes`), so that it may be given several shards.
-        in_model: Whether it reads records inside the language model. Its parts are worked on where
+        in_model: Whether it reads records inside the language model. Its shards are worked on where
             that runs on processors; where it runs on a GPU, the step itself reads all records.
         shared: Histograms of the dataset that it reads.
         follows_clusters: Whether the released cluster histogram decides how many batches it draws.
@@ -213,7 +213,7 @@ class Stage(Step):
 
     @property
     def draws_passes(self) -> bool:
-        """Whether workers draw its passes, each with a model, where records lie in parts."""
+        """Whether workers draw its passes, each with a model, where records are in shards."""
         return self.in_parts and self.resumes_by == "passes"
 
     def request_parameters(self, inputs: Mapping[str, str]) -> dict[str, Any]:
@@ -270,13 +270,13 @@ class StageRun(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Writing(Step):
-    """Rows written from what a method's stages released: any number of them, for nothing.
+    """Rows written from what a method's stages released: any number of them, at no cost.
 
     Attributes:
         rows: Rows written unless a launch asks for another number.
         row_tokens: Longest row (tokens); None where settings name none.
         follows_topics: Whether rows follow the released topic histogram, and so carry its cost.
-        write: Writes so many rows, given public inputs and all stages in `public.released`. It
+        write: Writes this many rows, given public inputs and all stages in `public.released`. It
             reads nothing private and costs nothing.
     """
 
@@ -339,7 +339,7 @@ of ten, and 0.98 c in the median. 0.9 errs on the side of a longer tail.
 
 @dataclass(frozen=True, kw_only=True)
 class Tail:
-    """Share of private draws on tokens that nobody proposes, by public facts and one assumption.
+    """Share of private draws on unproposed tokens, by public facts and one assumption.
 
     One token leads and all others lie where a token lies that no context proposes, so the share is
     an upper estimate: tokens in between take draws from both.
@@ -398,8 +398,8 @@ class MethodPlan:
         tokens_per_batch: Private tokens each batch may emit, where the method has batches.
         rows_estimate: Rows obtainable, from public facts only; None if unknown beforehand.
         refusal: Why the method cannot run, in one line; None if it can.
-        tail: Share of private draws on tokens that nobody proposes; None where no token is drawn
-            from private prompts. It follows from the parameters and is not among them.
+        tail: Share of private draws on tokens that no context proposes; None where no token is
+            drawn from private prompts. It follows from the parameters and is not among them.
         free_settings: Parameters that no stage's release depends on: with others, what was paid for
             is used again.
     """

@@ -94,7 +94,7 @@ class PublicSizes:
         return sum(labels) / len(labels)
 
     def prompt(self, examples: int, most: int) -> float:
-        """Tokens of a prompt with so many examples, each cut to `most` tokens."""
+        """Tokens of a prompt with this many examples, each cut to `most` tokens."""
         return self.frame(examples) + examples * self.text(most)
 
     def shared_start(self, examples: int) -> float:

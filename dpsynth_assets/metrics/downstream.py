@@ -28,7 +28,7 @@ INVERSE_REGULARIZATION = (1.0, 10.0, 100.0)
 VALIDATION_SHARE = 0.1
 ITERATIONS = 300
 REFITS = 20
-"""Classifiers trained on resampled rows: few, as each is trained anew."""
+"""Classifiers trained on resampled rows: few, as each is trained again."""
 
 
 def correct_predictions(

@@ -123,7 +123,7 @@ class PrivateReference:
 
     @property
     def has_labels(self) -> bool:
-        """Says whether there are at least two labels to tell apart."""
+        """Says whether there are at least two labels to distinguish."""
         known = self.source_label_count
         labels = len(set(self.source_labels)) if known is None else known
         return labels > 1 and len(set(self.held_out_labels)) > 1

@@ -80,7 +80,7 @@ def mauve_score(
 ) -> Estimate:
     """Scores two sets of embeddings against each other.
 
-    Resamples keep the clusters of the rows at hand, since clustering anew takes nearly all of the
+    Resamples keep the clusters of the rows at hand, since clustering again takes nearly all of the
     time, and draw the repeats again too: what the start of k-means changes counts in the spread.
 
     Args:

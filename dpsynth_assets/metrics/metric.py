@@ -103,7 +103,7 @@ def stratified_rows(labels: Sequence[str], rows: int, seed: int) -> np.ndarray:
     A file may be sorted by anything, so its first rows are no sample of it.
 
     Args:
-        labels: N labels; equal ones where there are none to tell apart.
+        labels: N labels; equal ones where there are none to distinguish.
         rows: How many are drawn; all if there are not more.
         seed: Public; equal seeds and labels give equal rows.
 
@@ -183,7 +183,7 @@ class Sides:
         corpus: Its rows.
         held_out: Real rows that no mechanism read, the same for all corpora of a table.
         settings: Constants of the evaluation.
-        labelled: Whether there are labels to tell apart.
+        labelled: Whether there are labels to distinguish.
         reference: The private records, which copies are looked for in; None: not at hand.
         public_texts: Documents whose spans are no leak.
         language_model: The public language model; None: not at hand.

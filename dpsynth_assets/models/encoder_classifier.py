@@ -75,7 +75,7 @@ def fine_tuned(
 
     A tenth of the rows is set aside, of labels with at least two rows alone: a label with one row
     is learned. After each pass the accuracy on these rows says whether to go on, and which weights
-    and which learning rate are kept; equal accuracies are told apart by the loss.
+    and which learning rate are kept; equal accuracies are distinguished by the loss.
 
     Args:
         texts: N texts, one more than there are labels at least.
@@ -110,7 +110,7 @@ def fine_tuned(
 
 
 def multiplications(settings: EncoderSpec, tokens: float) -> float:
-    """Multiply-adds of the layers for one pass over so many tokens, forwards."""
+    """Multiply-adds of the layers for one pass over this many tokens, forwards."""
     from transformers import AutoConfig
 
     config = _loaded(AutoConfig, settings)

@@ -53,7 +53,7 @@ class Judge(Protocol):
     """Accepts or rejects texts, each by itself: a verdict depends on no other text.
 
     **Privacy** Judges see public text and rows sampled from what was released. Choosing among such
-    rows is post-processing, whatever the judge does. No judge may be given a private record.
+    rows is post-processing, regardless of the judge. No judge may be given a private record.
     """
 
     @property

@@ -224,7 +224,7 @@ def opened(
 def weights_state(source: str) -> tuple[tuple[str, int, int], ...]:
     """Names, times of change and sizes of the weights in a folder; nothing of a hub id.
 
-    Other weights in the same place are read anew.
+    Other weights in the same place are read again.
     """
     files = sorted(Path(source).glob("*.safetensors")) if Path(source).is_dir() else []
     states = [(file.name, file.stat()) for file in files]

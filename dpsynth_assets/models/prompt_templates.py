@@ -3,8 +3,8 @@
 A prompt is public and becomes tokens as one frame, with a gap for each private text. Private texts
 are encoded by themselves and cut by tokens, then laid into the gaps: no text can change how the
 frame is read, close a document, or bring a special token, and the length of a prompt is at most the
-length of its frame plus the sum of the cuts, whatever the texts. A frame follows the templates of a
-dataset file, or else the document format of the model.
+length of its frame plus the sum of the cuts, regardless of the texts. A frame follows the templates
+of a dataset file, or else the document format of the model.
 
 **Source** Amin et al. 2024, appendix E.2 (one example in a user's turn, the answer opened with
 public words; the public prompt has a description in the example's place); Amin et al. 2025,
@@ -336,7 +336,7 @@ class PromptedModel:
     def _format_frame(self, label_text: str, examples: int) -> list[list[int]]:
         """The frame of the document format, the opening of the answer after it.
 
-        Its parts are encoded one by one. A public text stands in it as a whole document.
+        Its pieces are encoded one by one. A public text stands in it as a whole document.
         """
         inner, form = self._inner, self._form or self._inner.document_format
         begin = [] if inner.begin_token_id is None else [inner.begin_token_id]

@@ -1,4 +1,4 @@
-"""Public rules for written texts: their form, where one ends, and which are turned down.
+"""Public rules for written texts: their form, where one ends, and which are rejected.
 
 A text is whole sentences, or a record of the declared JSON schema.
 

@@ -5,7 +5,7 @@ Without a model id the embedder is all-MiniLM-L6-v2, whose weights ship in the P
 other id, and every model on an accelerator, goes through sentence-transformers.
 
 **Privacy** An embedding of a private text must be a function of that text alone, bit for bit,
-whatever else is embedded: a neighbouring dataset must not move the clusters of the records it
+regardless of the other texts: a neighbouring dataset must not move the clusters of the records it
 shares. `Arithmetic` says how each engine gives that, and labels say which one was used. Texts
 count as private unless a call says that they are public.
 """
@@ -51,7 +51,7 @@ class Arithmetic(StrEnum):
     """Settings that embed a private text so that no other text moves its embedding.
 
     INT8: many texts a pass, in exact integer sums; all other steps read one text or one token.
-    ONE_A_PASS: one text a pass, by whatever arithmetic the model and its device have.
+    ONE_A_PASS: one text a pass, by any arithmetic the model and its device have.
     """
 
     INT8 = "int8"

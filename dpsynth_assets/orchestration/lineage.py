@@ -96,7 +96,7 @@ def _resource_problems(graph: Any, key: dg.AssetKey) -> Iterator[str]:
 
 
 def _check_problems(graph: Any) -> list[str]:
-    """Checks that tell of private data at a public or released asset, or block because of it."""
+    """Checks that reveal private data at a public or released asset, or block because of it."""
     problems: list[str] = []
     for key in sorted(graph.asset_check_keys, key=lambda each: (each.asset_key, each.name)):
         spec, own = graph.get_check_spec(key), graph.get(key.asset_key)

@@ -112,7 +112,7 @@ def first_run(cohort: CohortSpec, assets: Sequence[dg.AssetKey]) -> dg.RunReques
 
 
 def _never_charged(spec: PrivateDatasetSpec, asked: set[str], book: Ledger) -> list[CohortSpec]:
-    """The cohorts that nobody asked for and that hold no charge, in order."""
+    """The cohorts that were never requested and that hold no charge, in order."""
     cohorts = (CohortSpec.of(spec, key) for key in usable_cohorts(spec) if key not in asked)
     return [cohort for cohort in cohorts if book.account(cohort.account) is None]
 
@@ -321,8 +321,8 @@ def _told(spec: PrivateDatasetSpec, refusal: str, rounds: str) -> str:
 def open_release(ledger: Ledger, account: str, assets: Collection[str]) -> str | None:
     """Name of the oldest release that was charged and never finished; None where all are finished.
 
-    A tick asks for it before it asks for a new one: a killed draw is paid for, and the run goes on
-    from what it kept. One that still lives makes the run wait, which then uses its value.
+    A tick asks for it before it asks for a new one: a killed draw is paid for, and the run
+    continues from what it kept. One that still lives makes the run wait, which then uses its value.
 
     Args:
         ledger: What was charged so far.

@@ -314,7 +314,7 @@ def gaussian_mu_of(events: Sequence[Event]) -> float | None:
     dominates it (`gaussian_dp.dominating_mu`).
 
     Returns:
-        μ >= 0; None where a part is neither, or dominated by no known Gaussian.
+        μ >= 0; None where a summand is neither, or dominated by no known Gaussian.
     """
     atoms = atoms_of(events)
     if not all(isinstance(atom, GaussianEvent | DiscreteGaussianEvent) for atom in atoms):
@@ -370,10 +370,10 @@ def epsilon_with_inputs(
     * A plan that was pinned before the first charge (accountant `tight`): all events were fixed
       together. What later parts read of earlier outputs (numbers of batches that follow released
       counts) is no parameter of an event. The same holds as for one charge.
-    * Several charges under the filter (accountant `zcdp`): whoever writes the dataset file may have
+    * Several charges under the filter (accountant `zcdp`): the author of the dataset file may have
       seen the histogram before the settings of the corpus. An order, or a way to compose, that is
       picked for the very events that came would be picked by the outputs, too. Rényi divergences at
-      the one order that the cohort's budget fixes add up whatever was chosen in between.
+      the one order that the cohort's budget fixes add up regardless of what was chosen in between.
 
     Args:
         charges: One event a charge; post-processing is free and counts as none.

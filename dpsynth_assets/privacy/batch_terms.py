@@ -4,7 +4,7 @@ Rows of a batch share forward passes, of which none holds more rows than a publi
 record moves few. Kernels round a row's numbers by its place in a pass and by the number of rows
 there. So a record that comes or goes may move, by rounding, the logits of the rows that share a
 pass with it before or after. `logit_slack` bounds how far; `pass_rows` keeps to the bound on how
-many, whatever the private data are (`BatchTerms.rows_per_pass`).
+many, for any private data (`BatchTerms.rows_per_pass`).
 
 Letters: s expected batch size, c clip bound, τ temperature, P rows of one forward pass.
 """
@@ -70,7 +70,7 @@ class BatchTerms:
         logit_slack: Largest move (sup norm) of any row's logits when other rows of its forward
             pass change; 0 for batch-invariant inference.
         batches_per_pass: Batches that are decoded in one forward pass.
-        load: Records of a full batch, as a multiple of s; >= 1. Passes have room for so many.
+        load: Records of a full batch, as a multiple of s; >= 1. Passes have room for this many.
         contexts_changed: `toggle` or `replace` (`context_changes`).
 
     Raises:
@@ -116,7 +116,7 @@ class BatchTerms:
         """Computes η of one token drawn from softmax(Σ clip_c(z) / (s τ)), rounded up.
 
         Args:
-            clip_bound: c > 0; clipped logits lie in [−c, c].
+            clip_bound: c > 0; clipped logits are in [−c, c].
             temperature: τ > 0.
 
         Raises:
@@ -126,9 +126,9 @@ class BatchTerms:
         [−c/s, c/s]^V; the normaliser moves all log-probabilities alike, so the range is 2c/(sτ).
         Changes add up, within a batch and over batches. Slack: a row's clipped logits move in
         range by at most 2·logit_slack. A record shares forward passes with at most P rows,
-        whatever the batches hold (`pass_rows` keeps to it), so at most P rows move. They may be of
-        several batches. Where these draw together, the ranges of their draws add up to S =
-        2·logit_slack·P/(sτ). Where they draw at different steps (tokens that are not drawn
+        regardless of what the batches hold (`pass_rows` keeps to it), so at most P rows move. They
+        may be of several batches. Where these draw together, the ranges of their draws add up to S
+        = 2·logit_slack·P/(sτ). Where they draw at different steps (tokens that are not drawn
         privately come between), a step's range is a + s_t where the record's own batch draws, a
         = 2c/(sτ), and s_t elsewhere, with s_t <= S and Σ s_t <= rS: Σ (range)² <= r (a + S)², so
         zCDP charges no less. Exact composition is not proved for that, and plans refuse it.
@@ -157,7 +157,7 @@ _KEY_BYTES = 32
 
 
 def row_key(*parts: str | int) -> bytes:
-    """Computes 32 bytes that name a row: a hash of what identifies it, whatever others there are.
+    """Computes 32 bytes that name a row: a hash of what identifies it, independent of other rows.
 
     Args:
         parts: Such as the id of the record whose context it is.
@@ -173,7 +173,7 @@ def pass_rows(keys: Sequence[bytes], most_rows: int) -> list[np.ndarray]:
     """Cuts rows into passes of at most `most_rows` = P rows by the leading bits of their keys.
 
     All rows are one pass if they are P or fewer. More are cut in two by the first bit of their
-    keys, each part that is still larger by the next bit, and so on.
+    keys, each group that is still larger by the next bit, and so on.
 
     Args:
         keys: R distinct keys of `row_key`.

@@ -152,7 +152,7 @@ class ClipLattice:
     Attributes:
         clip_bound: c > 0.
 
-    **Privacy** Units are a function of one row alone and lie in [0, span] with span · unit <= 2c,
+    **Privacy** Units are a function of one row alone and are in [0, span] with span · unit <= 2c,
     so one row moves a sum by at most 2c, without rounding that other rows could steer. Rounding to
     the lattice moves a clipped logit by at most half a unit, 2^-20 for c = 6.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 LARGE = 1 << 24
-"""Numbers from which a model's operations are long enough to share; so many float64 take 128 MiB,
+"""Numbers from which a model's operations are long enough to share; this many float64 take 128 MiB,
 which every thread would need for its own sums."""
 
 _VARIABLE = "OMP_NUM_THREADS"
@@ -121,7 +121,7 @@ os.register_at_fork(
 
 
 def _pool(workers: int) -> ThreadPoolExecutor:
-    """Starts all threads of a pool; one thread for every operation, whatever is set elsewhere.
+    """Starts all threads of a pool; one thread for every operation, regardless of other settings.
 
     PyTorch's number of threads is one variable of the process and a copy in each thread, taken at
     the thread's first look (its first parallel operation, or `get_num_threads`). So a thread looks
@@ -230,7 +230,7 @@ def blocks_of_rows(
 ) -> Iterator[np.ndarray]:
     """Yields (m, A) blocks of a batch's rows, at most ROWS_PER_SUM rows each; views if possible.
 
-    A block of some columns lasts until the next one, which lies in the same memory.
+    A block of some columns lasts until the next one, which is in the same memory.
 
     Args:
         logits: (R, V) float32.

@@ -43,8 +43,8 @@ class DifferenceTokenMechanism:
     two prompts need not agree on it; a difference of raw logits could be all constant.
 
     Attributes:
-        batch: Facts that η depends on; its s is the denominator whatever the private number of
-            rows is.
+        batch: Facts that η depends on; its s is the denominator for any private number of
+            rows.
         clip_bound: C > 0, bound on each coordinate of a record's difference.
         temperature: τ > 0.
         top_k: k of the public support (`public_support`, margin 2C/s); None for every token.
@@ -154,7 +154,7 @@ class DifferenceTokenMechanism:
         rows_of: "Sequence[torch.Tensor | slice]",
         supports: "Sequence[torch.Tensor]",
     ) -> np.ndarray:
-        """Draws (1,) token of one batch, whatever its support's width."""
+        """Draws (1,) token of one batch, regardless of its support's width."""
         (distribution,) = _public_distributions(public_logits, supports)
         sums = self._lattice.public_units(distribution)
         sums += self._private_sums(private_logits, distribution, rows_of[0], supports[0])
@@ -342,7 +342,7 @@ def _public_distributions(
 ) -> "list[torch.Tensor]":
     """Computes for each batch the (A,) float64 log-probabilities of its (A,) support.
 
-    The same whatever the private rows are: what is computed does not look at them.
+    The same regardless of the private rows: what is computed does not look at them.
     """
     import torch
 

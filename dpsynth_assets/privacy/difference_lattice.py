@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 _BITS = 24
-"""A clip bound is so many bits above a unit: 2^28 rows add up without rounding in float64."""
+"""A clip bound is this many bits above a unit: 2^28 rows add up without rounding in float64."""
 
 _NORMALISER_BITS = 20
 """Bits of a clip bound above a unit of the normaliser."""
@@ -43,8 +43,9 @@ class DifferenceLattice:
     **Privacy** `clipped` turns one row's logits, and public numbers, into whole units within
     [−C, C]: its roundings are of single additions, which IEEE arithmetic fixes, and its normaliser
     is the lattice point nearest to the true one (`rounded_normalisers`). So what a row adds depends
-    on that row alone, bit for bit, whatever the tensor's shape, kernels or other rows; and sums of
-    units are exact below 2^53, in any order. A row that comes or goes moves them by at most C.
+    on that row alone, bit for bit, regardless of the tensor's shape, kernels or other rows; and
+    sums of units are exact below 2^53, in any order. A row that comes or goes moves them by at most
+    C.
     """
 
     clip_bound: float

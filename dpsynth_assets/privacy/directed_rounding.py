@@ -83,7 +83,7 @@ def _shown(value: float | None, rounded: Callable[[float | None, str], str]) -> 
 
 
 def _with_decimals(text: str) -> str:
-    """Writes 0.3 as 0.30, to stand beside 1.10."""
+    """Writes 0.3 as 0.30, to are next to 1.10."""
     whole, point, decimals = text.partition(".")
     return text if not point or "e" in text else f"{whole}.{decimals:0<2}"
 

@@ -45,7 +45,7 @@ def dp_sgd_event(
 
     Args:
         sampling_probability: q in (0, 1] of every record in every step.
-        noise_multiplier: σ / clip bound of one record, whatever the relation.
+        noise_multiplier: σ / clip bound of one record, for every relation.
         steps: T >= 0, all of them, also those a run may not reach.
         relation: Declared neighbouring relation.
         max_records_per_unit: Records one unit may contribute; each is sampled on its own.
@@ -75,7 +75,7 @@ class DpSgdMechanism:
 
     Attributes:
         l2_bound: C > 0, bound on the L2 norm of one record's gradient over all parameters.
-        noise_multiplier: σ / C, whatever the relation.
+        noise_multiplier: σ / C, for every relation.
         sampling_probability: q in (0, 1].
         steps: T.
         expected_batch_size: What every sum is divided by: a public constant such as
@@ -142,7 +142,7 @@ class DpSgdMechanism:
         return self.l2_bound / (1.0 + self.most_in_company * self.slack) * (1.0 - 2.0**-50)
 
     def may_share_passes(self, private_records: int) -> bool:
-        """Says whether records of a batch of so many may be passed through the model together."""
+        """Says whether records of a batch of this many may be passed through the model together."""
         return private_records <= self.most_in_company
 
     @property

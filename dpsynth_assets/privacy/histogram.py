@@ -63,7 +63,7 @@ class NoisyHistogram:
     of one bin moved by m have β applied m times. A vector of L1 norm m is reached in m steps that
     move one bin by 1 each, and each step has power curve β at most: so has the vector β applied
     m times (group privacy; Dong, Roth, Su 2022, Theorem 2.14). Under replacement what enters and
-    what leaves lie in different bins, each of L1 norm at most m, and their noise is independent.
+    what leaves are in different bins, each of L1 norm at most m, and their noise is independent.
 
     **Source** Amin et al. 2025, section 4.1, which leaves noise and relation open. Canonne, Kamath,
     Steinke 2020 for the noise, whose ρ is that of continuous noise and whose tails are heavier.
@@ -169,10 +169,11 @@ class GaussianVoting:
         released_before: Rounds of the T that a killed run released under the same charge and
             stored; they are not released again.
 
-    **Privacy** DP, whatever the secrets are. The m records of a unit give at most v·m votes,
+    **Privacy** DP, regardless of the secrets. The m records of a unit give at most v·m votes,
     possibly all to one candidate: the histogram moves by at most v·m in L2 when they come or go,
     and by √2·v·m when they move to another candidate. One round is one histogram of v·m votes, or
-    two counts that move (`NoisyHistogram`); T rounds are T of them, whatever is generated between
+    two counts that move (`NoisyHistogram`); T rounds are T of them, regardless of what is generated
+    between
     them: about √T·v·m/σ-GDP, and a little more, as the noise is on whole votes
     (`gaussian_dp.dominating_mu`). Candidates must be public or come from earlier releases.
     Thresholding is post-processing.

@@ -61,8 +61,8 @@ class Lattice:
             l2_bound: C > 0.
 
         Returns:
-            (N, d) int64 in lattice steps: each row's integer norm is at most `steps(C)`, whatever
-            the floats were, and a row depends on its own record only, bit for bit.
+            (N, d) int64 in lattice steps: each row's integer norm is at most `steps(C)`, regardless
+            of the floats, and a row depends on its own record only, bit for bit.
 
         Raises:
             ValueError: If the shape is not (N, d), or C is outside the lattice's range.
@@ -124,7 +124,7 @@ def row_sums(terms: np.ndarray) -> np.ndarray:
     """Adds up each row in an order that its length alone decides.
 
     Every step adds two columns, entry by entry. One addition of two numbers rounds in one way on
-    every processor, at every place of an array and in whatever vector instruction, so a sum is a
+    every processor, at every place of an array and in any vector instruction, so a sum is a
     function of its row's numbers, bit for bit. A library's own sum or product need not be: it may
     start at an aligned address, or treat the last rows of a block in other instructions.
 

@@ -46,7 +46,7 @@ class MedianTokenMechanism:
         logit_slack: Largest move of a row's logits when other rows of its forward pass change.
 
     **Privacy** K logit vectors that enter or leave move the rank of the median by at most K/2
-    (proof in `rank_window`), so each coordinate of a neighbour's median lies in [left, right].
+    (proof in `rank_window`), so each coordinate of a neighbour's median is in [left, right].
     γ(Z, x) is the exact supremum of |log P(x) − log P'(x)| over that box: never above the
     paper's Definition 4 for the same box, and right where the paper's is not: even |Z| under
     replace-one, and |Z| < 3 (errata B-000.4 and B-000.5). Medians of lattice numbers are compared

@@ -171,7 +171,7 @@ def order_statistics(
 
     Builds the first rank bit by bit from the number of keys below; steps on to the next ranks. The
     value of rank r is the largest v with at most r keys below v. One pass over the keys finds one
-    bit, whatever the keys are: shapes and steps do not depend on them.
+    bit, for any keys: shapes and steps do not depend on them.
 
     Args:
         keys: (n, K) int32; those below `lowest` count as it.

@@ -5,10 +5,10 @@ largest score x·c − o(c), with a public offset o. Scores are float32 matrix p
 a matrix product may round a row by its place in the block. So products only say which public rows
 *may* be the nearest: all whose score is closer to the best one than rounding can tell. Where there
 are several, the score is computed again in float64, pair by pair, in an order of additions that
-depends on d alone (`row_sums`). The result is the row of the largest float64 score, whatever the
-products were: it depends neither on the block that a private row falls into, nor on the processor.
+depends on d alone (`row_sums`). The result is the row of the largest float64 score, regardless of
+the products: it depends neither on the block that a private row falls into, nor on the processor.
 
-This holds for products in which each multiplication and each addition, in whatever order, is
+This holds for products in which each multiplication and each addition, in any order, is
 rounded to float32, as BLAS libraries promise; not for products in TF32 or bfloat16.
 
 **Privacy** The sensitivity of every histogram over public bins rests on this: one record that
@@ -122,7 +122,7 @@ def nearest_rows(
 ) -> np.ndarray:
     """Finds each private row's nearest public row.
 
-    Memory beyond the arguments is bounded by a window of rows and a block of scores, whatever N.
+    Memory beyond the arguments is bounded by a window of rows and a block of scores, for every N.
 
     Args:
         private_rows: (N, d) numbers, read as float32; may be mapped from a file, whose pages are
@@ -331,7 +331,7 @@ def _possible(
 def _bands(norms: np.ndarray, dimension: int, group: Group) -> np.ndarray:
     """Bounds how far apart float32 scores of a row may be with the exact ones swapped: (n,).
 
-    A dot product of d terms errs by at most γ‖x‖‖c‖, γ = d u / (1 − d u), in whatever order and
+    A dot product of d terms errs by at most γ‖x‖‖c‖, γ = d u / (1 − d u), in any order and
     with or without fused multiply-adds; the offset and the differences are rounded besides, and a
     float64 score errs by far less.
     """
@@ -364,7 +364,7 @@ def windows(rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
 
 
 def is_mapped(rows: np.ndarray) -> bool:
-    """Says whether an array lies in a mapped file."""
+    """Says whether an array is in a mapped file."""
     return _mapping(rows) is not None
 
 

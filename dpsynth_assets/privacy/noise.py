@@ -84,8 +84,8 @@ def _entropy(count: int) -> bytearray:
     """Fetches `count` random bytes; many of them as a ChaCha20 keystream.
 
     The operating system answers from such a keystream itself, a page at a time. Here every request
-    has a key of its own, 256 bits of `os.urandom`, that is used once and kept by nobody, so that
-    one request tells nothing of another and a fork shares nothing.
+    has a key of its own, 256 bits of `os.urandom`, that is used once and never kept, so that
+    one request reveals nothing about another and a fork shares nothing.
 
     **Source** Bernstein 2017, "Fast-key-erasure random-number generators"; RFC 8439.
     """

@@ -74,7 +74,7 @@ def noisy_probabilities_event(
 
     Args:
         sampling_probability: q in (0, 1] of every record in every step.
-        noise_multiplier: Noise / `mean_probability_sensitivity`, whatever the relation.
+        noise_multiplier: Noise / `mean_probability_sensitivity`, for every relation.
         steps: T >= 0 of each label, all of them, also those that a short text does not reach.
         relation: Declared neighbouring relation.
         max_records_per_unit: m, records one unit may contribute.
@@ -115,7 +115,7 @@ class NoisyProbabilities:
         subsets: M >= 1, fixed denominator of the mean.
         examples_per_subset: N >= 1, records of one subset that are used; others are left out.
         sampling_probability: q in (0, 1], public.
-        noise_multiplier: Noise / sensitivity of one record, whatever the relation.
+        noise_multiplier: Noise / sensitivity of one record, for every relation.
         steps: T of this label.
         top_k: K >= 1.
         relation: Declared neighbouring relation.

@@ -8,7 +8,7 @@ second order in the spacing. dp_accounting always runs in add/remove mode on flo
 **A step over a random sample.** Letters: q sampling probability, m records of one unit, σ noise
 multiplier, s_k the shift that happens with probability w_k. The pair is Σ_k w_k N(s_k, σ²) against
 N(0, σ²), on a line. Why a line and equal records are the worst case: the records x_1..x_m of a unit
-lie in the unit ball, and a step is a mixture over the drawn subsets S of N(x_S, σ²), x_S their sum,
+are in the unit ball, and a step is a mixture over the drawn subsets S of N(x_S, σ²), x_S their sum,
 against N(0, σ²); all other records shift both alike. Each f-divergence of the two, either way
 round, is E F(Σ_S w_S L_S) with F convex, w_S >= 0 and L_S jointly lognormal of mean one whose
 log-covariances are ⟨x_S, x_S'⟩ / σ² <= |S| |S'| / σ². By Kahane's convexity inequality (Kahane

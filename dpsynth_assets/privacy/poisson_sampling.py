@@ -3,7 +3,7 @@
 Privacy amplification is proved for this sampling. Shuffled epochs of equal batches, which most
 training loops use, have no such proof and are measurably weaker (errata B-002.1).
 
-Records may lie with several workers. Each tosses the coins of its own records with entropy of its
+Records may be with several workers. Each tosses the coins of its own records with entropy of its
 own operating system, and returns the clipped sum of those that were drawn (`SampledSum`). The
 process that holds the charge adds the sums up and adds the noise, once
 (`DpSgdMechanism.private_gradient_of_workers`).
@@ -77,7 +77,7 @@ class StepMeter:
         """Counts `step` batches as drawn and released, in a run that this one resumes.
 
         Raises:
-            UnaccountedReleaseError: If a batch was drawn already, or there are not so many steps.
+            UnaccountedReleaseError: If a batch was drawn already, or there are not this many steps.
         """
         if self._left != self._steps:
             raise UnaccountedReleaseError(
@@ -103,7 +103,7 @@ class StepMeter:
         self.drawn(private_size)
 
     def begin(self) -> None:
-        """Counts a batch before it is drawn, whatever becomes of it; raises as `check` does."""
+        """Counts a batch before it is drawn, used or not; raises as `check` does."""
         self.check()
         self._left -= 1
         self._begun += 1
@@ -139,7 +139,7 @@ class SampledSum:
         sampling_probability: q in (0, 1] of every record.
         l2_bound: Bound on the norm of one record's gradient over all parameters.
 
-    **Privacy** Every record tosses a coin of its own, whoever holds it, and lies with one worker:
+    **Privacy** Every record tosses a coin of its own, on any worker, and lies with one worker:
     so the union of what the workers draw is a Poisson sample of all records, as `event` prices it,
     for any division of the records. Records of one unit toss one coin each, as the event says.
     Which were drawn is known to that worker's memory alone, and how many is part of the private

@@ -117,7 +117,7 @@ def filter_order(epsilon: float, delta: float) -> float:
 def least_sampled_epsilon(delta: float) -> float:
     """The ε from which on noise for a sampled release is found within a fifth of what is needed.
 
-    Twice the least ε that any of `ORDERS` can state of it: below that, sampling counts for nothing.
+    Twice the least ε that any of `ORDERS` can state of it: below that, sampling has no effect.
     That is of neighbours that come or go. Where they are replaced, noise found for a small ε is
     sound and more than is needed: under `zcdp` sampling never counts, and under `tight` (δ = 10⁻⁶,
     q = .01, 1,000 steps) 1.5 times as much is found at ε = .01 and 6.7 times as much at ε = .002.

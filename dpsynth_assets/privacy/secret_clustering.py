@@ -127,7 +127,7 @@ class ClusterStatistics:
     ) -> np.ndarray:
         """Samples records and does as `of` with them. Private.
 
-        Records may lie in several places, each of which is given to this once: the sum over the
+        Records may be in several places, each of which is given to this once: the sum over the
         places is the statistics of a sample of all records.
 
         Args:

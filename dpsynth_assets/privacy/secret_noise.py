@@ -181,7 +181,7 @@ class SecretPromise:
     public_incidence: str = ""
 
     def __post_init__(self) -> None:
-        """Refuses a promise to nobody."""
+        """Refuses a promise without kinds of secrets."""
         if not self.budgets:
             raise ValueError("Expected at least one kind of secret, got none.")
 

@@ -229,7 +229,7 @@ def _sampled_mixture(event: PoissonGaussianEvent) -> MixtureGaussianEvent:
 def _tells_all(pairs: Sequence[Event], prior: float) -> bool:
     """Says whether Gaussian releases of the pairs' ρ would name a secret but for 1e-9.
 
-    1 is a bound whatever was released; a composition so far out would take long to convolve.
+    1 is always a bound; a composition so far out would take long to convolve.
     """
     from scipy.special import ndtri
 

@@ -43,7 +43,7 @@ def draw_tokens(private_scores: "torch.Tensor", divisor: Fraction | int = 1) -> 
 
     Args:
         private_scores: (G, A) floats, left as they are; every entry stands for the number it is.
-            −inf has probability zero. Whoever has a proof about sums passes them undivided, with
+            −inf has probability zero. A caller with a proof about sums passes them undivided, with
             what they are to be divided by, so that no rounding comes between.
         divisor: A positive rational number, public.
 
@@ -67,12 +67,12 @@ def tokens_from_words(
     Args:
         private_scores: As in `draw_tokens`.
         divisor: As in `draw_tokens`.
-        words: Returns so many uint64; asked for G, then for one more where a row needs it.
+        words: Returns this many uint64; asked for G, then for one more where a row needs it.
 
     **Privacy** A row's words are the leading bits of a uniform U, and its token is the i with
     C_(i-1) <= U W < C_i. Float64 decides where the answer is safe. With u = 2^-53: a computed
     weight is off by 1.1 u (three roundings of x, and x e^-x <= .37) and by four units in the last
-    place of exp, a sum of A weights by A u of it in whatever order, so each C_i is within
+    place of exp, a sum of A weights by A u of it in any order, so each C_i is within
     (2.1 A + 8) u W of the truth. U W and C_i are apart by more than their errors where the computed
     numbers are apart by (A + 16) 2^-50 of the sum, hence the exact token is the computed one.
     Anywhere else C_i and W are bounded by integers, with ever more digits, and U gets more bits,
@@ -148,7 +148,7 @@ def token_of_uniform(
     """
     low, high = _weights(scores, divisor, digits)
     reached_low, reached_high = list(accumulate(low)), list(accumulate(high))
-    # C_i <= U W for every i before `token`, whatever the weights are within their bounds
+    # C_i <= U W for every i before `token`, for all weights within their bounds
     token = bisect_right(reached_high, uniform * reached_low[-1] >> bits)
     if token == len(scores) or (uniform + 1) * reached_high[-1] > reached_low[token] << bits:
         return None

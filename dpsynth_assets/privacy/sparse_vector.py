@@ -54,9 +54,9 @@ class PublicTokenTest:
     """Settings of the test "is d(Z, z_pub) at least θ?", and its price.
 
     Attributes:
-        batch: Declared facts of the batches; s is the denominator whatever the private number of
-            rows is.
-        noise_scale: σ > 0, in units of the distance, which lies in [0, 2] for |Z| = s.
+        batch: Declared facts of the batches; s is the denominator for any private number
+            of rows.
+        noise_scale: σ > 0, in units of the distance, which is in [0, 2] for |Z| = s.
         threshold: θ, public. A batch with few rows has distance near 1, and looks far.
 
     **Privacy** Floating-point Laplace noise leaks through its low bits, so distance and threshold
@@ -84,12 +84,12 @@ class PublicTokenTest:
 
         **Privacy** d(Z, z_pub) = ‖Σ softmax(z)/s − p_pub‖₁ moves by at most ‖softmax(z)‖₁/s = 1/s
         when a vector comes or goes (reverse triangle inequality): Δ = 1/s, and 2/s if one replaces
-        another. Raise the threshold's noise by Δ (density: e^(Δ/σ)): whatever was "near" is near
-        for the neighbour, however often it was asked, and the noise of the one "far" distance has
-        to rise by at most 2Δ (e^(2Δ/(2σ))). So ε = 2Δ/σ. Changes add up, within a batch and over
-        batches. Slack δ moves a softmax by 2·tanh(δ/2) <= δ in L1, in each of at most P rows, the
-        room of a forward pass (`pass_rows`). Whose batches they are is not known; the
-        instances of all batches of a pass add up (`_weight_elsewhere`).
+        another. Raise the threshold's noise by Δ (density: e^(Δ/σ)): each distance that was "near"
+        is near for the neighbour, however often it was asked, and the noise of the one "far"
+        distance has to rise by at most 2Δ (e^(2Δ/(2σ))). So ε = 2Δ/σ. Changes add up, within a
+        batch and over batches. Slack δ moves a softmax by 2·tanh(δ/2) <= δ in L1, in each of at
+        most P rows, the room of a forward pass (`pass_rows`). Whose batches they are is not known;
+        the instances of all batches of a pass add up (`_weight_elsewhere`).
 
         **Source** Amin et al. 2024, Lemma 3 and Lemma 5; replace-one is ours.
         """
@@ -175,7 +175,7 @@ class OpenTokenTest:
     """The noisy thresholds of every batch, of which no more can be opened than were paid for.
 
     **Privacy** The published loop draws a new threshold after every private token, also after the
-    r-th, and continues asking: an (r+1)-th instance that nobody paid (errata B-001.1). Here a
+    r-th, and continues asking: an (r+1)-th instance that was not paid for (errata B-001.1). Here a
     fresh threshold is one unit of a meter of r, spent before any logit is read, and a batch whose
     private tokens are gone is refused: from then on it may only write public text.
     """
@@ -305,7 +305,7 @@ def _rounding_steps(expected_batch_size: int) -> int:
 
     One step for a distribution's own mass and for float64 sums in another order (while
     (V + R)(R + s) < 2^34). A sum of k distributions in float32 is off by at most k·2^-24 / (1 −
-    k·2^-24) of their mass, in whatever order: over the 4s rows that may be summed so
+    k·2^-24) of their mass, in any order: over the 4s rows that may be summed so
     (`ROWS_PER_EXPECTED_ROW`) by less than 4s·(k + 1)·2^-24 records, and so is a neighbour's.
     """
     records = Fraction(ROWS_PER_EXPECTED_ROW) * expected_batch_size

@@ -81,8 +81,8 @@ class MeanTokenMechanism:
     """Draws x ~ softmax(Σ_z clip_c(z) / (s τ)) for each batch; s is public and fixed.
 
     Attributes:
-        batch: Facts that η depends on; its s is the denominator whatever the private number of
-            rows is.
+        batch: Facts that η depends on; its s is the denominator for any private number of
+            rows.
         clip_bound: c > 0.
         temperature: τ > 0.
         public_top_k: Draws among the k tokens of largest public logit only; None for all tokens.
@@ -95,7 +95,8 @@ class MeanTokenMechanism:
 
     **Source** Amin et al. 2024, Algorithm 1, lines 14-16. Amin et al. 2025, Eq. (1) divides by
     the private |Z|, which doubles the range and leaks |Z|; we keep the fixed s (errata B-000.3).
-    Amin et al. 2024 restrict to the public top 1,024 at τ = 2.25, where the tail would drown text.
+    Amin et al. 2024 restrict to the public top 1,024 at τ = 2.25, where the tail would exceed the
+    text.
     """
 
     batch: BatchTerms

@@ -90,7 +90,7 @@ def vector_mean_event(
 class BlockSums:
     """Clips each record's blocks and adds them as whole numbers; holds public values only.
 
-    Sums of integers are the same in any order, so records may lie in several places: the totals of
+    Sums of integers are the same in any order, so records may be in several places: the totals of
     the places, added up, are the total of all records.
 
     Attributes:
@@ -137,7 +137,7 @@ class BlockSums:
             sums[block] += clipped.sum(axis=0)
 
     def check(self, private_total: np.ndarray) -> None:
-        """Refuses a total of so many records that its sums could leave 64-bit integers."""
+        """Refuses a total of this many records that its sums could leave 64-bit integers."""
         capacity = LARGEST_SUM // max(self.lattice.steps(bound) for bound in self.bounds)
         if not 0 <= private_total[-1] <= capacity:
             raise OverflowError(f"Expected at most {capacity} vectors, got more.")
@@ -152,12 +152,12 @@ class VectorMean:
     **Privacy** All blocks lie on one lattice γZ^d (`Lattice`), so the stacked sum of a unit's
     integer vectors has norm at most k √(Σ ⌊C_l/γ⌋²) <= k √(Σ C_l²)/γ exactly. Discrete Gaussian
     noise of variance ⌈(σ n/γ)² + 3⌉ then costs at most `event()` (`lattice.noise_for_gaussian`);
-    scaling by γ/n is post-processing. n is the declared public number whatever number of vectors
+    scaling by γ/n is post-processing. n is the declared public number for any number of vectors
     came.
 
     **Source** EPSVec, Algorithm 1, lines 1 to 6. We round to a lattice and add integer noise
     (the paper's float Gaussian has no exact sensitivity), jointly over layers, and divide by a
-    declared n. The released code draws noise anew at each start of the generator, uncharged.
+    declared n. The released code draws noise again at each start of the generator, uncharged.
     """
 
     def __init__(

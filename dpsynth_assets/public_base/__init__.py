@@ -52,7 +52,7 @@ class PublicBase:
                 "Expected public documents, or a domain to invent them from, got neither. Give a "
                 "frame with the column text, or domain=<what the texts are>."
             )
-        home()  # It shuts others out before anything lies in it.
+        home()  # It shuts others out before anything is in it.
         self.models = OpenedModels()
         self._report = report or (lambda _share, _message: None)
 

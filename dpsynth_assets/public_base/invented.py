@@ -35,7 +35,7 @@ LEAST_WORDS = 8
 
 _ROUNDS = 5
 _SPARE = 1.3
-"""So many times what is missing is written in a round: some texts are short or repeated."""
+"""This many times what is missing is written in a round: some texts are short or repeated."""
 
 
 def invent_documents(

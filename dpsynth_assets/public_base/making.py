@@ -201,7 +201,7 @@ def documents_here(spec: PublicDataSpec) -> pl.DataFrame | None:
 
 
 def _demo_documents() -> pl.DataFrame:
-    """The public documents that lie in the repository: text, label, group."""
+    """The public documents that are in the repository: text, label, group."""
     path = project_root() / "data" / "demo" / "public.parquet"
     if not path.exists():
         raise FileNotFoundError(
@@ -273,7 +273,7 @@ def public_versions(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def model_files(values: Mapping[str, Any], engine: EngineSpec | None) -> dict[str, str]:
-    """Digest of the files of each public model that lies in a folder, tokenizer included.
+    """Digest of the files of each public model that is in a folder, tokenizer included.
 
     Args:
         values: Artifacts; those that describe a model name its folder, or a model of the hub.

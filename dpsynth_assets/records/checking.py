@@ -55,7 +55,7 @@ class Checked:
     """What a check found.
 
     Attributes:
-        problems: What to mend, or to know.
+        problems: What to correct, or to know.
         tallies: Numbers of records by dataset, for those whose source could be read; private.
     """
 

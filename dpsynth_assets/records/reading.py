@@ -5,11 +5,11 @@ Whether records are fit to be paid for is answered alike in a check and in a run
 **Privacy** That answer follows from the records without noise: that a run was refused is outside
 (ε, δ), and numbers are for the steward's terminal alone. A run says one constant sentence.
 
-A source may lie in parts. A record's part follows from a keyed hash of its privacy unit: all
-records of a unit are in one part, and so are all that share an id. What the rules, the bound and
-the held-out split look at lies in one part, and each part becomes canonical by itself.
+A source may be in shards. A record's shard follows from a keyed hash of its privacy unit: all
+records of a unit are in one shard, and so are all that share an id. What the rules, the bound and
+the held-out split look at is in one shard, and each shard becomes canonical by itself.
 
-**Privacy** The number of parts is declared and public. How many records a part has is private.
+**Privacy** The number of shards is declared and public. How many records a shard has is private.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +59,7 @@ _HASH = "__hash"
 
 MAY_DIFFER = 0.1
 """Share by which the records may be more or fewer than declared. The declared number is what noise
-and sampling follow, so a few records more cost no privacy; refusing on one would tell of one."""
+and sampling follow, so a few records more cost no privacy; refusing for one would reveal it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Tally:
 
     @classmethod
     def of_all(cls, each: Iterable["Tally"]) -> "Tally":
-        """The numbers of a source that lies in parts."""
+        """The numbers of a source that is in shards."""
         records, set_aside = 0, dict[str, int]()
         for one in each:
             records += one.records
@@ -331,18 +331,18 @@ PIECE_BYTES = 1 << 27
 _PART = "__part"
 
 Pieces = dict[int, pl.DataFrame]
-"""Rows of the source by the number of their part; parts without rows are missing."""
+"""Rows of the source by the number of their shard; shards without rows are missing."""
 
 
 def pieces_of_source(spec: PrivateDatasetSpec, piece_bytes: int = PIECE_BYTES) -> Iterator[Pieces]:
-    """Reads the source of a cohort once and sorts its rows into `spec.parts` parts.
+    """Reads the source of a cohort once and sorts its rows into `spec.parts` shards.
 
     Args:
         spec: The declaration.
         piece_bytes: Memory that rows may take before they are passed on.
 
     Yields:
-        Rows as `read_source` returns them, in file order within a part.
+        Rows as `read_source` returns them, in file order within a shard.
 
     Raises:
         SourceError: The source is missing, broken, or lacks a declared column.
@@ -363,7 +363,7 @@ def pieces_of_source(spec: PrivateDatasetSpec, piece_bytes: int = PIECE_BYTES) -
 
 
 def rows_of_parts(rows: pl.DataFrame, spec: PrivateDatasetSpec) -> Pieces:
-    """Sorts rows of a source into parts, by the unit of each row alone."""
+    """Sorts rows of a source into shards, by the unit of each row alone."""
     if rows.is_empty() or spec.parts == 1:
         return {0: rows} if rows.height else {}
     numbers = [part_of(unit, spec) for unit in rows.select(_unit(spec)).to_series()]
@@ -373,7 +373,7 @@ def rows_of_parts(rows: pl.DataFrame, spec: PrivateDatasetSpec) -> Pieces:
 
 
 def part_of(unit: str, spec: PrivateDatasetSpec) -> int:
-    """The part of a unit, in [0, `spec.parts`): a keyed hash of it, from the unit alone."""
+    """The shard of a unit, in [0, `spec.parts`): a keyed hash of it, from the unit alone."""
     return int.from_bytes(keyed_hash(Purpose.PART, spec.name, unit)[:8], "big") % spec.parts
 
 

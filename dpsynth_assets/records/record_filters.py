@@ -25,8 +25,8 @@ ids, and rule 8, which reads nothing else, sets the same records aside in both; 
 replaced record comes, goes or changes alone. With an id that is in use a replacement could take
 another record away beside its own, so that a count moves by 2 where √2 is charged (and a unit that
 took another's id could push that one's records over their bound). So repeated ids are refused
-(`refuse_repeated_ids`). The refusal tells nothing that is protected: all neighbours have these ids.
-Without an id column ids follow from the content, and rule 8 looks at nothing.
+(`refuse_repeated_ids`). The refusal reveals nothing that is protected: all neighbours have these
+ids. Without an id column ids follow from the content, and rule 8 looks at nothing.
 
 Where the place of every record is public (`public_facts.slots`), rules 2-4 and 9 set nothing aside:
 such a record keeps its place with a blank text, which is how a neighbour looks that lacks it.

@@ -45,7 +45,7 @@ def refuse_traversal(path: str) -> None:
     """Refuses a relative path that climbs out of where it starts.
 
     Raises:
-        SourceError: It has a part `..`.
+        SourceError: It contains `..`.
     """
     if "://" not in path and ".." in PurePath(path).parts:
         raise SourceError(

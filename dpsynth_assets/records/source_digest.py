@@ -76,7 +76,7 @@ def source_digest(raw: pl.DataFrame, spec: PrivateDatasetSpec, key: bytes) -> st
 
 
 def joined_digest(digests: Iterable[str]) -> str:
-    """The digest of rows that lie in parts, from the digest of each part."""
+    """The digest of rows that are in shards, from the digest of each shard."""
     return _written(sum(int(digest, 16) for digest in digests))
 
 

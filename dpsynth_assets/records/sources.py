@@ -87,7 +87,7 @@ def read_source(source: SourceSpec, columns: ColumnNames) -> pl.DataFrame:
 
 
 def check_files(source: SourceSpec, parts: int = 1) -> None:
-    """Refuses, before they are read, files of which so many parts do not fit into memory.
+    """Refuses, before they are read, files of which this many shards do not fit into memory.
 
     Raises:
         SourceError: One is no ordinary file, or too large for this process's limit.

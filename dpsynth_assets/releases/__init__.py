@@ -1,1 +1,1 @@
-"""Releases, without Dagster: paid once, drawn by one run at a time, stored for ever."""
+"""Releases, without Dagster: paid once, drawn by one run at a time, stored permanently."""

@@ -1,4 +1,4 @@
-"""What a run may not do unasked: pay for what nobody agreed to, or resume a draw that changed.
+"""What a run may not do unasked: pay without consent, or resume a draw that changed.
 
 `dpsynth run` lists what it would pay for before it begins. What a release is made from (public
 models, clusters, earlier releases) is known only when the run comes to it, so a release that looked
@@ -22,7 +22,7 @@ _agreed: list[frozenset[str]] = []
 
 
 class UnagreedChargeError(PrivacyError):
-    """A release would be charged that nobody was asked about; nothing was charged."""
+    """A release would be charged without consent; nothing was charged."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def paying_only(assets: Collection[str] | None) -> Iterator[None]:
 def expect_consent(
     ledger: Ledger, request: ReleaseRequest, terms: BudgetTerms, plan: Sequence[PlannedRelease]
 ) -> None:
-    """Refuses a charge that nobody agreed to; what is reused or free needs no consent.
+    """Refuses a charge without consent; what is reused or free needs no consent.
 
     Raises:
         UnagreedChargeError: The release would be charged, and is not among those agreed to.

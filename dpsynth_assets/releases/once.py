@@ -113,7 +113,7 @@ class Releasing:
         draw: Reads private data with the reservation it is given and returns the release.
         passes: What an unfinished run kept of a reservation, for a mechanism that can resume where
             a killed run stopped. Its charge is then used, not repeated: what that run drew and
-            did not keep was seen by nobody.
+            did not keep was never shown.
         drawn_from: States all that decides what is drawn and is not in the request, as JSON values:
             kept with the charge, and equal where it is resumed. `records` among them is private.
         prepare: Opens the public models that the draw needs and checks what is public about it,
@@ -215,8 +215,8 @@ class Releasing:
     def _first_stored(self, reservation: Reservation) -> StoredRelease:
         """Uses what a run that was taken for dead has stored under this very charge.
 
-        That happens where the lock was lost, as when its server was started anew. One charge pays
-        for one value: the first that was stored; what this run drew was seen by nobody.
+        That happens where the lock was lost, as when its server was started again. One charge pays
+        for one value: the first that was stored; what this run drew was never shown.
         """
         if self._ex_post:
             raise PrivacyError(
@@ -325,17 +325,17 @@ class Releasing:
         - between the charge and the first noise: charge and mark. The next run draws under the
           charge, from nothing, and nothing was drawn before;
         - in the draw: charge, mark and kept passes. The kept passes are used, and what was drawn
-          and not kept was seen by nobody;
+          and not kept was never shown;
         - after the value was stored: `_commit_stored_values` has committed it, at no charge.
 
         A charge without a mark here was made on another sensitive store, whose progress may have
         reported draws that it kept: other draws under its charge would be a second release, so it
-        is charged anew. So is an ex-post value that was stored there: its realised cost, without
+        is charged again. So is an ex-post value that was stored there: its realised cost, without
         which it cannot be labelled, was kept there.
 
         What is kept was drawn from the records as they were divided then. The rest of the draw has
         to be of the same division, or a record is drawn from more often than was paid for. So
-        whatever decides the draw is compared, and a change is refused before a record is read.
+        all that decides the draw is compared, and a change is refused before a record is read.
         """
         if self.passes is None:
             return None
@@ -351,7 +351,7 @@ class Releasing:
         return decided
 
     def _marked(self) -> Callable[[Reservation], None] | None:
-        """Marks a draw before its charge is on disk; a mark without a charge pays for nothing."""
+        """Marks a draw before its charge is on disk; a mark without a charge has no effect."""
         passes = self.passes
         if passes is None:
             return None

@@ -46,7 +46,7 @@ def published_rows(
 def told_content(
     facts: Mapping[str, Any], rows: pl.DataFrame | None, files: Path | None
 ) -> dict[str, Any]:
-    """What a commit tells of a release: SHA-256 of its rows, or of its files; which rows were kept.
+    """What a commit records: SHA-256 of the rows, or of the files; which rows were kept.
 
     **Privacy** A function of what the charge paid for, and no more private than that.
     """

@@ -4,8 +4,8 @@ A retry, a backfill or a re-materialisation loads the stored release; noise is n
 for one payment. A value stored by a run that died before its commit is found here and committed.
 The store is a folder or, where many machines share it, a prefix of an object store.
 
-An asset hands on a copy of what was released, in a file beside others. Whoever can write that file
-could put other rows into a corpus, which would carry the label of what was paid for. So what
+An asset hands on a copy of what was released, in a file beside others. A person who can write that
+file could put other rows into a corpus, which would carry the label of what was paid for. So what
 follows from a release is made from the stored release, whose digest the ledger holds; and a
 candidate is published only if it equals the stored release, and if everything that it was made
 from is in the ledger and in the store as it was sealed.

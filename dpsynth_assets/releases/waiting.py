@@ -5,7 +5,7 @@ that lock two people who launch the same cohort would both pay for the same rele
 could resume the passes of a run that is still alive. A lock lives as long as the process that
 holds it: it is the kernel's, or the database server's, and a kill releases it.
 
-What was drawn and paid for lies in one process alone, which waits for room (`once_there_is_room`).
+What was drawn and paid for is in one process alone, which waits for room (`once_there_is_room`).
 """
 
 import errno
@@ -79,7 +79,7 @@ def once_there_is_room(write: Callable[[], ResultT], told: str) -> ResultT:
 def say(message: str) -> None:
     """Shows a public message in the run's log; on the error stream where the log is full, too.
 
-    Dagster's log may lie on the very disk that has no room: a message must not end the run.
+    Dagster's log may be on the very disk that has no room: a message must not end the run.
     """
     try:
         logging.getLogger(LOGGER).warning(message)
@@ -97,7 +97,7 @@ _PURPOSE = "dpsynth draws a release:"
 def alone(key: str, ledger_url: str, waiting: Callable[[], None]) -> Iterator[None]:
     """Holds the lock of one release.
 
-    The ledger that pays keeps the lock, whatever store a value goes to: a database server for all
+    The ledger that pays keeps the lock, for any store of values: a database server for all
     machines, or a file beside the ledger's file.
 
     Args:

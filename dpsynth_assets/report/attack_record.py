@@ -9,7 +9,7 @@ An attack takes longer than most steps, and reads made-up or public records alon
 kept beside the results that labels print, under a digest of all that it depends on: settings, code,
 libraries and machine. Findings that refute a claim are not kept: such an attack runs each time.
 
-**Privacy** No private record is behind what is kept; whoever attacks private records must not keep
+**Privacy** No private record is behind what is kept; attacks on private records must not be kept
 it here.
 """
 

@@ -1,6 +1,6 @@
 """Texts that leave with the data: dataset cards and privacy statements, in Markdown.
 
-All are functions of a privacy label, so that a card can be rendered anew and compared. Their words
+All are functions of a privacy label, so that a card can be rendered again and compared. Their words
 stand in `cards.md.j2`.
 """
 

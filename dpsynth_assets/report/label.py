@@ -94,7 +94,7 @@ def guarantee_of(charged: Charged) -> dict[str, Any]:
         stated["dp_guarantee"] = "stated here, since records are protected too" if dp else "none"
         stated |= _secret(charged, events)
     dp_events = [event for event in events if not isinstance(event, MixtureGaussianEvent)]
-    if kind is GuaranteeType.SECRET:  # What is written for nothing has no ε to show.
+    if kind is GuaranteeType.SECRET:  # What is written at no cost has no ε to show.
         dp_events = [event for event in dp_events if not is_post_processing(event)]
     if (kind is not GuaranteeType.DP and not charged.whole) or not dp_events:
         return stated

@@ -57,9 +57,9 @@ def position_costs(internal: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def share_below_half(costs: np.ndarray) -> float:
-    """Share of batches that cost less than half of the dearest one.
+    """Share of batches that cost less than half of the most expensive one.
 
-    The dearest batch is the run's bound where a unit's change touches one batch.
+    The most expensive batch is the run's bound where a unit's change touches one batch.
 
     **Source** Amin et al. 2025, Section 6: "many batches are <50% of the stated guarantee".
     """
@@ -158,7 +158,7 @@ def released_pictures(
 
 
 def batch_cost_plot(costs: Mapping[str, np.ndarray]) -> bytes:
-    """Batches by ex-post cost, with the dearest batch of each run.
+    """Batches by ex-post cost, with the most expensive batch of each run.
 
     **Source** Amin et al. 2025, Appendix D.4, Figures 3 and 4.
     """

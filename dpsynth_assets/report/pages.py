@@ -30,7 +30,7 @@ POLICY: Final = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-"
     f"{base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}'"
 )
-"""Names the script's hash, so that a browser runs it and no other, whatever a page's texts hold."""
+"""Names the script's hash, so that a browser runs no other."""
 
 _FULL, _EMPTY, _WIDTH = "█", "░", 12
 

@@ -1,6 +1,6 @@
 """Pictures of a report and of Dagster metadata, as small PNG bytes.
 
-Colours are Okabe and Ito's, which readers with colour-blindness can tell apart. Figures are made
+Colours are Okabe and Ito's, which readers with colour-blindness can distinguish. Figures are made
 through the object interface with the Agg canvas: no display, no global state, safe in threads.
 """
 

@@ -1,1 +1,1 @@
-"""What makes a release: charged once, drawn once, stored, found again for nothing."""
+"""What makes a release: charged once, drawn once, stored, found again at no cost."""

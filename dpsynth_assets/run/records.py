@@ -35,7 +35,7 @@ from dpsynth_assets.workers import Workers
 
 @dataclass(frozen=True, kw_only=True)
 class StoreRecords:
-    """Records that lie in the sensitive store.
+    """Records that are in the sensitive store.
 
     Attributes:
         spec: The cohort.

@@ -91,7 +91,7 @@ class Runner:
         ledger: Charged before private data is read.
         store: Where released values lie.
         models: Opens public models.
-        release_name: Name of the release; another name draws afresh and pays.
+        release_name: Name of the release; another name draws again and pays.
         records: The private records; None where only public stages and rows are asked for.
         run_id: Run that asks, for the ledger.
         progress: Told the share of a release that is done.
@@ -117,7 +117,7 @@ class Runner:
         """Charges, draws and stores one stage; or finds what an earlier run has stored.
 
         Args:
-            node: A stage of the plan, of a part that is not refused.
+            node: A stage of the plan, of a method that is not refused.
             reads: Public artifacts and earlier releases, those of the node among them.
 
         Raises:
@@ -391,7 +391,7 @@ def recorded(
     **Privacy** Post-processing of what was released: charged nothing.
 
     Args:
-        plan: Of the cohort; the line is in it for nothing.
+        plan: Of the cohort; the line is part of it, at no cost.
         ledger: Gets the line.
         store: Keeps the facts under it.
         asset: What leaves.

@@ -20,7 +20,7 @@ LANGUAGE = "en"
 """Of Presidio's recognisers."""
 
 Detector = Callable[[str], list[str]]
-"""Finds values of one kind in a text, as they stand there, in any order, repeated or not."""
+"""Finds values of one kind in a text, as they are written, in any order, repeated or not."""
 
 
 def detector_of(

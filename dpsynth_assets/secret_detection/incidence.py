@@ -28,7 +28,7 @@ def values_of_columns(spec: PrivateDatasetSpec) -> dict[str, Mapping[str, set[st
     Raises:
         SourceError: The source is missing, broken, or lacks a column.
 
-    **Privacy** Private. Reads the source anew: canonical records keep no other columns.
+    **Privacy** Private. Reads the source again: canonical records keep no other columns.
     """
     declared = spec.secrets.kinds if spec.secrets is not None else []
     columns = {kind.name: str(kind.column) for kind in declared if kind.detector == "column"}
@@ -105,8 +105,9 @@ def find_secrets(
         records: Canonical records; columns `record_id` and `text` are read.
         declared: Kinds of secrets.
         of_columns: Kind -> record id -> values (`values_of_columns`).
-        rare: Kind -> its rare words, where `records` are a part of all; None to choose them here.
-        progress: Called with the share of kinds and records done; tells nothing else.
+        rare: Kind -> its rare words, where `records` are one shard of all; None to choose them
+            here.
+        progress: Called with the share of kinds and records done; reports nothing else.
 
     Raises:
         ValueError: If a detector cannot be opened.
@@ -164,10 +165,10 @@ def _named(pairs: pl.DataFrame, secrets: pl.DataFrame) -> pl.DataFrame:
 
 
 def merged_dictionary(each: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Adds up the dictionaries of parts; secrets get the numbers they have in the whole.
+    """Adds up the dictionaries of shards; secrets get the numbers they have in the whole.
 
     Args:
-        each: `SecretIncidence.secrets` of every part, no record in two of them.
+        each: `SecretIncidence.secrets` of every shard, no record in two of them.
     """
     total: pl.DataFrame | None = None
     for own in each:
@@ -180,13 +181,13 @@ def merged_dictionary(each: Iterable[pl.DataFrame]) -> pl.DataFrame:
 
 
 def renumbered(table: pl.DataFrame, own: pl.DataFrame, dictionary: pl.DataFrame) -> pl.DataFrame:
-    """Gives the secrets of a part's table their numbers in the dictionary of all parts."""
+    """Gives the secrets of a shard's table their numbers in the dictionary of all shards."""
     pairs = table.join(own.select("secret", "kind", "value"), on="secret").drop("secret")
     return _named(pairs, dictionary)
 
 
 def _share_of_part(progress: ShareCallback | None, place: int, parts: int) -> ShareCallback:
-    """Reports the share of one of several equal parts as a share of the whole."""
+    """Reports the share of one of several equal shards as a share of the whole."""
 
     def report(share: float) -> None:
         if progress is not None:

@@ -10,11 +10,12 @@ A fingerprint is 8 bytes of BLAKE2b of a text (letters in lower case, blanks as 
 key that never leaves the sensitive store. All of them are kept, sorted, 8 bytes a text:
 with fewer than 10^7 texts on either side two different texts meet with probability below 10^-5.
 Texts of less than SHORTEST characters say nothing of a common source ("thank you") and have none,
-nor have texts that occur more than once in a cohort (automatic replies): they identify nobody.
+nor have texts that occur more than once in a cohort (automatic replies): they identify no unit.
 
 Two cohorts share records where MANY such texts, and one in a hundred of the smaller one, are in
 both; or at least FEW, where they are half of it. Less is taken for coincidence, and an edited text
-is another text: this finds an oversight. It does not stop whoever edits all texts for two budgets.
+is another text: this finds an oversight. It does not stop a person who edits all texts for two
+budgets.
 
 **Privacy** What is said, and to the steward alone, is the name of the other cohort. Whether it is
 said follows from private records; it is no release, and no file that is shared holds it.
@@ -192,7 +193,7 @@ def all_prints(texts: Iterable[str], key: bytes) -> np.ndarray:
 
 
 def single_prints(parts: Iterable[np.ndarray]) -> np.ndarray:
-    """Sorted fingerprints of the texts that occur once in all parts together, uint64 (n,)."""
+    """Sorted fingerprints of the texts that occur once in all shards together, uint64 (n,)."""
     every = np.sort(np.concatenate([NONE, *parts]))
     changes = np.concatenate([[True], every[1:] != every[:-1], [True]])
     return every[changes[:-1] & changes[1:]] if len(every) else every

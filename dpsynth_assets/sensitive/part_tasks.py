@@ -1,4 +1,4 @@
-"""What workers do with one part: functions of its path, which hold public values only.
+"""What workers do with one shard: functions of its path, which hold public values only.
 
 Each reads the records itself, from the sensitive store. None opens the ledger or adds noise.
 """
@@ -66,7 +66,7 @@ PRINTS: Final = "prints.npy"
 IDS: Final = "ids.npy"
 ROWS: Final = "rows.digest"
 TALLY: Final = "tally.json"
-"""Fingerprints of a part's texts and ids, the digest of its rows, and how many records rules set
+"""Fingerprints of a shard's texts and ids, the digest of its rows, and how many records rules set
 aside: for the driver, then removed."""
 
 LARGEST_SENT: Final = 1 << 16
@@ -75,7 +75,7 @@ LARGEST_SENT: Final = 1 << 16
 
 @dataclass(frozen=True)
 class Canonical:
-    """Makes the pieces of a part its canonical records, and removes the pieces.
+    """Makes the pieces of a shard its canonical records, and removes the pieces.
 
     Attributes:
         spec: The cohort's declaration.
@@ -84,7 +84,7 @@ class Canonical:
     spec: PrivateDatasetSpec
 
     def __call__(self, part: Folder) -> None:
-        """Sets records aside, bounds units and splits held-out ones off, within the part."""
+        """Sets records aside, bounds units and splits held-out ones off, within the shard."""
         keep_out_of_core_dumps()
         files = files_of(part)
         pieces = files.matching(part, f"{PIECE}-*.parquet")
@@ -117,7 +117,7 @@ def prints_of(private: PrivateRecords, spec: PrivateDatasetSpec, key: bytes) -> 
 
 @dataclass(frozen=True)
 class Embed:
-    """Embeds the records of a part, unless they are embedded already.
+    """Embeds the records of a shard, unless they are embedded already.
 
     Attributes:
         manifest: The artifact `text_embedder` of the public base.
@@ -166,7 +166,7 @@ class Embed:
 
 
 def _require_current(part: Folder, content: tuple[str | None, ...]) -> None:
-    """Refuses a part that is no more the dataset's, or has other records (`content_of`)."""
+    """Refuses a shard that is no more the dataset's, or has other records (`content_of`)."""
     folder = dataset_folder(part)
     if part not in RecordParts(files_of(part), folder).places or content_of(part) != content:
         raise PrivacyError(
@@ -185,7 +185,7 @@ def _share_of(told: ProgressCallback | None, split: int) -> ProgressCallback:
 
 @dataclass(frozen=True)
 class Count:
-    """Counts the records of a part that mechanisms read.
+    """Counts the records of a shard that mechanisms read.
 
     Attributes:
         count: Turns private inputs into whole numbers; it holds public values only.
@@ -215,7 +215,7 @@ class Count:
         return path
 
     def _state(self) -> Sequence[np.ndarray]:
-        """The arrays, which this process reads once for all parts that it works on."""
+        """The arrays, which this process reads once for all shards that it works on."""
         path = self.state
         if path is None:
             return ()
@@ -232,7 +232,7 @@ def _arrays(content: bytes) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class NoteRead:
-    """Notes in the contribution table that a release reads the records of a part.
+    """Notes in the contribution table that a release reads the records of a shard.
 
     Attributes:
         reservation: Its charge in the ledger.
@@ -247,16 +247,16 @@ class NoteRead:
         table.note(self.reservation, read_table(part, "source.parquet"))
 
 
-# Finds secrets part by part: what workers do, and the driver's dictionary of all parts.
+# Finds secrets shard by shard: what workers do, and the driver's dictionary of all shards.
 #
-# A worker writes what it found into its part: a table `record`, `secret` with numbers of its own,
-# and a dictionary of them. The driver adds the dictionaries up, one part after the other, and
-# gives the secrets the numbers that they have where there is one part. Nothing of a record is
+# A worker writes what it found into its shard: a table `record`, `secret` with numbers of its own,
+# and a dictionary of them. The driver adds the dictionaries up, one shard after the other, and
+# gives the secrets the numbers that they have where there is one shard. Nothing of a record is
 # sent: a task is given a path, and returns nothing.
 
 
 SECRETS_TABLE: Final = "secrets.parquet"
-"""Which record holds which secret: rows of the part, numbers of the dictionary."""
+"""Which record holds which secret: rows of the shard, numbers of the dictionary."""
 
 _FOUND, _WORDS, _RARE = "secrets_of_part.parquet", "words.parquet", "rare_words.parquet"
 """Notes between workers and driver, private; removed at the end."""
@@ -264,10 +264,10 @@ _FOUND, _WORDS, _RARE = "secrets_of_part.parquet", "words.parquet", "rare_words.
 
 @dataclass(frozen=True)
 class CountWords:
-    """Counts the words of a part, whose rare ones are secrets of some kind."""
+    """Counts the words of a shard, whose rare ones are secrets of some kind."""
 
     def __call__(self, part: Folder) -> None:
-        """Writes the counts into the part."""
+        """Writes the counts into the shard."""
         keep_out_of_core_dumps()
         counts = word_counts(read_table(part, "source.parquet")["text"].to_list())
         words = pl.Series("word", list(counts), dtype=pl.String)
@@ -276,18 +276,18 @@ class CountWords:
 
 @dataclass(frozen=True)
 class FindSecrets:
-    """Runs every detector over the records of a part.
+    """Runs every detector over the records of a shard.
 
     Attributes:
         declared: Kinds of secrets, none of which comes from a column.
-        told: Told the share done, where there is one part.
+        told: Told the share done, where there is one shard.
     """
 
     declared: SecretsSpec
     told: Here[Callable[[float], None]] = field(default=Here(), repr=False)
 
     def __call__(self, part: Folder) -> None:
-        """Writes what was found into the part."""
+        """Writes what was found into the shard."""
         keep_out_of_core_dumps()
         records = read_table(part, "source.parquet")
         rare, told = _rare_words(part), self.told.value
@@ -302,19 +302,19 @@ def find_in_parts(
     workers: Workers,
     share: Callable[[float], None],
 ) -> SecretIncidence:
-    """Finds the secrets of all parts, and leaves in each which of its records holds which.
+    """Finds the secrets of all shards, and leaves in each which of its records holds which.
 
     Args:
         declared: Kinds of secrets, none of which comes from a column.
-        places: The parts.
+        places: The shards.
         workers: Who searches.
-        share: Told the share of parts done.
+        share: Told the share of shards done.
 
     Returns:
         The dictionary, as `find_secrets` makes it of all records; its table is empty.
 
     Raises:
-        WorkerError: A part failed.
+        WorkerError: A shard failed.
     """
     try:
         if any(kind.detector == "rare_words" for kind in declared.kinds):
@@ -339,13 +339,13 @@ def find_in_parts(
 
 
 def forget_tables(places: Sequence[Folder]) -> None:
-    """Removes what an earlier search left in the parts."""
+    """Removes what an earlier search left in the shards."""
     for place in places:
         files_of(place).remove(place / SECRETS_TABLE)
 
 
 def _choose_rare_words(declared: SecretsSpec, places: Sequence[Folder], workers: Workers) -> None:
-    """Chooses them by the words of all parts, and writes them where every part finds them."""
+    """Chooses them by the words of all shards, and writes them where every shard finds them."""
     for _ in workers.map_parts(CountWords(), places):
         pass
     vocabulary: Counter[str] = Counter()

@@ -29,7 +29,7 @@ class PrivateFiles(Protocol):
     """Files below one root; the place below the root is part of what encryption seals."""
 
     def write(self, path: Folder, content: Content, *, only_if_absent: bool = False) -> None:
-        """Writes a file, which is there once it is whole, for good.
+        """Writes a file, which is there once it is whole, permanently.
 
         Args:
             path: Place below the root.
@@ -56,7 +56,7 @@ class PrivateFiles(Protocol):
         """Files and folders directly in a folder, by a pattern of their names; sorted."""
 
     def is_folder(self, place: Folder) -> bool:
-        """Says whether anything lies in a folder of this name."""
+        """Says whether anything is in a folder of this name."""
 
     def make_folder(self, *folders: Folder) -> None:
         """Makes folders for the owner alone, where files need one."""
@@ -71,7 +71,7 @@ class PrivateFiles(Protocol):
         """Removes a file, or a folder with all in it, if it is there."""
 
     def discard(self, folder: Folder) -> None:
-        """Removes a folder that nobody reads any more; what cannot be removed stays, unsaid."""
+        """Removes a folder that is no longer read; what cannot be removed stays, unsaid."""
 
     def withdraw(self, folder: Folder) -> None:
         """Removes a folder of `begin_folder`, which `has_begun` misses before any file is gone."""
@@ -89,7 +89,7 @@ class PrivateFiles(Protocol):
         """Says whether `store_folder` came to its end for this folder."""
 
     def alone(self, place: Folder) -> AbstractContextManager[None]:
-        """Holds a lock: one process at a time is in such a block, whatever machine it is on."""
+        """Holds a lock: one process at a time is in such a block, on any machine."""
 
     def hidden_name(self, text: str) -> str:
         """A name for what a private text stands for; others learn nothing from it."""
@@ -107,7 +107,7 @@ def files_below(root: Folder) -> PrivateFiles:
     """The files of a sensitive store.
 
     Raises:
-        SensitiveKeyError: They lie in an object store, and there is no key to seal them with.
+        SensitiveKeyError: They are in an object store, and there is no key to seal them with.
     """
     if isinstance(root, Path):  # Each kind takes the places below a root of its own kind.
         return cast(PrivateFiles, OwnerOnlyFiles(root))
@@ -120,7 +120,7 @@ def files_below(root: Folder) -> PrivateFiles:
 
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - a disk in memory, where folders are made by mkdtemp
-"""Where plain files of an encrypted store may lie while code that wants a path works on them."""
+"""Where plain files of an encrypted store may be while code that wants a path works on them."""
 
 _PREFIX = "dpsynth-plain-"
 

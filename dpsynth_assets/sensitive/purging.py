@@ -151,7 +151,7 @@ def _candidates(
 ) -> Iterator[Folder]:
     named = [] if rule.dataset is None else [base / rule.dataset]
     for folder in filter(files.is_folder, named or files.matching(base, "[!.]*")):
-        # First what names the parts: whoever writes into them looks for it afterwards.
+        # First what names the parts: a process that writes into them looks for it afterwards.
         for place in sorted(files.matching(folder, "*"), key=lambda each: each.name != NAMED):
             if place.name == _UNFINISHED:
                 for kept in files.matching(place, "*"):
@@ -174,7 +174,7 @@ def _remove(files: PrivateFiles, place: Folder) -> None:
 def _is_due(files: PrivateFiles, place: Folder, rule: PurgeRule) -> bool:
     """Says whether its texts, or else its newest file, are old enough; of any age without a clock.
 
-    Parts go whole, and what names them goes with them.
+    Shards go whole, and what names them goes with them.
     """
     if rule.older_than_seconds <= 0:
         return True

@@ -6,10 +6,10 @@ half of which rests on the first ones. So the digest of a cohort's source rows
 (`records/source_digest.py`) is kept as soon as a release is about to be charged for them, and the
 rows are compared whenever they are read again. Before, nothing rests on them: they may be replaced.
 
-Whoever replaces, reads or pays for the records of a cohort holds its lock (`alone`), so that the
-digest that is kept is that of the records that the charge reads.
+A process that replaces, reads or pays for the records of a cohort holds its lock (`alone`), so that
+the digest that is kept is that of the records that the charge reads.
 
-The digests lie beside the fingerprints, under their key. Who removes the sensitive store removes
+The digests are next to the fingerprints, under their key. Who removes the sensitive store removes
 both, and the next reading is the first.
 
 **Privacy** What is said, and to the steward alone, is that the records differ; never in what.
@@ -94,7 +94,7 @@ class ReadRecords:
         self._files.write(self._last(cohort), json.dumps(Reading(state, declared, rows)).encode())
 
     def last(self, cohort: str) -> Reading | None:
-        """The last reading; None where it was noted by nobody.
+        """The last reading; None where it was not noted.
 
         Raises:
             ValueError: That reading did not come to its end.
@@ -104,7 +104,7 @@ class ReadRecords:
         return Reading(*json.loads(self._files.read(self._last(cohort))))
 
     def pay(self, cohort: str, declared: str | None = None) -> tuple[str, ...]:
-        """Keeps the digest of the last reading for good: a charge for those records follows.
+        """Keeps the digest of the last reading permanently: a charge for those records follows.
 
         Args:
             cohort: Whose records they are; the caller holds its lock.
@@ -114,8 +114,8 @@ class ReadRecords:
             What the records are known by, private.
 
         Raises:
-            PrivacyError: Others were paid for, or what is stored is not what is declared, or nobody
-                noted with what it was read.
+            PrivacyError: Others were paid for, or what is stored is not what is declared, or no
+                reading noted with what it was read.
         """
         again = f"Nothing was charged. Materialise {cohort}/shared/private_records again."
         try:
@@ -154,9 +154,9 @@ class ReadRecords:
 
 # The contribution table: which releases read which records, for the steward's eyes only.
 #
-# The table holds keyed hashes of ids, never ids: whoever asks about one record or one unit has to
-# know its id, and learns nothing about any other. The key is random, made for each dataset, and
-# lies beside the table. Both are owner-only, encrypted where the store is, and outlive a purge of
+# The table holds keyed hashes of ids, never ids: a person who asks about one record or one unit has
+# to know its id, and learns nothing about any other. The key is random, made for each dataset, and
+# is next to the table. Both are owner-only, encrypted where the store is, and outlive a purge of
 # the records: the right to ask does not end with the data.
 
 
@@ -220,7 +220,7 @@ class Contributions:
         return sorted(reads, key=lambda read: read.read_at)
 
     def reads_of(self, kind: Kind, name: str) -> list[Read]:
-        """The reads that held one record or one unit; empty where none did, whoever asks.
+        """The reads that held one record or one unit; empty where none did.
 
         Args:
             kind: Whether `name` is a record's id or a unit's.

@@ -39,9 +39,9 @@ def store_records(spec: PrivateDatasetSpec, store: StoredRecords, workers: Worke
     """Reads a source and makes its records the dataset's, or refuses and keeps what was there.
 
     Args:
-        spec: The cohort; no process reads the records of several parts together.
+        spec: The cohort; no process reads the records of several shards together.
         store: Where they go.
-        workers: Who makes parts canonical.
+        workers: Who makes shards canonical.
 
     Raises:
         PrivacyError: Records are unfit, were replaced under their version, or another account
@@ -63,10 +63,10 @@ def store_records(spec: PrivateDatasetSpec, store: StoredRecords, workers: Worke
 
 
 def require_parts(spec: PrivateDatasetSpec, store: StoredRecords) -> tuple[Folder, ...]:
-    """The parts of a dataset, as many as it declares.
+    """The shards of a dataset, as many as it declares.
 
     Raises:
-        PrivacyError: Its records lie in another number of parts, or nowhere yet.
+        PrivacyError: Its records are in another number of shards, or nowhere yet.
     """
     places = store.parts(spec.name).places
     if len(places) != spec.parts:
@@ -87,7 +87,7 @@ def embed_records(
     *,
     gpus: float = 0,
 ) -> None:
-    """Embeds the records of each part that is not embedded yet.
+    """Embeds the records of each shard that is not embedded yet.
 
     One process at a time embeds a cohort: another waits, then finds what is made. Charges and new
     records do not wait for it.
@@ -106,9 +106,9 @@ def embed_records(
         embed_parts(manifest, places, workers, report, gpus=gpus, embedder=embedder)
 
 
-# Reads a source into parts, embeds them, counts and draws over them: the driver's side of workers.
+# Reads a source into shards, embeds them, counts and draws over them: the driver's side of workers.
 #
-# The driver sorts rows into parts in one pass, holds the keys and the ledger, adds up what the
+# The driver sorts rows into shards in one pass, holds the keys and the ledger, adds up what the
 # workers return and collects what they keep. It never holds the records of more than a few batches.
 
 
@@ -118,17 +118,17 @@ def write_parts(
     workers: Workers,
     piece_bytes: int = PIECE_BYTES,
 ) -> None:
-    """Reads a cohort's source once and leaves canonical records in the folders of new parts.
+    """Reads a cohort's source once and leaves canonical records in the folders of new shards.
 
     Args:
-        spec: The declaration; as many parts as there are folders.
+        spec: The declaration; as many shards as there are folders.
         places: Empty folders (`RecordParts.begin`).
-        workers: Who makes the parts canonical.
+        workers: Who makes the shards canonical.
         piece_bytes: Memory that rows may take before they are written.
 
     Raises:
         SourceError: The source is missing, broken, or lacks a declared column.
-        WorkerError: A part failed.
+        WorkerError: A shard failed.
     """
     nothing = pl.DataFrame()
     for number, pieces in enumerate(pieces_of_source(spec, piece_bytes)):
@@ -177,16 +177,16 @@ def embed_parts(
     gpus: float = 0,
     embedder: "TextEmbedder | None" = None,
 ) -> dict[str, str]:
-    """Embeds every part that is not embedded yet; returns what made the embeddings (public).
+    """Embeds every shard that is not embedded yet; returns what made the embeddings (public).
 
-    A run that was killed goes on with the parts that it had not finished.
+    A run that was killed goes on with the shards that it had not finished.
 
     Raises:
-        PrivacyError: Workers embed in different ways, so that who worked on a part could be seen
+        PrivacyError: Workers embed in different ways, so that who worked on a shard could be seen
             in the results.
     """
     made_by: dict[str, str] | None = None
-    told = report if len(places) == 1 else None  # One part tells its own share.
+    told = report if len(places) == 1 else None  # One shard tells its own share.
     task = Embed(dict(manifest), Here((embedder, told)))  # Open in this process alone.
     for done, made in enumerate(workers.map_parts(task, places, gpus=gpus), 1):
         if made_by is not None and made != made_by:

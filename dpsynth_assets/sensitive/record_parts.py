@@ -1,14 +1,14 @@
-"""Where the parts of a dataset lie in the sensitive store, and how one part is read and written.
+"""Where the shards of a dataset are in the sensitive store, and how one shard is read and written.
 
-Records lie in n >= 1 parts, usually one. A part is a folder. Parts are written into folders of a
+Records are in n >= 1 shards, usually one. A shard is a folder. Shards are written into folders of a
 new name, and become the dataset's by one small file that names them, so that a reader finds all of
-the old parts or all of the new ones. Where no such file is, the dataset's own folder is the part.
+the old shards or all of the new ones. Where no such file is, the dataset's own folder is the shard.
 
-    sensitive/tickets/parts.json                         which folder, how many parts
+    sensitive/tickets/parts.json                         which folder, how many shards
     sensitive/tickets/parts-3f9c…/00003-of-00016/        source.parquet, held_out.parquet,
                                                          source_embeddings.npy and what made them
 
-A part is one file of each kind, read whole: memory follows the largest part, not the dataset.
+A shard is one file of each kind, read whole: memory follows the largest shard, not the dataset.
 """
 
 import hashlib
@@ -35,16 +35,16 @@ EXCHANGE: Final = "exchange"
 """Folders, in that of an unfinished release, of what driver and workers hand one another."""
 
 PIECE: Final = "piece"
-"""Beginning of the names of files with rows of a part as the source has them."""
+"""Beginning of the names of files with rows of a shard as the source has them."""
 
 NAMED: Final = "parts.json"
-"""File that names the parts of a dataset."""
+"""File that names the shards of a dataset."""
 
 _PLACE, _PREFIX = "__place", "parts-"
 
 
 class RecordParts:
-    """The parts of one dataset, one or more."""
+    """The shards of one dataset, one or more."""
 
     def __init__(self, files: PrivateFiles, folder: Folder) -> None:
         """Names the store and the dataset's folder in it."""
@@ -52,7 +52,7 @@ class RecordParts:
 
     @property
     def places(self) -> tuple[Folder, ...]:
-        """The parts, in their order."""
+        """The shards, in their order."""
         path = self._folder / NAMED
         if not self._files.exists(path):
             return (self._folder,)
@@ -60,15 +60,15 @@ class RecordParts:
         return _places(self._folder / named["folder"], named["count"])
 
     def begin(self, count: int) -> tuple[Folder, ...]:
-        """Makes the empty folders of new parts, which nobody reads yet."""
+        """Makes the empty folders of new shards, which are not read yet."""
         places = _places(self._folder / f"{_PREFIX}{secrets.token_hex(8)}", count)
         self._files.make_folder(places[0].parent, *places)
         return places
 
     def keep(self, places: Sequence[Folder]) -> None:
-        """Makes finished parts those of the dataset, and removes what they replace.
+        """Makes finished shards those of the dataset, and removes what they replace.
 
-        Where they hold what the present parts hold, these stay, with their embeddings.
+        Where they hold what the present shards hold, these stay, with their embeddings.
         """
         if not self._same(places):
             content = json.dumps({"folder": places[0].parent.name, "count": len(places)})
@@ -79,7 +79,7 @@ class RecordParts:
         self._remove_others()
 
     def drop(self, places: Sequence[Folder]) -> None:
-        """Removes parts that were begun and did not become the dataset's."""
+        """Removes shards that were begun and did not become the dataset's."""
         if places and places != self.places:
             self._files.discard(places[0].parent)
 
@@ -95,9 +95,9 @@ class RecordParts:
 
 
 def texts_of(files: PrivateFiles, place: Folder) -> list[Folder]:
-    """The texts of the parts that a folder of a dataset holds or a file of it names; else itself.
+    """The texts of the shards that a folder of a dataset holds or a file of it names; else itself.
 
-    Embeddings are no texts: made anew, they do not make the records younger.
+    Embeddings are no texts: made again, they do not make the records younger.
     """
     if place.name == NAMED:
         place = RecordParts(files, place.parent).places[0].parent
@@ -112,27 +112,27 @@ def texts_of(files: PrivateFiles, place: Folder) -> list[Folder]:
 
 
 def dataset_folder(part: Folder) -> Folder:
-    """The folder of the dataset of a part, by its path: store / dataset / parts-… / part."""
+    """The folder of the dataset of a shard, by its path: store / dataset / parts-… / shard."""
     return part.parents[1] if part.parent.name.startswith(_PREFIX) else part
 
 
 def files_of(part: Folder) -> PrivateFiles:
-    """The store that a part lies in."""
+    """The store that a shard is in."""
     return files_below(dataset_folder(part).parent)
 
 
 def files_of_exchange(exchange: Folder) -> PrivateFiles:
-    """The store that an exchange lies in: store / dataset / passes / charge / exchange."""
+    """The store that an exchange is in: store / dataset / passes / charge / exchange."""
     return files_below(exchange.parents[3])
 
 
 def write_canonical(part: Folder, split: Split, records: pl.DataFrame) -> None:
-    """Writes the canonical records of a part, and a digest of their content beside them.
+    """Writes the canonical records of a shard, and a digest of their content beside them.
 
     Embeddings of other records go first: row by row they would be taken for those of these.
 
     Args:
-        part: Folder of a part.
+        part: Folder of a shard.
         split: Which of its records.
         records: The records.
     """
@@ -147,10 +147,10 @@ def write_canonical(part: Folder, split: Split, records: pl.DataFrame) -> None:
 
 
 def read_table(part: Folder, name: str, files: PrivateFiles | None = None) -> pl.DataFrame:
-    """Reads one Parquet file of a part, or of another folder of the store `files`.
+    """Reads one Parquet file of a shard, or of another folder of the store `files`.
 
     Raises:
-        PrivacyError: A digest lies beside it, and is that of another content.
+        PrivacyError: A digest is next to it, and is that of another content.
     """
     files = files or files_of(part)
     content, noted = files.read(part / name), (part / name).with_suffix(".digest")
@@ -163,39 +163,39 @@ def read_table(part: Folder, name: str, files: PrivateFiles | None = None) -> pl
 
 
 def read_text(part: Folder, name: str) -> str | None:
-    """Reads a short file of a part; None where there is none."""
+    """Reads a short file of a shard; None where there is none."""
     files, path = files_of(part), part / name
     return files.read(path).decode() if files.exists(path) else None
 
 
 def write_text(part: Folder, name: str, content: str) -> None:
-    """Writes a short file of a part."""
+    """Writes a short file of a shard."""
     files_of(part).write(part / name, content.encode())
 
 
 def write_table(part: Folder, name: str, table: pl.DataFrame) -> None:
-    """Writes a table of a part."""
+    """Writes a table of a shard."""
     files_of(part).write(part / name, TABLE.write(table))
 
 
 def write_array(part: Folder, name: str, values: np.ndarray) -> None:
-    """Writes an array of a part."""
+    """Writes an array of a shard."""
     files_of(part).write(part / name, ARRAY.write(values))
 
 
 def content_of(part: Folder) -> tuple[str | None, ...]:
-    """Digests of the records of a part, those held out included."""
+    """Digests of the records of a shard, those held out included."""
     return tuple(read_text(part, f"{split}.digest") for split in SPLITS)
 
 
 def embeddings_made_by(part: Folder, split: Split) -> dict[str, str] | None:
-    """What made the embeddings of a part (`TextEmbedder.made_by`), public; None: unknown."""
+    """What made the embeddings of a shard (`TextEmbedder.made_by`), public; None: unknown."""
     stored = read_text(part, f"{split}_embeddings.made_by")
     return None if stored is None else dict(json.loads(stored))
 
 
 def read_part(part: Folder, split: Split, *, with_embeddings: bool) -> PrivateInputs:
-    """Reads one part; embeddings are mapped from the file where the store is not encrypted.
+    """Reads one shard; embeddings are mapped from the file where the store is not encrypted.
 
     Raises:
         FileNotFoundError: It has no such records, or they are not embedded.
@@ -217,9 +217,9 @@ def read_part(part: Folder, split: Split, *, with_embeddings: bool) -> PrivateIn
 
 
 def read_whole(parts: Sequence[Folder], split: Split, *, with_embeddings: bool) -> PrivateInputs:
-    """Reads all parts into memory, in the order that one part has.
+    """Reads all shards into memory, in the order that one shard has.
 
-    For stages that go over no parts. Rows that are equal in every column are interchangeable, and
+    For stages that go over no shards. Rows that are equal in every column are interchangeable, and
     so are their embeddings.
     """
     each = [read_part(part, split, with_embeddings=with_embeddings) for part in parts]

@@ -1,7 +1,7 @@
-"""Source records as internal evaluation reads them: counted part by part, and a sample of them.
+"""Source records as internal evaluation reads them: counted shard by shard, and a sample of them.
 
-Whoever scores holds the records of one part at a time, and the sample. The sample follows from the
-records, by a keyed hash of each one's id: it is the same for any number of parts.
+The evaluation holds the records of one shard at a time, and the sample. The sample follows from the
+records, by a keyed hash of each one's id: it is the same for any number of shards.
 
 **Privacy** Internal: everything here is computed from private records without noise.
 """
@@ -70,7 +70,7 @@ class ScoredSource:
     """What corpora are searched for copies of.
 
     Attributes:
-        private: The records, whole or in parts.
+        private: The records, whole or in shards.
         by_unit: Whether records of a unit count once.
     """
 
@@ -105,7 +105,7 @@ class SourceSample:
 
 
 def sampled_source(each: Iterable[PrivateInputs], dataset: str, rows: int) -> SourceSample:
-    """Draws a sample of records that come part by part.
+    """Draws a sample of records that come shard by shard.
 
     Args:
         each: All records with their embeddings, some at a time.
@@ -113,7 +113,7 @@ def sampled_source(each: Iterable[PrivateInputs], dataset: str, rows: int) -> So
         rows: Size of the sample, a public number.
 
     Raises:
-        ValueError: There are no embeddings, or no part at all.
+        ValueError: There are no embeddings, or no shard at all.
     """
     kept: PrivateInputs | None = None
     labels: set[str] = set()
@@ -140,7 +140,7 @@ def _smallest(
 ) -> PrivateInputs:
     """The records of the smallest hashes among those kept and some more.
 
-    Records of one hash are equal in every column, or are told apart by what they say.
+    Records of one hash are equal in every column, or are distinguished by their content.
     """
     keys = hash_rows(Purpose.SCORED, dataset, [some.records["record_id"].to_list()])
     known = some.records.with_columns(pl.Series(_KEY, keys, dtype=pl.String))

@@ -2,7 +2,7 @@
 
 Every object is sealed on this machine before it leaves, under its place in the store
 (`sealing.py`): who reads the bucket sees ciphertext, who alters, cuts or moves an object makes it
-unreadable. He still sees names and times, sizes to one part in eight (an exact size would tell the
+unreadable. He still sees names and times, sizes to one eighth (an exact size would tell the
 number of records), and may delete an object or put back an older one.
 
 An object store has no folders, no rename and no locks. A folder is there once something lies below
@@ -97,7 +97,7 @@ class SealedObjects:
         return [folder / name for name in sorted(names) if fnmatchcase(name, pattern)]
 
     def is_folder(self, place: UPath) -> bool:
-        """Says whether any object lies in a folder of this name."""
+        """Says whether any object is in a folder of this name."""
         return bool(self._names(place))
 
     def make_folder(self, *folders: UPath) -> None:
@@ -170,8 +170,8 @@ class SealedObjects:
     def alone(self, place: UPath) -> Iterator[None]:
         """Holds the lock of the ledger for this place: a kill releases it on any machine.
 
-        A lock object would outlive its holder, and whoever took an old one away might take it from
-        a process that is only slow. Machines that share this store share one ledger, or their
+        A lock object would outlive its holder, and a process that removed an old one might take it
+        from a process that is only slow. Machines that share this store share one ledger, or their
         budgets were two; so its lock (of the server, or of its file) is between all of them.
         """
         with alone(f"the sensitive store's {place}", home().ledger_url, lambda: None):

@@ -2,7 +2,7 @@
 
 A sealed file is a header, a random salt, and chunks of AES-256-GCM. Every file has a key of its
 own, derived from the salt and the file's place in the store: a file that was altered, cut short or
-put in another file's place does not open. The counter and the mark of the last chunk lie in the
+put in another file's place does not open. The counter and the mark of the last chunk are in the
 nonce (the construction STREAM, as in Tink and age), so that chunks cannot be moved either.
 """
 

@@ -6,7 +6,7 @@ text) read for a stated purpose and may not release what they derive.
 
 With DPSYNTH_SENSITIVE_KEY in the environment every file is encrypted (`sealing.py`) and decrypted
 in memory; nothing is memory-mapped, so records and embeddings have to fit there. With
-DPSYNTH_SENSITIVE_URL the files lie in an object store (`sealed_objects.py`), never without a key.
+DPSYNTH_SENSITIVE_URL the files are in an object store (`sealed_objects.py`), never without a key.
 """
 
 import hashlib
@@ -83,7 +83,7 @@ class StoredRecords:
         return folder
 
     def parts(self, dataset: str) -> RecordParts:
-        """The parts that a dataset's records lie in."""
+        """The shards that a dataset's records are in."""
         return RecordParts(self._files, self.folder(dataset))
 
     @contextmanager
@@ -138,7 +138,7 @@ class StoredRecords:
     def embeddings_made_by(self, dataset: str, split: Split) -> dict[str, str] | None:
         """Facts about the stored embeddings (`TextEmbedder.made_by`), public.
 
-        None: They are unknown, or not the same in all parts.
+        None: They are unknown, or not the same in all shards.
         """
         first, *rest = (embeddings_made_by(place, split) for place in self.parts(dataset).places)
         return first if all(made == first for made in rest) else None
@@ -152,7 +152,7 @@ class StoredRecords:
         return {} if made_by is None else {EMBEDDINGS: made_by}
 
     def require_stated_embeddings(self, dataset: str) -> None:
-        """Refuses embeddings of which nobody knows whether one record could move another's.
+        """Refuses embeddings of which it is unknown whether one record could move another's.
 
         Raises:
             PrivacyError: There are none, or they do not say how they were made.
@@ -204,7 +204,7 @@ class StoredRecords:
     ) -> PrivateInputs:
         """Gives an internal stage the source split to count, by `PrivateInputs.counted` alone.
 
-        Where there are several parts, this process reads one after the other.
+        Where there are several shards, this process reads one after the other.
         """
         if len(places := self.parts(dataset).places) > 1:
             return in_parts(StoredParts(places, LocalWorkers(), with_embeddings))
@@ -213,7 +213,7 @@ class StoredRecords:
         )
 
     def each_for_scoring(self, dataset: str, split: Split) -> Iterator[PrivateInputs]:
-        """Records and embeddings of a split, part by part, for internal evaluation."""
+        """Records and embeddings of a split, shard by shard, for internal evaluation."""
         self._require(dataset, split, with_embeddings=True)
         for place in self.parts(dataset).places:
             yield read_part(place, split, with_embeddings=True)
@@ -310,7 +310,7 @@ class StoredRecords:
             reservation: That charge.
             with_embeddings: Whether the mechanism reads embeddings.
             with_secrets: Whether it reads how many records hold each secret.
-            workers: Who counts, sorts and draws over the parts, which nobody reads together
+            workers: Who counts, sorts and draws over the shards, which are never read together
                 (`Stage.in_parts`); None: this process reads all records.
             gpus: GPUs that a worker needs to draw a pass.
 
@@ -415,6 +415,6 @@ class StoredRecords:
 
 
 def in_parts(parts: StoredParts) -> PrivateInputs:
-    """Inputs whose records lie in parts, and nowhere else."""
+    """Inputs whose records are in shards, and nowhere else."""
     nothing = pl.DataFrame(schema=dict.fromkeys(CANONICAL, pl.String))
     return PrivateInputs(records=nothing, parts=parts)

@@ -1,11 +1,11 @@
-"""Passes of a paid release over records in parts: what workers sort, and what they draw.
+"""Passes of a paid release over records in shards: what workers sort, and what they draw.
 
     sensitive/tickets/passes/<reservation>/3.json                     the pass of number 3, drawn
-    sensitive/tickets/passes/<reservation>/inputs-3f9c…/pass-00003/   its records, one table a part
+    sensitive/tickets/passes/<reservation>/inputs-3f9c…/pass-00003/   its records, one table a shard
 
-Records of passes lie there while a run draws: it removes them when it ends, well or not. What a
+Records of passes are there while a run draws: it removes them when it ends, well or not. What a
 killed run left is removed by the next run, with the release, or by `dpsynth purge`, and is made
-anew where passes are missing; passes that are drawn are not.
+again where passes are missing; passes that are drawn are not.
 """
 
 import io
@@ -39,13 +39,13 @@ Draw = Callable[[int, Sequence[pl.DataFrame]], dict[str, Any]]
 
 @dataclass(frozen=True)
 class SortRecords:
-    """Sorts the records of one part, or of one place of the step before, into numbered places.
+    """Sorts the records of one shard, or of one place of the step before, into numbered places.
 
     Attributes:
         sort: Says which rows go where; it holds public values only.
         places: The folders.
         written: Numbers of those that get a table.
-        from_parts: Whether parts of the dataset are sorted.
+        from_parts: Whether shards of the dataset are sorted.
         with_embeddings: Whether `sort` reads their embeddings.
     """
 
@@ -146,34 +146,34 @@ def _tables(place: Folder) -> list[pl.DataFrame]:
     files = _files(place)
     named = files.matching(place, "[!.]*.parquet")
     tables = [pl.read_parquet(io.BytesIO(files.read(path))) for path in named]
-    if not files.has_begun(place.parent):  # Asked last: what is withdrawn is gone before its files.
+    if not files.has_begun(place.parent):  # Asked last: it is withdrawn before its files.
         raise FileNotFoundError("Expected the records of a pass, got a folder that was removed.")
     return [table for table in tables if table.height]
 
 
 def _files(place: Folder) -> PrivateFiles:
-    """The store that a place lies in: store / dataset / passes / reservation / inputs-… / place."""
+    """The store that a place is in: store / dataset / passes / reservation / inputs-… / place."""
     return files_below(place.parents[4])
 
 
 def _number(part: Folder) -> int:
-    """The number in the name of a part or a place: `00003-of-00016`, `step0-00003`."""
+    """The number in the name of a shard or a place: `00003-of-00016`, `step0-00003`."""
     return int(next(iter(re.findall(r"\d{5,}", part.name)), 0))
 
 
 @dataclass(frozen=True)
 class StoredParts:
-    """The records of a release in parts, counted by workers; see `methods.inputs.Shards`.
+    """The records of a release in shards, counted by workers; see `methods.inputs.Shards`.
 
     Attributes:
-        places: The parts.
+        places: The shards.
         workers: Who counts.
         with_embeddings: Whether what is counted, or sorted, reads embeddings.
         exchange: Owner-only folder in the store for what is too large to be sent, one charge's own;
             None: everything is sent.
         release: Folder of the paid release, for one that draws passes.
         gpus: GPUs that a worker needs to draw a pass.
-        require_charged: Refuses embeddings that another run made anew while workers read them.
+        require_charged: Refuses embeddings that another run made again while workers read them.
     """
 
     places: tuple[Folder, ...]
@@ -192,7 +192,7 @@ class StoredParts:
         gpus: float = 0,
         progress: Callable[[float], None] | None = None,
     ) -> np.ndarray:
-        """Adds up what `count` returns for each part; exact, in whatever order."""
+        """Adds up what `count` returns for each shard; exact, in any order."""
         total: np.ndarray | None = None
         with self._stored(state) as path:
             task = Count(count, self.with_embeddings, self.exchange, path)

@@ -63,7 +63,7 @@ class Unfinished:
         return float(json.loads(self._files.read(path))) if self._files.exists(path) else None
 
     def _cost(self, value: str) -> Folder:
-        """A value that is not stored may be drawn anew: nobody else may learn which it was."""
+        """A value that is not stored may be drawn again: no other reader may learn which it was."""
         return self._folder / f"cost of {self._files.hidden_name(value)}.json"
 
     def remove(self) -> None:
@@ -86,7 +86,7 @@ class StoredPasses(Unfinished):
     def save(self, number: int, values: dict[str, Any]) -> None:
         """Keeps a finished pass, waiting for room; it appears whole or not at all.
 
-        A pass that is kept stays as it is, whoever draws it once more: the first may have been
+        A pass that is kept stays as it is, even if it is drawn once more: the first may have been
         told of, so another in its place would be a second draw under one charge.
         """
         content = json.dumps(values).encode()
@@ -102,7 +102,7 @@ class StoredCheckpoint(Unfinished):
 
     Training libraries want a path. With a key of the store, that path is a plain folder in memory
     (`/dev/shm`; elsewhere the system's temporary folder) for as long as the process lives, and what
-    lies in the store is sealed.
+    is in the store is sealed.
     """
 
     @property

@@ -17,7 +17,7 @@ _NEUTRAL: Mapping[str, Any] = {
     "store": False,
     "logit_bias": {},
 }
-"""Fields that nothing here reads, by the values under which they ask for nothing."""
+"""Fields that nothing here reads, by the values under which they have no effect."""
 
 
 class RefusedError(RuntimeError):

@@ -1,6 +1,6 @@
-"""Who does the parts of a stage: this process, other processes of this machine, or a Ray cluster.
+"""Who does the shards of a stage: this process, other processes of this machine, or a Ray cluster.
 
-A stage that goes over parts of the records calls `Workers.map_parts` and knows no more. What holds
+A stage that goes over shards of the records calls `Workers.map_parts` and knows no more. What holds
 for every kind of workers is in `protocol.py`.
 """
 

@@ -26,10 +26,10 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass
 class LocalWorkers(Workers):
-    """Works on parts here.
+    """Works on shards here.
 
     Attributes:
-        count: With 1, parts are worked on one after the other in the calling process; with more,
+        count: With 1, shards are worked on one after the other in the calling process; with more,
             in as many processes, which share the processors.
     """
 
@@ -39,7 +39,7 @@ class LocalWorkers(Workers):
     def _results(
         self, function: Callable[[Folder], Any], parts: Sequence[Folder], gpus: float, memory: int
     ) -> Iterator[Any]:
-        """Keeps each worker busy and one part waiting; results of more would pile up."""
+        """Keeps each worker busy and one shard waiting; results of more would pile up."""
         del gpus, memory  # One machine: nothing is placed.
         if self.count == 1 or len(parts) <= 1:
             yield from (result_of(attempt(function, part)) for part in parts)
@@ -54,7 +54,7 @@ class LocalWorkers(Workers):
             while waiting:
                 yield _awaited(*waiting.popleft())
         except BaseException:  # A failure, Ctrl-C, or a caller that wants no more.
-            # Parts are left in the midst: their files are written whole or not at all.
+            # Shards are left in the midst: their files are written whole or not at all.
             for process in list((self._pool._processes or {}).values()):
                 process.kill()
             self._end()

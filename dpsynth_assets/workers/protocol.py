@@ -1,8 +1,8 @@
-"""What every kind of workers does with the parts of a stage.
+"""What every kind of workers does with the shards of a stage.
 
-- A part travels as a path. The worker reads the records from the sensitive store itself.
-- What comes back is in the order of the parts, whichever was finished first. So a sum over parts is
-  one sum, and a stage has one result for any number of workers.
+- A shard travels as a path. The worker reads the records from the sensitive store itself.
+- What comes back is in the order of the shards, whichever was finished first. So a sum over shards
+  is one sum, and a stage has one result for any number of workers.
 - A worker opens no ledger, and adds no noise to what it counts: the process that runs the step does
   both, once. What a worker draws whole, a pass, it draws with noise of its own and keeps itself, in
   the sensitive store; what is kept is never drawn again. Where a mechanism samples
@@ -10,8 +10,8 @@
   system; it is sent nowhere.
 - Workers that were opened (`Workers.opened`) stay over several maps, with what their functions keep
   (`kept`): a model is opened once a process. They are gone at the end of the block.
-- No engine repeats a task. A failed part fails the step, and running it again goes on from the
-  files of the finished parts, under the same charge.
+- No engine repeats a task. A failed shard fails the step, and running it again continues from the
+  files of the finished shards, under the same charge.
 - An error of a worker arrives as one line. Its own message may quote a record, so it is neither
   sent nor logged (`files.redaction`).
 
@@ -40,7 +40,7 @@ def kept(name: str, version: str, make: Callable[[], R]) -> R:
     """What a function of a worker made before in this process, or makes now.
 
     It lasts as long as the workers (`Workers.opened`). A process of its own takes what it kept with
-    it; where the calling process works on the parts itself, `forget` gives the memory back.
+    it; where the calling process works on the shards itself, `forget` gives the memory back.
 
     Args:
         name: Place in which one thing at a time is kept.
@@ -71,14 +71,14 @@ class Here(Generic[R]):
 
 
 class WorkerError(PrivacyError):
-    """A part that failed in a worker. The message names the part and a type, no content."""
+    """A shard that failed in a worker. The message names the shard and a type, no content."""
 
 
 class Workers(ABC):
-    """Processes that call a function for every part.
+    """Processes that call a function for every shard.
 
     Attributes:
-        count: Parts that are worked on at the same time, at least 1.
+        count: Shards that are worked on at the same time, at least 1.
     """
 
     count: int
@@ -86,9 +86,9 @@ class Workers(ABC):
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
-        """Workers that stay until the block ends, whatever is mapped in it.
+        """Workers that stay until the block ends, regardless of what is mapped in it.
 
-        They begin with the first map that needs them, and anew after a map that failed or was left
+        They begin with the first map that needs them, and again after a map that failed or was left
         early. At the end of the block they are gone, and what they kept with them. Those that stay
         already are closed by the block that opened them.
         """
@@ -110,21 +110,21 @@ class Workers(ABC):
         gpus: float = 0,
         memory: int = 0,
     ) -> Generator[R]:
-        """Calls `function` once for every part.
+        """Calls `function` once for every shard.
 
         Args:
-            function: What is done with a part; it is copied to the workers, so it holds public
+            function: What is done with a shard; it is copied to the workers, so it holds public
                 values only, and is defined at the top of a module.
-            parts: Where the parts lie.
+            parts: Where the shards lie.
             gpus: GPUs that one call needs; workers of this machine take no notice.
             memory: Bytes that one call needs, for a scheduler that places it; 0: not stated.
 
         Yields:
-            The results, in the order of the parts.
+            The results, in the order of the shards.
 
         Raises:
             WorkerError: A call failed, or a worker ended; those not begun are dropped.
-            TypeError: A part is no path; it is not shown.
+            TypeError: A shard is no path; it is not shown.
         """
         for part in parts:
             if not isinstance(part, Folder):
@@ -138,7 +138,7 @@ class Workers(ABC):
     def _results(
         self, function: Callable[[Folder], Any], parts: Sequence[Folder], gpus: float, memory: int
     ) -> Iterator[Any]:
-        """Yields the results in the order of the parts; after a failure nothing works on."""
+        """Yields the results in the order of the shards; after a failure nothing works on."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Workers of a Ray cluster, by the extra `ray`: a pool of actors, each working on parts in turn.
+"""Workers of a Ray cluster, by the extra `ray`: a pool of actors, each working on shards in turn.
 
 Ray moves what a call is given and what it returns through the memory of its nodes, and large values
 to their disks. So a call is given a path, and its function holds public values only; what it
@@ -26,7 +26,7 @@ _PASSED = ("HF_HUB_OFFLINE", "OMP_NUM_THREADS", "PYTHONPATH")
 
 @dataclass
 class RayWorkers(Workers):
-    """Works on parts in a Ray cluster, in a pool of actors, each a process of the cluster.
+    """Works on shards in a Ray cluster, in a pool of actors, each a process of the cluster.
 
     Actors ask for what a call needs; a map that needs something else gets other actors.
 
@@ -55,13 +55,13 @@ class RayWorkers(Workers):
             raise
 
     def close(self) -> None:
-        """Ends the actors, in the midst of a part, too: its files are written whole or not."""
+        """Ends the actors, in the midst of a shard, too: its files are written whole or not."""
         actors, self._actors = self._actors, []
         for actor in actors:
             self._ray.kill(actor, no_restart=True)
 
     def _start(self, count: int, asked: tuple[float, int]) -> None:
-        """Asks for as many actors as there are parts to work on at the same time."""
+        """Asks for as many actors as there are shards to work on at the same time."""
         if asked != self._asked:
             self.close()
             self._asked = asked
@@ -73,9 +73,9 @@ class RayWorkers(Workers):
         self._actors = [*self._actors, *new]
 
     def _given_out(self, given: Any, parts: Sequence[Folder]) -> Iterator[Any]:
-        """Gives each part to an actor that is free; yields in the order of the parts.
+        """Gives each shard to an actor that is free; yields in the order of the shards.
 
-        An actor for which the cluster has no place yet gets none: others do its parts. Parts far
+        An actor for which the cluster has no place yet gets none: others do its shards. Shards far
         ahead of the one that is due wait, since their results would pile up.
         """
         ray = self._ray

@@ -1,4 +1,4 @@
-"""Audits of the accountant: no ε it reports may lie below what an explicit attack attains.
+"""Audits of the accountant: no ε it reports may be below what an explicit attack attains.
 
 For any event S, P(S) > e^ε Q(S) + δ refutes (ε, δ)-DP. Here S is "the number exceeds x" and both
 probabilities are computed, not sampled, so an attained ε is a proof. Planted bugs are accountants

@@ -240,7 +240,7 @@ def event_types(event: Event | None) -> tuple[str, ...]:
 # A claim is a curve: the largest true-positive rate any test may reach at a false-positive rate.
 # An audit draws scores with and without one record and refutes the claim where it proves a rate
 # above the curve. Each test here refutes a true claim with probability at most its `false_alarm`
-# (default `FALSE_ALARM`), whatever the scores are, as long as they are independent. A claim that is
+# (default `FALSE_ALARM`), for any scores, as long as they are independent. A claim that is
 # not refuted is not proven.
 # Shape letters: N scores of each side, M false-positive rates, E values of ε.
 

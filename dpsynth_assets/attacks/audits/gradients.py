@@ -1,4 +1,4 @@
-"""Audits of DP-SGD: what one record moves in a clipped sum, and what a noisy run tells of it.
+"""Audits of DP-SGD: what one record moves in a clipped sum, and what a noisy run reveals of it.
 
 Orthogonal gradient canaries make one training run many independent trials. Record i's gradient is
 the clip bound along coordinate i, so under the documented mechanism the noisy gradients of
@@ -146,7 +146,7 @@ def _by_hand(setting: _Setting, *, shuffled: bool = False, length: float = 1.0) 
     """Planted: DP-SGD written out with a library generator, wrong in one respect.
 
     Either equal batches of a shuffled epoch, as most training loops draw them, or gradients of
-    `length` clip bounds that nobody clips.
+    `length` clip bounds, unclipped.
     """
     generator = np.random.default_rng()
     batches = round(1 / setting.sampling_probability)

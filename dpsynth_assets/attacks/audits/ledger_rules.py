@@ -187,7 +187,7 @@ def _both(stated: Callable[[CohortSpend], float]) -> Finding:
 def _still_to_come(stated: Callable[[CohortSpend], float], accountant: str) -> Finding:
     """Compares the ε stated after one release with that of all that are then admitted.
 
-    Whoever sees one release decides on the next, so that any number of them may follow.
+    A person who sees one release decides on the next, so that any number of them may follow.
     """
     plan, terms = [PlannedRelease("audit/sum", EVENT)], _terms(accountant, **BUDGET)
     with _ledger() as (ledger, _):
@@ -204,8 +204,8 @@ def _still_to_come(stated: Callable[[CohortSpend], float], accountant: str) -> F
 # Audit of the noise source: no seed that a reader of the code knows may bring the noise back.
 #
 # Every seedable generator of the process is seeded alike before each of two runs; noise that comes
-# from one of them repeats, and whoever repeats it can subtract it. Honest runs agree by chance with
-# probability below 2^-100.
+# from one of them repeats, and a reader who repeats it can subtract it. Honest runs agree by chance
+# with probability below 2^-100.
 
 SEED = 42
 SIZE = 128

@@ -157,7 +157,7 @@ def _range_in_passes(cut: Cut) -> Finding:
 
 
 def _in_one_pass(keys: Sequence[bytes], _most_rows: int) -> list[np.ndarray]:
-    """Planted: a pass holds whatever rows its batches hold."""
+    """Planted: a pass holds all rows of its batches."""
     return [np.arange(len(keys))]
 
 

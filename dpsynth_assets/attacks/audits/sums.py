@@ -157,7 +157,7 @@ def _spread_votes() -> Finding:
 # Audits of (p, r)-secret protection: success of explicit attacks against the claimed bound r.
 #
 # The accountant is tested exactly; the clustering by as many trials as it has clusters, each with
-# a secret of its own in one record, or with nobody.
+# a secret of its own in one record, or in none.
 
 PRIOR = 1e-2
 SECRET_ROUNDS = MixtureGaussianEvent(

@@ -110,7 +110,7 @@ def _unclipped(rows: np.ndarray) -> np.ndarray:
 def _draws(*, temperature: float = 1.0, greedy: bool = False) -> Finding:
     """Tests drawn tokens against one draw's event: does token 1 tell whether the record is there?
 
-    Each of many batches holds the record, or nobody does; c = s = τ = 1, hence η = 2, and this
+    Each of many batches holds the record, or none does; c = s = τ = 1, hence η = 2, and this
     pair attains the bound. A greedy choice is planted here, as it is no setting of the mechanism.
     """
     import torch

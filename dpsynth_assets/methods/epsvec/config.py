@@ -21,7 +21,7 @@ RECORDS_PER_PASS = 64
 
 
 class EpsVecConfig(MethodConfig):
-    """Banayeeanzade et al. 2026. Defaults suit a small model; theirs stand beside them."""
+    """Banayeeanzade et al. 2026. Defaults suit a small model; theirs are next to them."""
 
     constants: ClassVar[Mapping[str, Any]] = {
         "private_histogram": True,

@@ -234,8 +234,8 @@ class EpsVec(Method[EpsVecConfig]):
 
         **Privacy** One discrete Gaussian histogram, and one joint discrete Gaussian mean; see
         `shots.release_shots` and `vectors.release_vectors`. Both pass over the records in seconds
-        to minutes and draw noise at the end, so a killed run starts its pass anew: nobody saw what
-        it drew.
+        to minutes and draw noise at the end, so a killed run starts its pass again: no reader saw
+        what it drew.
         """
         work, mechanism = self._work(run.public), run.stage.mechanism
         if isinstance(mechanism, NoisyHistogram):

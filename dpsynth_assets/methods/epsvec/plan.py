@@ -40,9 +40,9 @@ class VectorNoise:
 
     **Privacy** A record's difference stands in the blocks of its own label, layer by layer, each
     clipped to the (public) bound that the block is measured in. So the stack over labels and
-    layers moves by √L for a record that enters or leaves, whatever its label: labels are disjoint
-    and share one price under every relation. A replaced record that also changes its label moves
-    two labels by √L each, √(2L) together, within the 2√L that replacing within a label is
+    layers moves by √L for a record that enters or leaves, regardless of its label: labels are
+    disjoint and share one price under every relation. A replaced record that also changes its label
+    moves two labels by √L each, √(2L) together, within the 2√L that replacing within a label is
     charged (errata B-003.5). The divisor is public and never a count. With q < 1 every record
     tosses its own coin, so that the sampled release is one step of a Poisson-sampled Gaussian;
     the paper's subset of fixed size amplifies (ε, δ) under replace-one only (Theorem 4.2).

@@ -257,7 +257,7 @@ def release_shots(
     bin that it and public values alone decide, so a record that enters or leaves moves one count
     by one: L2 sensitivity 1 under add/remove and zero-out, √2 under replace-one, times the records
     of a unit (errata B-003.3). The top k are post-processing of the noisy counts. Records without
-    text or under an undeclared label vote for nothing.
+    text or under an undeclared label vote for no candidate.
 
     **Source** EPSVec, section 4.4; Algorithm 2, line 2. The paper states neither relation nor δ.
     """

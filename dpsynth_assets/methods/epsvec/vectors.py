@@ -47,7 +47,7 @@ class DatasetVectors:
         model: Name of the model they belong to.
         cost: The event that was charged, as JSON.
         lengths: (Y, L) how far records lie from negatives, in units of the residual stream, noise
-            taken off; None where nobody knows how many records a label has.
+            taken off; None where the number of records of a label is unknown.
     """
 
     directions: np.ndarray = field(repr=False)
@@ -158,7 +158,7 @@ def release_vectors(
 
     Args:
         task: What is public.
-        private: Records with `record_id`, `text` and `label`, whole or in parts.
+        private: Records with `record_id`, `text` and `label`, whole or in shards.
         progress: Told the share done.
 
     **Privacy** See `VectorNoise`. A record's differences are functions of itself and public values,

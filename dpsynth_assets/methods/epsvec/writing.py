@@ -148,7 +148,7 @@ def steering_strengths(
     """Computes how much of each layer's direction is added, in units of the residual stream.
 
     Raises:
-        ValueError: If strengths are as many as neither one nor layers, or nobody knows how far
+        ValueError: If strengths are as many as neither one nor layers, or it is unknown how far
             records lie from negatives.
     """
     layers = config.layers or vectors.layers

@@ -70,14 +70,14 @@ class TextApi(Protocol):
         Args:
             texts: Released texts.
             labels: Composite label value of each.
-            degree: How much is written anew, in (0, 1].
+            degree: How much is rewritten, in (0, 1].
             seed: Public.
             progress: Told the share done.
         """
 
 
 class PublicModelApi:
-    """A causal language model in its own document format; varies a text by writing its end anew.
+    """A causal language model in its own document format; varies a text by writing its end again.
 
     Args:
         language_model: The public model; loaded when first used.
@@ -88,8 +88,8 @@ class PublicModelApi:
             with.
 
     **Source** The API of Xie et al. 2024 paraphrases by instruction; a base model cannot follow
-    one, so a variation keeps the first tokens of a text and continues them. How many is drawn anew
-    for each variation: the share written anew is even in [degree / 2, 3 degree / 2], at most 1.
+    one, so a variation keeps the first tokens of a text and continues them. How many is drawn again
+    for each variation: the share rewritten is even in [degree / 2, 3 degree / 2], at most 1.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class EngineApi:
         variation_prompt: Template of variations.
         variables: Variables of each label, by composite label value.
         config: Lengths and sampling.
-        form: What a text has to be. Whole records are written anew, however short a text was.
+        form: What a text has to be. Whole records are rewritten, however short a text was.
 
     **Source** Xie et al. 2024: random generation with pseudo-classes (`replacement_rules`),
     variations by paraphrasing in a tone or by filling in blanks, with adaptive text lengths.
@@ -244,7 +244,7 @@ class EngineApi:
 
 
 def _row_rng(seed: int, row: int) -> np.random.Generator:
-    """Public randomness of one row, whatever the other rows are."""
+    """Public randomness of one row, regardless of the other rows."""
     return np.random.default_rng([seed, row])
 
 

@@ -72,7 +72,7 @@ class EvolutionConfig(MethodConfig):
     """
     api: Literal["public_model", "engine"] = "public_model"
     """Who writes. public_model: the public language model, which keeps the beginning of a text and
-    writes its end anew. engine: the dataset file's engine, told by random_prompt and
+    writes its end again. engine: the dataset file's engine, instructed by random_prompt and
     variation_prompt.
     """
     random_prompt: str | PromptFile | None = None

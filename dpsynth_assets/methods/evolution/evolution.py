@@ -53,7 +53,7 @@ class Phase(StrEnum):
 
 
 class _Stream:
-    """Numbers that tell apart the public random streams of one round."""
+    """Numbers that distinguish the public random streams of one round."""
 
     RANDOM, VARIATIONS, LOOKAHEAD = 0, 1, 3  # What 2 drew is gone; the others stay as they are.
 

@@ -153,9 +153,9 @@ class ClusterReleases:
         """Prices the release: for the neighbours of a secret, or for those of a record as well.
 
         **Privacy** A record that comes or goes moves counts and sums together by at most √2, so the
-        same noise is √2 times smaller beside it. What this tells of a secret in m records follows
-        by group privacy (`secret_event`) and is the very mixture that would be charged for secrets
-        alone.
+        same noise is √2 times smaller beside it. What this reveals about a secret in m records
+        follows by group privacy (`secret_event`) and is the very mixture that would be charged for
+        secrets alone.
         """
         if not self.record_level:
             return self._secret_event()
@@ -194,8 +194,8 @@ class ClusterReleases:
         Raises:
             UnaccountedReleaseError: If the declared incidence is not the one that was planned.
 
-        **Privacy** The event and no more, whatever the records and their secrets. A record goes to
-        the nearest centre of its own label; one under an undeclared label to none.
+        **Privacy** The event and no more, regardless of the records and their secrets. A record
+        goes to the nearest centre of its own label; one under an undeclared label to none.
 
         **Source** SecPE, Algorithm 2.
         """

@@ -43,7 +43,8 @@ def nearest_candidates(
     """Finds each record's nearest candidate of its label, in Euclidean distance.
 
     For unit vectors that is the most similar one in cosine. Memory beyond the arguments is bounded,
-    whatever N; `vectors` may be mapped from a file, whose pages are given back once they were read.
+    for every N; `vectors` may be mapped from a file, whose pages are given back once they were
+    read.
 
     Args:
         vectors: (N, d) float32.
@@ -77,7 +78,7 @@ class VotingRecords:
     Attributes:
         vectors: (N, d) float32.
         labels: (N,) whole numbers.
-        norms: (N,) ‖x‖, float32; None where each round finds them anew.
+        norms: (N,) ‖x‖, float32; None where each round finds them again.
     """
 
     vectors: np.ndarray = field(repr=False)

@@ -54,7 +54,7 @@ class PrivateTrainingConfig(MethodConfig):
     """Optimizer steps (T, steps); all of them are charged. CTCL takes 2000."""
     expected_batch_size: int = Field(default=256, ge=1, le=10_000_000)
     """Records a step is expected to draw (B, records): each is drawn with probability B / declared
-    records, and sums are divided by B whatever was drawn. CTCL takes 4096; larger batches drown
+    records, and sums are divided by B for every sample. CTCL takes 4096; larger batches hide
     less of the gradient in noise.
     """
     sampling_probability: float | None = Field(default=None, gt=0, le=1)
@@ -92,7 +92,7 @@ class PrivateTrainingConfig(MethodConfig):
     """
     gradient_slack: float | None = Field(default=None, ge=0, le=1)
     """Largest move of one record's clipped gradient when the records that share its pass change (a
-    share of clip_bound): so much is kept back of the bound for every record that may be in company.
+    share of clip_bound): so much is kept back of the bound for every record that may share a pass.
     Empty: 2^-16, over eight times what was measured in float32. Passes in bfloat16, float16 or TF32
     need a declared value or exact_sums: true. Not used with exact_sums: true.
     """
@@ -150,7 +150,7 @@ class GeneratorConfig(PrivateTrainingConfig):
     """Sampling temperature (no unit)."""
     rejection: RejectionSettings | None = KEPT_ROWS
     prompt_tokens: int | None = Field(default=None, ge=1, le=64)
-    """Trains the embeddings of so many virtual tokens before every condition, and neither weights
+    """Trains the embeddings of this many virtual tokens before every condition, and neither weights
     nor adapters (prompt tuning; tokens). They are reserved tokens of a decoder's vocabulary:
     SmolLM2 has 14. Empty: lora_rank says what is trained.
     """

@@ -119,7 +119,7 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
     def release(self, run: StageRun) -> Release[StageRelease]:
         """Trains the model from its public start and releases its weights.
 
-        **Privacy** T Poisson-sampled Gaussian steps: the planned event, whatever the records.
+        **Privacy** T Poisson-sampled Gaussian steps: the planned event, regardless of the records.
 
         **Source** CTCL, section 4.1.2 (Downstream DPFT).
         """

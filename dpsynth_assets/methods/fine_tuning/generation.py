@@ -240,7 +240,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         self.check_trainable(start, inputs.encoded(start, pairs))
 
     def room(self, stage: Stage, public: PublicInputs) -> Room:
-        """Counts the weights and files of the public model, where they lie in a folder here."""
+        """Counts the weights and files of the public model, where they are in a folder here."""
         del stage
         folder = Path(self.starts_from(public).source)
         trained = training_room(
@@ -252,8 +252,8 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     def release(self, run: StageRun) -> Release[StageRelease]:
         """Trains a copy of the public generator and releases its weights.
 
-        **Privacy** T Poisson-sampled Gaussian steps: the planned event, whatever the records. The
-        weights are post-processing of the noisy gradients; conditions are part of each record's
+        **Privacy** T Poisson-sampled Gaussian steps: the planned event, regardless of the records.
+        The weights are post-processing of the noisy gradients; conditions are part of each record's
         own gradient.
 
         **Source** CTCL, section 3.3 (DP finetuning) and 4.1.3.

@@ -88,8 +88,8 @@ class DeclaredTraining:
         """q: the given one, or B / declared records, at most 1; None if nothing public gives it.
 
         **Privacy** Under add/remove the number of records is private: a q computed from it would be
-        another mechanism for each neighbour (errata B-002.4). Any public q is sound, whatever
-        records there are: a step then draws q n of them, which nobody is told.
+        another mechanism for each neighbour (errata B-002.4). Any public q is sound for any
+        records: a step then draws q n of them, a number that is never shown.
         """
         if self.config.sampling_probability is not None:
             return self.config.sampling_probability
@@ -126,7 +126,7 @@ class DeclaredTraining:
 
     @property
     def takes_slack_of_float32(self) -> bool:
-        """Whether several records share a pass and nobody declared what that may move."""
+        """Whether several records share a pass and it is not declared what that may change."""
         return self.config.gradient_slack is None and self.records_in_company > 0
 
     def refusal(self, name: str, target_epsilon: float) -> str | None:
@@ -154,7 +154,7 @@ class DeclaredTraining:
     def planned(self, target_epsilon: float) -> PlannedTraining:
         """Plans T steps with the least noise that fits `target_epsilon` alone at δ.
 
-        Calibration takes seconds and is remembered in `DPSYNTH_HOME`; whatever stands there, the
+        Calibration takes seconds and is remembered in `DPSYNTH_HOME`; regardless of that value, the
         event states the noise that will be drawn, and the ledger prices the event itself.
 
         Raises:

@@ -1,14 +1,15 @@
 """Methods that train a model by DP-SGD in one paid stage, and one run of such a training.
 
-Where records lie in parts, each step of DP-Adam is one count over the parts. The driver gives the
-trained weights of the step; every worker tosses the coins of its part's records, clips and adds up
+Where records are in shards, each step of DP-Adam is one count over the shards. The driver gives the
+trained weights of the step; every worker tosses the coins of its shard's records, clips and adds up
 those that were drawn, and returns whole numbers (`privacy.poisson_sampling`); the driver adds them
 up, adds noise once, and steps the optimizer.
 
-- *The sample* of a part is drawn by whoever works on it, anew in every step and after a restart. It
-  is stored nowhere: the union over parts is the Poisson sample of the whole.
+- *The sample* of a shard is drawn by the worker that holds it, again in every step and after a
+restart. It
+  is stored nowhere: the union over shards is the Poisson sample of the whole.
 - *Weights* of a step travel as a file of the sensitive store, for as long as the step lasts. They
-  follow from noisy gradients that were paid for, and are nobody's to see before the stage is
+  follow from noisy gradients that were paid for, and are not shown before the stage is
   committed. The public model is opened once a process and kept (`workers.kept`).
 - *Sums* have no noise yet: they are private, and travel as files of that store, too.
 - Only sums that are exact can be split (`exact_sums: true`): another grouping of records would show
@@ -95,7 +96,7 @@ class TrainingStart:
     """A model to be trained, how its examples are scored, and which public ones there are.
 
     Attributes:
-        model: Has public weights; must be nobody else's, since training makes it private.
+        model: Has public weights; must be used by nothing else, since training makes it private.
         loss: Losses of single examples.
         name: Identity of the public weights.
         public_examples: Public examples like the private ones, for the loss that is reported and
@@ -187,7 +188,7 @@ class TrainingMethod(Method[TrainingConfigT]):
             run: Its stage has the planned training. Its progress is told steps, ε so far of what
                 is planned, and the loss on public text, all after steps that follow from T alone.
             start: What is trained.
-            private_examples: n examples as `start.loss` takes them; or those that lie in parts.
+            private_examples: n examples as `start.loss` takes them; or those that are in shards.
 
         Returns:
             Public facts of the run.
@@ -345,7 +346,7 @@ def training_examples(
     """The private examples of a training, wherever the records lie, until the block ends.
 
     Args:
-        private: All records, or their parts.
+        private: All records, or their shards.
         inputs: What the training starts from.
         start: What `inputs` opened, which is trained in place. A worker that is this very process
             takes it instead of opening another.

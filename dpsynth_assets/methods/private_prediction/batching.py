@@ -53,11 +53,11 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateBatch(Batch):
-    """One batch that generates, with the contexts that stand there.
+    """One batch that generates, with its contexts.
 
     Attributes:
         contexts: Any number of contexts (private, also in number), each of k texts.
-        keys: For each context what names it (`row_key`), whatever other contexts there are.
+        keys: For each context what names it (`row_key`), independent of other contexts.
     """
 
     contexts: tuple[tuple[str, ...], ...] = field(repr=False)

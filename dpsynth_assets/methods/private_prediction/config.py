@@ -35,7 +35,7 @@ class PrivatePredictionConfig(MethodConfig):
 
     expected_batch_size: int = Field(default=64, ge=1, le=4096)
     """Contexts a batch is expected to hold (s, contexts): the fixed denominator of the mean,
-    whatever a batch really holds. Larger: less privacy cost a token, fewer texts.
+    regardless of the true size of a batch. Larger: less privacy cost a token, fewer texts.
     """
     examples_per_context: int = Field(default=1, ge=1, le=8)
     """Private records in one context (k, records); a batch of s contexts is cut from s x k records.
@@ -43,7 +43,7 @@ class PrivatePredictionConfig(MethodConfig):
     one record, which a share of about e^-k does for full batches.
     """
     clip_bound: float = Field(default=6.0, gt=0, le=100)
-    """Bound on each clipped logit (c, natural-log units); logits lie in [-c, c]."""
+    """Bound on each clipped logit (c, natural-log units); logits are in [-c, c]."""
     temperature: float = Field(default=1.0, gt=0, le=10)
     """Sampling temperature (tau, no unit). Higher: less cost a token, wilder text."""
     max_document_tokens: int = Field(default=96, ge=2, le=8192)
@@ -116,7 +116,7 @@ class TopKConfig(PrivatePredictionConfig):
     """Settings of the methods that average whole logits over a public support."""
 
     public_top_k: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Draws only among the so many likeliest tokens of the public prompt (tokens), as Amin et al.
+    """Draws only among this many of the likeliest tokens of the public prompt (tokens), as Amin et al.
     2024 at temperature 2.25 with 1024. Costs nothing. null: among all. With a declared base the
     default is 100.
     """
@@ -149,7 +149,7 @@ class MeanSvtConfig(TopKConfig, UniformBatchesConfig):
     """Temperature of public tokens (no unit)."""
     max_tokens_per_batch: int = Field(default=2000, ge=2, le=10_000_000)
     """Tokens a batch may write in all, free ones included (tokens): a public bound on compute,
-    since public tokens cost nothing and could go on for ever.
+    since public tokens cost nothing and could go on permanently.
     """
     min_tokens_for_new_document: int = Field(default=4, ge=1, le=8192)
     """A batch opens another document only while at least this many private tokens are left
@@ -216,7 +216,7 @@ class FewShotConfig(MethodConfig):
     """
     documents_per_label: int = Field(default=2, ge=1, le=10_000)
     """Demonstrations of each label (documents). All of them at their greatest length are charged,
-    whatever is written.
+    regardless of what is written.
     """
     max_document_tokens: int = Field(default=48, ge=2, le=8192)
     """A demonstration ends at this length (tokens). Every token is a new prompt: costs grow with

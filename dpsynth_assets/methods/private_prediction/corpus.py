@@ -105,7 +105,7 @@ SelectorFactory = Callable[[Sequence[int]], TokenSelector]
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How the passes of one run are drawn, by whichever process; public but for its costs.
+    """How the passes of one run are drawn, by any process; public but for its costs.
 
     Attributes:
         declared: The batches.
@@ -220,7 +220,7 @@ def draw_pass(
         on_step: Told of each step.
 
     **Privacy** Noise comes from the entropy of the process that draws. The values are part of the
-    release that was paid for; their costs, if any, are private for good.
+    release that was paid for; their costs, if any, are private permanently.
     """
     drawn = np.zeros(2, dtype=np.int64)
 
@@ -261,7 +261,7 @@ def draw_pass(
 
 
 def _public_prefixes(drawing: Drawing) -> list[list[int]]:
-    """What every private prompt of a label begins with, whatever its examples: read once."""
+    """What every private prompt of a label begins with, regardless of its examples: read once."""
     model, config = drawing.public.language_model, drawing.config
 
     def prompt_of(label_text: str, example: str) -> list[int]:

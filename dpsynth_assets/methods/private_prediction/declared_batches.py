@@ -172,8 +172,8 @@ class DeclaredBatches:
     def _load(self) -> float:
         """Records of a full batch, estimated from public facts, as a multiple of s.
 
-        Forward passes get room for so many, and are cut where it does not do (`pass_rows`): the
-        price holds whatever the batches hold, and a good estimate spares passes.
+        Forward passes get room for this many, and are cut where it does not do (`pass_rows`): the
+        price holds for any batches, and a good estimate spares passes.
 
         Clustered batches, and uniform ones cut by a histogram, follow released counts: s each. Cut
         by the declared number of records, a batch holds more than s where its label has more than
@@ -209,7 +209,7 @@ class DeclaredBatches:
         return min(self.config.max_batches, self.terms.public_records // self.records_per_batch)
 
     def expected_batches(self, records: int) -> int:
-        """Batches that generate, as declared facts and so many records let one expect."""
+        """Batches that generate, as declared facts and this many records let one expect."""
         if (known := self._generating) is not None:
             return known
         return max(1, min(self.config.max_batches, records // self.records_per_batch))
@@ -222,7 +222,7 @@ class DeclaredBatches:
         return sum(cell.generating for cell in self.hashed_cells(public))
 
     def refusal(self, tokens: int, epsilon: float) -> str | None:
-        """Says in one line why batches of so many private tokens cannot run; None if they can."""
+        """Says in one line why batches of this many private tokens cannot run; None if they can."""
         if (unpaid := slack_refusal(self.terms, self.config.logit_slack)) is not None:
             return unpaid
         if tokens < self.config.min_tokens_for_new_document:

@@ -1,7 +1,7 @@
 """A few demonstrations of each label, every token voted on by a fresh sample of its records.
 
 The baseline that private prediction is compared with: it protects whole distributions where
-softmax sampling protects one draw, and computes every prompt anew for every token.
+softmax sampling protects one draw, and computes every prompt again for every token.
 `few_shot_writer` writes the demonstrations.
 """
 
@@ -183,7 +183,7 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         )
 
     def work(self, plan: MethodPlan, sizes: PublicSizes) -> Work:
-        """Counts prompts that every step reads anew, each with another sample of records."""
+        """Counts prompts that every step reads again, each with another sample of records."""
         config, labels = self.config, len(self.terms.labels)
         steps = labels * int(plan.parameters["steps_per_label"])
         prompt = sizes.prompt(config.examples_per_subset, config.max_example_tokens)
@@ -192,7 +192,7 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         return Work(read=rows * prompt, steps=steps, written=rows)
 
     def plan_at_noise(self, noise_multiplier: float) -> MethodPlan:
-        """Plans all steps of each label at this noise, whatever they cost.
+        """Plans all steps of each label at this noise, at any cost.
 
         Raises:
             ValueError: If no number of records is declared.
@@ -268,7 +268,7 @@ class FewShot(PrivatePrediction[FewShotConfig]):
     def release(self, run: StageRun) -> Release[StageRelease]:
         """Writes every label's demonstrations, then extra documents after them.
 
-        Each label opens the planned mechanism afresh and draws its T steps, no more; the planned
+        Each label opens the planned mechanism again and draws its T steps, no more; the planned
         object itself draws none.
 
         **Privacy** T Poisson-sampled Gaussian steps for each label, labels in parallel: the

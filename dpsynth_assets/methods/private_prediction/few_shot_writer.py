@@ -86,7 +86,7 @@ def write_demonstrations(
     progress: ProgressCallback,
     passes: PassStore | None = None,
 ) -> Iterator[Demonstration]:
-    """Writes the same number of documents for each label, whatever records it has.
+    """Writes the same number of documents for each label, regardless of its records.
 
     Args:
         task: Settings and public inputs.
@@ -96,7 +96,7 @@ def write_demonstrations(
         passes: Where finished documents are kept; they are not written again.
 
     **Privacy** The steps that a killed run spent on a document it did not finish were seen by
-    nobody: no progress is told within a document, since every token of it may be the last.
+    no reader: no progress is shown within a document, since every token of it may be the last.
     Documents of one label are numbered alike in every run, so each is released once.
     """
     total = sum(mechanism.steps for mechanism in mechanisms)

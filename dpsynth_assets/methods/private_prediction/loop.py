@@ -4,7 +4,7 @@ Everything that decides when to stop, restart or open a document is a function o
 and public settings. Private data enters in one place only: the logits handed to the selector.
 Where a method compares with public text, each batch has a public prompt as well, which follows the
 same released tokens in forward passes of its own. Where a schema constrains texts, draws are among
-the tokens that continue one, and what the schema decides alone is appended for nothing.
+the tokens that continue one, and text that the schema determines is appended at no cost.
 
 Letters: B batches of a pass, R rows (all their contexts), V vocabulary, A batches that draw now.
 """
@@ -103,7 +103,7 @@ class GenerationRules:
 
     @property
     def certain_steps(self) -> int:
-        """Steps that a pass takes whatever is drawn.
+        """Steps that a pass takes regardless of the draws.
 
         A batch stops at the earliest when too few private tokens are left for another document; it
         spends one a step at most.
@@ -154,7 +154,7 @@ def generate_documents(
         select: Draws and charges tokens.
         rules: Public rules.
         on_step: Told the numbers of private and of public tokens drawn in each step; what it makes
-            of them is shown to nobody before the documents are kept.
+            of them is not shown before the documents are kept.
         public_prompts: For each batch, the public prompt it is compared with; None where the
             method compares with nothing.
         public_prefixes: Public token sequences that private prompts may begin with
@@ -169,9 +169,9 @@ def generate_documents(
     A constraint is a function of released tokens: a draw on fewer coordinates costs no more, and a
     token without an alternative is no draw and reads no private logit. The number of steps,
     restarts and documents depends on drawn tokens and on `rules` alone. One context more or less
-    changes the forward passes of at most P others, whatever a batch holds: how rows are cut into
-    passes, and when those of finished batches are dropped, is decided within a pass (`pass_rows`
-    has the proof).
+    changes the forward passes of at most P others, regardless of what a batch holds: how rows are
+    cut into passes, and when those of finished batches are dropped, is decided within a pass
+    (`pass_rows` has the proof).
 
     **Source** Amin et al. 2024, Algorithm 1, and Amin et al. 2025, Algorithm 1. The budget is
     tested before every token, not between documents (errata B-001.1).
@@ -313,7 +313,7 @@ class _Wave:
     def _is_spent(self, batch: int) -> bool:
         """Whether a batch must stop at once, in the middle of a document if need be.
 
-        What a schema decides is written for nothing, also behind the last private token.
+        What a schema decides is written at no cost, also behind the last private token.
         """
         limit, text = self._rules.max_tokens_per_batch, self._texts[batch]
         if limit is not None and self._total[batch] >= limit:

@@ -163,7 +163,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         )
 
     def stages(self) -> tuple[Stage, ...]:
-        """The corpus, whose passes workers draw where records lie in parts.
+        """The corpus, whose passes workers draw where records are in shards.
 
         Not where vLLM decodes: one engine takes a GPU whole, and the self-test that the charge
         states is of the engine that draws.
@@ -269,7 +269,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         )
 
     def generated(self, run: StageRun) -> tuple[SyntheticCorpus, Drawing]:
-        """Draws all passes, here or by workers where records lie in parts, and writes the rows.
+        """Draws all passes, here or by workers where records are in shards, and writes the rows.
 
         Returns:
             The corpus, and how it was drawn, with its realised costs if there are any.
@@ -283,7 +283,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         return generate_corpus(drawing, batches, private, draw, run.progress), drawing
 
     def drawing(self, stage: Stage, public: PublicInputs, batches: int) -> Drawing:
-        """Says how the passes of a run of so many batches are drawn, by whichever process."""
+        """Says how the passes of a run of this many batches are drawn, by any process."""
         del batches
         drawn = mechanism_of(stage, BatchTokens)  # type: ignore[type-abstract]
         return self.drawn_by(public, drawn.tokens, drawn.selector())
@@ -309,7 +309,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
 
     def reconstruct(
         self,
-        plan: MethodPlan,  # noqa: ARG002 - made anew for keys, by the same target
+        plan: MethodPlan,  # noqa: ARG002 - made again for keys, by the same target
         target_epsilon: float,
         model: Any,
     ) -> "KeysWritten | None":

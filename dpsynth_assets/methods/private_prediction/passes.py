@@ -1,6 +1,6 @@
 """The passes of a run: drawn here, side by side for a small model, or by workers, and kept.
 
-Workers draw where records lie in parts. A worker draws a pass whole: it reads the records of that
+Workers draw where records are in shards. A worker draws a pass whole: it reads the records of that
 pass, opens the model, draws with noise of its own entropy, and keeps what it drew, once. The driver
 plans and collects, and reads no record.
 """
@@ -73,15 +73,15 @@ def generate_corpus(
     Args:
         drawing: How passes are drawn; its costs are filled in.
         batches: The batches of the run.
-        private: Records, here or in parts, and where finished passes are kept.
-        draw: Draws one pass in a worker, where records lie in parts.
+        private: Records, here or in shards, and where finished passes are kept.
+        draw: Draws one pass in a worker, where records are in shards.
         progress: Told how far it is: of draws, what is kept of them (`PassProgress`).
 
     **Privacy** As `written_corpus`. A pass that is kept is never drawn again; one that a killed
-    process drew and did not keep was seen by nobody and is drawn anew.
+    process drew and did not keep was never shown and is drawn again.
 
     Raises:
-        ValueError: Records lie in parts and nothing keeps passes, or no worker can draw them.
+        ValueError: Records are in shards and nothing keeps passes, or no worker can draw them.
     """
     parts = parts_of(batches.batches, drawing.config.batches_per_forward)
     told = PassProgress(len(parts), len(batches.batches), drawing.rules, progress)
@@ -98,7 +98,7 @@ def generate_corpus(
 
 @dataclass(frozen=True)
 class _Run:
-    """Reads passes back, or draws and keeps them, and tells of each as it is done."""
+    """Reads passes back, or draws and keeps them, and reports each as it is done."""
 
     drawing: Drawing
     told: "PassProgress"
@@ -155,9 +155,9 @@ class _Run:
 
 
 class PassProgress:
-    """Tells how far the passes of a run are, whatever thread they run in.
+    """Tells how far the passes of a run are, in any thread.
 
-    **Privacy** What a killed run drew and did not keep is drawn anew under the same charge, so
+    **Privacy** What a killed run drew and did not keep is drawn again under the same charge, so
     nothing that depends on it may be told: neither tokens nor the step at which a pass ended. Of a
     pass under way only the steps are told that its public rules make certain; what was drawn is
     told of kept passes alone.
@@ -181,11 +181,11 @@ class PassProgress:
                 self._tell()
 
     def finish(self, steps: int, kept: np.ndarray | None) -> None:
-        """A pass ended after so many steps of this run; shares never fall.
+        """A pass ended after this many steps of this run; shares never fall.
 
         Args:
             steps: Steps it told of; 0 for a pass that was read back.
-            kept: Its (private, public) tokens once they are kept; None where nobody keeps them.
+            kept: Its (private, public) tokens once they are kept; None where they are not kept.
         """
         with self._lock:
             self._under_way -= min(steps, self._certain)
@@ -208,7 +208,7 @@ class PassProgress:
 def run_passes(
     decoder: Decoder, parts: Sequence[Part[BatchT]], run: Callable[[Part[BatchT]], _Written]
 ) -> list[_Written]:
-    """Runs every pass and returns what they wrote, in the order of the parts.
+    """Runs every pass and returns what they wrote, in the order of the shards.
 
     A small model on a CPU runs as many passes at once as PyTorch has threads, each in one thread.
     If a pass fails, those that have begun run to their end and are kept, and no other begins.

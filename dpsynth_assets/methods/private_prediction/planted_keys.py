@@ -47,7 +47,7 @@ More would show weaker copying, but claim a larger ε, which copying itself coul
 """
 
 MOST_KEYS_SHARE = 10
-"""At most one key in so many is planted: rarer keys prove more."""
+"""At most one key in this many is planted: rarer keys prove more."""
 
 CONTROL_DOCUMENTS = 100
 """Documents of the positive control."""
@@ -203,7 +203,7 @@ def changed(config: Any, **changes: Any) -> Any:
 def key_records(texts: Sequence[str]) -> PrivateInputs:
     """Made-up records in the shape of private ones: a key or a null text each, in one cluster.
 
-    A key is its record's id, so that it goes to its batch whatever other keys there are.
+    A key is its record's id, so that it goes to its batch independent of other keys.
     """
     names = [text or f"null {place}" for place, text in enumerate(texts)]
     return PrivateInputs(
@@ -229,7 +229,7 @@ def _claimed_epsilon(cost: Cost, delta: float) -> float:
 def _key_terms(terms: CohortTerms, keys: int, model: Any) -> CohortTerms:
     """The cohort's terms with planted keys for records, and the decoder that the model has.
 
-    The copying model lies in no folder that the exact decoder could read: it is decoded, and
+    The copying model is in no folder that the exact decoder could read: it is decoded, and
     charged for rounding, as any other model. No schema constrains keys: the mechanism is the same.
     """
     in_folder = getattr(model, "source", None) is not None
@@ -246,7 +246,7 @@ def _key_terms(terms: CohortTerms, keys: int, model: Any) -> CohortTerms:
 
 
 def _slack_of(config: Any, model: Any) -> dict[str, float]:
-    """The slack of float32, where a model that lies in no folder takes the exact decoder's place.
+    """The slack of float32, where a model that is in no folder takes the exact decoder's place.
 
     Without it the test would state a smaller ε than that of what it runs.
     """
@@ -256,7 +256,7 @@ def _slack_of(config: Any, model: Any) -> dict[str, float]:
 
 
 def _silent(_share: float, _message: str) -> None:
-    """Reports to nobody: the test's own progress counts methods."""
+    """Reports nothing: the test's own progress counts methods."""
 
 
 AUDITED_CONTEXTS = 64

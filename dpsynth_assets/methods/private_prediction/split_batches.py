@@ -1,12 +1,12 @@
-"""The batches of a run, and how records are placed in them: all together, or part by part.
+"""The batches of a run, and how records are placed in them: all together, or shard by shard.
 
 By the keyed hash of its id a record's place is a function of that record alone: one record added or
 removed changes exactly one batch (Assumption 1 of Amin 2024) and leaves every other record where it
-was. One step sorts records in parts: each goes to the pass of its batch. In slots a record's place
-is its public rank among all records of its cell, so there are two steps: each part gives its first
+was. One step sorts records in shards: each goes to the pass of its batch. In slots a record's place
+is its public rank among all records of its cell, so there are two steps: each shard gives its first
 records of a cell, as many as the cell's batches hold, and each cell cuts the first of all.
 
-A placed record is a row of `placed_table`. By whatever process and in whatever order rows come, the
+A placed record is a row of `placed_table`. By any process and in any order rows come, the
 batches they make are the same to the last bit. So each batch may be filled where it is decoded.
 
 Letters: N records, s contexts in a batch, k records in a context, b batches of a cell.
@@ -101,13 +101,13 @@ class RunBatches(ABC):
 
     @abstractmethod
     def steps(self, wanted: Collection[int], count: int) -> tuple[SortStep, ...]:
-        """Says how records in parts are sorted into the wanted ones of so many passes."""
+        """Says how records in shards are sorted into the wanted ones of this many passes."""
 
     def filled(self, batches: Sequence[Batch], placed: "pl.DataFrame") -> list[PrivateBatch]:
         """Fills batches with the records that are placed in them.
 
-        With k = 1 a context by the hash is its record's, whatever its number; else the drop rule
-        holds and its number names it.
+        With k = 1 a context by the hash is its record's, regardless of its number; else the drop
+        rule holds and its number names it.
 
         Args:
             batches: All batches of the run, or those of a pass.
@@ -176,7 +176,7 @@ def _by_record(placed: Sequence[_Place]) -> list[_Named]:
 def _by_number(placed: Sequence[_Place], examples_per_context: int) -> list[_Named]:
     """Applies the drop rule: a context counts iff each of its k slots holds exactly one record.
 
-    A context with a null record counts for nothing. Each is named by its number in the batch.
+    A context with a null record is not counted. Each is named by its number in the batch.
     """
     slots: dict[int, dict[int, list[str]]] = {}
     for context, slot, _, text in placed:
@@ -257,13 +257,13 @@ class HashedBatches(RunBatches):
         return batch, context, slot
 
     def steps(self, wanted: Collection[int], count: int) -> tuple[SortStep, ...]:
-        """One step: from parts into passes."""
+        """One step: from shards into passes."""
         return (SortStep(partial(self.sorted_part, frozenset(wanted)), count),)
 
     def sorted_part(
         self, wanted: Collection[int], number: int, private: PrivateInputs
     ) -> Mapping[int, "pl.DataFrame"]:
-        """Sorts the records of a part into the wanted passes."""
+        """Sorts the records of a shard into the wanted passes."""
         del number
         return self.by_pass(self.places(private), wanted)
 
@@ -338,12 +338,12 @@ class SlotBatches(RunBatches):
         return pl.concat([placed_table([]), *(self._slots(*each) for each in cells)])
 
     def steps(self, wanted: Collection[int], count: int) -> tuple[SortStep, ...]:
-        """Two steps: from parts into cells, and from cells into passes."""
+        """Two steps: from shards into cells, and from cells into passes."""
         slots = partial(self.sorted_cell, frozenset(wanted))
         return (SortStep(self.firsts, len(self.cells)), SortStep(slots, count))
 
     def firsts(self, number: int, private: PrivateInputs) -> Mapping[int, "pl.DataFrame"]:
-        """Takes the first records of each cell, in public order, out of a part."""
+        """Takes the first records of each cell, in public order, out of a shard."""
         del number
         size = self.declared.records_per_batch
         return {

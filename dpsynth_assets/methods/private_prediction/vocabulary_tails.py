@@ -68,10 +68,10 @@ def difference_tail(
 ) -> Tail:
     """Computes the tail of draws from public logits moved by clipped differences.
 
-    Scores have no floor: a token that nobody proposes keeps its public log-probability, less C at
-    most. It is taken to lie PUBLIC_DEPTH below the leading one, as most of a vocabulary does. The
-    gap is PUBLIC_DEPTH / τ where contexts say what the public prompt says (the typical case), and
-    2 f C / τ more where all agree against it. With `top_k` only as many tokens are left.
+    Scores have no floor: a token that no context proposes keeps its public log-probability, less C
+    at most. It is taken to lie PUBLIC_DEPTH below the leading one, as most of a vocabulary does.
+    The gap is PUBLIC_DEPTH / τ where contexts say what the public prompt says (the typical case),
+    and 2 f C / τ more where all agree against it. With `top_k` only as many tokens are left.
 
     **Source** Vinod et al. 2025, Algorithm 1; the depth is measured.
     """
@@ -160,7 +160,7 @@ def _clip_remedy(config: PrivatePredictionConfig, tokens: int, filled: float) ->
 
 
 def _needed(tokens: int) -> float:
-    """The gap at which so many tokens have the largest tail that is allowed."""
+    """The gap at which this many tokens have the largest tail that is allowed."""
     return math.log(max(1, tokens - 1) * (1 / LARGEST_TAIL - 1))
 
 

@@ -199,7 +199,7 @@ class PairEncoder:
         return ()
 
     def document_bound(self, max_tokens: int) -> int:
-        """At most `max_tokens`, and no more than the model has positions for, whatever the texts.
+        """At most `max_tokens`, within the model's positions, regardless of the texts.
 
         A decoder-only model reads condition and document in one row.
 

@@ -115,11 +115,11 @@ class ConstrainedText:
 
         It is one where the schema decides how the text goes on. Of the spellings of what it decides
         the longest is taken: to draw one of them would cost a token and say nothing. The end token
-        may come where a text is complete, whatever characters it is made of, and where nothing else
+        may come where a text is complete, regardless of its characters, and where nothing else
         can: the schema has no finite text from here, or needs the end token itself.
 
         **Privacy** Where a text is stuck follows from tokens that may not be kept yet. An error
-        would tell of them, so the text ends there and is no record.
+        would reveal them, so the text ends there and is no record.
         """
         if self._ended:
             return self._only([self._end])

@@ -122,8 +122,8 @@ class Decoder(ABC):
     Another package adds one by an entry point of the group `dpsynth.decoders` (`decoding.opening`).
 
     Attributes:
-        is_exact: Whether a row's logits are a function of its own context, bit for bit, whatever
-            shares its pass: nothing is charged for rounding then.
+        is_exact: Whether a row's logits are a function of its own context, bit for bit, regardless
+            of what shares its pass: nothing is charged for rounding then.
         shares_prefixes: Whether it reads what prompts share once by itself; its contexts cannot be
             kept twice.
         can_be_invariant: Whether it may be asked for kernels that round a row alike in every batch;
@@ -222,7 +222,7 @@ class Decoder(ABC):
         return {"engine": engine, "device": device, "dtype": dtype}
 
     def rows_at_once(self, rows: int, tokens: int) -> int:
-        """Cuts a number of rows of so many tokens each to what there is room for; at least one."""
+        """Cuts a number of rows of this many tokens to what fits into memory; at least one."""
         del tokens
         return rows
 
@@ -294,7 +294,7 @@ PROBES = ("a", "The", "I was", "7", "\n", '"', "été", "{")
 
 
 def public_prefix(prompt_of: Callable[[str], Sequence[int]]) -> list[int]:
-    """Finds the tokens with which a template begins whatever the example is.
+    """Finds the tokens with which a template begins for every example.
 
     Args:
         prompt_of: Writes the prompt with an example, as token ids.

@@ -21,7 +21,7 @@ _ENTRIES = 1 << 20
 _MARGIN = 0.99
 """Covers the rounding of probabilities."""
 _FIRST_LOOK = 8
-"""Probabilities so many times as large as any nucleus could need are looked through first."""
+"""Probabilities this many times as large as any nucleus could need are looked through first."""
 _FEW = 1 << 11
 """Probabilities that are sorted sooner than they are put into buckets."""
 _SHIFT = 18

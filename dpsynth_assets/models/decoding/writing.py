@@ -141,7 +141,7 @@ class _Rows:
         return self._first[self.rows] <= step
 
     def add(self, tokens: "torch.Tensor", step: int, ends: "torch.Tensor") -> "torch.Tensor":
-        """Takes drawn tokens, but for rows that still read; returns what stands there."""
+        """Takes drawn tokens, but for rows that still read; returns the tokens so far."""
         import torch
 
         ended = torch.isin(tokens, ends)

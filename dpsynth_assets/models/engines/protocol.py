@@ -47,7 +47,7 @@ class Sampling:
         top_p: Draws from the smallest set of tokens with at least this mass; in (0, 1].
         top_k: Draws from this many most probable tokens; None for all.
         max_new_tokens: Bound on new tokens, one for all prompts or one each; >= 1.
-        seed: Row i of a call draws from the stream (seed, i), whatever the other rows are.
+        seed: Row i of a call draws from the stream (seed, i), regardless of the other rows.
         stop: Texts that end a generation; they and what follows are cut off.
         json_schema: JSON schema, as JSON, that every text follows; None for free text. An endpoint
             is asked for it and may not know how; an engine that runs the model here keeps to it.

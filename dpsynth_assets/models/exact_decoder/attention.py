@@ -3,7 +3,7 @@
 Every row has columns of a public constant count. Scores multiply 12-bit queries by 8-bit keys, and
 64 such products stay below 2^24. The weights of a softmax, times the scales of the values they
 belong to, are rounded to integers that add up to less than 2^24 / 127. So a product of matrices
-gives the same bits in whatever order a kernel adds, and columns that are masked, whose weight is
+gives the same bits in any order a kernel adds, and columns that are masked, whose weight is
 exactly zero, may be many or few.
 
 A step has one query a head, and a product of so few rows costs more to set up than to compute.
@@ -83,7 +83,7 @@ class KeyValueCache:
         return Stored(keys, values, torch.zeros((rows, 2, groups, self.columns)))
 
     def widen(self, columns: int) -> None:
-        """Makes room for so many columns, layer by layer, where there is less."""
+        """Makes room for this many columns, layer by layer, where there is less."""
         before, self.columns = self.columns, max(self.columns, whole_columns(columns))
         if self.columns > before:
             for index, stored in enumerate(self.layers):

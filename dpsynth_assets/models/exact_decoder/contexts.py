@@ -157,7 +157,7 @@ class ExactContexts:
 
 
 def token_packs(lengths: Sequence[int], tokens_per_pack: int) -> Iterator[list[int]]:
-    """Yields consecutive rows of at most so many tokens, or one row; rows without any are left."""
+    """Yields consecutive rows of at most this many tokens, or one row; skips rows without any."""
     pack: list[int] = []
     total = 0
     for row, length in enumerate(lengths):

@@ -135,7 +135,7 @@ class ExactDecoder(Decoder):
     def hidden_states(
         self, texts: Sequence[Sequence[int]], reading: StateReading
     ) -> dict[int, np.ndarray]:
-        """See `Decoder.hidden_states`; a text's states follow it alone, whatever it is made of."""
+        """See `Decoder.hidden_states`; a text's states follow it alone, for any characters."""
         from dpsynth_assets.models.exact_decoder.contexts import pooled_streams
 
         return pooled_streams(self, texts, reading)

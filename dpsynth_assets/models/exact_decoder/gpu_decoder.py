@@ -184,8 +184,8 @@ class DeviceDecoder(ExactDecoder):
 class DeviceContexts(ExactContexts):
     """R prompts on a device, with their documents; see `ExactContexts`.
 
-    A step is captured as a graph once for each multiple of 32 rows. Rows that fill it up lie in
-    a row of the cache that is nobody's. Dropped contexts leave their row of the cache unread.
+    A step is captured as a graph once for each multiple of 32 rows. Rows that fill it up are in
+    a spare row of the cache. Dropped contexts leave their row of the cache unread.
     """
 
     _decoder: DeviceDecoder

@@ -1,7 +1,7 @@
 """Passes of the exact decoder on a CUDA device: int8 products, and the kernels between them.
 
 Letters as in the package; n' is a number of channels rounded up to what int8 products take, and T'
-tokens likewise. Rows beyond T of their operands are whatever memory held: no other row reads them.
+tokens likewise. Rows beyond T of their operands hold arbitrary numbers: no other row reads them.
 """
 
 from dataclasses import dataclass

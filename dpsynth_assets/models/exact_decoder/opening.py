@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dpsynth_assets.datasets.engine import EngineSpec
 
 _VERSION = "1"
-"""Raised when a checkpoint is quantized otherwise: stored weights are then made anew."""
+"""Raised when a checkpoint is quantized otherwise: stored weights are then made again."""
 _opening = Lock()
 
 

@@ -376,7 +376,7 @@ def _balanced_down(
 
 
 def _share(magnitude: "torch.Tensor", weight: "torch.Tensor", strength: float) -> "torch.Tensor":
-    """Scale that each input channel's weights (out, in) take over from its activations, (in,)."""
+    """Scale that each input channel's weights (out, in) take on from its activations, (in,)."""
     activations = magnitude.clamp_min(_RARE * float(magnitude.mean()))
     weights = weight.norm(dim=0)
     weights = weights.clamp_min(max(_RARE * float(weights.mean()), 1e-30))

@@ -3,7 +3,7 @@
 Both have few trainable numbers, hence little noise. Adapters are LoRA's, through peft. Virtual
 tokens (prompt tuning, Lester et al. 2021, arXiv:2104.08691) are reserved ones of the model's
 vocabulary whose embeddings are trained; they stand before every condition. Folded in, both leave an
-ordinary model, so that whatever runs such a model runs the tuned one.
+ordinary model, so that any code that runs such a model runs the tuned one.
 
 On a processor frozen linear layers may multiply 8-bit integers. A frozen layer has no gradient of
 its own: it only carries activations forward and their gradients back. Both products are taken of

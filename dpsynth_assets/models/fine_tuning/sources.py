@@ -1,6 +1,6 @@
 """Gradients of a charged mechanism: settings, losses of single examples, and where records lie.
 
-Records lie in this process, or with several workers. There the driver holds weights, optimizer,
+Records are in this process, or with several workers. There the driver holds weights, optimizer,
 charge and noise, and no record. A worker holds the same public model, takes the trained weights of
 the step, and returns the clipped sum of what it drew.
 
@@ -240,7 +240,7 @@ def _clipping(model: Any, settings: FineTuningSettings) -> PerExampleGradients:
 
 
 def part_size(batch: int, micro_batch: int, threads: int) -> int:
-    """Examples of a part: parts come in rounds of one a thread, all of about one size."""
+    """Examples of a piece: pieces come in rounds of one a thread, all of about one size."""
     rounds = -(-batch // micro_batch)
     return max(1, -(-batch // max(1, rounds * threads)))
 
@@ -248,7 +248,7 @@ def part_size(batch: int, micro_batch: int, threads: int) -> int:
 def micro_batches(
     examples: Sequence[Any], batch: np.ndarray, loss: ExampleLoss, size: int
 ) -> Iterator[list[Any]]:
-    """Cuts a batch into parts of examples of similar length, longest first."""
+    """Cuts a batch into pieces of examples of similar length, longest first."""
     order = sorted(batch.tolist(), key=lambda index: -loss.length(examples[index]))
     for start in range(0, len(order), size):
         yield [examples[index] for index in order[start : start + size]]

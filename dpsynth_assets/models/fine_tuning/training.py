@@ -1,4 +1,4 @@
-"""Trains a model by DP-Adam on private examples, and tells of it at public steps alone.
+"""Trains a model by DP-Adam on private examples, and reports at public steps alone.
 
 An unfinished run keeps its state on disk: trained parameters, moments of AdamW, steps, losses and
 charge. Frozen parameters are not kept: they are public, and come with the model that a run starts
@@ -133,7 +133,7 @@ class RunState:
 def kept_learning_rate(checkpoint: RunCheckpoint) -> float | None:
     """Reads the peak rate that an interrupted run began with; None at the first start.
 
-    A run that chose its rate itself must keep it, whatever it would choose today.
+    A run that chose its rate itself must keep it, regardless of what it would choose today.
     """
     if checkpoint.saved is None:
         return None
@@ -198,8 +198,8 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
 
     Args:
         model: A transformers model on any device, possibly with adapters.
-        private_examples: n examples, whatever `loss` takes; or those that lie with workers, for
-            settings and a mechanism of exact sums.
+        private_examples: n examples, in the form that `loss` takes; or those that lie with workers,
+            for settings and a mechanism of exact sums.
         loss: Losses of single examples.
         mechanism: Fresh, and charged for all its steps.
         settings: Of AdamW, micro-batches and checkpoints.
@@ -221,7 +221,7 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
 
     **Privacy** The model after the run is post-processing of the mechanism's T gradients. Nothing
     else is read from private examples: no validation loss, no early stopping, no batch sizes.
-    Checkpoints go by the clock and are shown to no one; losses and lines go by public steps.
+    Checkpoints go by the clock and are not shown; losses and lines go by public steps.
     An observer with a clock sees how long a batch takes, hence roughly how large it is.
 
     **Source** CTCL, section 4.1.3 and appendix A: DP-Adam (Li et al. 2022) with clip 1, with the

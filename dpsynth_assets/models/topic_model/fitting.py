@@ -1,7 +1,7 @@
 """Fits a topic model to public documents, of which there may be millions.
 
 Dense groups of a sample (neighbour averages, principal components, HDBSCAN) become topics, whose
-number is kept within its bounds, whatever the density clustering found.
+number is kept within its bounds, regardless of what the density clustering found.
 
 Shapes: N documents, n sampled ones, K topics, d dimensions, p principal components. Embeddings are
 read in blocks and texts one by one; beyond the sample, memory grows by some 50 bytes a document
@@ -28,7 +28,7 @@ DEPTH = 3
 """Times a group or a rest that is too large is clustered again by itself."""
 
 EXACT_SEARCH_DOCUMENTS = 20_000
-"""Up to so many documents neighbours are searched exactly, beyond in an inverted file."""
+"""Up to this many documents neighbours are searched exactly, beyond in an inverted file."""
 
 PROBED_LISTS = 16
 BLOCK_ROWS = 4_096

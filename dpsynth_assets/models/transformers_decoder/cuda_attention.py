@@ -3,7 +3,7 @@
 Products of matrices with one or two rows reach a fraction of a card's bandwidth, and scores that
 are written, capped, masked and normalised in kernels of their own take as long again. Here a
 program keeps the scores of a block of columns in registers (Dao et al. 2022, FlashAttention,
-algorithm 1). Its arithmetic follows from its own row alone, whatever rows there are beside it.
+algorithm 1). Its arithmetic follows from its own row alone, regardless of the other rows.
 
 Blocks of columns that a row may not look at are not read, so one graph serves a whole document.
 """

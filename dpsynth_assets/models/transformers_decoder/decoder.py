@@ -132,8 +132,8 @@ class PackedContexts:
     """R prompts, each with its own growing document, decoded one token a row at a time.
 
     The prompts' keys and values are computed once. `next_logits` is told how many document tokens
-    each row already has; a row at zero reads from the end of its prompt, whatever it wrote before,
-    so restarting costs nothing.
+    each row already has; a row at zero reads from the end of its prompt, regardless of what it
+    wrote before, so restarting costs nothing.
 
     **Privacy** A row's logits depend on its own tokens alone, up to float rounding: the pad
     length P and the micro-batch of the prefill are public constants, never the longest prompt or

@@ -1,6 +1,6 @@
 """What decoding takes of a device's memory: counted from public numbers, before anything runs.
 
-Weights are not counted: they lie in memory already where a number of rows is asked for.
+Weights are not counted: they are in memory already where a number of rows is asked for.
 
 Letters: R rows, n rows of a pass, P prompt columns, T new tokens, L layers, H query heads, G heads
 of keys and values, D head width, d width of the stream, I inner width, V vocabulary.
@@ -174,7 +174,7 @@ def room_on(device: "torch.device", besides: int = 0) -> int:
     from dpsynth_assets.models.language_model import free_bytes
 
     free = free_bytes(str(device))
-    if device.type == "cuda":  # What the allocator holds and nobody uses is free as well.
+    if device.type == "cuda":  # What the allocator holds and does not use is free as well.
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(_SHARE * max(0, free - besides))
 

@@ -1,7 +1,7 @@
 """Opens a decoder after a trial: packed logits beside those of the model's own forward pass.
 
 Architectures differ in masks, positions and what they keep of a row. One that our cache does not
-serve is refused here, whatever it is called, rather than decoded wrongly.
+serve is refused here, under any name, rather than decoded wrongly.
 """
 
 from functools import partial
@@ -69,7 +69,7 @@ def require_equal_logits(model: Any) -> None:
         got = f"{apart:.2g}"
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a model says of a cache not its own
+    except Exception as error:  # noqa: BLE001 - any error of a model about a cache not its own
         apart, got = float("inf"), f"a {type(error).__name__}"
     if not apart <= ROUNDING[dtype]:
         raise ValueError(

@@ -23,7 +23,7 @@ class LastLayerReachedError(Exception):
 
 
 def decoder_layers(model: Any) -> Any:
-    """The list of decoder layers, whatever the architecture calls it.
+    """The list of decoder layers, under any name.
 
     Raises:
         ValueError: The model has no list of as many modules as its configuration has layers.

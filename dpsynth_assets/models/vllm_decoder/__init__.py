@@ -5,10 +5,10 @@ them. vLLM chooses tokens by itself and schedules each request by itself. Three 
 turn that round; all else is vLLM's: paged attention, chunked prefill, shared prompts.
 
 * `scheduler.LockstepScheduler` runs one group of requests at a time, the contexts of one pass. It
-  reads their prompts, in parts if need be, up to the last token, and holds each context there until
-  all are there. Then one step takes one token of every context, and no other.
+  reads their prompts, in chunks if need be, up to the last token, and holds each context there
+  until all are there. Then one step takes one token of every context, and no other.
 * `logits.LockstepLogits`, a batch-level logits processor, sees the logits of every step. It masks
-  contexts whose prompt is read in part, takes the logits of the step that holds the whole group,
+  contexts whose prompt is partly read, takes the logits of the step that holds the whole group,
   and leaves one constant token for vLLM to sample: no token ever follows private logits there. A
   step with some contexts only, or with foreign ones, raises before a token is sampled.
 * `contexts.VllmContexts` is what every decoder opens (`models.decoding.Contexts`): one

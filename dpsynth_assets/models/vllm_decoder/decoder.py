@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 MOST_ROWS = 4096
 """Contexts in vLLM at most, of all passes together."""
 MOST_TOKENS = 16_384
-"""Tokens of a context at most, prompt and document: vLLM's tables have so many columns."""
+"""Tokens of a context at most, prompt and document: vLLM's tables have this many columns."""
 _BLOCK = 32
 """Tokens of a block of keys and values; vLLM's attention on a processor asks for this multiple."""
 _ROW_MULTIPLE = 16
 """Steps of private contexts have a multiple of this many rows: kernels round otherwise for few."""
 _BALLAST_TOKENS = 33
-"""Parts of private prompts are read beside so many tokens, less one."""
+"""Parts of private prompts are read beside this many tokens, less one."""
 _FILLER = 0
 """Token that filler rows and ballast consist of; any public one does."""
 _PACKAGE = "dpsynth_assets.models.vllm_decoder"
@@ -82,7 +82,7 @@ class VllmDecoder(Decoder):
         memory_fraction: Share of a GPU's memory for weights and cache.
         cache_gib: Memory of the cache of keys and values in GiB, instead of what the share leaves.
         most_rows: Contexts of all open groups together.
-        step_tokens: Tokens of one step at most; longer prompts are read in parts. None: 4,096, or
+        step_tokens: Tokens of one step at most; longer prompts are read in chunks. None: 4,096, or
             `most_rows` where that is more.
 
     Attributes:
@@ -241,7 +241,7 @@ class VllmDecoder(Decoder):
             group.members = members
 
     def _fill(self, group: _Group, count: int) -> None:
-        """Gives a group so many fillers: some of its own, or new ones."""
+        """Gives a group this many fillers: some of its own, or new ones."""
         first = 1 + max((*group.members, *group.fillers), default=BALLAST)
         new = list(range(first, first + max(0, count - len(group.fillers))))
         group.fillers = [*group.fillers[:count], *new]
@@ -288,7 +288,7 @@ class VllmDecoder(Decoder):
             except LockstepError:
                 self._stopped = True
                 raise
-            except Exception as error:  # noqa: BLE001 (whatever it is, its text may hold a prompt)
+            except Exception as error:  # noqa: BLE001 (any error: its text may hold a prompt)
                 self._fail(type(error).__name__)
             finally:
                 self._scheduler.release_group(None)
@@ -371,7 +371,7 @@ class VllmDecoder(Decoder):
         return sum(each.rows for each in self._groups.values())
 
     def _blocks(self, tokens: int) -> int:
-        """Blocks that a context of so many tokens takes, of every kind of layer; or ballast."""
+        """Blocks that a context of this many tokens takes, of every kind of layer; or ballast."""
         tokens = max(tokens, _BALLAST_TOKENS)
         managers = self._scheduler.kv_cache_manager.coordinator.single_type_managers
         return sum(-(-tokens // manager.block_size) for manager in managers)

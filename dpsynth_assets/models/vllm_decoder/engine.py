@@ -30,7 +30,7 @@ class VllmEngine(LocalEngine):
     Args:
         language_model: Source of the weights, tokenizer and document format.
         spec: Prompts in flight at most, devices, and the share of their memory.
-        batch_tokens: Tokens of one pass at most, >= batch_rows; longer prompts are read in parts.
+        batch_tokens: Tokens of one pass at most, >= batch_rows; longer prompts are read in chunks.
 
     Raises:
         EngineError: vLLM is not installed, or cannot load the model or its cache.
@@ -90,7 +90,7 @@ class VllmEngine(LocalEngine):
     def _hidden_states(
         self, texts: list[list[int]], reading: StateReading
     ) -> dict[int, np.ndarray]:
-        """Private texts are served one after another: vLLM batches whatever it has."""
+        """Private texts are served one after another: vLLM batches all requests that it has."""
         kept = [index for index, text in enumerate(texts) if text]
         prompts = [[*reading.begin, *texts[index]] for index in kept]
         layers, skip = reading.layers, len(reading.begin)
@@ -144,7 +144,7 @@ class VllmEngine(LocalEngine):
         try:
             bar = False if progress is None else _bar(progress)
             return self._llm.generate(requests, parameters, use_tqdm=bar)
-        except Exception as error:  # noqa: BLE001 (whatever it is, its text may hold a prompt's)
+        except Exception as error:  # noqa: BLE001 (any error: its text may hold a prompt's)
             kind = type(error).__name__
             raise EngineError(
                 f"{self.name} in vLLM stopped with {kind}; lower batch_rows or max_new_tokens, or "

@@ -53,7 +53,7 @@ class ResidualStreamWorker:
         """Draws tokens as the transformers engine does: same seeds, same tokens, same schema.
 
         All but the drawn token of each row get no probability, so that vLLM's argmax takes it.
-        vLLM's own seeded requests cannot have their prompts read in parts on a processor (0.32),
+        vLLM's own seeded requests cannot have their prompts read in chunks on a processor (0.32),
         and draw row by row.
         """
         schema, constraint = sampling.json_schema, None
@@ -81,7 +81,7 @@ class ResidualStreamWorker:
 
 
 class _Draws:
-    """Each request's tokens from a stream of its own, whatever shares its step."""
+    """Each request's tokens from a stream of its own, regardless of the others in its step."""
 
     def __init__(self, runner: Any, sampling: Sampling, constraint: JsonConstraint | None) -> None:
         self._runner, self._sampling, self._constraint = runner, sampling, constraint
@@ -170,7 +170,7 @@ class _Steering:
             if self._where is None:
                 hidden = hidden + vector
             else:
-                tokens = len(self._where)  # what lies behind is padding
+                tokens = len(self._where)  # the rest is padding
                 hidden = hidden.clone()
                 hidden[:tokens] += self._where * vector
             return (hidden, *output[1:]) if isinstance(output, tuple) else hidden

@@ -220,7 +220,7 @@ class VllmContexts:
             reading: How they are read: steps of public prompts are not filled up.
 
         Raises:
-            ValueError: vLLM has no room for so many rows.
+            ValueError: vLLM has no room for this many rows.
         """
         self._decoder, self._count = decoder, len(prompts)
         self._group = decoder.open_group(prompts, reading.columns, public=reading.public)

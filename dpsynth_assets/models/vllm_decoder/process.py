@@ -56,7 +56,7 @@ def opened_llm(language_model: "LanguageModel", *, cache_gib: float | None, **op
             disable_log_stats=True,
             **options,
         )
-    except Exception as error:  # noqa: BLE001 (vLLM raises what its parts raise)
+    except Exception as error:  # noqa: BLE001 (vLLM raises what its components raise)
         raise VllmDecoderError(_opening_message(language_model, error)) from None
     with _lock:
         _running.add(id(llm))

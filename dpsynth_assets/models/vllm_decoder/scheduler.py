@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 class LockstepScheduler(Scheduler):
     """Runs one group at a time: prompts up to their last tokens, then one step of all members.
 
-    * **Chunked prefill** A prompt may be read in parts, beside others of its group. The part that
+    * **Chunked prefill** A prompt may be read in chunks, beside others of its group. The chunk that
       would end it stops one token short, and the member waits there.
     * **Preemption** A preempted member has lost what was read of it. It is read again, document and
       all, while the others wait; no step takes some of the members.
     * **Prefix caching** Members find prompts of their own group in the cache. A hit never leaves
       only the last token, which a prompt that is to be read could not stop short of. Documents are
-      not cached: another one is written over them when a member begins anew.
+      not cached: another one is written over them when a member begins again.
 
     A group may have ballast: a public request that is read again with every part of prompts, so
     that no such step has few tokens, for which kernels round otherwise. It takes no part in the
@@ -168,7 +168,7 @@ def _cache_prompts_only(coordinator: Any) -> None:
 class LockstepLogits(LogitsProcessor):
     """Hands a group's logits to its step, and leaves vLLM one constant token to sample.
 
-    What vLLM samples is a column of zeros, so the token is 0 whatever the logits are. The scheduler
+    What vLLM samples is a column of zeros, so the token is 0 for any logits. The scheduler
     does not take it (`LockstepScheduler.update_from_output`), and the drawn token stands in its
     place before the next step (`LockstepWorker.dpsynth_write`).
     """

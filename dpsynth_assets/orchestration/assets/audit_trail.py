@@ -299,7 +299,7 @@ def launched_by(tags: Mapping[str, str]) -> str:
         tags: Tags of the run.
 
     Returns:
-        A name, or that the web server, which asks nobody's name, or another program launched it.
+        A name, or that the web server, which asks for no name, or another program launched it.
     """
     for tag, form in _BY_TAG:
         if tags.get(tag):

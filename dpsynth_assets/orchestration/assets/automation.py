@@ -16,7 +16,7 @@ from dpsynth_assets.orchestration.dagster_internals import (
 FOLLOWS_RELEASES = (
     dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed()
 ).with_label("follows new releases")
-"""Made anew when something it is made from was, once all of that is there and its checks passed.
+"""Made again when something it is made from was, once all of that is there and its checks passed.
 
 Only for what charges nothing: corpora from paid stages, published corpora and their cards, scores,
 pictures, statements. `lineage` refuses it on a mechanism. It acts while the sensor of

@@ -52,7 +52,7 @@ def _common(
 
 
 def _of_parts(spec: PrivateDatasetSpec) -> tuple[int, ...]:
-    """The number of parts, where there is more than one: what is made is another value."""
+    """The number of shards, where there is more than one: what is made is another value."""
     return (spec.parts,) if spec.parts > 1 else ()
 
 
@@ -127,7 +127,7 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
 
 
 def _workers(spec: PrivateDatasetSpec, given: Any) -> Workers:
-    """Who goes over the parts of the records: one part is done by the step itself."""
+    """Who goes over the shards of the records: one shard is done by the step itself."""
     workers: Workers = given.workers.open() if spec.parts > 1 else LocalWorkers()
     return workers
 
@@ -173,8 +173,8 @@ def _find(
 ) -> None:
     """Detects, and stores everything for the owner alone.
 
-    Values of columns are read from the source anew, beside all records; else workers search the
-    parts, and each keeps its own incidence.
+    Values of columns are read from the source again, beside all records; else workers search the
+    shards, and each keeps its own incidence.
     """
     from dpsynth_assets.secret_detection.incidence import find_secrets, values_of_columns
     from dpsynth_assets.sensitive.part_tasks import find_in_parts, forget_tables

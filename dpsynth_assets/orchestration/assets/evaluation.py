@@ -306,7 +306,7 @@ def _composite_label(spec: PrivateDatasetSpec) -> pl.Expr:
     return pl.concat_str(columns, separator=LABEL_SEPARATOR).alias("label")
 
 
-# Spans that a candidate shares with private records, shown to the steward and to nobody else.
+# Spans that a candidate shares with private records, shown to the steward only.
 #
 # The comparison reads private text without noise, so its answer may not decide about a release:
 # that would tell exactly what the records do not contain. It is internal, holds nothing back, and

@@ -49,7 +49,7 @@ class KeptScores:
         """Returns the scores of this digest; those that are not kept are computed and kept."""
         if found(digest, self._kept) is None:
             self._before[digest] = _to_json(compute())
-            self._write(self._now | self._before)  # An evaluation that is cut goes on from here.
+            self._write(self._now | self._before)  # An evaluation that is cut continues from here.
         self._now[digest] = self._before[digest]
         return self._kept(digest)
 
@@ -145,7 +145,7 @@ def reference_version(
     """Digest of what a reference is a function of, the private records aside.
 
     Args:
-        spec: The dataset, whole: what does not matter is not told apart from what does.
+        spec: The dataset, whole: what does not matter is not distinguished from what does.
         manifest: The public language model.
         models: Opens it.
         code: Versions of what writes the reference.

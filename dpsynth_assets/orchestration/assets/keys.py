@@ -181,7 +181,7 @@ def register_declared(instance: dg.DagsterInstance) -> list[str]:
 
 
 def show_partitions(instance: dg.DagsterInstance, dataset: str, keys: Sequence[str]) -> list[str]:
-    """Adds the partitions that are not there yet; returns their keys."""
+    """Adds the partitions that are missing; returns their keys."""
     name = partitions_of(dataset).name or ""
     there = set(instance.get_dynamic_partitions(name))
     if new := [key for key in keys if key not in there]:

@@ -48,7 +48,7 @@ class ReleaseConfig(dg.Config):
 
 
 class CorpusConfig(ReleaseConfig):
-    """What a person may choose where rows are free, whatever their number."""
+    """What a person may choose where rows are free, regardless of their number."""
 
     rows: int = Field(
         default=0,
@@ -116,7 +116,7 @@ def _epsilon_of_tag(text: str) -> float:
 
 
 def tag_run(context: dg.AssetExecutionContext, cohort: str, release: str, epsilon: str) -> None:
-    """Tags the run of a step, so that it is found by cohort and release, whoever launched it.
+    """Tags the run of a step, so that it is found by cohort and release.
 
     The tag `dpsynth/release` chooses the release of every step of a run, so it is set only where it
     says what they would do anyway; a name of one step alone stands in a tag that decides nothing.

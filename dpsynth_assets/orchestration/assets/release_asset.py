@@ -1,4 +1,4 @@
-"""One asset for every stage, whatever releases it: the Runner's release, with metadata.
+"""One asset for every stage, for all methods: the Runner's release, with metadata.
 
 Stages of methods and histograms that a dataset's methods share are released by the same steps
 (`run.runner`). A public stage takes them too: it reads nothing private, requires no resource that
@@ -258,7 +258,7 @@ def _charge_of(place: str, corpus: str, book: Ledger) -> str:
 def _charge_behind(spec: PrivateDatasetSpec, folder: str) -> str:
     """The charge behind a published corpus, which must be DP itself to be written from further.
 
-    The plan has asked the dataset file; what lies there may be older than the file.
+    The plan has asked the dataset file; what is there may be older than the file.
 
     Raises:
         dg.Failure: No corpus is published there, or one that is not DP.
@@ -282,7 +282,7 @@ def node_ins(node: Node) -> dict[str, dg.AssetIn]:
     return public_ins(node.spec.public_data, *node.step.reads) | read
 
 
-# Rows written from what a method's stages released: free, whatever their number.
+# Rows written from what a method's stages released: free, regardless of their number.
 
 
 def written_corpus(

@@ -179,7 +179,7 @@ def _private_reference(
 ) -> PrivateReference:
     """Reads held-out records, and a sample of as many source records as are compared.
 
-    Copies are looked for in all source records, of which one part is held at a time.
+    Copies are looked for in all source records, of which one shard is held at a time.
     """
     sample = sampled_source(store.each_for_scoring(spec.name, "source"), spec.name, rows)
     held_out, held_out_features = store.read_for_scoring(spec.name, "held_out")

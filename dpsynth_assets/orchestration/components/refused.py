@@ -77,13 +77,13 @@ def refused_definitions(file: Path, problems: Sequence[Problem]) -> dg.Definitio
 def contained(file: Path, build: Callable[[], dg.Definitions]) -> dg.Definitions:
     """Builds the definitions of a file; where that fails, the asset that says why.
 
-    A file is public and no record is read here, so the error is shown whatever it is.
+    A file is public and no record is read here, so the error is always shown.
     """
     try:
         return build()
     except DatasetFileError as error:
         return refused_definitions(file, error.problems)
-    except Exception as error:  # noqa: BLE001 - whatever a method raises must not harm other files
+    except Exception as error:  # noqa: BLE001 - any error of a method must not harm other files
         problem = Problem(
             file=str(file),
             field="",

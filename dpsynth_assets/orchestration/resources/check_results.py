@@ -2,7 +2,7 @@
 
 Dagster shows the newest row that it holds of a check, and a run writes one for each check that it
 plans. So a result that is reported while a run is under way would hide the run's own, and a run
-that ends early would hide the results of what it never made anew.
+that ends early would hide the results of what it never made again.
 """
 
 from typing import Any
@@ -61,9 +61,9 @@ def report_check(instance: dg.DagsterInstance, evaluation: dg.AssetCheckEvaluati
 
 
 def keep_results(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
-    """Shows checks as before a run that ended early, where it did not make their asset anew.
+    """Shows checks as before a run that ended early, where it did not make their asset again.
 
-    What stood before the run is as valid as it was: a corpus whose next release was refused.
+    Results from before the run are as valid as they were: a corpus whose next release was refused.
 
     Args:
         instance: Where the run is recorded.

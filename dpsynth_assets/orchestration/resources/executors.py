@@ -198,8 +198,8 @@ def with_settings_passed(config: dict[str, Any]) -> dict[str, Any]:
 def refuse_what_no_node_can_run(plan: Any, address: str | None) -> None:
     """Fails a run at once where a step asks for more GPUs than any node of the cluster has.
 
-    Ray would keep such a job pending for ever. With DPSYNTH_RAY_ADDS_NODES nothing is refused: an
-    autoscaler may start a node that fits.
+    Ray would keep such a job pending permanently. With DPSYNTH_RAY_ADDS_NODES nothing is refused:
+    an autoscaler may start a node that fits.
 
     Args:
         plan: Execution plan of the run.
@@ -235,7 +235,7 @@ def _gpus_of_nodes(address: str | None) -> list[float]:
     return [node.resources_total.get("GPU", 0) for node in nodes if node.state == "ALIVE"]
 
 
-# Tags of a run from its first moment, whoever or whatever launched it.
+# Tags of a run from its first moment, regardless of what launched it.
 
 
 _PLANNED = (

@@ -1,8 +1,8 @@
 """Finds runs that are alive: each holds a lock of the operating system that ends with its process.
 
 A killed run reports nothing, so Dagster shows it as started and keeps its place in a pool. Its lock
-tells: whoever can take it knows that the process is gone, whatever killed it, after a restart of
-the machine, and from a container with another hostname. Locks lie in DPSYNTH_HOME, which every
+tells: a process that can take it knows that the owner has ended, for any reason, after a restart of
+the machine, and from a container with another hostname. Locks are in DPSYNTH_HOME, which every
 worker of an installation has in common and which outlives a container. A run that left no lock
 file there may belong to another installation, and is left alone unless Dagster's own log shows that
 it never began.
@@ -88,7 +88,8 @@ def free_dead_runs(instance: "dg.DagsterInstance") -> list[str]:
     """Reports runs that are gone as failed and frees what they and finished runs hold of pools.
 
     Returns:
-        A line for each run that was freed, saying whose it was, for the log of whoever came next.
+        A line for each run that was freed, saying whose it was, for the log of the process that
+        came next.
     """
     import dagster as dg
 
@@ -172,7 +173,7 @@ def _remove_locks_of_finished_runs(instance: "dg.DagsterInstance") -> None:
 def _locked(run_id: str) -> IO[str]:
     """The open file of a run's lock, which is held until it is closed."""
     owner_folder(_folder())
-    with replaced(_path(run_id)) as new:  # Nobody sees the file of a live run without its lock.
+    with replaced(_path(run_id)) as new:  # No process sees the file of a live run without its lock.
         file = new.open("w")
         file.write(f"{socket.gethostname()}\n{_machine()}\n")
         file.flush()
@@ -247,7 +248,7 @@ def watched(
 ) -> Iterator[None]:
     """Keeps a run from waiting for the dead, and says what it waits for, while it executes.
 
-    A run that waits for a place in a pool asks for it again and again, but nobody frees the places
+    A run that waits for a place in a pool asks for it again and again, but nothing frees the places
     of runs that are killed in the meantime where no daemon runs. So each run looks for them itself.
 
     Args:
@@ -292,7 +293,7 @@ class _Waits:
         now, storage, lines = time.monotonic(), self._instance.event_log_storage, []
         for pool in sorted(storage.get_concurrency_keys()):
             info = storage.get_concurrency_info(pool)
-            # Steps of one run that wait for each other wait for nobody.
+            # Steps of one run that wait for each other are not waiting for another run.
             holders = info.active_run_ids | info.assigned_run_ids
             if self._run_id not in info.pending_run_ids or holders == {self._run_id}:
                 self._since.pop(pool, None)

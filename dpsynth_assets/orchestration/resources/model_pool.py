@@ -137,7 +137,7 @@ def step_of_tasks(step: dict[str, Any]) -> tuple[dict[str, Any], float]:
     """Pool and GPU request of a step whose models run in workers, and GPUs of each of its tasks.
 
     Where tasks run in a cluster they ask for a GPU and the step, which waits for them, does not: on
-    a cluster with one GPU both would wait for ever.
+    a cluster with one GPU both would wait permanently.
 
     Args:
         step: What the step would ask for if it ran the models itself.

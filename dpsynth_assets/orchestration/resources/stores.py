@@ -60,7 +60,7 @@ class PrivacyLedger(Placed):
 class ReleaseStore(Placed, StoredReleases):
     """Releases in DPSYNTH_STORE_URL/releases (s3://, gs:// with the extras `s3`, `gcs`).
 
-    Without that variable they lie in `artifacts/releases` under DPSYNTH_HOME.
+    Without that variable they are in `artifacts/releases` under DPSYNTH_HOME.
     """
 
     @property
@@ -82,7 +82,7 @@ class ReleaseStore(Placed, StoredReleases):
 class SensitiveStore(Placed, StoredRecords):
     """Private records and embeddings of each dataset, for their owner alone.
 
-    They lie in `sensitive` under DPSYNTH_HOME, or where DPSYNTH_SENSITIVE_URL says. The key of an
+    They are in `sensitive` under DPSYNTH_HOME, or where DPSYNTH_SENSITIVE_URL says. The key of an
     encrypted store is read from the environment where it is used: Dagster shows and records the
     fields of resources.
     """
@@ -220,7 +220,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager, Placed):
 
 
 def stored_value(key: dg.AssetKey) -> Any:
-    """What is stored of an asset, outside a run; whoever reads it compares it with the ledger.
+    """What is stored of an asset, outside a run; a reader compares it with the ledger.
 
     Raises:
         FileNotFoundError: Nothing is stored.

@@ -1,10 +1,11 @@
 """Refuses requests that pages of other sites make a browser send to the web server.
 
-Dagster's web server has no log-in and takes GraphQL from whoever reaches its port. A browser on the
-same machine reaches it, too, on behalf of any page that is open in it: an image whose address is a
-mutation, a form, a WebSocket, or a name that its owner points at 127.0.0.1 (DNS rebinding). So a
-request must name this server as its host, must not come from another origin, and changes something
-only by a POST of JSON, which a browser sends to another origin after asking it, and is refused.
+Dagster's web server has no log-in and takes GraphQL from every client that reaches its port. A
+browser on the same machine reaches it, too, on behalf of any page that is open in it: an image
+whose address is a mutation, a form, a WebSocket, or a name that its owner points at 127.0.0.1 (DNS
+rebinding). So a request must name this server as its host, must not come from another origin, and
+changes something only by a POST of JSON, which a browser sends to another origin after asking it,
+and is refused.
 """
 
 import ipaddress

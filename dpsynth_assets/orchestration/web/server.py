@@ -183,7 +183,7 @@ def written_page(place: str, path: str) -> Path | None:
     if len(names) > _DEEPEST or names[-1] not in files or not all(map(_NAME.fullmatch, names)):
         return None
     file = folder.joinpath(*names)
-    # A link would lead out of the folder, whoever made it.
+    # A link would lead out of the folder, regardless of who made it.
     is_there = file.is_file() and file.resolve() == folder.resolve().joinpath(*names)
     return file if is_there else None
 

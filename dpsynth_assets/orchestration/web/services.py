@@ -100,7 +100,7 @@ def _run_daemon(lifeline: int, workspace: str) -> None:
     from dpsynth_assets.orchestration.dagster_internals import run_daemon
 
     def watch() -> None:
-        os.read(lifeline, 1)  # Returns when whoever holds the other end closes it, or is gone.
+        os.read(lifeline, 1)  # Returns when the process with the other end closes it or ends.
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,4 +1,4 @@
-"""The privacy ledger: what was spent on which records, kept for good and recomputable by anyone.
+"""The privacy ledger: what was spent on which records, kept permanently and recomputable by anyone.
 
 Read in this order: `schema` (terms, requests and entries), `chain` (why they cannot be edited
 unseen), `charges` (cost under the filter, and of a fixed plan), `accounts` (entries become sums,

@@ -58,14 +58,14 @@ class CohortAccount:
     Attributes:
         cohort: Name of the cohort.
         dataset: Dataset of its first entry.
-        opened: Terms of the first entry; δ, relation and unit hold for good.
+        opened: Terms of the first entry; δ, relation and unit hold permanently.
         latest: Terms of the last entry.
         spent: Everything with an (ε, δ) cost, as the adaptive filter adds it.
         charges: Number of charges of each (asset, canonical event) with an (ε, δ) cost.
         largest_budget: Largest ε that the terms of any of these charges allowed.
         secret_charges: The same for releases under secret protection; never part of any ε.
-        secret: Promise to secrets under which something was charged, whatever its method: the last,
-            which no admitted one weakens. What is charged later tells of the same secrets.
+        secret: Promise to secrets under which something was charged, regardless of its method: the
+            last, which no admitted one weakens. Later charges reveal more about the same secrets.
         adaptive: Whether any charge was admitted by the adaptive filter.
         plan_json: Plan pinned by the first fixed-plan entry.
         public_facts: Every public fact that some entry relied on.

@@ -6,9 +6,9 @@ key the account of the operating system is named, which is a remark and no proof
 
 A cohort may ask for approvals. What is approved is a plan: its terms, its releases and every field
 of its dataset file. A charge needs as many approvals as the file asks for, by listed keys other
-than the one that signs the charge. Whoever edits the file could ask for fewer: so the declaration
-of the last charge stands, or of the first approval where nothing was charged, and a plan under
-another one needs the approvals that both ask for.
+than the one that signs the charge. A person who edits the file could ask for fewer: so the
+declaration of the last charge stands, or of the first approval where nothing was charged, and a
+plan under another one needs the approvals that both ask for.
 
 A key is told from another key, not a person from another person: who may list keys in the dataset
 file, and who holds which of them, is for the officer to say.
@@ -62,7 +62,7 @@ class Actor:
 
 
 def account() -> Actor:
-    """The account of the operating system, whatever the environment says of it."""
+    """The account of the operating system, regardless of the environment."""
     try:
         return Actor(pwd.getpwuid(os.getuid()).pw_name)
     except KeyError:  # A container whose user has no name.
@@ -164,7 +164,7 @@ class Approvals:
         return [rule for rule in (self.standing, terms.approvals) if rule is not None]
 
     def check_approver(self, cohort: str, terms: BudgetTerms, actor: Actor) -> None:
-        """Refuses an approval that would count for nothing.
+        """Refuses an approval that would not be counted.
 
         Raises:
             PrivacyError: The cohort asks for none, the actor signs nothing, or has no listed key.

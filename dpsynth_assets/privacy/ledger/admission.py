@@ -207,8 +207,9 @@ def _posteriors(
     One for each promised (p, r); none where nothing is promised, and for what costs nothing: text
     that is written from releases tells no more than they do.
 
-    **Privacy** Every charge of the cohort is under this bound, whatever its method: a DP release
-    tells of a secret, too, as much as group privacy for all records that hold it allows.
+    **Privacy** Every charge of the cohort is under this bound, regardless of its method: a DP
+    release reveals something about a secret, too, as much as group privacy for all records that
+    hold it allows.
     """
     if terms.secret is None or (request.event is not None and is_post_processing(request.event)):
         return ()

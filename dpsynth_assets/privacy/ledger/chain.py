@@ -79,7 +79,7 @@ def _link_problem(entry: LedgerEntry, previous_seq: int, previous_hash: str) -> 
 
 
 def is_linked(entries: Iterable[LedgerEntry]) -> bool:
-    """Says whether every entry seals the one before it, whatever it holds."""
+    """Says whether every entry seals the one before it, for any content."""
     seq, head = 0, GENESIS
     for entry in entries:
         if link_problem(entry, seq, head):

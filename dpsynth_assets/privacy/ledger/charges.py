@@ -51,7 +51,7 @@ class Parts:
 
     Attributes:
         units: ρ of its zCDP parts in grid units, rounded up.
-        sampled: Canonical JSON of its parts whose divergence sampling lowers.
+        sampled: Canonical JSON of its events whose divergence sampling lowers.
     """
 
     units: int
@@ -102,7 +102,7 @@ class FilterSum:
         is read best, and a smaller ρ fits at that order exactly when it fits at its own.
 
         **Privacy** Valid for releases chosen after seeing earlier ones, for a budget that was not:
-        whoever raises ε because of what was released chooses the order, too.
+        a person who raises ε because of what was released chooses the order, too.
 
         **Source** Feldman and Zrnic 2021, Theorem 3.1; Whitehouse et al. 2023 for all of zCDP.
         """
@@ -182,7 +182,7 @@ Charges = Counter[tuple[str, str]]
 
 
 def is_secret(event: Event, *, entirely: bool = False) -> bool:
-    """Says whether some part (or every part) bounds neighbours of a secret only."""
+    """Says whether some event (or every event) bounds neighbours of a secret only."""
     parts = [isinstance(atom, MixtureGaussianEvent) for atom in flatten(event)]
     return all(parts) if entirely else any(parts)
 

@@ -10,7 +10,7 @@ that is edited later no longer leads to a head that somebody has noted down.
 released rows or weights, functions of what its charge paid for. Realised ex-post bounds are
 functions of private data without noise, and so are digests and signatures that seal them, and how
 long a private stage took: they are in no leaf, which shows the day of a charge and no time of what
-followed. So a head may be published whatever the ledger holds. The hash of an entry in the chain
+followed. So a head may be published for any ledger. The hash of an entry in the chain
 may not (`report.label.public_head`), and a recovery, which names the last entry that was seen, is
 shown without that entry's hash.
 """

@@ -2,7 +2,7 @@
 
 A plan draws the graph before anything is charged (`methods.provenance`); a ledger holds the same
 one in the `inputs` of its charges. Post-processing keeps the guarantee of what it reads and adds
-nothing to it: so whatever states a cost or a guarantee asks here for all that lies behind.
+nothing to it: so code that states a cost or a guarantee asks here for all inputs.
 """
 
 import re

@@ -16,8 +16,8 @@ from pathlib import Path
 def replaced(path: Path, *, only_if_absent: bool = False) -> Iterator[Path]:
     """Yields an empty file of mode 0600, which is `path`, on disk, when the block ends.
 
-    A reader sees the old content or the new, never a part. An error or a kill leaves `path` as it
-    was; an error leaves nothing else behind either, since a full disk needs the space.
+    A reader sees the old content or the new, never a mixture. An error or a kill leaves `path` as
+    it was; an error leaves nothing else behind either, since a full disk needs the space.
 
     Args:
         path: The file. Its folder must be there: who comes too late must not bring it back.

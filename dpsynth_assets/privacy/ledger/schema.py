@@ -338,7 +338,7 @@ NAMED = (
 
 
 class LedgerEntry(NamedTuple):
-    """One row. A `reserve` charges for ever; a `commit` says where its release is stored.
+    """One row. A `reserve` charges permanently; a `commit` says where its release is stored.
 
     A `recovery` says that a person restored a lost ledger, or accepted one without lost entries;
     an `approval`, that a person agreed to a plan; a `purge`, that private files were removed. An
@@ -412,7 +412,7 @@ class LedgerEntry(NamedTuple):
 
 
 def entry_problem(entry: LedgerEntry) -> str | None:
-    """Says why nobody could tell what an entry spent; None where it says it."""
+    """Says why it is unknown what an entry spent; None where it says it."""
     if entry.kind == RESERVE:
         charged = entry.event_json is not None or entry.guarantee == GuaranteeType.EX_POST
         if entry.terms_json is None or not charged:

@@ -5,7 +5,7 @@ compares with. ε of what was spent so far is a reading of an odometer: its best
 releases there were at all, may depend on what came out. It says how much of the budget is left and
 is no guarantee. A plan that was fixed before the first charge pins each copy and not their number:
 who looks at one round decides on the next. So what is guaranteed is ε of all copies that the budget
-admits; whoever stops before the last one publishes less of the same draws.
+admits; a person who stops before the last one publishes less of the same draws.
 
 **Source** Feldman and Zrnic 2021 for filters; Rogers et al. 2016 for odometers and filters.
 """
@@ -54,11 +54,11 @@ class Guaranteed:
 
 
 def guaranteed(account: CohortAccount) -> Guaranteed:
-    """States what holds for everything charged to a cohort, whatever was chosen in between.
+    """States what holds for everything charged to a cohort, for any choices in between.
 
     **Privacy** `filter`: ε is the largest budget under which any release was admitted; it holds if
     that budget was not raised because of what was released. `plan`: ε of the most copies of the
-    plan that it admits, of which those that were charged are a part, wherever anybody stops.
+    plan that it admits, which include those that were charged, wherever the person stops.
 
     `plan, then filter`: the cohort began with a plan and was switched to the filter, perhaps
     because of what came out. Let ε be the larger of the plan's and the largest budget, and S any
@@ -269,7 +269,7 @@ def _promised(account: CohortAccount, terms: BudgetTerms) -> SecretTerms | None:
 def dataset_spend(dataset: str, accounts: Iterable[CohortAccount]) -> DatasetSpend:
     """Composes the cohorts of one dataset (docs/privacy.md).
 
-    **Privacy**: the largest cohort stands for all only where one privacy unit lies in one cohort:
+    **Privacy**: the largest cohort stands for all only where one privacy unit is in one cohort:
     under add/remove or zero-out, with records as units, and cohorts that are parts of the dataset.
     A replaced record may move to another cohort, a person may have records in several, and a
     cohort named like the dataset holds all of it: then the cohorts' (ε, δ) add up.
@@ -307,7 +307,7 @@ def _joint_guarantee(accounts: Sequence[CohortAccount]) -> str:
 
 
 def _guarantee(accounts: Sequence[CohortAccount]) -> str:
-    """One release without (ε, δ) leaves a total without, whatever the rest costs."""
+    """One release without (ε, δ) leaves a total without, at any cost of the rest."""
     if any(account.has_ex_post for account in accounts):
         return EX_POST_TOTAL
     return SECRET_TOTAL if any(account.has_secret for account in accounts) else DP_TOTAL

@@ -64,9 +64,9 @@ Read = Callable[..., Iterator[LedgerEntry]]
 class Ledger:
     """Append-only account of everything private data was read for.
 
-    A reserve counts as spent for ever, whatever happens afterwards; a commit adds where the
-    release is stored. Every sum is recomputed from stored events, and no process charges anything
-    before it has verified the chain up to its end.
+    A reserve counts as spent permanently, regardless of what happens afterwards; a commit adds
+    where the release is stored. Every sum is recomputed from stored events, and no process charges
+    anything before it has verified the chain up to its end.
 
     **Privacy**: holds only public values: events, declared facts, digests of releases. The one
     exception is the realised bound of an ex-post release, which depends on private data without
@@ -86,7 +86,7 @@ class Ledger:
         Args:
             url: SQLAlchemy URL. A missing SQLite file is created, for its owner only.
             clock: Says when an entry is recorded.
-            checkpoint: Where this machine keeps what it has verified; none: all is verified anew.
+            checkpoint: Where this machine keeps what it has verified; none: all is verified again.
             witness: What this installation remembers of its ledger; none: a lost one is unnoticed.
             actor: Says who acts, when an entry is written or a charge is previewed.
 
@@ -298,12 +298,12 @@ class Ledger:
         return replace(report, ok=not problems, problems=tuple(problems))
 
     def record(self, kind: str, told: Mapping[str, object], cohort: str = "") -> LedgerEntry:
-        """Notes for good that somebody did something; nothing is charged or refunded by it.
+        """Notes permanently that somebody did something; nothing is charged or refunded by it.
 
         Args:
             kind: `recovery` or `purge`.
             told: What was done, public.
-            cohort: Whose; empty: nobody's or everybody's.
+            cohort: Whose; empty: of no cohort, or of all.
         """
         actor = self._actor()
         with self._appending() as (appender, _):
@@ -379,7 +379,7 @@ class Ledger:
         """The commit of this very release; None where it was not made yet.
 
         Processes that race for one release may all pay and store; the value that was committed
-        first is the release for good, whichever of them commits later.
+        first is the release permanently, whichever of them commits later.
         """
         entries = self._known(COLUMNS.key == request.key(terms.relation, terms.unit), read)
         return next((each for each in entries if each.kind == COMMIT), None)

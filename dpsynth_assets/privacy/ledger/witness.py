@@ -8,7 +8,7 @@ the one that was charged, and nothing is charged to it until a person has decide
 **The checkpoint.** It holds the book as of a verified entry, so that a step verifies only what is
 new. A step is a process of its own, and would verify the whole chain before it charges anything.
 With a checkpoint it begins where an earlier process of this machine ended, at an entry whose hash
-it finds unchanged in the ledger. What that saves is verifying again that nobody altered earlier
+it finds unchanged in the ledger. What that saves is verifying again that no person altered earlier
 entries; they cannot lower a sum any more, since sums come from the checkpoint. A ledger that was
 replaced or cut off no longer holds the entry, and is refused.
 
@@ -149,7 +149,7 @@ CHECKPOINT_FORMAT = 12
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
-"""A process writes a new checkpoint once so many entries follow the last: 15 ms to verify."""
+"""A process writes a new checkpoint once this many entries follow the last: 15 ms to verify."""
 
 
 _OTHERS_MAY_WRITE = 0o022

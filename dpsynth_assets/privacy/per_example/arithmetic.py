@@ -27,7 +27,7 @@ far cancellation among its own tokens can magnify rounding. Ordinary text stays 
 class Products(StrEnum):
     """Arithmetic of the products that make up a clipped sum.
 
-    FLOAT64: products and Gram matrices in float64, sums exact whatever the order of adding.
+    FLOAT64: products and Gram matrices in float64, sums exact regardless of the order of adding.
         Sensitivity holds by proof, for the inputs and output gradients that a pass leaves of each
         record.
     NATIVE: in the type of the activations (float32, or bfloat16 under autocast), accumulated in
@@ -179,7 +179,7 @@ class SumLattice:
     def placed(self, values: "torch.Tensor") -> "torch.Tensor":
         """Rounds float64 numbers below 2^19 bounds to the nearest multiples, in place.
 
-        Added to 1.5 · 2^52 units a number loses what is below one unit, whatever its sign.
+        Added to 1.5 · 2^52 units a number loses what is below one unit, regardless of its sign.
         """
         shift = 1.5 * 2.0**52 * self.unit
         return values.add_(shift).sub_(shift)

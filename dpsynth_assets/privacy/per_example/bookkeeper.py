@@ -1,9 +1,9 @@
-"""A model's clipped gradient sum over a batch, by one backward pass a part.
+"""A model's clipped gradient sum over a batch, by one backward pass a micro-batch.
 
 A `Bookkeeper` sums some parts in one thread; `PerExampleGradients` shares a batch among them.
 
-Shape letters: N examples of a batch, B of one part, T or S tokens of one, (m, n) shape of a matrix
-parameter.
+Shape letters: N examples of a batch, B of one micro-batch, T or S tokens of one, (m, n) shape of a
+matrix parameter.
 """
 
 from collections.abc import Callable, Iterable
@@ -297,12 +297,13 @@ class PerExampleGradients:
             ValueError: If losses are not one for each example.
 
         **Privacy** One example moves the sums by at most C, over all parameters together, up to
-        rounding: `Products.clip_margin`. Threads change nothing of that: each part goes to exactly
-        one of them, which clips its examples before anything is added. Where sums are exact the
-        threads share them, and every pass has one thread of its own, so that what a record adds
+        rounding: `Products.clip_margin`. Threads change nothing of that: each micro-batch goes to
+        exactly one of them, which clips its examples before anything is added. Where sums are exact
+        the threads share them, and every pass has one thread of its own, so that what a record adds
         follows neither from how many threads there are nor from the other records; else each thread
-        has float64 sums, which are added in the order of the threads. N counts every part once, so
-        that a part lost or taken twice is refused with its gradient (`StepMeter.release`).
+        has float64 sums, which are added in the order of the threads. N counts every micro-batch
+        once, so that a micro-batch lost or taken twice is refused with its gradient
+        (`StepMeter.release`).
         """
         exact = self.products is Products.FLOAT64
         lattice = SumLattice.of(l2_bound) if exact else None

@@ -31,7 +31,7 @@ def kept_products(product: Product) -> "torch.Tensor":
 
 
 def norm_block(entries: int) -> int:
-    """Entries of a product of so many whose squares are added up in float32."""
+    """Entries of a product of this many whose squares are added up in float32."""
     return math.gcd(entries, NORM_BLOCK)
 
 
@@ -53,7 +53,7 @@ KEPT_COST = 24.0
 """Cost of squaring one and of adding it to the sum later, likewise."""
 
 KEPT_SHARE = 4.0
-"""Per-example products are kept where they are at most so many times as large as their factors."""
+"""Per-example products are kept up to this many times the size of their factors."""
 
 
 def norm_bounds(factors: list[Factors], rows: int, products: Products) -> "torch.Tensor":

@@ -294,7 +294,7 @@ class Recording:
         for every example, so that each has a gradient of its own, unless the model did so itself.
 
         Raises:
-            TypeError: If it is neither: a (T, T) index is not B rows of T, whatever B is.
+            TypeError: If it is neither: a (T, T) index is not B rows of T, for every B.
         """
         if self.descent.includes(index) and len(index) == self.examples:
             return index, output

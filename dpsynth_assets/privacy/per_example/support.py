@@ -1,7 +1,7 @@
 """Kinds of modules, by how the gradients of their parameters are computed, and refusals.
 
 Layers of other kinds than ours are left to Opacus, whole, with all that is inside of them. A
-parameter that nobody books would train on nothing, so a model is taken whole or not at all.
+parameter that is not booked would train on nothing, so a model is taken whole or not at all.
 
 Tables of relative positions are looked up once for all examples: T5 and its kin compute a
 (1, H, Q, K) bias from a table of one row a bucket and one column a head. It is repeated for every
@@ -62,7 +62,7 @@ def _relative_bias(name: str, owner: "torch.nn.Module") -> ModuleKind:
     """Tells that a table of relative positions can be booked.
 
     Raises:
-        TypeError: If its look-ups cannot be told apart by example.
+        TypeError: If its look-ups cannot be distinguished by example.
     """
     if not repeats_a_look_up(owner):
         raise TypeError(
@@ -135,7 +135,7 @@ def _refuse_batch_statistics(name: str, module: "torch.nn.Module") -> None:
 
 
 def rms_norm_epsilon(module: "torch.nn.Module") -> float | None:
-    """Reads ε of a root-mean-square norm, whatever it is called."""
+    """Reads ε of a root-mean-square norm, under any name."""
     for name in ("variance_epsilon", "eps"):
         if hasattr(module, name):
             value = getattr(module, name)
