@@ -116,7 +116,7 @@ class TopKConfig(PrivatePredictionConfig):
     """Settings of the methods that average whole logits over a public support."""
 
     public_top_k: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Draws only among this many of the likeliest tokens of the public prompt (tokens), as Amin et al.
+    """Draws only among this many of the likeliest tokens of the public prompt, as Amin et al.
     2024 at temperature 2.25 with 1024. Costs nothing. null: among all. With a declared base the
     default is 100.
     """
