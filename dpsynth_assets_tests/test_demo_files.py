@@ -1,17 +1,12 @@
 """The demo's files: equal by seed, declared labels, secrets present, canaries out of reach."""
 
-import json
 import re
-from collections import Counter
-from random import Random
 
 import polars as pl
 import pytest
 from mailboxes import planted_canaries, private_rows, public_rows
-from mailboxes.grammar import make_customer
 from mailboxes.organisations import PRIVATE_ORGANISATION
-from mailboxes.phrases import MIDDLES, OPENINGS, TONES
-from mailboxes.topics import DESKS, TOPICS
+from mailboxes.topics import DESKS
 from write import write_demo_files
 
 from dpsynth_assets.paths import project_root
@@ -68,40 +63,6 @@ def test_the_committed_files_are_those_that_the_generator_writes(tmp_path):
     )
 
 
-def test_equal_seeds_write_equal_bytes_and_other_seeds_do_not(corpora, tmp_path):
-    again, other = tmp_path / "a", tmp_path / "b"
-    for folder, seed in ((again, 3), (other, 4)):
-        folder.mkdir()
-        write_demo_files(folder, **SIZES, seed=seed)
-    for name in FILES:
-        first = (corpora / name).read_bytes()
-        assert first == (again / name).read_bytes()
-        assert first != (other / name).read_bytes()
-
-
-def test_columns_rows_and_labels_are_the_declared_ones(public, private):
-    assert public.columns == ["text", "label", "group"]
-    assert private.columns == ["id", "customer_id", "text", "label"]
-    assert public.height == private.height == ROWS
-    assert set(public["label"]) == set(private["label"]) == set(DESKS)
-    assert private["id"].n_unique() == ROWS
-
-
-def test_every_private_label_holds_at_least_a_tenth(private):
-    counts = Counter(private["label"])
-    assert min(counts.values()) >= ROWS / 10
-
-
-def test_private_records_are_short_enough_to_decode_and_long_enough_to_read(private):
-    lengths = private["text"].str.split(" ").list.len()
-    assert 25 <= lengths.median() <= 45
-    assert lengths.max() <= 60
-
-
-def test_no_slot_is_left_unfilled(public, private):
-    assert not any("{" in text for text in [*public["text"], *private["text"]])
-
-
 def test_no_block_of_a_canary_is_a_word_of_public_text(public):
     public_words = words(public["text"])
     blocks = {block for code in planted_canaries(3) for block in code.split("-")}
@@ -152,35 +113,9 @@ def test_the_private_organisation_is_never_named_in_public(public):
     assert not any("RM-" in text for text in public["text"])
 
 
-def test_private_topics_are_public_topics_under_mostly_other_desks():
-    assert set(PRIVATE_ORGANISATION.topic_shares) <= set(TOPICS)
-    moved = [t for t, desk in PRIVATE_ORGANISATION.desks.items() if desk != TOPICS[t].usual_desk]
-    assert len(moved) >= len(PRIVATE_ORGANISATION.desks) / 2
-
-
-def test_every_topic_and_tone_has_phrases_to_choose_from():
-    for topic in TOPICS.values():
-        assert len(topic.things) >= 3
-        for tone in TONES:
-            phrases = getattr(topic, f"{tone}s")
-            assert len(phrases) >= 2
-            assert all("{thing}" in p for p in phrases)
-    assert set(OPENINGS) == set(MIDDLES) == set(TONES)
-
-
 def test_rows_do_not_depend_on_how_many_follow():
     assert public_rows(10, 1) == public_rows(30, 1)[:10]
     assert len(private_rows(5, 1)) == 5
-
-
-def test_files_are_json_lines(corpora):
-    for line in (corpora / "private_tickets.jsonl").read_text(encoding="utf-8").splitlines():
-        assert isinstance(json.loads(line), dict)
-
-
-def test_customers_have_addresses_at_their_organisation():
-    customer = make_customer(Random(0), PRIVATE_ORGANISATION)
-    assert customer.email.endswith("@rosemere.org")
 
 
 def test_the_second_mailbox_shares_no_record_customer_code_or_canary_with_the_first(corpora):

@@ -141,42 +141,31 @@ def test_workspaces_name_the_code_that_is_served():
 CHART = {
     "dagsterWebserver",
     "dagster-user-deployments",
-    "postgresql",
     "generatePostgresqlPasswordSecret",
+    "global",
+    "postgresql",
+    "runLauncher",
+    "dagsterDaemon",
+    "concurrency",
+    "computeLogManager",
+    "telemetry",
     "rabbitmq",
     "redis",
     "flower",
     "ingress",
-    "imagePullSecrets",
-    "computeLogManager",
-    "scheduler",
-    "runLauncher",
-    "pythonLogs",
-    "dagsterDaemon",
-    "concurrency",
-    "telemetry",
-    "serviceAccount",
-    "global",
-    "retention",
-    "additionalInstanceConfig",
 }
 DEPLOYMENT = {
     "name",
     "image",
     "codeServerArgs",
     "port",
-    "env",
-    "envConfigMaps",
-    "envSecrets",
     "includeConfigInLaunchedRuns",
-    "resources",
+    "env",
+    "envSecrets",
     "volumes",
     "volumeMounts",
     "podSecurityContext",
-    "securityContext",
-    "nodeSelector",
-    "tolerations",
-    "labels",
+    "resources",
 }
 
 
@@ -240,29 +229,6 @@ def test_dagster_s_own_classes_accept_what_helm_gives_them():
     )
 
 
-def test_volumes_and_mounts_of_the_code_server_reach_the_run_workers():
-    context = pytest.importorskip("dagster_k8s.container_context")
-    (deployment,) = read("helm/values.yaml")["dagster-user-deployments"]["deployments"]
-    made = context.K8sContainerContext.create_from_config(
-        {
-            "k8s": {
-                "env_vars": [f"{name}={value}" for name, value in deployment["env"].items()],
-                "env_secrets": [secret["name"] for secret in deployment["envSecrets"]],
-                "volumes": [
-                    {"name": "home", "persistent_volume_claim": {"claim_name": "dpsynth-home"}},
-                    {"name": "datasets", "config_map": {"name": "dpsynth-datasets"}},
-                ],
-                "volume_mounts": [
-                    {"name": mount["name"], "mount_path": mount["mountPath"]}
-                    for mount in deployment["volumeMounts"]
-                ],
-                "resources": deployment["resources"],
-            }
-        }
-    )
-    assert len(made.server_k8s_config.pod_spec_config) + len(made.run_k8s_config.pod_spec_config)
-
-
 def of_kubernetes(kind, part):
     """Reads a part of a manifest as Kubernetes' API names it; an unknown key is an error."""
     client = pytest.importorskip("kubernetes.client")
@@ -294,13 +260,6 @@ def test_parts_that_the_chart_hands_on_are_of_kubernetes_own_kinds():
     launcher = read("helm/values.yaml")["runLauncher"]["config"]["k8sRunLauncher"]
     for resources in (deployment["resources"], launcher["resources"]):
         assert of_kubernetes("V1ResourceRequirements", resources).limits
-
-
-def test_the_chart_is_said_not_to_be_rendered_here():
-    """No registry of packages has Dagster's chart, so what is not checked is written down."""
-    for place in (DEPLOY / "README.md", ROOT / "docs" / "operations.md"):
-        assert "`helm template`" in place.read_text()
-    assert "helm template" in (DEPLOY / "helm" / "values.yaml").read_text()
 
 
 def test_helm_claims_are_the_ones_that_are_made():

@@ -99,14 +99,6 @@ def test_a_refused_method_is_a_line_and_exit_code_2(folder):
     assert facts["undeclared"]
 
 
-def test_an_unknown_vocabulary_is_said_to_be(folder):
-    method = {"method": "mean_uniform", "settings": {"public_top_k": None}}
-    declare(folder, method, kind="pretrained", model="owner/name")
-    told = plan("notes")
-    assert told.exit_code == 0, told.output
-    assert "unknown" in told.output
-
-
 # Minutes
 
 

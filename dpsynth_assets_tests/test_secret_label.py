@@ -2,6 +2,7 @@
 
 import pytest
 
+from dpsynth_assets.orchestration.metadata import spend_metadata
 from dpsynth_assets.privacy.events import (
     POST_PROCESSING,
     MixtureGaussianEvent,
@@ -65,6 +66,16 @@ def labelled(tmp_path, event, guarantee, *, of="corpus"):
     if of == "cohort":
         return cohort_label(ledger.entries(), "tickets", [RECALL])
     return corpus_label(ledger.entries(), free.id, [RECALL])
+
+
+def test_metadata_of_a_secret_release_shows_its_posterior_and_no_epsilon(tmp_path):
+    ledger, terms = Ledger(sqlite_url(tmp_path)), make_terms(accountant="tight", secret=SECRET)
+    asked = make_request(event=MIXTURE, guarantee=GuaranteeType.SECRET, parameters=PARAMETERS)
+    paid = ledger.reserve(asked, terms, [PlannedRelease(asked.asset, MIXTURE)])
+    shown = spend_metadata(ledger, paid, terms)
+    assert (shown["dpsynth/guarantee"], shown["dpsynth/dp_guarantee"]) == ("secret", "none")
+    assert "dpsynth/epsilon" not in shown
+    assert shown["dpsynth/secret_posterior"] == ledger.spend("tickets").secret_posterior <= 0.5
 
 
 @pytest.mark.parametrize("of", ["corpus", "cohort"])

@@ -11,7 +11,6 @@ from fractions import Fraction
 import pytest
 
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
-from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.errors import BudgetExceededError
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
@@ -24,7 +23,7 @@ from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.accounts import Book, reserve_entry
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum
-from dpsynth_assets.privacy.renyi import float_up, zcdp_epsilon, zcdp_rho
+from dpsynth_assets.privacy.renyi import float_up, zcdp_rho
 from dpsynth_assets.releases.once import Drawn
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, sqlite_url
 from dpsynth_assets_tests.stored import release_once
@@ -51,26 +50,6 @@ def run(folder, event=FRUGAL, terms=None, **changes):
         draw=draw,
     )
     return ledger.spend("tickets")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"parameters": {"iterations": 4}},
-        {"asset": "tickets/other/corpus"},
-        {"mechanism": "median"},
-        {"code_version": "2"},
-        {"data_version": "2026-02"},
-        {"release": "2"},
-        {"run_id": "resumed"},
-    ],
-)
-def test_f7_a_resumed_run_reports_the_sum_whatever_changed(tmp_path, change):
-    run(tmp_path, SPENDTHRIFT)
-    resumed = run(tmp_path, FRUGAL, **change)
-    both = epsilon_of([SPENDTHRIFT, FRUGAL], DELTA, "zcdp")
-    assert resumed.rho >= SPENDTHRIFT.rho + FRUGAL.rho
-    assert resumed.epsilon == pytest.approx(both)
 
 
 def test_f7_a_resumed_run_under_a_smaller_budget_is_refused_and_hides_nothing(tmp_path):
@@ -107,19 +86,15 @@ BELOW_FLOATS = [GaussianEvent(noise_multiplier=1.7e308), PureEvent(epsilon=5e-32
 @pytest.mark.parametrize("event", [*SUBNORMAL, *BELOW_FLOATS])
 def test_f21_no_charge_is_too_small_to_count(tmp_path, event):
     assert float(event.rho) <= 1e-323
+    alone = run(tmp_path / "alone", event)
+    assert alone.epsilon > 0
+    assert alone.to_json()["rho"] > 0
+    assert alone.remaining_epsilon < alone.budget_epsilon
     before = run(tmp_path, SPENDTHRIFT)
     after = run(tmp_path, event)
     assert after.rho > before.rho
     assert after.rho >= SPENDTHRIFT.rho + event.rho
     assert after.epsilon >= before.epsilon
-
-
-@pytest.mark.parametrize("event", [*SUBNORMAL, *BELOW_FLOATS])
-def test_f21_a_tiny_charge_alone_reads_as_more_than_nothing(tmp_path, event):
-    spend = run(tmp_path, event)
-    assert spend.epsilon > 0
-    assert spend.to_json()["rho"] > 0
-    assert spend.remaining_epsilon < spend.budget_epsilon
 
 
 @pytest.mark.parametrize("event", [*SUBNORMAL, *BELOW_FLOATS])
@@ -132,17 +107,6 @@ def test_f21_a_budget_that_is_spent_to_the_last_bit_refuses_a_tiny_charge(event)
     assert total.filter_epsilon(DELTA, 8.0) >= spent.filter_epsilon(DELTA, 8.0)
 
 
-def test_f21_a_million_tiny_charges_add_up():
-    count, tiny = 1_000_000, GaussianEvent(noise_multiplier=2e3)
-    event_json = make_request(event=tiny).event_json
-    total = FilterSum()
-    for _ in range(count):
-        total.add(event_json)
-    exact = count * tiny.rho
-    assert exact <= Fraction(total.units, 1 << RHO_GRID_BITS) <= exact + Fraction(1, 2**2100)
-    assert total.epsilon(DELTA) == pytest.approx(zcdp_epsilon(float(exact), DELTA))
-
-
 def test_f21_a_million_charges_that_floats_would_forget_are_kept():
     count, tiny = 1_000_000, GaussianEvent(noise_multiplier=3e161)
     assert 0.5 + count * float(tiny.rho) == 0.5
@@ -151,7 +115,8 @@ def test_f21_a_million_charges_that_floats_would_forget_are_kept():
     total.add(make_request().event_json)  # ρ = 1/2
     for _ in range(count):
         total.add(event_json)
-    assert Fraction(total.units, 1 << RHO_GRID_BITS) >= Fraction(1, 2) + count * tiny.rho
+    exact = Fraction(1, 2) + count * tiny.rho
+    assert exact <= Fraction(total.units, 1 << RHO_GRID_BITS) <= exact + Fraction(1, 2**1000)
 
 
 def test_f21_a_stream_of_small_releases_stops_where_the_budget_ends():

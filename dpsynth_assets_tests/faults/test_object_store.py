@@ -11,14 +11,11 @@ from dpsynth_assets.paths import located
 from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE
 from dpsynth_assets_tests.faults.cohort import (
     COHORT,
-    DRAWN,
-    MARKED,
     PAID,
     PASS,
     PASSES,
     RECORDS,
     STORED,
-    ex_post_epsilon,
 )
 from dpsynth_assets_tests.security.conftest import key
 from dpsynth_assets_tests.stored import write_records
@@ -43,7 +40,7 @@ def remote(house, bucket, monkeypatch):
     return store
 
 
-@pytest.mark.parametrize("point", [MARKED, PAID, PASS, DRAWN, STORED])
+@pytest.mark.parametrize("point", [PAID, PASS, STORED])
 def test_a_killed_run_is_continued_under_its_own_charge(house, remote, bucket, point):
     house.hold(point)
     run = house.start()
@@ -55,7 +52,7 @@ def test_a_killed_run_is_continued_under_its_own_charge(house, remote, bucket, p
         {number: values for number in range(PASSES) if (values := passes.load(number))}
         for passes in (remote.passes(COHORT, SimpleNamespace(id=each)) for each in charged)
     ]
-    assert list(map(len, kept)) == {MARKED: [], PAID: [0], PASS: [2]}.get(point, [PASSES])
+    assert list(map(len, kept)) == {PAID: [0], PASS: [2]}.get(point, [PASSES])
     retried = house.run()
     assert retried["success"], retried["failures"]
     house.assert_whole(charges=1, released=1)
@@ -69,30 +66,3 @@ def test_a_killed_run_is_continued_under_its_own_charge(house, remote, bucket, p
     assert contents
     assert all(content.startswith(HEADER) for content in contents)
     assert not [1 for content in contents if b"Ottoline" in content]
-
-
-def test_the_realised_cost_of_a_killed_release_is_found_again(house, remote):
-    house.variables["FAULTS_GUARANTEE"] = "ex_post"
-    house.hold(STORED)
-    run = house.start()
-    run.at(STORED)
-    run.kill()
-    house.forget_marks()
-    retried = house.run()
-    assert retried["success"], retried["failures"]
-    charged, committed = house.ledger().entries()
-    facts = house.store.load(charged.reservation)[0]
-    assert committed.ex_post_epsilon == ex_post_epsilon(facts["dp_counts"])
-
-
-def test_a_store_out_of_reach_charges_nothing(house, remote):
-    house.variables["DPSYNTH_SENSITIVE_URL"] = "s3://no-such-bucket-anywhere/private"
-    refused = house.run()
-    assert not refused["success"]
-    assert "in the sensitive store, got nothing" in refused["failures"][0]
-    assert "Nothing was charged." in refused["failures"][0]
-    assert house.charges() == 0
-    house.variables[KEY_VARIABLE] = ""
-    refused = house.run()
-    assert "nothing private leaves this machine unencrypted" in refused["failures"][0]
-    assert house.charges() == 0

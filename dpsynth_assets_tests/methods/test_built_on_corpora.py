@@ -151,8 +151,6 @@ def test_the_label_states_the_other_corpus_and_the_method_together(run):
     ("method", "settings", "behind", "folder"),
     [
         (*ON_GENERATOR[0], TUNED, "dataset_vectors"),
-        (*ON_GENERATOR[0], TUNED, "fixed_shots"),
-        (*ON_GENERATOR[0], TUNED, "public_language_model"),
         (*ON_GENERATOR[1], TUNED, "language_model"),
         ("aug_pe_from_corpus", {**EVOLUTION, "corpus": "first"}, FIRST, "text_embedder"),
     ],

@@ -4,18 +4,13 @@ import pytest
 
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, SensitiveStore
 from dpsynth_assets.paths import home, located
-from dpsynth_assets.sensitive.record_parts import read_whole
 from dpsynth_assets.sensitive.sealing import HEADER, KEY_VARIABLE
-from dpsynth_assets.sensitive.stored_parts import StoredParts
-from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.assets.declared_cases import failure
 from dpsynth_assets_tests.object_stores import bucket, s3_address
 from dpsynth_assets_tests.parts.conftest import SECRET, declared
 from dpsynth_assets_tests.parts.test_split_stages import (
-    countings,
     materialised,
     public,
-    stored,
 )
 from dpsynth_assets_tests.security.conftest import key
 
@@ -34,35 +29,9 @@ def remote(bucket, store, monkeypatch):
     return SensitiveStore()
 
 
-@pytest.fixture
-def local(tmp_path):
-    return SensitiveStore.at(str(tmp_path / "local"))
-
-
 def objects(store):
     place = store.base
     return {name: place.fs.cat_file(name) for name in place.fs.find(place.path)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2])
-def test_parts_are_bit_equal_to_those_of_a_folder(tmp_path, local, remote, public, count):
-    here = stored(tmp_path, local, 3, LocalWorkers(1))
-    with LocalWorkers(count).opened() as workers:
-        there = stored(tmp_path, remote, 3, workers)
-        for split in ("source", "held_out"):
-            far, near = (read_whole(each, split, with_embeddings=True) for each in (there, here))
-            assert far.records.equals(near.records)
-            assert far.embeddings.tobytes() == near.embeddings.tobytes()
-        for name, counting in countings(public).items():
-            far = StoredParts(there, workers).summed(counting)
-            near = StoredParts(here, LocalWorkers(1)).summed(counting)
-            assert far.tobytes() == near.tobytes(), name
-            assert far.sum() > 0
-    for name, content in objects(remote).items():
-        assert content.startswith(HEADER), name
-        assert SECRET.encode() not in name.encode() + content
-    assert not home().local_sensitive.exists()
 
 
 @pytest.mark.slow

@@ -140,3 +140,14 @@ def test_values_of_columns_are_found_beside_all_records(tmp_path, store):
     dictionary = pl.read_parquet(store.folder("letters") / "secrets_dictionary.parquet")
     assert dictionary["kind"].unique().to_list() == ["person"]
     assert not list(store.folder("letters").glob(f"parts-*/*/{SECRETS_TABLE}"))
+
+
+def test_metadata_tells_declared_numbers_and_recall_and_no_count():
+    recall = [{"recall": 1.0, "recall_at_least": 0.9876}, {"recall": None, "recall_at_least": None}]
+    some = SecretsSpec.model_validate({"kinds": KINDS[:2]})
+    rows = [row.data for row in asset._metadata(some, recall)["dpsynth/secret_kinds"].records]
+    assert [row.pop("recall") for row in rows] == ["1.000 (at least 0.987)", "not measured"]
+    fields = {"kind": "name"} | {name: name for name in rows[0] if name != "kind"}
+    for row, kind in zip(rows, some.kinds, strict=True):
+        assert row == {shown: getattr(kind, own) for shown, own in fields.items()}
+    assert rows[0].keys() == {"kind", "detector", "prior", "posterior", "max_records"}

@@ -138,26 +138,6 @@ def test_weights_over_parts_are_those_of_the_whole(name, tmp_path, store, public
     assert not protocol._kept
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [3])
-def test_weights_are_the_same_for_any_number_of_workers(
-    count, tmp_path, store, public, planted_noise
-):
-    method = methods("ctcl")
-    expected = trained(
-        method,
-        public,
-        read_whole(stored(tmp_path, store, 3), "source", with_embeddings=True),
-        tmp_path / "whole",
-    )
-    planted_noise.clear()
-    places = stored(tmp_path, store, 5)
-    with LocalWorkers(count).opened() as workers:
-        found = trained(method, public, parted(store, places, workers), tmp_path / "parts")
-    assert equal(found, expected)
-    assert not multiprocessing.active_children()
-
-
 @pytest.fixture
 def watched(tmp_path, monkeypatch):
     """Notes of what the workers of a causal model's training do."""

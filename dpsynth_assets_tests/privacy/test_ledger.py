@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_assets.privacy.accounting import epsilon_of_fixed
+from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityError, PrivacyError
 from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, GaussianEvent
@@ -93,8 +93,11 @@ def test_a_pending_reservation_can_be_completed_without_a_new_charge(ledger):
 )
 def test_any_difference_of_a_release_pays_again(ledger, change):
     release(ledger)
-    assert not ledger.reserve(make_request(**change), make_terms()).reused
-    assert ledger.spend("tickets").rho > Fraction(1, 2)
+    request = make_request(**change)
+    assert not ledger.reserve(request, make_terms()).reused
+    spend = ledger.spend("tickets")
+    assert spend.rho == Fraction(1, 2) + request.event.rho
+    assert spend.epsilon == pytest.approx(epsilon_of([HALF_RHO, request.event], 1e-6, "zcdp"))
 
 
 def test_the_order_of_parameters_is_no_difference(ledger):

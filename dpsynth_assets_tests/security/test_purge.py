@@ -14,7 +14,6 @@ from dpsynth_assets.cli import purge as command
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.orchestration.assets.keys import finished_datasets
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
-from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger.actors import account
 from dpsynth_assets.sensitive.purging import PurgeRule, purge, purges_after_success
 from dpsynth_assets_tests.security.conftest import RECORDS
@@ -71,13 +70,6 @@ def test_a_dry_run_removes_nothing(used):
     before = left(used)
     assert purge(used, PurgeRule(dataset="letters"), is_open, dry_run=True)
     assert left(used) == before
-
-
-def test_a_purged_cohort_says_what_to_materialise(used):
-    purge(used, PurgeRule(), is_open)
-    lost = r"got nothing: purged, lost, .* Materialise letters/shared/private_records .*charged\."
-    with pytest.raises(PrivacyError, match=lost):
-        used.require_records("letters")
 
 
 @pytest.mark.parametrize(("age", "seconds"), [("30d", 2_592_000), ("12h", 43_200), ("0m", 0)])

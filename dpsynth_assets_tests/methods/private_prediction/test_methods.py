@@ -16,7 +16,6 @@ from dpsynth_assets.methods.private_prediction.references import (
 from dpsynth_assets.methods.registry import REGISTRY, check_settings, get_method
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 
 SMALL = {
     "expected_batch_size": 8,
@@ -180,22 +179,6 @@ def test_facts_of_an_endless_model_are_the_same_for_any_private_data(cases, endl
     ]
     assert len({fact["private_tokens"] for fact in facts}) == 1
     assert len({fact["batches"] for fact in facts}) == 1
-
-
-@pytest.mark.parametrize("records", [0, 3, 64])
-def test_the_denominator_is_the_declared_size_whatever_a_batch_holds(
-    cases, language_model, monkeypatch, records
-):
-    denominators = set()
-    draw = MeanTokenMechanism.select
-
-    def spy(self, *arguments, **options):
-        denominators.add(self.batch.expected_batch_size)
-        return draw(self, *arguments, **options)
-
-    monkeypatch.setattr(MeanTokenMechanism, "select", spy)
-    run("mean_clustered", cases, language_model, private=cases.private(records))
-    assert denominators == {SMALL["expected_batch_size"]}
 
 
 def test_median_bound_covers_every_batch_and_stays_internal(cases, language_model):
