@@ -31,7 +31,7 @@ demo: setup  ## private text in, audited synthetic corpora out
 
 test: setup  ## the whole suite; how long each test took: build/tests.xml
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
-	  --max-worker-restart 0 --junitxml build/tests.xml
+	  --max-worker-restart 0 --durations 40 --junitxml build/tests.xml
 
 test-vllm:  ## a real vLLM engine in an environment of its own (.venv-vllm)
 	bash .ci/test_vllm

@@ -40,23 +40,6 @@ NAME_A_MODEL = ("text_embedder", "conditional_generator")
 """Public assets that say which model is used; they run none and need no place."""
 
 
-def test_opening_the_code_location_again_imports_no_heavy_library(tmp_path, tmp_path_factory):
-    keep_demo_plans(tmp_path_factory, tmp_path)  # The first opening may calibrate noise.
-    code = (
-        "import sys, dpsynth_assets.definitions as d; d.defs();"
-        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        env=os.environ | {"DPSYNTH_HOME": str(tmp_path)},
-    )
-    assert run.stdout.strip() == "[]"
-
-
 def test_a_fixed_plan_dataset_opens_without_the_accounting_library_once_it_was_planned(
     tmp_path, tmp_path_factory
 ):
@@ -176,9 +159,9 @@ def test_a_method_without_its_inputs_is_refused_and_keeps_no_other_cohort_from_o
         "a_circle/resampled/candidate_corpus",
         "no_text/resampled/candidate_corpus",
     ):
-        assert "Refuses: Expected" in graph.get(dg.AssetKey(place.split("/"))).description
+        assert "Refused: " in graph.get(dg.AssetKey(place.split("/"))).description
     # What can be made of such a file still can.
-    assert "Refuses" not in graph.get(dg.AssetKey(["a_circle", "ctcl", "corpus"])).description
+    assert "Refused: " not in graph.get(dg.AssetKey(["a_circle", "ctcl", "corpus"])).description
 
 
 def test_two_datasets_of_one_name_do_not_load(tmp_path, monkeypatch):

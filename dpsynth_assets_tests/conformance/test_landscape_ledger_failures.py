@@ -21,7 +21,7 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.privacy.ledger.accounts import Book, reserve_entry
+from dpsynth_assets.privacy.ledger.accounts import reserve_entry
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum
 from dpsynth_assets.privacy.renyi import float_up, zcdp_rho
 from dpsynth_assets.releases.once import Drawn
@@ -141,6 +141,6 @@ def test_f21_sampled_charges_of_any_size_are_kept():
 
 
 def test_f21_an_entry_states_events_and_never_a_rounded_sum():
-    entry = reserve_entry(Book(), make_request(event=BELOW_FLOATS[0]), make_terms(), None)
+    entry = reserve_entry(make_request(event=BELOW_FLOATS[0]), make_terms(), None, None)
     assert entry.event == BELOW_FLOATS[0]
     assert entry.event.rho > 0
