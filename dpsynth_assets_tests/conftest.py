@@ -1,6 +1,5 @@
 """What every test shares: tiny models, a PostgreSQL server, and names that workers agree on."""
 
-import importlib.util
 import os
 import pwd
 import secrets
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-DRIVERS = ("psycopg", "psycopg2")
 PATIENCE_SECONDS = 120
 
 LONGEST_FIRST = (
@@ -132,11 +130,9 @@ def toy_generator(toy_generator_folder: Path) -> "ConditionalGenerator":
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[sa.URL]:
     """URL of a server that lives as long as the session, with fsync on as in a real house."""
-    driver = next((name for name in DRIVERS if importlib.util.find_spec(name)), None)
     programs = _programs()
-    if driver is None or programs is None:
-        missing = "initdb and pg_ctl" if driver else "a driver (extra `postgres`)"
-        pytest.skip(f"PostgreSQL tests need {missing}")
+    if programs is None:
+        pytest.skip("PostgreSQL tests need initdb and pg_ctl")
     user = "postgres" if os.geteuid() == 0 else None
     if user is not None and not _exists(user):
         pytest.skip("PostgreSQL refuses to run as root, and there is no user `postgres`")
@@ -148,7 +144,7 @@ def postgres_server() -> Iterator[sa.URL]:
         port, password = server.start()
         try:
             yield sa.URL.create(
-                f"postgresql+{driver}", "tests", password, "127.0.0.1", port, "postgres"
+                "postgresql+psycopg2", "tests", password, "127.0.0.1", port, "postgres"
             )
         finally:
             server.stop()

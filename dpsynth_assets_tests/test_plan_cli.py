@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from dpsynth_assets.advice import minutes
-from dpsynth_assets.advice.minutes import SpeedUnknownError
+from dpsynth_assets.advice.speed import SpeedUnknownError
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.models.transformers_decoder import memory
 from dpsynth_assets.paths import home

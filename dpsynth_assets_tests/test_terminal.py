@@ -170,7 +170,7 @@ def test_the_overview_reads_the_ledger_and_what_was_published(tmp_path, terms):
 def test_the_doctor_reports_problems_and_shows_names_of_variables_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("DPSYNTH_PUBLISH_URL", "s3://hidden-bucket/there")
     monkeypatch.setenv("DPSYNTH_STORE_URL", "hiddenhost:5432/hiddenbase")
-    url = "postgresql+psycopg://hiddenuser:x@127.0.0.1:1/hiddenbase?sslpassword=hiddenword"
+    url = "postgresql+psycopg2://hiddenuser:x@127.0.0.1:1/hiddenbase?sslpassword=hiddenword"
     monkeypatch.setenv("DPSYNTH_LEDGER_URL", url)
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / ".format").write_text("0")

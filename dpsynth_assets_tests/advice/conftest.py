@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from dpsynth_assets.advice import minutes
-from dpsynth_assets.advice.minutes import MachineSpeed
+from dpsynth_assets.advice.speed import MachineSpeed
 
 SECONDS = {"read": 1e-3, "step": 0.05, "written": 3e-3, "embedded": 1e-4, "trained": 0.02}
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from dpsynth_assets.advice import minutes as module
-from dpsynth_assets.advice.minutes import SpeedUnknownError, expected_minutes, machine_speed
+from dpsynth_assets.advice import speed as module
+from dpsynth_assets.advice.minutes import expected_minutes
+from dpsynth_assets.advice.speed import SpeedUnknownError, machine_speed
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.work import PublicSizes, Work

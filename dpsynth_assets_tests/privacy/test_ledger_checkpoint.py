@@ -165,7 +165,7 @@ def test_a_damaged_one_is_as_none(place, damage):
 
 
 def test_a_password_of_the_url_is_in_no_name(tmp_path):
-    urls = [f"postgresql+psycopg://ledger:{word}@host/ledger" for word in ("one", "two")]
+    urls = [f"postgresql+psycopg2://ledger:{word}@host/ledger" for word in ("one", "two")]
     assert len({Checkpoint(tmp_path, url).path for url in urls}) == 1
     assert Checkpoint(tmp_path, f"{urls[0]}2").path != Checkpoint(tmp_path, urls[0]).path
 
