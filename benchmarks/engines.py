@@ -181,7 +181,7 @@ def directions(engine) -> dict:
 
 def open_engine(arguments, language_model):
     if arguments.engine == "vllm":
-        from dpsynth_assets.datasets.engine import EngineSpec
+        from dpsynth_assets.datasets.public_spec import EngineSpec
         from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 
         spec = EngineSpec(kind="vllm", batch_rows=arguments.rows, cache_gib=0.5)

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from dpsynth_assets.methods.evolution.population import Population, generation_facts, voted_frame
-from dpsynth_assets.orchestration.assets.rounds import round_distances, rounds_table
+from dpsynth_assets.orchestration.assets.stage_metadata import round_distances, rounds_table
 from dpsynth_assets.report.method_plots import TITLES, evolution_pictures
 
 LABELS = ("", "five $ stars")

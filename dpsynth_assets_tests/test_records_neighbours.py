@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import canonical_record_id
-from dpsynth_assets.records.hashing import Purpose, keyed_hash
 from dpsynth_assets.records.reading import rows_of_parts
+from dpsynth_assets.records.record_filters import Purpose, keyed_hash
 from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.stored import read_private_records
 

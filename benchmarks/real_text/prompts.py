@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from cohorts import real_data
 
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.metrics.embedding_distances import energy_distance
 from dpsynth_assets.metrics.mauve import MauveSettings, mauve_score
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling

@@ -14,7 +14,7 @@ from pathlib import Path
 from dpsynth_assets.advice.speed import MachineSpeed, SpeedUnknownError, machine_speed
 from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.attack_runs import attacked
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared

@@ -36,8 +36,8 @@ from dpsynth_assets.metrics.text import VERBATIM_SHARE
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.csv_files import is_utf_8
-from dpsynth_assets.records.hashing import Purpose, hash_rows, unit_interval
 from dpsynth_assets.records.reading import read_public_source
+from dpsynth_assets.records.record_filters import Purpose, hash_rows, unit_interval
 from dpsynth_assets.records.sources import source_columns, source_files
 
 HELD_OUT_SHARE = 0.5

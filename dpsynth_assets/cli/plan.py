@@ -14,7 +14,7 @@ from rich.console import Console
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.datasets.engine import DEFAULT_DECODER
+from dpsynth_assets.datasets.public_spec import DEFAULT_DECODER
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 
 if TYPE_CHECKING:

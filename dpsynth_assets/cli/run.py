@@ -55,7 +55,7 @@ from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry, Plan
 from dpsynth_assets.privacy.ledger.charges import is_secret
 from dpsynth_assets.privacy.ledger.schema import RESERVE
 from dpsynth_assets.records.checking import check_records
-from dpsynth_assets.releases.consent import paying_only
+from dpsynth_assets.releases.waiting import paying_only
 from dpsynth_assets.run.runner import name_problem
 from dpsynth_assets.sensitive.purging import purges_after_success
 from dpsynth_assets.tags import DEFAULT_RELEASE, LAUNCHED_BY

@@ -155,7 +155,7 @@ def _canaries(spec: PrivateDatasetSpec) -> list[str]:
 
 def _with_engine(spec: PrivateDatasetSpec, engine: Engine) -> PrivateDatasetSpec:
     """The declaration with the engine that shall serve; what it releases does not depend on it."""
-    from dpsynth_assets.datasets.engine import EngineSpec
+    from dpsynth_assets.datasets.public_spec import EngineSpec
 
     if engine == "auto":
         has_vllm = importlib.util.find_spec("vllm") is not None

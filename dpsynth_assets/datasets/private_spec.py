@@ -20,10 +20,10 @@ from dpsynth_assets.datasets.dataset_sections import (
     SourceSpec,
     TopicHistogramSpec,
 )
-from dpsynth_assets.datasets.engine import EngineSpec
 from dpsynth_assets.datasets.evaluation_section import EvaluationSpec
 from dpsynth_assets.datasets.fields import Declaration, Name, refuse
 from dpsynth_assets.datasets.prompting import PromptSpec, StructuredSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.json_records import JsonGrammarError, json_grammar
 from dpsynth_assets.paths import project_root

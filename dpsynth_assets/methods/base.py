@@ -13,8 +13,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.datasets.public_spec import ConditionalGeneratorSpec, LanguageModelSpec
+from dpsynth_assets.datasets.public_spec import (
+    ConditionalGeneratorSpec,
+    EngineSpec,
+    LanguageModelSpec,
+)
 from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.methods.capabilities import Advice, Capability
 from dpsynth_assets.methods.inputs import PublicInputs

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from dpsynth_assets.datasets import MethodSpec, PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.base import CohortTerms, Method, Staged
 from dpsynth_assets.methods.plan_cache import remembered

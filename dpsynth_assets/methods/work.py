@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.prompt_templates import PromptTemplates

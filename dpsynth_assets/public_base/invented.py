@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.files.shared_models import made_folder
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.files.kept import (
     ARRAY,
     array_version,

@@ -35,18 +35,21 @@ from dpsynth_assets.records.columns import (
     as_records,
     check_columns,
 )
-from dpsynth_assets.records.hashing import Purpose, hash_rows, keyed_hash, unit_interval
 from dpsynth_assets.records.record_filters import (
     CANONICAL,
     REASON,
+    Purpose,
     Rule,
     canonical_id,
     canonical_id_of,
     column_names,
+    hash_rows,
     identify,
     in_window,
     judge,
+    keyed_hash,
     refuse_repeated_ids,
+    unit_interval,
 )
 from dpsynth_assets.records.sources import (
     check_files,

@@ -34,10 +34,15 @@ from dpsynth_assets.privacy.ledger import (
     edited_parts,
     sqlite_path,
 )
-from dpsynth_assets.releases.consent import expect_consent, refuse_changed
 from dpsynth_assets.releases.published_rows import told_content
 from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError, refuse_altered
-from dpsynth_assets.releases.waiting import alone, once_there_is_room, say
+from dpsynth_assets.releases.waiting import (
+    alone,
+    expect_consent,
+    once_there_is_room,
+    refuse_changed,
+    say,
+)
 
 
 class PublicInputError(PrivacyError):

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from random import Random
 
 from dpsynth_assets.datasets.secrets import SecretKindSpec
-from dpsynth_assets.secret_detection.detectors import (
+from dpsynth_assets.secret_detection.finding import (
     Detector,
     detector_of,
     listed_words,

@@ -26,12 +26,13 @@ from dpsynth_assets.records.columns import empty_rows
 from dpsynth_assets.records.reading import PrivateRecords, canonical_records
 from dpsynth_assets.records.record_filters import column_names
 from dpsynth_assets.records.source_digest import source_digest
-from dpsynth_assets.secret_detection.detectors import rare_among, word_counts
-from dpsynth_assets.secret_detection.incidence import (
+from dpsynth_assets.secret_detection.finding import (
     SecretIncidence,
     find_secrets,
     merged_dictionary,
+    rare_among,
     renumbered,
+    word_counts,
 )
 from dpsynth_assets.sensitive.fingerprints import (
     Prints,

@@ -15,8 +15,7 @@ import polars as pl
 from dpsynth_assets.attacks.overlap import close_among, holders_among
 from dpsynth_assets.files.kept import array_version, version_of, version_of_texts
 from dpsynth_assets.methods.inputs import PrivateInputs
-from dpsynth_assets.records.hashing import Purpose, hash_rows
-from dpsynth_assets.records.record_filters import CANONICAL
+from dpsynth_assets.records.record_filters import CANONICAL, Purpose, hash_rows
 
 _KEY, _PLACE = "__key", "__place"
 

@@ -18,9 +18,9 @@ from dpsynth_assets.privacy.errors import (
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import EMBEDDINGS, RESTS_ON, SELF_TEST, Cost, GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.releases.consent import UnagreedChargeError, paying_only
 from dpsynth_assets.releases.once import Drawn, PublicInputError
 from dpsynth_assets.releases.store import StoreUnavailableError
+from dpsynth_assets.releases.waiting import UnagreedChargeError, paying_only
 from dpsynth_assets.report.label_texts import pass_assumptions
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 from dpsynth_assets_tests.stored import release_once

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, FINETUNED_GENERATOR

@@ -22,8 +22,8 @@ from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.public_base.making import model_files
-from dpsynth_assets.releases.consent import first_difference
 from dpsynth_assets.releases.store import StoredReleases
+from dpsynth_assets.releases.waiting import first_difference
 from dpsynth_assets.sensitive.private_files import files_below
 from dpsynth_assets.sensitive.unfinished import StoredPasses
 from dpsynth_assets_tests.security.leak_planting import (

@@ -5,8 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.datasets.public_spec import ConditionalGeneratorSpec, LanguageModelSpec
+from dpsynth_assets.datasets.public_spec import (
+    ConditionalGeneratorSpec,
+    EngineSpec,
+    LanguageModelSpec,
+)
 from dpsynth_assets.methods.evolution.method import STAGE
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.engines import Sampling

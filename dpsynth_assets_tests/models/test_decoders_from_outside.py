@@ -4,8 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.datasets.public_spec import LanguageModelSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
 from dpsynth_assets.methods.private_prediction import preconditions
 from dpsynth_assets.models.decoding import open_decoder
 from dpsynth_assets.models.engines import EngineError, Provenance, Sampling, opening

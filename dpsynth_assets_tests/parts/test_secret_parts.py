@@ -9,7 +9,7 @@ import pytest
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.orchestration.assets import dataset as asset
 from dpsynth_assets.records.record_filters import CANONICAL
-from dpsynth_assets.secret_detection.incidence import find_secrets
+from dpsynth_assets.secret_detection.finding import find_secrets
 from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.part_tasks import SECRETS_TABLE, find_in_parts
 from dpsynth_assets.sensitive.read_source import store_records

@@ -23,7 +23,7 @@ from dpsynth_assets.releases.store import StoredReleases
 from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.run.records import StoreRecords
 from dpsynth_assets.run.runner import Runner
-from dpsynth_assets.secret_detection.incidence import find_secrets
+from dpsynth_assets.secret_detection.finding import find_secrets
 from dpsynth_assets.sensitive import part_tasks, store as store_module, stored_parts
 from dpsynth_assets.sensitive.read_source import embed_records, store_records
 from dpsynth_assets.sensitive.store import DICTIONARY, StoredRecords

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from dpsynth_assets.datasets.secrets import SecretKindSpec
-from dpsynth_assets.secret_detection.detectors import (
+from dpsynth_assets.secret_detection.finding import (
     detector_of,
     listed_words,
     normalised,

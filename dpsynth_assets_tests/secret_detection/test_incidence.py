@@ -5,7 +5,7 @@ import pytest
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
-from dpsynth_assets.secret_detection.incidence import find_secrets, values_of_columns
+from dpsynth_assets.secret_detection.finding import find_secrets, values_of_columns
 from dpsynth_assets_tests.stored import read_private_records
 
 RECORDS = pl.DataFrame(

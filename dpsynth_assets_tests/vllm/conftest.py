@@ -7,7 +7,7 @@ import torch
 from mailboxes import public_rows
 from transformers import AutoConfig, LlamaForCausalLM
 
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.vllm_decoder.engine import VllmEngine

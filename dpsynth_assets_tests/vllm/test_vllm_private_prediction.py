@@ -11,8 +11,7 @@ import pytest
 import torch
 from mailboxes import public_rows
 
-from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.datasets.public_spec import LanguageModelSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs

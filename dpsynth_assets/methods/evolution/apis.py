@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dpsynth_assets.datasets.engine import DEFAULT_DECODER
+from dpsynth_assets.datasets.public_spec import DEFAULT_DECODER
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.evolution.config import (
     ROWS_ON_A_GPU,

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpsynth_assets.datasets.engine import DEFAULT_DECODER, EngineSpec
+from dpsynth_assets.datasets.public_spec import DEFAULT_DECODER, EngineSpec
 from dpsynth_assets.methods.capabilities import RowSampling
 from dpsynth_assets.methods.fine_tuning.conditions import NO_TOPIC, Conditioning
 from dpsynth_assets.methods.fine_tuning.config import ROWS_PER_FORWARD, GeneratorConfig

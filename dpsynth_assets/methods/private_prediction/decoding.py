@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from dpsynth_assets.attacks.logit_moves import NAME, LogitMoves, PassShape, measured_moves
-from dpsynth_assets.datasets.engine import DEFAULT_DECODER
+from dpsynth_assets.datasets.public_spec import DEFAULT_DECODER
 from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.models.decoding import Decoder, JsonConstraint, open_decoder

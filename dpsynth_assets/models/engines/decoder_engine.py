@@ -27,7 +27,7 @@ from dpsynth_assets.models.engines.protocol import (
 )
 
 if TYPE_CHECKING:
-    from dpsynth_assets.datasets.engine import EngineSpec
+    from dpsynth_assets.datasets.public_spec import EngineSpec
     from dpsynth_assets.models.language_model import LanguageModel
 
 Vectors = Mapping[int, np.ndarray]

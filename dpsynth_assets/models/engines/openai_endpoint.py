@@ -31,7 +31,7 @@ from dpsynth_assets.models.engines.protocol import (
 if TYPE_CHECKING:
     import httpx
 
-    from dpsynth_assets.datasets.engine import EngineSpec
+    from dpsynth_assets.datasets.public_spec import EngineSpec
 
 
 @dataclass

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from dpsynth_assets.models.engines.protocol import Engine, EngineError
 
 if TYPE_CHECKING:
-    from dpsynth_assets.datasets.engine import EngineSpec
+    from dpsynth_assets.datasets.public_spec import EngineSpec
     from dpsynth_assets.models.decoding.protocol import Decoder
     from dpsynth_assets.models.language_model import LanguageModel
 
@@ -150,7 +150,7 @@ def kind_for_folder(kind: str, folder: Path) -> str:
 
 @cache
 def _outside(kind: str) -> Opens:
-    from dpsynth_assets.datasets.engine import DECODERS_FROM_OUTSIDE, installed_kind
+    from dpsynth_assets.datasets.public_spec import DECODERS_FROM_OUTSIDE, installed_kind
 
     (point, *_) = entry_points(group=DECODERS_FROM_OUTSIDE, name=installed_kind(kind))
     opened: Opens = point.load()

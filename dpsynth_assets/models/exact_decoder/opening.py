@@ -21,7 +21,7 @@ from dpsynth_assets.models.language_model import weights_state
 from dpsynth_assets.paths import home
 
 if TYPE_CHECKING:
-    from dpsynth_assets.datasets.engine import EngineSpec
+    from dpsynth_assets.datasets.public_spec import EngineSpec
 
 _VERSION = "1"
 """Raised when a checkpoint is quantized otherwise: stored weights are then made again."""

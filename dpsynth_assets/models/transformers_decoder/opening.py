@@ -19,7 +19,7 @@ from dpsynth_assets.privacy.cpu import run_alone, shares_weights
 if TYPE_CHECKING:
     import torch
 
-    from dpsynth_assets.datasets.engine import EngineSpec
+    from dpsynth_assets.datasets.public_spec import EngineSpec
 
 _COLUMNS, _NEW, _SHARED, _RESTART = 24, 6, 4, 4
 """Tokens of a prompt, of a document and of a shared prefix; the step at which a row restarts."""

@@ -20,7 +20,7 @@ from dpsynth_assets.models.vllm_decoder.lockstep import VllmDecoderError
 from dpsynth_assets.models.vllm_decoder.process import opened_llm, stop
 
 if TYPE_CHECKING:
-    from dpsynth_assets.datasets.engine import EngineSpec
+    from dpsynth_assets.datasets.public_spec import EngineSpec
     from dpsynth_assets.models.language_model import LanguageModel
 
 

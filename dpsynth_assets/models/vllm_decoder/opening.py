@@ -8,7 +8,7 @@ from dpsynth_assets.models.language_model import weights_state
 from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
 
 if TYPE_CHECKING:
-    from dpsynth_assets.datasets.engine import EngineSpec
+    from dpsynth_assets.datasets.public_spec import EngineSpec
     from dpsynth_assets.models.language_model import LanguageModel
 
 _opened: dict[tuple[Any, ...], VllmDecoder] = {}

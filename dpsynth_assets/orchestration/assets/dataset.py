@@ -134,7 +134,7 @@ def _workers(spec: PrivateDatasetSpec, given: Any) -> Workers:
 
 def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefinition:
     code = (
-        "dpsynth_assets.secret_detection.incidence.find_secrets",
+        "dpsynth_assets.secret_detection.finding.find_secrets",
         "dpsynth_assets.secret_detection.recall.planted_recall",
     )
 
@@ -176,7 +176,7 @@ def _find(
     Values of columns are read from the source again, beside all records; else workers search the
     shards, and each keeps its own incidence.
     """
-    from dpsynth_assets.secret_detection.incidence import find_secrets, values_of_columns
+    from dpsynth_assets.secret_detection.finding import find_secrets, values_of_columns
     from dpsynth_assets.sensitive.part_tasks import find_in_parts, forget_tables
 
     store.remove_internal(spec.name, f"{SECRETS_KEY}.parquet")

@@ -17,7 +17,7 @@ from dpsynth_assets.orchestration.assets.corpora import method_definitions
 from dpsynth_assets.orchestration.assets.dataset import dataset_definitions
 from dpsynth_assets.orchestration.assets.evaluation import evaluation_definitions
 from dpsynth_assets.orchestration.assets.keys import partitions_of, show_partitions
-from dpsynth_assets.orchestration.assets.rounds import evolution_plot_definitions
+from dpsynth_assets.orchestration.assets.stage_metadata import evolution_plot_definitions
 from dpsynth_assets.orchestration.dagster_internals import (
     decorated_function,
     replaced_op,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.methods.work import (

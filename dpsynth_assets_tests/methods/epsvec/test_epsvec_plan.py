@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.datasets.public_spec import LanguageModelSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.method import PRETRAINED_TOP_P
 from dpsynth_assets.methods.epsvec.plan import VectorNoise

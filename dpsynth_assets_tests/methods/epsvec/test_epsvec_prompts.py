@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.epsvec.states import scaffold_of
 from dpsynth_assets.models.engines import Generation
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine

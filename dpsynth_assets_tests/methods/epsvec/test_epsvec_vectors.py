@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.epsvec import vectors as vectors_module
 from dpsynth_assets.methods.epsvec.negatives import Negatives, make_negatives, references
 from dpsynth_assets.methods.epsvec.plan import VectorNoise

@@ -4,7 +4,7 @@ import pytest
 from mailboxes import public_rows
 
 from dpsynth_assets.datasets import LanguageModelSpec
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.evolution import AugPe
 from dpsynth_assets.methods.evolution.apis import (
     EngineApi,

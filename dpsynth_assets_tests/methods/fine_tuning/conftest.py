@@ -11,7 +11,7 @@ import pytest
 from mailboxes import public_rows
 
 from dpsynth_assets.datasets import PublicDataSpec
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.methods.base import REJECTION
 from dpsynth_assets.methods.fine_tuning import Ctcl, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import (

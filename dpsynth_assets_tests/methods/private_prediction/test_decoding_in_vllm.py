@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.datasets.public_spec import LanguageModelSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
 from dpsynth_assets.methods.private_prediction.decoding import decoder_of
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.vllm_decoder import VllmDecoderError, opening, process

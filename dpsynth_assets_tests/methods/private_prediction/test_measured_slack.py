@@ -19,8 +19,7 @@ from dpsynth_assets.attacks.logit_moves import (
     measured_moves,
 )
 from dpsynth_assets.cli import audit as cli
-from dpsynth_assets.datasets.engine import EngineSpec
-from dpsynth_assets.datasets.public_spec import LanguageModelSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
 from dpsynth_assets.methods.private_prediction import decoding
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.decoding import (

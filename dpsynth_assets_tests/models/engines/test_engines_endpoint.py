@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.models.engines import Capability, EngineError, Provenance, Sampling
 from dpsynth_assets.models.engines.openai_endpoint import (
     OpenAiEndpoint,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dpsynth_assets.datasets.engine import EngineSpec
+from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.models.engines import Provenance
 from dpsynth_assets.models.vllm_decoder import engine as vllm_engine
 from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
