@@ -14,11 +14,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dpsynth_assets.attacks.audits import find_audit
 from dpsynth_assets.attacks.audits.audit import AuditResult
 from dpsynth_assets.datasets import PublicDataSpec
 from dpsynth_assets.definitions import defs
 from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.methods.audits import find_audit
 from dpsynth_assets.orchestration.assets.public import public_definitions
 
 FINISHED = "finished"

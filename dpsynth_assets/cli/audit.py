@@ -15,13 +15,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from dpsynth_assets.attacks.audits import (
-    AUDITS,
-    find_audit,
-    latest_results,
-    run_audits,
-    save_results,
-)
+from dpsynth_assets.attacks.audits import latest_results, run_audits, save_results
 from dpsynth_assets.attacks.audits.audit import Audit, AuditResult
 from dpsynth_assets.attacks.logit_moves import NAME, PassShape
 from dpsynth_assets.cli.cohorts import cohort_names, find_cohort, public_base
@@ -37,6 +31,7 @@ from dpsynth_assets.cli.terminal import (
     show_table,
 )
 from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.methods.audits import AUDITS, find_audit
 from dpsynth_assets.methods.private_prediction.decoding import (
     cohort_audit,
     settings_of,

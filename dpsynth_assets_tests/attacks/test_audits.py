@@ -16,11 +16,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from dpsynth_assets.attacks.audits import (
-    AUDITS,
-    audits_for,
-    find_audit,
     latest_results,
-    results_for,
     run_audits,
     save_results,
     still_valid,
@@ -52,6 +48,7 @@ from dpsynth_assets.attacks.audits.audit import (
 )
 from dpsynth_assets.attacks.circumstances import circumstances
 from dpsynth_assets.cli import audit as cli
+from dpsynth_assets.methods.audits import AUDITS, audits_for, find_audit, results_for
 from dpsynth_assets.privacy import events
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.events import (

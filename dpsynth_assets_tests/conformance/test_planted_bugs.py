@@ -6,8 +6,8 @@ are chosen so that a planted bug is missed about as rarely.
 
 import pytest
 
-from dpsynth_assets.attacks.audits import AUDITS
 from dpsynth_assets.attacks.audits.audit import Bug
+from dpsynth_assets.methods.audits import AUDITS
 from dpsynth_assets_tests.prepared import audited
 
 pytestmark = pytest.mark.statistical

@@ -13,9 +13,10 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from dpsynth_assets.attacks.audits import audits_for, save_results
+from dpsynth_assets.attacks.audits import save_results
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.defs.resources import resources
+from dpsynth_assets.methods.audits import audits_for
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.audit import planned_events
 from dpsynth_assets.orchestration.assets.public import public_definitions

@@ -1,19 +1,18 @@
 """Audits that a privacy officer runs on his own installation: claims, tests and planted bugs.
 
 Read in this order: `audit` (claim, measurement, bugs, and what refutes a claim), one module a
-family of mechanisms, `claims.yaml` (the words of each audit), and here: every audit there is, found
-by name and by the event type that a release rests on, and what this installation was last found to
-do, on disk for labels and cards. An audit that passes has found no evidence against its claim; it
-proves nothing. An audit without a bug that it notices is worth nothing, so each has one.
+family of mechanisms, `claims.yaml` (the words of each audit), and here: how audits are run, and
+what this installation was last found to do, on disk for labels and cards. `methods.audits` lists
+all. An audit that passes has found no evidence against its claim; it proves nothing. An audit
+without a bug that it notices is worth nothing, so each has one.
 """
 
 import importlib.metadata
 import json
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from dpsynth_assets.attacks.audits import (
     accountants,
@@ -25,49 +24,18 @@ from dpsynth_assets.attacks.audits import (
     token_choices,
     token_draws,
 )
-from dpsynth_assets.attacks.audits.audit import (
-    EVERY_RELEASE,
-    Audit,
-    AuditResult,
-    Bug,
-    claims,
-    event_types,
-)
+from dpsynth_assets.attacks.audits.audit import Audit, AuditResult, Bug
 from dpsynth_assets.attacks.circumstances import circumstances
 from dpsynth_assets.files.whole import write_whole
-from dpsynth_assets.privacy.events import Event
 
 FORMAT = 1
 PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "opendp", "scipy", "torch")
 
 _MODULES = sums, token_draws, token_choices, shared_passes, gradients, records, ledger_rules
-_MADE = {audit.name: audit for module in (*_MODULES, accountants) for audit in module.AUDITS}
-AUDITS: tuple[Audit, ...] = tuple(_MADE[name] for name in claims())
-"""Every audit, in the order in which labels print them."""
-
-
-def find_audit(name: str) -> Audit:
-    """Returns the audit of this name.
-
-    Raises:
-        ValueError: There is none; the message lists the names.
-    """
-    for audit in AUDITS:
-        if audit.name == name:
-            return audit
-    names = ", ".join(audit.name for audit in AUDITS)
-    raise ValueError(f"Expected an audit among {names}, got {name!r}.")
-
-
-def audits_for(events: Iterable[Event | None]) -> tuple[Audit, ...]:
-    """Lists the audits that releases rest on.
-
-    Args:
-        events: Events of ledger entries or of a plan; None stands for a release without one, as
-            ex-post releases are. The audits of what all releases share are always among them.
-    """
-    wanted = {EVERY_RELEASE, *(kind for event in events for kind in event_types(event))}
-    return tuple(audit for audit in AUDITS if wanted & set(audit.events))
+MECHANISM_AUDITS: tuple[Audit, ...] = tuple(
+    audit for module in (*_MODULES, accountants) for audit in module.AUDITS
+)
+"""Audits of mechanisms; those of methods stand beside them in `methods.audits`."""
 
 
 def run_audits(
@@ -153,27 +121,4 @@ def still_valid(path: Path, audits: Sequence[Audit]) -> list[AuditResult]:
         result
         for result in latest_results(path)
         if result.name in names and result.passed and result.circumstances == circumstances()
-    ]
-
-
-def results_for(path: Path, events: Iterable[Event | None]) -> list[dict[str, Any]]:
-    """Picks the last results that releases of these events rest on, as a label prints them.
-
-    Args:
-        path: File that `save_results` wrote, or none.
-        events: As `audits_for` takes them.
-
-    Returns:
-        One mapping an audit that was run here, with its result, mechanism, claim and measure.
-    """
-    latest = {result.name: result for result in latest_results(path)}
-    return [
-        {
-            **latest[audit.name].printed(),
-            "mechanism": audit.mechanism,
-            "claim": audit.claim,
-            "measure": audit.measure,
-        }
-        for audit in audits_for(events)
-        if audit.name in latest
     ]

@@ -70,6 +70,8 @@ class Bug(StrEnum):
     ONE_DELTA = "δ of one rule after a switch from a plan to the filter"
     CONTINUOUS_NOISE = "integer noise priced as continuous noise"
     ODOMETER = "reading of an odometer stated as what is guaranteed"
+    NO_NOISE = "noise forgotten"
+    COUNTED_TWICE = "what a record adds is added twice"
     FOLLOWS_COMPANY = "logits that follow the other rows of their pass"
 
 

@@ -89,7 +89,8 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
     def mechanism_audits(
         context: dg.AssetExecutionContext, progress: Progress
     ) -> dg.MaterializeResult:
-        from dpsynth_assets.attacks.audits import audits_for, run_audits, save_results, still_valid
+        from dpsynth_assets.attacks.audits import run_audits, save_results, still_valid
+        from dpsynth_assets.methods.audits import audits_for
 
         chosen = audits_for(planned_events(plan))
         kept = {result.name: result for result in still_valid(home().audits, chosen)}
@@ -278,7 +279,7 @@ def _recalls() -> dict[str, Any]:
 
 def audit_results(events: list[Event | None]) -> list[dict[str, Any]]:
     """Stored results of the audits that concern these events, for a label."""
-    from dpsynth_assets.attacks.audits import results_for
+    from dpsynth_assets.methods.audits import results_for
 
     return results_for(home().audits, events)
 
