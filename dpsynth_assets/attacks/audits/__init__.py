@@ -35,7 +35,7 @@ _MODULES = sums, token_draws, token_choices, shared_passes, gradients, records, 
 MECHANISM_AUDITS: tuple[Audit, ...] = tuple(
     audit for module in (*_MODULES, accountants) for audit in module.AUDITS
 )
-"""Audits of mechanisms; those of methods stand beside them in `methods.audits`."""
+"""Audits of mechanisms; `methods.audits` adds those of methods."""
 
 
 def run_audits(
