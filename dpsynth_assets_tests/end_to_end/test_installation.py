@@ -148,27 +148,6 @@ def test_materialising_again_reuses_every_release_and_charges_nothing(house):
     assert pl.read_parquet(next(second)).equals(text)
 
 
-def test_a_release_beyond_the_budget_is_refused_before_private_data_is_read(house, monkeypatch):
-    from dpsynth_assets.orchestration.resources.stores import SensitiveStore
-
-    def read(*arguments, **options):
-        raise AssertionError("private data was read")
-
-    monkeypatch.setattr(SensitiveStore, "read_for_release", read)
-    for release in ("second", "third", "fourth"):
-        result = house.run(
-            'key:"letters/mean_uniform/candidate_corpus"', tags={"dpsynth/release": release}
-        )
-        assert not result.success
-    reasons = [
-        event.event_specific_data.user_failure_data.description
-        for event in result.all_events
-        if event.is_step_failure
-    ]
-    assert "would overspend cohort 'letters'" in reasons[0]
-    assert "remaining" in reasons[0]
-
-
 def test_gate_checks_of_every_candidate_passed_and_show_expected_beside_observed(house):
     checks = [
         event.asset_check_evaluation_data

@@ -67,19 +67,6 @@ def forget(house, point):
         mark.unlink()
 
 
-def test_a_full_disk_is_refused_before_the_charge(house, small_disk):
-    house.variables["FAULTS_STORE"] = str(small_disk / "releases")
-    ballast = fill(small_disk)
-    outcome = house.run()
-    assert not outcome["success"]
-    assert "Nothing was charged: free space there and run again" in outcome["failures"][0]
-    assert house.passed(RESERVED) == []
-    assert house.charges() == 0
-    ballast.unlink()
-    assert house.run()["success"]
-    house.assert_whole(charges=1, released=1)
-
-
 def test_a_disk_that_fills_during_a_run_is_waited_for_and_the_value_kept(house, small_disk):
     house.variables["FAULTS_STORE"] = str(small_disk / "releases")
     house.hold(DRAWN)

@@ -116,18 +116,6 @@ def test_two_people_who_launch_the_same_cohort_at_once_pay_once(house, request, 
     assert "nothing is paid twice" in warnings
 
 
-def test_another_release_name_is_not_held_up(house):
-    house.hold(PASS)
-    first = house.start()
-    first.at(PASS)
-    second = house.start(FAULTS_RELEASE="2")
-    house.wait_for(PASS, count=2)
-    house.free(PASS)
-    assert first.outcome()["success"]
-    assert second.outcome()["success"]
-    house.assert_whole(charges=2, released=2)
-
-
 def test_retries_and_backfills_pay_once_a_name_until_the_budget_refuses(house):
     names = ("1", "1", "2", "2", "3", "4")
     outcomes = [house.run(FAULTS_RELEASE=name) for name in names]

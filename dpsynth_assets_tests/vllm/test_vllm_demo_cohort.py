@@ -61,17 +61,6 @@ def test_another_process_finds_the_release_and_opens_nothing(first, release):
     assert (again["text"], again["epsilon"]) == (first["text"], first["epsilon"])
 
 
-@pytest.mark.parametrize(
-    ("variables", "told"),
-    [({}, "Expected logit_slack > 0"), ({"VLLM_BATCH_INVARIANT": "1"}, "got a processor")],
-)
-def test_a_slack_of_zero_is_refused_here_before_a_charge(release, tmp_path, variables, told):
-    refused = release({"logit_slack": 0.0}, tmp_path, **variables)["refused"]
-    assert told in refused
-    assert "\n" not in refused
-    assert _charges(tmp_path) == 0
-
-
 def test_a_self_test_that_passes_stands_in_charge_and_label(folder, tmp_path, monkeypatch):
     """A processor has no such kernels; one thread moves no bit all the same."""
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
