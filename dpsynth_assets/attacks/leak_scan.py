@@ -20,7 +20,7 @@ import unicodedata
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -375,7 +375,7 @@ def contains_canary(texts: Sequence[str], canaries: Sequence[str]) -> bool:
     Raises:
         ValueError: A canary has fewer than `MINIMUM_CHARACTERS` letters and digits.
     """
-    return next(_occurrences(texts, canaries), None) is not None
+    return find_canaries(texts, canaries) > 0
 
 
 def find_canaries(texts: Sequence[str], canaries: Sequence[str]) -> int:
@@ -384,37 +384,16 @@ def find_canaries(texts: Sequence[str], canaries: Sequence[str]) -> int:
     Raises:
         ValueError: A canary has fewer than `MINIMUM_CHARACTERS` letters and digits.
     """
-    return len(set(_occurrences(texts, canaries)))
-
-
-def _occurrences(texts: Sequence[str], canaries: Sequence[str]) -> Iterator[str]:
-    """Yields a folded canary for each place where it occurs."""
-    folded = {_fold(canary) for canary in canaries}
-    if not folded:
-        return
-    width = min(len(canary) for canary in folded)
-    if width < MINIMUM_CHARACTERS:
+    folded = sorted({_fold(canary) for canary in canaries})
+    shortest = min(map(len, folded), default=MINIMUM_CHARACTERS)
+    if shortest < MINIMUM_CHARACTERS:
         raise ValueError(
             f"Expected canaries of at least {MINIMUM_CHARACTERS} letters and digits, got one of "
-            f"{width}. Plant longer canaries."
+            f"{shortest}. Plant longer canaries."
         )
-    openings = _by_opening(folded, width)
-    for text in texts:
-        yield from _in_text(_fold(text), openings, width)
-
-
-def _by_opening(folded: set[str], width: int) -> Mapping[str, list[str]]:
-    openings: dict[str, list[str]] = defaultdict(list)
-    for canary in folded:
-        openings[canary[:width]].append(canary)
-    return dict(openings)
-
-
-def _in_text(text: str, openings: Mapping[str, list[str]], width: int) -> Iterator[str]:
-    for start in range(len(text) - width + 1):
-        for canary in openings.get(text[start : start + width], ()):
-            if text.startswith(canary, start):
-                yield canary
+    words = pl.Series([_fold(text) for text in texts], dtype=pl.String)
+    found = words.str.extract_many(folded, overlapping=True)
+    return found.explode().drop_nulls().n_unique()
 
 
 def _fold(text: str) -> str:

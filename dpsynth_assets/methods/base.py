@@ -220,7 +220,6 @@ def planned(  # noqa: PLR0913 - a plan has these parts
     *,
     form: TextForm = FREE,
     free: frozenset[str] = frozenset(),
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
     guarantee: GuaranteeType | None = None,
     epsilon: float | None = None,
     tokens_per_batch: int | None = None,
@@ -236,7 +235,6 @@ def planned(  # noqa: PLR0913 - a plan has these parts
         parameters: Public parameters, written to the ledger.
         form: Form of the texts that it writes.
         free: Parameters that no stage's release depends on.
-        settings: For a stage whose release depends on few parameters: these.
         guarantee: What is guaranteed, where settings decide; else that of the class.
         epsilon: ε of all mechanisms together.
         tokens_per_batch: Private tokens of a batch.
@@ -262,7 +260,7 @@ def planned(  # noqa: PLR0913 - a plan has these parts
         replace(
             stage,
             mechanism=mechanisms.get(stage.name),
-            settings=(settings or {}).get(stage.name) or depended_on(stage),
+            settings=depended_on(stage),
             rests_on=(rests_on or {}).get(stage.name, {}),
         )
         for stage in method.stages()

@@ -53,12 +53,11 @@ class TopicHistogram(BaseModel, frozen=True):
         """K + 1: topics and the unclassified bin."""
         return len(self.dp_counts[0])
 
-    def proportions(self, min_count: float | None = None) -> np.ndarray:
+    def proportions(self) -> np.ndarray:
         """Estimates each cell's share of the records.
 
-        Args:
-            min_count: None: the noisy counts are projected onto the non-negative counts of the
-                same total (`project_to_total`). A number: cells below it are taken as empty.
+        Noisy counts are projected onto the non-negative counts of the same total
+        (`project_to_total`).
 
         Returns:
             float64 (L, K + 1), non-negative, summing to 1 over all labels and topics; a row's sum
@@ -73,14 +72,11 @@ class TopicHistogram(BaseModel, frozen=True):
         many cells, flat and steep (`benchmarks/topic_model.py --denoising`).
         """
         dp_counts = np.asarray(self.dp_counts, dtype=np.float64)
-        floor = 0.0 if min_count is None else max(float(min_count), 0.0)
-        kept = np.where(dp_counts < floor, 0.0, dp_counts)
-        if min_count is None:
-            kept = project_to_total(dp_counts.ravel(), dp_counts.sum()).reshape(dp_counts.shape)
+        kept = project_to_total(dp_counts.ravel(), dp_counts.sum()).reshape(dp_counts.shape)
         total = kept.sum()
         return kept / total if total > 0 else np.full(kept.shape, 1.0 / kept.size)
 
-    def allocate(self, rows: int, seed: int, min_count: float | None = None) -> np.ndarray:
+    def allocate(self, rows: int, seed: int) -> np.ndarray:
         """Shares out rows over cells in proportion: int64 (L, K + 1) summing to `rows`.
 
         Each cell gets its quota rows x share rounded down or up, and so does each label; seen over
@@ -92,20 +88,19 @@ class TopicHistogram(BaseModel, frozen=True):
         """
         if rows < 0:
             raise ValueError(f"Expected rows >= 0, got {rows}.")
-        ends = np.cumsum(self.proportions(min_count).ravel())
+        ends = np.cumsum(self.proportions().ravel())
         # One point in each unit of the quotas' line: points start + 0, start + 1, ...
         start = np.random.default_rng(seed).random()
         before = np.ceil(np.append(ends[:-1] / ends[-1] * rows, rows) - start)
         counts = np.diff(np.clip(before, 0, rows), prepend=0.0)
         return counts.astype(np.int64).reshape(len(self.labels), self.bins)
 
-    def sample_cells(self, rows: int, seed: int, min_count: float | None = None) -> np.ndarray:
+    def sample_cells(self, rows: int, seed: int) -> np.ndarray:
         """Names the cell of each row to be written, in an order that mixes cells.
 
         Args:
             rows: Rows to write, >= 0.
             seed: Public seed of the rounding and of the order.
-            min_count: As in `proportions`.
 
         Returns:
             int64 (rows, 2): label index in [0, L) and topic in [0, K]. Equal arguments give equal
@@ -113,7 +108,7 @@ class TopicHistogram(BaseModel, frozen=True):
 
         **Source** Tan et al. 2025, section 3.4.
         """
-        counts = self.allocate(rows, seed, min_count)
+        counts = self.allocate(rows, seed)
         cells = np.repeat(np.arange(counts.size), counts.ravel())
         np.random.default_rng([seed, rows]).shuffle(cells)
         return np.stack(np.divmod(cells, self.bins), axis=1)

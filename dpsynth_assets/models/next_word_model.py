@@ -9,7 +9,7 @@ word embeddings, reduced to its width, and learns the rest from the corpus.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -214,12 +214,7 @@ def encode_texts(texts: Sequence[str], settings: NextWordSettings) -> list[np.nd
     return [document for document in encoded if len(document) > 2]
 
 
-def train_next_word_model(
-    model: Any,
-    texts: Sequence[str],
-    settings: NextWordSettings,
-    progress: Callable[[float, str], None] | None = None,
-) -> None:
+def train_next_word_model(model: Any, texts: Sequence[str], settings: NextWordSettings) -> None:
     """Spends the token budget on a corpus, in whole passes as far as they go.
 
     Raises:
@@ -240,8 +235,6 @@ def train_next_word_model(
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             _step(optimizers, _schedule(share, settings.warmup_share))
             tokens += counted
-            if progress is not None:
-                progress(min(1.0, tokens / settings.token_budget), "training a next-word model")
         model.eval()
 
 
@@ -380,11 +373,11 @@ def save_next_word_model(model: Any, settings: NextWordSettings, folder: Path) -
     (folder / SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
-def load_next_word_model(folder: Path, device: str = "cpu") -> tuple[Any, NextWordSettings]:
+def load_next_word_model(folder: Path) -> tuple[Any, NextWordSettings]:
     """Reads what `save_next_word_model` wrote."""
     from transformers import LlamaForCausalLM
 
     text = (folder / SETTINGS_FILE).read_text(encoding="utf-8")
-    settings = NextWordSettings.model_validate_json(text).model_copy(update={"device": device})
+    settings = NextWordSettings.model_validate_json(text).model_copy(update={"device": "cpu"})
     model: Any = LlamaForCausalLM.from_pretrained(folder)
-    return model.to(device).eval(), settings
+    return model.eval(), settings

@@ -21,7 +21,6 @@ from dpsynth_assets.privacy.histogram import GaussianVoting, count_votes
 from dpsynth_assets.privacy.nearest import (
     Group,
     PublicRows,
-    ShareCallback,
     is_mapped,
     nearest_rows_of_labels,
     row_norms,
@@ -38,7 +37,6 @@ def nearest_candidates(
     candidate_labels: np.ndarray,
     *,
     norms: np.ndarray | None = None,
-    progress: ShareCallback | None = None,
 ) -> np.ndarray:
     """Finds each record's nearest candidate of its label, in Euclidean distance.
 
@@ -52,7 +50,6 @@ def nearest_candidates(
         candidates: (C, d), finite.
         candidate_labels: (C,) whole numbers.
         norms: (N,) of `VotingRecords`; None to find them.
-        progress: Told the share of records done.
 
     Returns:
         (N,) int64 places of candidates, the lowest where several are equally near; `NO_VOTE` for
@@ -66,9 +63,7 @@ def nearest_candidates(
     _check(vectors, vector_labels, candidates, candidate_labels)
     public = PublicRows(candidates, distance=True)
     groups = _by_label(public, np.asarray(candidate_labels))
-    return nearest_rows_of_labels(
-        vectors, np.asarray(vector_labels), public, groups, norms=norms, progress=progress
-    )
+    return nearest_rows_of_labels(vectors, np.asarray(vector_labels), public, groups, norms=norms)
 
 
 @dataclass(frozen=True)

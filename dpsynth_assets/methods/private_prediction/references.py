@@ -39,9 +39,8 @@ def generate_public_only(
     public: PublicInputs,
     documents: int,
     progress: ProgressCallback,
-    public_examples: Sequence[Sequence[str]] | None = None,
 ) -> SyntheticCorpus:
-    """Samples documents from each label's text and, if given, public examples.
+    """Samples documents from each label's text.
 
     Args:
         config: Lengths, and how many of the likeliest tokens are drawn from.
@@ -49,17 +48,11 @@ def generate_public_only(
         public: Language model and seed.
         documents: Number of documents before blank ones are dropped.
         progress: Told the share done.
-        public_examples: For each label, public texts, one of which stands in each prompt.
 
     **Privacy** Reads no private record: the floor that a private corpus must beat.
     """
     labels = [index % len(terms.labels) for index in range(documents)]
-    draw = np.random.default_rng(public.seed)
-    examples = [
-        [pool[int(draw.integers(len(pool)))]] if pool else []
-        for pool in (public_examples[label] if public_examples else [] for label in labels)
-    ]
-    return _sample(config, terms, public, labels, examples, progress)
+    return _sample(config, terms, public, labels, [[]] * documents, progress)
 
 
 def generate_non_private(

@@ -34,9 +34,7 @@ SEED = 0
 """Of the public draw of the words that virtual tokens start from."""
 
 
-def add_adapters(
-    model: Any, rank: int, *, modules: Sequence[str] | None = None, scale: float = 2.0
-) -> Any:
+def add_adapters(model: Any, rank: int, *, modules: Sequence[str] | None = None) -> Any:
     """Freezes a model and adds trainable LoRA matrices beside its linear layers.
 
     Args:
@@ -44,7 +42,6 @@ def add_adapters(
         rank: r >= 1 of the added matrices.
         modules: Names of the layers to adapt, e.g. `q_proj`, wherever they occur; None: all linear
             layers but the output layer.
-        scale: α / r, what the added product is multiplied with.
 
     Returns:
         A peft model of which only the adapters are trainable.
@@ -61,7 +58,7 @@ def add_adapters(
         _refuse_unknown(model, modules)
     config = LoraConfig(
         r=rank,
-        lora_alpha=max(1, round(scale * rank)),
+        lora_alpha=2 * rank,  # The added product is doubled.
         lora_dropout=0.0,
         target_modules="all-linear" if modules is None else list(modules),
     )

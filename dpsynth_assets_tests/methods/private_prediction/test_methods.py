@@ -300,21 +300,6 @@ def test_public_reference_reads_no_record_and_shares_documents_over_labels(cases
     assert corpus.facts["documents"] == 20
 
 
-def test_public_examples_stand_in_the_prompts_of_their_label(cases, language_model):
-    generate_public_only(
-        config_of("mean_uniform"),
-        cases.terms(),
-        cases.public(language_model),
-        10,
-        cases.silent,
-        public_examples=[["apple"], ["pear"]],
-    )
-    assert {examples for examples in language_model.prompts if examples != ("",)} == {
-        ("apple",),
-        ("pear",),
-    }
-
-
 def test_every_setting_says_what_it_is_and_in_which_unit(name):
     for field in REGISTRY[name].config_type.model_fields.values():
         if field.default != name:
