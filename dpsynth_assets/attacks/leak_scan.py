@@ -385,8 +385,9 @@ def find_canaries(texts: Sequence[str], canaries: Sequence[str]) -> int:
         ValueError: A canary has fewer than `MINIMUM_CHARACTERS` letters and digits.
     """
     folded = sorted({_fold(canary) for canary in canaries})
-    shortest = min(map(len, folded), default=MINIMUM_CHARACTERS)
-    if shortest < MINIMUM_CHARACTERS:
+    if not folded:
+        return 0
+    if (shortest := min(map(len, folded))) < MINIMUM_CHARACTERS:
         raise ValueError(
             f"Expected canaries of at least {MINIMUM_CHARACTERS} letters and digits, got one of "
             f"{shortest}. Plant longer canaries."

@@ -13,7 +13,7 @@ from dpsynth_assets.methods.base import Method, Settings, refused
 from dpsynth_assets.methods.capabilities import BuildsOn
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.stages import MethodPlan, Stage, Writing
-from dpsynth_assets.models.engines.opening import kept, open_engine
+from dpsynth_assets.models.engines.protocol import kept, open_engine
 from dpsynth_assets.models.language_model import LanguageModel, load_language_model
 from dpsynth_assets.models.prompt_templates import prompted
 

@@ -269,7 +269,7 @@ def open_judge(settings: RejectionSettings, public: PublicInputs) -> Judge | Non
         )
     engine = public.engine
     if settings.engine is not None:
-        from dpsynth_assets.models.engines.opening import open_engine
+        from dpsynth_assets.models.engines.protocol import open_engine
 
         engine = open_engine(settings.engine, language_model=public.language_model)
     if engine is None:

@@ -27,7 +27,7 @@ from dpsynth_assets.metrics.metric import (
     stratified_rows,
 )
 from dpsynth_assets.models.encoder_classifier import EncoderClassifier, fine_tuned
-from dpsynth_assets.models.engines.opening import opened_once
+from dpsynth_assets.models.engines.protocol import opened_once
 
 _NEEDS = frozenset({Need.LABELS, Need.ENCODER})
 

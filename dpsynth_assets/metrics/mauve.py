@@ -19,7 +19,7 @@ import numpy as np
 
 from dpsynth_assets.datasets import TextEmbedderSpec
 from dpsynth_assets.metrics.metric import Estimate, Metric, Sides, Tables
-from dpsynth_assets.models.engines.opening import opened_once
+from dpsynth_assets.models.engines.protocol import opened_once
 from dpsynth_assets.models.text_embedder import TextEmbedder
 
 MINIMUM_ROWS = 100

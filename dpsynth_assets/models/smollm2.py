@@ -10,7 +10,6 @@ the chat template. It becomes an ordinary folder of the transformers format: `co
 `chat_template.jinja`. Nothing that reads the folder needs to know GGUF.
 """
 
-import json
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.files.whole import digest_of
 from dpsynth_assets.models.language_model import LanguageModelError
 
@@ -191,34 +189,3 @@ def packaged_file() -> Path:
             f"`{INSTALL} --force-reinstall`."
         )
     return file
-
-
-SMOLLM2_VOCABULARY = 49_152
-"""Tokens of SmolLM2-135M-Instruct, whose file's hash is pinned."""
-
-
-def declared_vocabulary(declared: LanguageModelSpec | None) -> int | None:
-    """Reads V, tokens of the vocabulary, from public declarations alone.
-
-    Args:
-        declared: The language model of a public base; None where none is declared.
-
-    Returns:
-        V: of smollm2 the number that its file has, of a folder of weights what its `config.json`
-        says. None where nothing on this machine says it, as of an address on a hub.
-    """
-    if declared is None:
-        return None
-    if declared.kind == "smollm2":
-        return SMOLLM2_VOCABULARY
-    return _vocabulary_of_folder(Path(declared.model or "").expanduser())
-
-
-def _vocabulary_of_folder(folder: Path) -> int | None:
-    """Reads `vocab_size` of a folder in the transformers format, or of its text part."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        own = config.get("text_config") or config
-        return int(own.get("vocab_size") or config["vocab_size"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.models.exact_decoder.contexts import token_packs
 from dpsynth_assets.models.exact_decoder.integer_products import (
     KERNELS,
     LIMIT,
@@ -29,6 +28,7 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
     fastest_kernel,
     quantized_rows,
     quantized_weight,
+    token_packs,
 )
 from dpsynth_assets.privacy.cpu import one_thread_each, run_alone
 

@@ -24,7 +24,7 @@ from dpsynth_assets.files.kept import (
 from dpsynth_assets.files.shared_models import local_copy, made_folder
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PublicInputs
-from dpsynth_assets.models.engines.opening import opened_once
+from dpsynth_assets.models.engines.protocol import opened_once
 from dpsynth_assets.models.prompt_templates import prompted
 from dpsynth_assets.paths import home, project_root
 
@@ -53,7 +53,7 @@ class OpenedModels:
 
     def engine(self, spec: EngineSpec, language_model: "LanguageModel | None") -> "Engine":
         """Opens the engine of a dataset file, serving the language model unless it names one."""
-        from dpsynth_assets.models.engines.opening import open_engine
+        from dpsynth_assets.models.engines.protocol import open_engine
 
         return open_engine(spec, language_model=language_model)
 

@@ -3,8 +3,8 @@
 import dagster as dg
 import pytest
 
-from dpsynth_assets.models.engines import opening as subject
-from dpsynth_assets.models.engines.opening import kept
+from dpsynth_assets.models.engines import protocol as subject
+from dpsynth_assets.models.engines.protocol import kept
 from dpsynth_assets.orchestration.resources.stores import Models
 
 

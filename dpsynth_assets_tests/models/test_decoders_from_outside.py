@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from dpsynth_assets.datasets.public_spec import EngineSpec, LanguageModelSpec
 from dpsynth_assets.methods.private_prediction import preconditions
 from dpsynth_assets.models.decoding import open_decoder
-from dpsynth_assets.models.engines import EngineError, Provenance, Sampling, opening
-from dpsynth_assets.models.engines.opening import close_engines, open_engine
+from dpsynth_assets.models.engines import EngineError, Provenance, Sampling, protocol
+from dpsynth_assets.models.engines.protocol import close_engines, open_engine
 
 MODULE = """
 import torch
@@ -42,7 +42,7 @@ def installed(tmp_path, monkeypatch):
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1.0\n")
     (facts / "entry_points.txt").write_text("[dpsynth.decoders]\ncounting = counting:opened\n")
     monkeypatch.syspath_prepend(tmp_path)
-    opening._outside.cache_clear()
+    protocol._outside.cache_clear()
     yield
     close_engines()
 

@@ -6,8 +6,12 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.methods.private_prediction.batching import Part, PrivateBatch, parts_of
-from dpsynth_assets.methods.private_prediction.split_batches import RunBatches
+from dpsynth_assets.methods.private_prediction.split_batches import (
+    Part,
+    PrivateBatch,
+    RunBatches,
+    parts_of,
+)
 
 
 @dataclass(frozen=True)

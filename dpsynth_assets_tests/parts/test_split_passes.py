@@ -15,8 +15,7 @@ import pytest
 
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction import corpus, passes as split_passes
-from dpsynth_assets.methods.private_prediction.batching import parts_of
-from dpsynth_assets.methods.private_prediction.split_batches import split_batches
+from dpsynth_assets.methods.private_prediction.split_batches import parts_of, split_batches
 from dpsynth_assets.methods.registry import get_method
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.guarantees import NeighboringRelation

@@ -1,11 +1,12 @@
-"""Settings of the private-prediction methods, as they stand in a dataset file."""
+"""Settings of the private-prediction methods: of a dataset file, of a base, and those advised."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dpsynth_assets.methods.base import MethodConfig
+from dpsynth_assets.methods.base import CohortTerms, MethodConfig
+from dpsynth_assets.methods.capabilities import BATCHES, NUMBER, Candidate, DeclaredFacts
 from dpsynth_assets.methods.rejection_sampling import KEPT_IF_SAID, PaidRows
 
 PRETRAINED_TOP_K = 100
@@ -244,3 +245,65 @@ class FewShotConfig(MethodConfig):
     def support(self) -> int:
         """The likeliest ones."""
         return self.top_k
+
+
+SIZES = (64, 128, 256)
+"""Of the papers, in records."""
+
+
+def batch_candidates(
+    method: str,
+    *,
+    sizes: Sequence[int] = SIZES,
+    settings: Mapping[str, Any] | None = None,
+    **facts_of_all: Any,
+) -> Callable[[DeclaredFacts], tuple[Candidate, ...]]:
+    """A method's candidates, the smallest batch first: it reads the fewest contexts for a token.
+
+    Args:
+        method: Its name, which is its line on the leaderboard too.
+        sizes: Records of a batch.
+        settings: Further settings.
+        facts_of_all: Further keywords of each `Candidate`.
+
+    Returns:
+        What `Advice.candidates` asks for.
+    """
+
+    def candidates(facts: DeclaredFacts) -> tuple[Candidate, ...]:
+        lengths = (
+            {}
+            if facts.words is None
+            else {"max_document_tokens": facts.text_tokens, "max_example_tokens": facts.text_tokens}
+        )
+        own = {**lengths, **(settings or {})}
+        return tuple(
+            Candidate(
+                line=method,
+                settings={"expected_batch_size": size, "max_batches": BATCHES, **own},
+                batch=size,
+                **{"asks": NUMBER, **facts_of_all},
+            )
+            for size in sizes
+        )
+
+    return candidates
+
+
+def suited(pretrained: Mapping[str, Any]) -> Callable[[CohortTerms], Mapping[str, Any]]:
+    """Defaults of a method by the language model of the cohort's base.
+
+    Args:
+        pretrained: Settings over a pretrained model, for whose vocabulary those of the fields,
+            which suit a small one, are not made.
+
+    Returns:
+        What `Advice.defaults` asks for: nothing where no dataset file declares the base.
+    """
+
+    def defaults(terms: CohortTerms) -> Mapping[str, Any]:
+        known = {} if terms.language_model is None else pretrained
+        # Nothing is charged for rounding where logits are computed in exact integers.
+        return {**known, **({"logit_slack": 0.0} if terms.decodes_exactly else {})}
+
+    return defaults

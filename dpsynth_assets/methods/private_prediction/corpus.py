@@ -9,7 +9,6 @@ import numpy as np
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PublicInputs
-from dpsynth_assets.methods.private_prediction.batching import Batch, Part, PrivateBatch
 from dpsynth_assets.methods.private_prediction.config import PrivatePredictionConfig
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
 from dpsynth_assets.methods.private_prediction.decoding import (
@@ -25,6 +24,7 @@ from dpsynth_assets.methods.private_prediction.loop import (
     generate_documents,
 )
 from dpsynth_assets.methods.private_prediction.preconditions import charged_decoder
+from dpsynth_assets.methods.private_prediction.split_batches import Batch, Part, PrivateBatch
 from dpsynth_assets.methods.rejection_sampling import RowFilter, kept_rows
 from dpsynth_assets.methods.stages import SyntheticCorpus
 from dpsynth_assets.models.decoding import Decoder, public_prefix, sample_documents

@@ -1,10 +1,14 @@
 """Batches as public facts decide them: how many there are, and what they cost.
 
 All of it reads settings, declared facts and released numbers, and no record. So what
-may be wrong with the batches is known, and asked, before anything is charged.
+may be wrong with the batches is known, and asked, before anything is charged. Batches are cells
+(label, public cluster) cut by a keyed hash of the record's id (`split_batches`).
+
+Letters: s contexts in a batch, k records in a context, b batches of a cell.
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, log, sqrt
@@ -15,12 +19,6 @@ import numpy as np
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.cluster_histogram import ClusterHistogram, assign_clusters
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, label_indices
-from dpsynth_assets.methods.private_prediction.batching import (
-    BatchCell,
-    batch_counts,
-    label_batch_counts,
-    uniform_batch_counts,
-)
 from dpsynth_assets.methods.private_prediction.config import (
     PrivatePredictionConfig,
     UniformBatchesConfig,
@@ -35,6 +33,100 @@ _ROUNDED = 1.5
 """Records of a batch, as a multiple of s, where a count is rounded down to one."""
 NO_CLUSTER = -1
 """In a cluster's place, where batches do not follow clusters or a record has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchCell:
+    """The batches of one (label, cluster).
+
+    Attributes:
+        label: Index into the declared labels.
+        cluster: Index of a public centre; None where batches are uniform within the label.
+        batches: b, the modulus of the hash.
+        generating: How many of them generate, the first ones; at most b.
+    """
+
+    label: int
+    cluster: int | None
+    batches: int
+    generating: int
+
+
+def batch_counts(
+    histogram: ClusterHistogram, *, batch_records: int, max_batches: int
+) -> tuple[BatchCell, ...]:
+    """Decides from released counts how many batches each (label, cluster) is cut into.
+
+    A cell gets round(count / (s k)) batches, so a cell below half a batch gets none; when there
+    are more than `max_batches`, that many generate, in proportion.
+
+    Returns:
+        Cells with at least one batch, in the histogram's order.
+
+    Raises:
+        ValueError: If no released count reaches half a batch.
+
+    **Privacy** Post-processing of a released histogram.
+    """
+    counted = enumerate(zip(histogram.centers, histogram.dp_counts, strict=True))
+    cells = [
+        (label, center, int(max(count, 0) / batch_records + 0.5))
+        for label, (centers, counts) in counted
+        for center, count in zip(centers, counts, strict=True)
+    ]
+    cells = [cell for cell in cells if cell[2] > 0]
+    if not cells:
+        raise ValueError(
+            f"Expected a released cluster count of at least {batch_records / 2:g} records (half a "
+            "batch), got none. Lower expected_batch_size or clusters_per_label."
+        )
+    return _with_shares(cells, max_batches)
+
+
+def uniform_batch_counts(
+    labels: int, batches_per_label: int, max_batches: int
+) -> tuple[BatchCell, ...]:
+    """Cuts every label into the same public number of batches, without clusters."""
+    cells = [(label, None, batches_per_label) for label in range(labels)]
+    return _with_shares(cells, max_batches)
+
+
+def label_batch_counts(
+    histogram: ClusterHistogram, *, batch_records: int, max_batches: int
+) -> tuple[BatchCell, ...]:
+    """Cuts every label into as many uniform batches as its released counts add up to.
+
+    A label gets round(count / (s k)) batches, at least one.
+
+    **Privacy** Post-processing of a released histogram.
+    """
+    cells = [
+        (label, None, max(1, int(sum(counts) / batch_records + 0.5)))
+        for label, counts in enumerate(histogram.dp_counts)
+    ]
+    return _with_shares(cells, max_batches)
+
+
+def _with_shares(
+    cells: Sequence[tuple[int, int | None, int]], max_batches: int
+) -> tuple[BatchCell, ...]:
+    shares = proportional_shares([batches for _, _, batches in cells], max_batches)
+    return tuple(
+        BatchCell(label=label, cluster=cluster, batches=batches, generating=share)
+        for (label, cluster, batches), share in zip(cells, shares, strict=True)
+    )
+
+
+def proportional_shares(counts: Sequence[int], limit: int) -> list[int]:
+    """Cuts counts down to a total of at most `limit`, by largest remainders."""
+    total = sum(counts)
+    if total <= limit:
+        return list(counts)
+    shares = [count * limit // total for count in counts]
+    remainders = [-(count * limit % total) for count in counts]
+    for index in np.argsort(remainders, kind="stable")[: limit - sum(shares)]:
+        shares[index] += 1
+    return shares
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,7 @@ from dpsynth_assets.methods.capabilities import Advice, Attacks, DrawsTokens
 from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
-from dpsynth_assets.methods.private_prediction.batching import suited
-from dpsynth_assets.methods.private_prediction.config import FewShotConfig
+from dpsynth_assets.methods.private_prediction.config import FewShotConfig, suited
 from dpsynth_assets.methods.private_prediction.decoding import (
     decoder_parameters,
     prompt_columns,

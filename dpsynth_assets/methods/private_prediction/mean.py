@@ -7,7 +7,6 @@ import numpy as np
 
 from dpsynth_assets.methods.capabilities import HISTOGRAM, NUMBER, Advice, DrawsTokens
 from dpsynth_assets.methods.on_generator import READS_GENERATOR, GeneratorChoice, OnGenerator
-from dpsynth_assets.methods.private_prediction.batching import batch_candidates, suited
 from dpsynth_assets.methods.private_prediction.config import (
     PRETRAINED_TOP_K,
     InvisibleInkConfig,
@@ -15,6 +14,8 @@ from dpsynth_assets.methods.private_prediction.config import (
     MeanSvtConfig,
     MeanUniformConfig,
     PrivatePredictionConfig,
+    batch_candidates,
+    suited,
 )
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.method import (
@@ -22,9 +23,11 @@ from dpsynth_assets.methods.private_prediction.method import (
     BatchTokens,
     tokens_within,
 )
-from dpsynth_assets.methods.private_prediction.vocabulary_tails import difference_tail
+from dpsynth_assets.methods.private_prediction.vocabulary_tails import (
+    declared_vocabulary,
+    difference_tail,
+)
 from dpsynth_assets.methods.stages import MethodPlan, Tail
-from dpsynth_assets.models.smollm2 import declared_vocabulary
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.events import BoundedRangeEvent, ComposedEvent
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest, draw_public_tokens

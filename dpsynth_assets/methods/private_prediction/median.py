@@ -11,8 +11,7 @@ from dpsynth_assets.methods.capabilities import Advice, Attacks, DrawsTokens
 from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
-from dpsynth_assets.methods.private_prediction.batching import suited
-from dpsynth_assets.methods.private_prediction.config import MedianClusteredConfig
+from dpsynth_assets.methods.private_prediction.config import MedianClusteredConfig, suited
 from dpsynth_assets.methods.private_prediction.corpus import Drawing, RealisedCosts, SelectorFactory
 from dpsynth_assets.methods.private_prediction.loop import Draws, TokenSelector
 from dpsynth_assets.methods.private_prediction.method import (

@@ -39,7 +39,10 @@ from dpsynth_assets.methods.private_prediction.passes import DrawPass, generate_
 from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.private_prediction.preconditions import check_batches, logits_rest_on
 from dpsynth_assets.methods.private_prediction.split_batches import split_batches
-from dpsynth_assets.methods.private_prediction.vocabulary_tails import clipped_tail
+from dpsynth_assets.methods.private_prediction.vocabulary_tails import (
+    clipped_tail,
+    declared_vocabulary,
+)
 from dpsynth_assets.methods.rejection_sampling import RowFilter
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
@@ -55,7 +58,6 @@ from dpsynth_assets.methods.stages import (
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.decoding.writing import ROWS_TOGETHER
 from dpsynth_assets.models.row_rules import TextForm
-from dpsynth_assets.models.smollm2 import declared_vocabulary
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import Cost, Release

@@ -21,10 +21,15 @@ from dpsynth_assets.methods.inputs import (
     PublicInputs,
     Shards,
 )
-from dpsynth_assets.methods.private_prediction.batching import BatchT, Part, PrivateBatch, parts_of
 from dpsynth_assets.methods.private_prediction.corpus import Drawing, draw_pass, written_corpus
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
-from dpsynth_assets.methods.private_prediction.split_batches import RunBatches
+from dpsynth_assets.methods.private_prediction.split_batches import (
+    BatchT,
+    Part,
+    PrivateBatch,
+    RunBatches,
+    parts_of,
+)
 from dpsynth_assets.methods.stages import Stage, SyntheticCorpus
 from dpsynth_assets.models.decoding import Decoder
 from dpsynth_assets.privacy.cpu import one_thread_each

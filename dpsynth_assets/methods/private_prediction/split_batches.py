@@ -16,23 +16,18 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, SortStep
-from dpsynth_assets.methods.private_prediction.batching import (
-    Batch,
-    BatchCell,
-    Part,
-    PrivateBatch,
-    proportional_shares,
-)
 from dpsynth_assets.methods.private_prediction.declared_batches import (
     NO_CLUSTER,
+    BatchCell,
     DeclaredBatches,
+    proportional_shares,
 )
 from dpsynth_assets.privacy.batch_terms import row_key
 from dpsynth_assets.records.record_filters import CANONICAL
@@ -53,6 +48,60 @@ _Named = tuple[str | int, tuple[str, ...]]
 
 _Place = tuple[int, int, str, str]
 """Context and slot of a record in its batch, its id and its text."""
+
+
+BatchT = TypeVar("BatchT", bound="Batch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One batch that generates; public.
+
+    Attributes:
+        index: Position among all generating batches.
+        label: Index into the declared labels.
+        cluster: Index of a public centre, or None.
+    """
+
+    index: int
+    label: int
+    cluster: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateBatch(Batch):
+    """One batch that generates, with its contexts.
+
+    Attributes:
+        contexts: Any number of contexts (private, also in number), each of k texts.
+        keys: For each context what names it (`row_key`), independent of other contexts.
+    """
+
+    contexts: tuple[tuple[str, ...], ...] = field(repr=False)
+    keys: tuple[bytes, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Generic[BatchT]):
+    """Batches of one pass: `number`, index of the first, and the batches."""
+
+    number: int
+    start: int
+    batches: Sequence[BatchT]
+
+    @property
+    def own(self) -> slice:
+        """Its batches among those of the run."""
+        return slice(self.start, self.start + len(self.batches))
+
+
+def parts_of(batches: Sequence[BatchT], size: int) -> list[Part[BatchT]]:
+    """Cuts batches into parts of `size`; the last may be smaller."""
+    starts = range(0, len(batches), size)
+    return [
+        Part(number=number, start=start, batches=batches[start : start + size])
+        for number, start in enumerate(starts)
+    ]
 
 
 def placed_table(rows: Iterable[tuple[int, *_Place]]) -> "pl.DataFrame":

@@ -1,7 +1,7 @@
 """One protocol of decoders, one loop that writes free text over it, and their parts.
 
 `protocol` says what a decoder does; `writing` cuts prompts into passes and writes them. Decoders
-are opened by their kind (`engines.opening`): exact integers, transformers, vLLM, or another's.
+are opened by their kind (`engines.protocol`): exact integers, transformers, vLLM, or another's.
 
 Shape letters: R rows, P prompt columns (a public pad length), T new tokens, V vocabulary,
 L layers, d width.
@@ -15,4 +15,4 @@ from dpsynth_assets.models.decoding.protocol import (
     public_prefix,
 )
 from dpsynth_assets.models.decoding.writing import sample_documents
-from dpsynth_assets.models.engines.opening import open_decoder
+from dpsynth_assets.models.engines.protocol import open_decoder

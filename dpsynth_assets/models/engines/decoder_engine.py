@@ -13,8 +13,8 @@ import numpy as np
 from dpsynth_assets.models.decoding.constraint import ConstrainedText, JsonConstraint
 from dpsynth_assets.models.decoding.protocol import Decoder, StateReading
 from dpsynth_assets.models.decoding.writing import WritingRules, written_tokens
-from dpsynth_assets.models.engines.opening import DEFAULT, open_decoder
 from dpsynth_assets.models.engines.protocol import (
+    DEFAULT,
     Capability,
     Engine,
     EngineError,
@@ -24,6 +24,7 @@ from dpsynth_assets.models.engines.protocol import (
     Provenance,
     Sampling,
     ShareCallback,
+    open_decoder,
 )
 
 if TYPE_CHECKING:

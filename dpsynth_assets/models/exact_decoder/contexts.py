@@ -1,6 +1,6 @@
 """Prompts read once, documents continued, restarted and dropped; states of texts, pooled."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from dpsynth_assets.models.decoding.protocol import (
 )
 from dpsynth_assets.models.exact_decoder.attention import KeyValueCache
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack
+from dpsynth_assets.models.exact_decoder.integer_products import token_packs
 from dpsynth_assets.privacy.cpu import run_alone
 
 if TYPE_CHECKING:
@@ -154,21 +155,6 @@ class ExactContexts:
 
     def _read_pack(self, texts: list[list[int]], first_row: int, first_column: int) -> None:
         self._decoder.fill(self._cache, Pack.of(texts, first_row, first_column))
-
-
-def token_packs(lengths: Sequence[int], tokens_per_pack: int) -> Iterator[list[int]]:
-    """Yields consecutive rows of at most this many tokens, or one row; skips rows without any."""
-    pack: list[int] = []
-    total = 0
-    for row, length in enumerate(lengths):
-        if pack and (not length or total + length > tokens_per_pack):
-            yield pack
-            pack, total = [], 0
-        if length:
-            pack.append(row)
-            total += length
-    if pack:
-        yield pack
 
 
 def _shares(rows: int, workers: int) -> list[slice]:

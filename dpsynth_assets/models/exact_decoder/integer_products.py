@@ -7,7 +7,7 @@ exactly: without VNNI or a like instruction, int8 products may saturate sums of 
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -271,3 +271,18 @@ def _seconds(
     started = time.perf_counter()
     product(activations)
     return time.perf_counter() - started
+
+
+def token_packs(lengths: Sequence[int], tokens_per_pack: int) -> Iterator[list[int]]:
+    """Yields consecutive rows of at most this many tokens, or one row; skips rows without any."""
+    pack: list[int] = []
+    total = 0
+    for row, length in enumerate(lengths):
+        if pack and (not length or total + length > tokens_per_pack):
+            yield pack
+            pack, total = [], 0
+        if length:
+            pack.append(row)
+            total += length
+    if pack:
+        yield pack

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.files.kept import Form, kept_file
-from dpsynth_assets.models.engines.opening import kept
+from dpsynth_assets.models.engines.protocol import kept
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, calibrated_table
 from dpsynth_assets.models.exact_decoder.integer_products import ExactDecoderError
 from dpsynth_assets.models.exact_decoder.weights import (

@@ -19,7 +19,7 @@ from pydantic import PrivateAttr
 
 from dpsynth_assets.datasets import cohort_name
 from dpsynth_assets.files.whole import write_whole
-from dpsynth_assets.models.engines.opening import begin_use, end_use
+from dpsynth_assets.models.engines.protocol import begin_use, end_use
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.paths import Folder, home, located
 from dpsynth_assets.privacy.ledger import Ledger

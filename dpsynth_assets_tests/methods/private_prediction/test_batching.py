@@ -15,7 +15,7 @@ from dpsynth_assets.methods.cluster_histogram import (
     select_top_centers,
 )
 from dpsynth_assets.methods.inputs import label_indices
-from dpsynth_assets.methods.private_prediction.batching import (
+from dpsynth_assets.methods.private_prediction.declared_batches import (
     BatchCell,
     batch_counts,
     uniform_batch_counts,

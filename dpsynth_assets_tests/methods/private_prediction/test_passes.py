@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.methods.private_prediction.batching import parts_of
 from dpsynth_assets.methods.private_prediction.loop import GenerationRules
 from dpsynth_assets.methods.private_prediction.passes import PassProgress, run_passes
+from dpsynth_assets.methods.private_prediction.split_batches import parts_of
 from dpsynth_assets.models.transformers_decoder import decoder
 from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecoder
 

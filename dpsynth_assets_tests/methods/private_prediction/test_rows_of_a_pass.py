@@ -144,7 +144,7 @@ def test_no_pass_of_a_run_has_more_rows_than_its_price_says(monkeypatch, cases, 
 
 
 def test_contexts_are_named_by_what_they_are_not_by_where_they_stand(cases):
-    from dpsynth_assets.methods.private_prediction.batching import BatchCell
+    from dpsynth_assets.methods.private_prediction.declared_batches import BatchCell
     from dpsynth_assets_tests.methods.private_prediction.placed import hashed, in_slots
 
     cell = BatchCell(label=0, cluster=None, batches=2, generating=2)

@@ -15,7 +15,7 @@ from dpsynth_assets.models.engines import (
     Sampling,
 )
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
-from dpsynth_assets.models.engines.opening import open_engine, serving
+from dpsynth_assets.models.engines.protocol import open_engine, serving
 from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.transformers_decoder import decoder
 from dpsynth_assets.models.transformers_decoder.residual_stream import decoder_layers

@@ -11,7 +11,7 @@ from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.models.engines import EngineError
 from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
-from dpsynth_assets.models.engines.opening import close_engines, open_engine, serving
+from dpsynth_assets.models.engines.protocol import close_engines, open_engine, serving
 from dpsynth_assets.models.language_model import LanguageModel
 
 ENDPOINT = {"kind": "openai", "model": "m", "base_url": "https://host/v1"}
