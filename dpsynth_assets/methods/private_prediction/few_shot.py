@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.files.disk_room import Room, bytes_of_texts
 from dpsynth_assets.methods.base import CohortTerms, mechanism_of, planned, refused
 from dpsynth_assets.methods.capabilities import Advice, Attacks, DrawsTokens
@@ -20,7 +19,6 @@ from dpsynth_assets.methods.inputs import (
 from dpsynth_assets.methods.private_prediction.config import FewShotConfig, suited
 from dpsynth_assets.methods.private_prediction.decoding import (
     decoder_parameters,
-    prompt_columns,
     slack_refusal,
 )
 from dpsynth_assets.methods.private_prediction.few_shot_writer import (
@@ -235,19 +233,10 @@ class FewShot(PrivatePrediction[FewShotConfig]):
             logit_slack=self.config.logit_slack,
         )
 
-    def pass_shape(self, language_model: Any) -> PassShape:
-        """A pass holds the prompts of one step: a subset each."""
-        config = self.config
-        return PassShape(
-            rows=config.subsets,
-            columns=prompt_columns(
-                language_model,
-                self.terms.label_texts,
-                config.examples_per_subset,
-                config.max_example_tokens,
-            ),
-            new_tokens=config.max_document_tokens,
-        )
+    @property
+    def rows_and_examples(self) -> tuple[int, int]:
+        """Subsets, and records of each."""
+        return self.config.subsets, self.config.examples_per_subset
 
     def check_public(self, public: PublicInputs) -> None:
         """Asks for room for prompts with their documents.
@@ -310,4 +299,4 @@ class FewShot(PrivatePrediction[FewShotConfig]):
         """Runs the method on planted keys (`planted_keys`)."""
         return self.key_task(plan, model).run()
 
-    capabilities = (DrawsTokens(pass_shape), Attacks(reconstruct=reconstruct))
+    capabilities = (DrawsTokens(PrivatePrediction.pass_shape), Attacks(reconstruct=reconstruct))

@@ -105,9 +105,16 @@ class PrivatePrediction(Method[PredictionT]):
         model = public.language_model
         return logits_rest_on(self.config, self.terms, model, self.pass_shape(model))
 
+    @property
     @abstractmethod
+    def rows_and_examples(self) -> tuple[int, int]:
+        """Rows that a forward pass holds at most, and records in the prompt of each; public."""
+
     def pass_shape(self, language_model: Any) -> PassShape:
-        """Says what a forward pass holds at most, of public numbers alone."""
+        """What a forward pass holds at most, from settings and public labels."""
+        (rows, examples), texts = self.rows_and_examples, self.terms.label_texts
+        columns = prompt_columns(language_model, texts, examples, self.config.max_example_tokens)
+        return PassShape(rows=rows, columns=columns, new_tokens=self.config.max_document_tokens)
 
     def identity(self, inputs: Mapping[str, str]) -> dict[str, Any]:
         """Writes inputs under the names that ledgers have held from the first."""
@@ -196,19 +203,10 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         """Estimates the tail of draws from clipped logits, by the settings and the vocabulary."""
         return clipped_tail(self.declared, declared_vocabulary(self.terms.language_model))
 
-    def pass_shape(self, language_model: Any) -> PassShape:
-        """Reads it off the batches of a pass, and the lengths that prompts are cut to."""
-        config = self.config
-        return PassShape(
-            rows=self.declared.rows_at_hand,
-            columns=prompt_columns(
-                language_model,
-                self.terms.label_texts,
-                config.examples_per_context,
-                config.max_example_tokens,
-            ),
-            new_tokens=config.max_document_tokens,
-        )
+    @property
+    def rows_and_examples(self) -> tuple[int, int]:
+        """Rows of a pass of batches, and records of a context."""
+        return self.declared.rows_at_hand, self.config.examples_per_context
 
     @cached_property
     def mean_mechanism(self) -> MeanTokenMechanism:
@@ -320,7 +318,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         return None if task is None else task.run()
 
     capabilities: ClassVar[tuple[Capability, ...]] = (
-        DrawsTokens(pass_shape),
+        DrawsTokens(PrivatePrediction.pass_shape),
         Attacks(reconstruct=reconstruct),
     )
 
