@@ -5,8 +5,7 @@
 Real text lies where DPSYNTH_REAL_DATA says, or in ../shared/data; a corpus that is not there is
 passed over. All of it is public, so that private clusterings cost nothing here. Agreement is with
 non-private k-means, as in the paper, and with the corpus's labels. DP k-means comes twice: random
-hyperplanes (Chang and Kamath 2021), and the principal directions of the public embeddings; private
-cuts where few records lie (Liebenow et al. 2024) go along the latter.
+hyperplanes (Chang and Kamath 2021), and the principal directions of the public embeddings.
 """
 
 import argparse
@@ -21,7 +20,6 @@ import polars as pl
 from dp_kmeans.agreement import private_kmeans, score_clusterings
 from dp_kmeans.noisy_kmeans import (
     fit_noisy_kmeans,
-    fit_separation,
     principal_view,
     random_view,
 )
@@ -127,16 +125,6 @@ def clusterings(
                 embeddings, view, clusters=clusters, epsilon=epsilon, delta=DELTA, seed=seed
             )
             yield f"{name}, ε={epsilon:g}", f"{epsilon:g}", found.value.assign(embeddings)
-    for epsilon in EPSILONS:
-        apart = fit_separation(
-            embeddings,
-            views["DP k-means, public directions"],
-            clusters=clusters,
-            epsilon=epsilon,
-            delta=DELTA,
-            seed=seed,
-        )
-        yield f"separation, ε={epsilon:g}", f"{epsilon:g}", apart.value.assign(embeddings)
     centers = fit_centers(public, clusters=clusters, seed=seed)
     yield "public centres", "0", nearest_center(embeddings, centers).astype(np.int64)
     yield "public centres, rebalanced", f"{HISTOGRAM_EPSILON:g}", rebalanced(embeddings, centers)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from dp_kmeans.noisy_coreset import CoresetMechanism, coreset_noise
 from dp_kmeans.noisy_tree import NoisyCoreset, NoisyTree
-from dp_kmeans.separation import SeparationMechanism, separation_noise
 
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, Release
 from dpsynth_assets.privacy.lattice import row_sums
@@ -136,52 +135,6 @@ def fit_noisy_kmeans(
     """
     mechanism = coreset_mechanism(view, epsilon=epsilon, delta=delta, relation=relation)
     return _fitted(mechanism, embeddings, view, clusters, seed)
-
-
-def fit_separation(
-    embeddings: np.ndarray,
-    view: PublicView,
-    *,
-    clusters: int,
-    epsilon: float,
-    delta: float,
-    relation: NeighboringRelation = NeighboringRelation.ADD_REMOVE,
-    seed: int = 0,
-) -> Release[NoisyCenters]:
-    """Projects, and cuts where few records lie; see `fit_noisy_kmeans` for the arguments.
-
-    **Privacy** As there: what is released is the tree's noisy summary.
-
-    **Source** Liebenow et al. 2024, in the comparison of Amin et al. 2025, section 4.1, Table 2.
-    """
-    mechanism = separation_mechanism(
-        view, clusters, epsilon=epsilon, delta=delta, relation=relation
-    )
-    return _fitted(mechanism, embeddings, view, clusters, seed)
-
-
-def separation_mechanism(
-    view: PublicView,
-    clusters: int,
-    *,
-    epsilon: float,
-    delta: float,
-    relation: NeighboringRelation,
-) -> SeparationMechanism:
-    """Calibrates a tree of as many leaves as clusters; leaves are kept as in the coreset."""
-    depth, width = max(1, math.ceil(math.log2(clusters))), view.projection.shape[1]
-    eta, counts, sums = separation_noise(epsilon, delta, depth, relation)
-    keep = _least_records(counts, sums, width)
-    return SeparationMechanism(
-        depth=depth,
-        width=width,
-        cut_range=eta,
-        count_noise_std=counts,
-        sum_noise_std=sums,
-        branch_count=2.0 * keep,
-        keep_count=keep,
-        relation=relation,
-    )
 
 
 def _fitted(

@@ -1,7 +1,7 @@
 """A differentially private summary of vectors: a tree halves them, each leaf has a noisy mean.
 
 Points and weights stand for the records in any later clustering, which is post-processing.
-How a node is halved is each mechanism's own: `noisy_coreset`, `separation`.
+How a node is halved is the mechanism's own: `noisy_coreset`.
 Shape letters: N records, d dimensions, T levels of the tree, L leaves that are kept.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpsynth_assets.privacy.events import ComposedEvent, Event, GaussianEvent
+from dpsynth_assets.privacy.events import ComposedEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, NeighboringRelation, Release
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.lattice import LARGEST_SUM, Lattice, noise_for_gaussian
@@ -61,8 +61,7 @@ class NoisyTree(ABC):
     **Privacy** Given what was released so far, a record's side of its node's cut is a function of
     that record. So it sits in one node of each level and at last in one leaf at most: a level is a
     histogram, and the sums of all leaves, stacked, move by at most m C when a unit comes or goes
-    and by 2 m C when it is replaced. T histograms, what choosing the cuts costs, and one vector of
-    sums are composed; a tree that stops growing sooner is charged alike. Which nodes are halved,
+    and by 2 m C when it is replaced. T histograms and one vector of sums are composed; a tree that stops growing sooner is charged alike. Which nodes are halved,
     which leaves are dropped, and the division by counts are post-processing.
     """
 
@@ -97,11 +96,6 @@ class NoisyTree(ABC):
         """How nodes of (N, d) records on the lattice are halved."""
 
     @property
-    def cut_events(self) -> tuple[Event, ...]:
-        """Prices the cuts of one level; public cuts cost nothing."""
-        return ()
-
-    @property
     def event(self) -> ComposedEvent:
         """Prices one release."""
         level = NoisyHistogram(
@@ -111,7 +105,7 @@ class NoisyTree(ABC):
             max_records_per_unit=self.max_records_per_unit,
         ).event()
         sums = GaussianEvent(noise_multiplier=float(self.sum_noise_std) / self.moved)
-        return ComposedEvent(events=(*[*self.cut_events, level] * self.levels, sums))
+        return ComposedEvent(events=(*[level] * self.levels, sums))
 
     @property
     def moved(self) -> int:
