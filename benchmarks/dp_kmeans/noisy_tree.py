@@ -61,8 +61,9 @@ class NoisyTree(ABC):
     **Privacy** Given what was released so far, a record's side of its node's cut is a function of
     that record. So it sits in one node of each level and at last in one leaf at most: a level is a
     histogram, and the sums of all leaves, stacked, move by at most m C when a unit comes or goes
-    and by 2 m C when it is replaced. T histograms and one vector of sums are composed; a tree that stops growing sooner is charged alike. Which nodes are halved,
-    which leaves are dropped, and the division by counts are post-processing.
+    and by 2 m C when it is replaced. T histograms and one vector of sums are composed; a tree that
+    stops growing sooner is charged alike. Which nodes are halved, which leaves are dropped, and the
+    division by counts are post-processing.
     """
 
     count_noise_std: float
