@@ -20,9 +20,7 @@ _ENDPOINT = "openai"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _VLLM_ONLY = ("tensor_parallel_size", "memory_fraction", "cache_gib")
 _LOCAL_ONLY = ("dtype", "device", "batch_rows")
-_ENDPOINT_ONLY = (
-    "base_url",
-    "api",
+_CALLS = (
     "api_key_variable",
     "concurrency",
     "timeout_seconds",
@@ -31,6 +29,9 @@ _ENDPOINT_ONLY = (
     "price_per_million_new_tokens",
     "cost_limit",
 )
+_ENDPOINT_ONLY = ("base_url", "api", *_CALLS)
+RUNNING = ("device", "batch_rows", *_VLLM_ONLY, *_CALLS)
+"""Fields that say where an engine runs and what that may cost, not what it computes."""
 
 _FOREIGN = {
     "transformers": _VLLM_ONLY + _ENDPOINT_ONLY,

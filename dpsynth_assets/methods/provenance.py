@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
+from dpsynth_assets.datasets.public_spec import RUNNING
 from dpsynth_assets.methods.capabilities import BuildsOn, capability, corpora_named, reads_weights
 from dpsynth_assets.methods.stages import (
     CANDIDATE_CORPUS,
@@ -158,22 +159,6 @@ def _corpora(planned: "PlannedMethod", known: Methods) -> dict[str, str]:
     return found
 
 
-_RUNNING = (
-    "device",
-    "batch_rows",
-    "tensor_parallel_size",
-    "memory_fraction",
-    "cache_gib",
-    "api_key_variable",
-    "concurrency",
-    "timeout_seconds",
-    "attempts",
-    "price_per_million_prompt_tokens",
-    "price_per_million_new_tokens",
-    "cost_limit",
-)
-"""Fields of an engine that say where it runs and what that may cost, not what it computes."""
-
 NO_PART = frozenset(
     {
         "description",
@@ -189,7 +174,7 @@ NO_PART = frozenset(
         "public_data.description",
         "public_data.language_model.device",
         "public_data.conditional_generator.device",
-        *(f"engine.{name}" for name in _RUNNING),
+        *(f"engine.{name}" for name in RUNNING),
     }
 )
 """Fields that decide nothing about a draw; the price that a budget gives is in the request."""
