@@ -53,6 +53,7 @@ ENTRIES: dict[str, Entry] = {
     "approve": Entry("approvals:approve", "Approve a cohort's plan, so that others may pay."),
     "run": Entry("run:run", "Make a cohort's corpora: pays, after asking."),
     "report": Entry("report:report", "Show the corpora of a cohort: guarantee, scores, samples."),
+    "statement": Entry("report:statement", "Print a privacy statement, or an officer's pack."),
     "export": Entry("report:export", "Write a corpus or a generator as a package that leaves."),
     "verify": Entry("report:verify", "Check such a package, without the ledger."),
     "serve": Entry("serve:serve", "Serve synthetic rows through OpenAI's API."),

@@ -1,4 +1,7 @@
-"""What a cohort has released: `report` shows it, `export` packs it, `verify` checks a package."""
+"""What a cohort has released: `report` shows it, `statement` says what is guaranteed.
+
+`export` packs it, `verify` checks a package.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -162,6 +165,29 @@ def _score(name: str, row: dict[str, Any]) -> str:
     from dpsynth_assets.report.pages import format_cell
 
     return format_cell(name, row.get(name), row)
+
+
+def statement(cohort: CohortName, pack: bool = False, as_json: AsJson = False) -> None:
+    """Print a cohort's privacy statement, or write the pack that answers a privacy officer.
+
+    Reads the ledger, the label, the dataset file and settings; nothing private.
+
+    Args:
+        cohort: Name of a declared private dataset.
+        pack: Write statement, answers, tests of anonymisation and published values into a folder.
+        as_json: Print JSON: everything that a pack says.
+    """
+    from dpsynth_assets.cli.ledger import open_ledger
+    from dpsynth_assets.exports.pack import HTML, pack_of, statement_in, write_pack
+
+    spec, ledger = find_cohort(cohort), open_ledger(None)
+    if pack:
+        folder = write_pack(spec, ledger)
+        told = partial(say, f"Wrote {folder}. Open {HTML}; nothing private was read.")
+    made = pack_of(spec, ledger)
+    if not pack:
+        told = partial(say, statement_in(made))
+    answer(made, as_json, told)
 
 
 def export(

@@ -48,6 +48,12 @@ class Notice(NamedTuple):
     text: str
 
 
+class Gap(NamedTuple):
+    """A question that the page cannot answer, to whom it may concern."""
+
+    text: str
+
+
 class Paragraph(NamedTuple):
     """Running text."""
 
@@ -179,7 +185,7 @@ class Fold(NamedTuple):
     blocks: tuple["Block", ...]
 
 
-Block = Heading | Notice | Paragraph | Picture | Gallery | Tiles | Facts | TableBlock | Fold
+Block = Heading | Notice | Gap | Paragraph | Picture | Gallery | Tiles | Facts | TableBlock | Fold
 
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 _CODE = re.compile(r"`([^`]+)`")

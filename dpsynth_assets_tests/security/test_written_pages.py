@@ -8,7 +8,11 @@ from dpsynth_assets.orchestration.web.server import page_routes
 from dpsynth_assets.paths import home as begun_home
 from dpsynth_assets.report.pages import page_address
 
-AUDIT = ("reports/letters/audit_trail.html", "reports/budgets.html")
+AUDIT = (
+    "reports/letters/audit_trail.html",
+    "reports/budgets.html",
+    "reports/letters/officer_pack/officer_pack.html",
+)
 RELEASED = (
     "released/letters/mean/README.md",
     "released/letters/mean/privacy_label.json",

@@ -35,6 +35,7 @@ CAPTIONS = {
     "budgets": "The budgets of all cohorts on one page",
     "five_questions": "What was spent, by which run, by whom, who may read it, what it builds on",
     "statement": "The privacy statement of the cohort",
+    "pack": "The officer's pack: questions answered, and those left to a person",
     "label": "The privacy label of a corpus, for programs",
 }
 """What each step shows."""

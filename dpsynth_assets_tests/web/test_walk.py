@@ -40,7 +40,7 @@ ENGINEER = (
     "timeline",
     "skip_reason",
 )
-OFFICER = ("budgets", "five_questions", "statement", "label")
+OFFICER = ("budgets", "five_questions", "statement", "pack", "label")
 STEPS = STEWARD + ENGINEER + OFFICER
 
 pytestmark = pytest.mark.slow
@@ -83,6 +83,7 @@ def test_an_auditor_has_all_five_answers_within_three_clicks(steps):
 def test_written_pages_fit_every_screen_and_every_reader(browser, folder, output):
     reports = folder / "home" / "reports"
     written = ["budgets.html", f"{COHORT}/report.html", f"{COHORT}/audit_trail.html"]
+    written.append(f"{COHORT}/officer_pack/officer_pack.html")
     looks = look_at_pages([reports / name for name in written], output / "pages", browser)
     assert len(looks) == len(written) * len(["light", "dark"]) * len([1280, 1600, 390])
     assert [look for look in looks if look.overflow or look.violations] == []

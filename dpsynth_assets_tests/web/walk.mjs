@@ -408,6 +408,13 @@ const STEPS = {
     await text.getByText('What is not protected').first().waitFor();
   },
 
+  async pack(page) {
+    await openAsset(page, `${cohort}/audit/privacy_statement`);
+    const link = page.locator('tr', { hasText: 'dpsynth/pack' }).locator('a').last();
+    await page.goto(new URL(await link.getAttribute('href'), plan.url).href);
+    await see(page, /after NIST SP 800-226/, /^1\. Which ε and δ/, /^A person must answer: Who chose ε = 15/);
+  },
+
   async label(page) {
     await openAsset(page, `${cohort}/${method}/corpus`);
     const text = await unfold(page, 'dpsynth/privacy_label', 'Show JSON');

@@ -9,6 +9,7 @@ import dagster as dg
 from dpsynth_assets.attacks.audits.audit import ROUNDING, AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
+from dpsynth_assets.exports.pack import PAGE, write_pack
 from dpsynth_assets.files.kept import JSON, version_of
 from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.methods.dataset_plan import DatasetPlan
@@ -47,7 +48,7 @@ from dpsynth_assets.report.cards import (
 )
 from dpsynth_assets.report.label import cohort_label
 from dpsynth_assets.report.label_texts import RECALL
-from dpsynth_assets.report.pages import markdown_table
+from dpsynth_assets.report.pages import markdown_table, page_address
 from dpsynth_assets.tags import PUBLIC, RELEASED, ROUNDS
 
 RECALL_SEED = 0
@@ -180,7 +181,8 @@ def _privacy_statement(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         code_version=version_of("statement", spec.budget, spec.public_facts),
         description=(
             "What was released, by which mechanism, under which guarantee; what is public, what "
-            "is not protected, what was not summed. Read from the ledger; may be published."
+            "is not protected, what was not summed. Read from the ledger; may be published. "
+            "`dpsynth/pack` opens the officer's pack, which is for the organisation itself."
         ),
     )
     @public_section(f"The privacy statement of {spec.name}")
@@ -194,10 +196,12 @@ def _privacy_statement(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         write_whole(folder / LABEL_FILE, json.dumps(label, indent=2, sort_keys=True))
         write_whole(folder / STATEMENT_FILE, text)
         _copy_statement(folder)
+        write_pack(spec, book)
         cohort = label["cohort"]
         return dg.MaterializeResult(
             metadata={
                 "dpsynth/statement": dg.MetadataValue.md(text),
+                "dpsynth/pack": dg.MetadataValue.url(page_address("reports", spec.name, *PAGE)),
                 "dpsynth/path": dg.MetadataValue.path(str(folder / STATEMENT_FILE)),
                 **written_files(folder / LABEL_FILE, folder / STATEMENT_FILE),
                 "dpsynth/privacy_label": dg.MetadataValue.json(label),

@@ -19,8 +19,10 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
+from dpsynth_assets.exports.pack import FILES as PACK
 from dpsynth_assets.orchestration.web.guard import Guard, declared_hosts
 from dpsynth_assets.paths import home
+from dpsynth_assets.report.cards import STATEMENT_FILE
 from dpsynth_assets.report.pages import PAGES, POLICY
 
 HARMLESS_MUTATIONS = frozenset({"setNuxSeen", "logTelemetry"})
@@ -176,7 +178,7 @@ def written_page(place: str, path: str) -> Path | None:
     """
     places: dict[str, tuple[Path, frozenset[str]]] = {
         "released": (home().released, RELEASED),
-        "reports": (home().reports, AUDIT | REPORT),
+        "reports": (home().reports, AUDIT | REPORT | {*PACK, STATEMENT_FILE}),
     }
     folder, files = places.get(place, (Path(), frozenset[Any]()))
     names = path.split("/")

@@ -1,0 +1,300 @@
+"""The officer's pack: what a privacy officer is asked about a cohort, answered from the ledger.
+
+The words stand in `pack.txt.j2`, the values of other deployments in `deployments.yaml`. What
+neither ledger, label, dataset file nor settings say is printed as a question to a person.
+
+**Privacy** Reads the ledger, the published label, the dataset file and settings; no record.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpsynth_assets.datasets import PrivateDatasetSpec
+from dpsynth_assets.files.whole import write_whole
+from dpsynth_assets.methods.registry import REGISTRY
+from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
+from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
+from dpsynth_assets.privacy.ledger.schema import RECOVERY, RESERVE
+from dpsynth_assets.report.cards import (
+    LABEL_FILE,
+    STATEMENT_FILE,
+    privacy_statement,
+    released_folder,
+    releases,
+)
+from dpsynth_assets.report.label import Label, cohort_label
+from dpsynth_assets.report.label_texts import is_recall
+from dpsynth_assets.sensitive.purging import purges_after_success
+from dpsynth_assets.sensitive.sealing import sealing_key
+
+SCHEMA = "dpsynth/officer-pack/1"
+FOLDER, HTML = PAGE = "officer_pack", "officer_pack.html"
+MARKDOWN, JSON = "officer_pack.md", "officer_pack.json"
+FILES = HTML, MARKDOWN, JSON
+PRIORS = 0.01, 0.1, 0.5
+GUIDE = "after NIST SP 800-226"
+_HERE = Path(__file__).parent
+_DEEDS = {
+    RESERVE: "Asked for a charge",
+    "approval": "Approved a plan",
+    RECOVERY: "Restored the ledger, or went on without lost entries",
+    "purge": "Removed private files",
+}
+"""Kinds of entries whose actor is named, in words."""
+
+
+def write_pack(spec: PrivateDatasetSpec, ledger: Ledger) -> Path:
+    """Writes statement, answers as page and as Markdown, and the JSON they were made from.
+
+    Args:
+        spec: The cohort.
+        ledger: Where its charges are.
+
+    Returns:
+        The folder, among the cohort's reports.
+
+    Raises:
+        PrivacyError: Nothing was charged to the cohort.
+    """
+    from dpsynth_assets.exports.pack_page import pack_page
+
+    pack = pack_of(spec, ledger)
+    page, target = pack_page(pack), home().reports / spec.name / FOLDER
+    for name, text in (
+        (STATEMENT_FILE, statement_in(pack)),
+        (JSON, json.dumps(pack, indent=2, ensure_ascii=False, allow_nan=False)),
+        (MARKDOWN, page.markdown),
+        (HTML, page.html),
+    ):
+        write_whole(target / name, text)
+    return target
+
+
+def pack_of(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
+    """All that a pack says, as JSON values: `facts`, `parts` of answers, `deployments`.
+
+    Raises:
+        PrivacyError: Nothing was charged to the cohort.
+    """
+    facts = _facts(spec, ledger)
+    return {
+        "schema": SCHEMA,
+        "guide": GUIDE,
+        "facts": facts,
+        "parts": _answered(facts),
+        "published_values": _published_values(facts),
+    }
+
+
+def statement_in(pack: Mapping[str, Any]) -> str:
+    """The privacy statement that a pack is about, as it may be published."""
+    facts = pack["facts"]
+    told = {"releases": facts["charges"], "ledger_ok": facts["ledger_ok"]}
+    return privacy_statement(facts["label"], told)
+
+
+def posterior(prior: float, epsilon: float) -> float:
+    """Largest probability of a statement about one unit after a release that is pure ε-DP.
+
+    Args:
+        prior: Its probability p before, in (0, 1).
+        epsilon: ε >= 0.
+
+    Returns:
+        p e^ε / (1 - p + p e^ε).
+    """
+    return 1.0 / (1.0 + (1.0 - prior) / prior * math.exp(-epsilon))
+
+
+def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
+    entries = ledger.entries()
+    published = released_folder(spec.name, "") / LABEL_FILE
+    audits = json.loads(published.read_text())["audits"] if published.exists() else []
+    label = cohort_label(entries, spec.account, audits)
+    told, cohort = releases(entries, label), label["cohort"]
+    paid = [e for e in entries if e.kind == RESERVE and e.cohort == spec.account]
+    recalls = [result["name"] for result in label["audits"] if is_recall(result)]
+    tests = [result for result in label["audits"] if result["name"] not in recalls]
+    asked = getattr(paid[-1].terms, "approvals", None)
+    return {
+        "name": spec.name,
+        "cohort": spec.account,
+        "ledger_ok": ledger.verify().ok,
+        "label": label,
+        "published": published.exists(),
+        **_bounds(label),
+        "charges": [
+            {
+                "entry": entry.seq,
+                "title": _title(entry.mechanism),
+                "in_words": mechanism["in_words"],
+                **line,
+            }
+            for entry, mechanism, line in zip(paid, label["mechanisms"], told, strict=True)
+        ],
+        "versions": sorted({entry.data_version for entry in paid}),
+        "recoveries": [entry.seq for entry in entries if entry.kind == RECOVERY],
+        "actors": _actors(entries, spec.account),
+        "approvals": None if asked is None else {"needed": asked.needed, "keys": asked.keys},
+        "dataset": _dataset(ledger, spec.dataset),
+        "recalls": recalls,
+        "audits": [result for result in tests if "/" not in result["name"]],
+        "attacks": [result for result in tests if "/" in result["name"]],
+        "declared": _declared(spec),
+        "installation": {
+            "encrypted": sealing_key() is not None,
+            "in_bucket": bool(os.environ.get(SENSITIVE_VARIABLE, "").strip()),
+            "purged": purges_after_success(),
+        },
+        "year": int(paid[-1].recorded_at[:4]),
+        "budget_epsilon": cohort["budget_epsilon"],
+    }
+
+
+def _title(mechanism: str) -> str:
+    method = REGISTRY.get(mechanism)
+    return method.title if method else mechanism
+
+
+def _bounds(label: Label) -> dict[str, Any]:
+    """ε and δ of the whole cohort with what follows from them; ε is None where it has none.
+
+    **Privacy** Of an (ε, δ)-DP release, outcomes that are e^(ε + 1) times as likely with a unit as
+    without it have a probability of at most δ / (1 - 1/e): P(S) <= e^ε Q(S) + δ, and on the set S
+    of these outcomes Q(S) <= e^-(ε + 1) P(S).
+    """
+    epsilon, delta = label["guarantee"].get("epsilon"), label["cohort"]["delta"]
+    if epsilon is None:
+        return {"epsilon": None, "delta": delta, "posteriors": []}
+    return {
+        "epsilon": epsilon,
+        "delta": delta,
+        "factor": math.exp(min(epsilon, 700.0)),
+        "rare": delta / (1.0 - math.exp(-1.0)),
+        "posteriors": [
+            {
+                "before": prior,
+                "after": posterior(prior, epsilon),
+                "after_but_for_rare": posterior(prior, epsilon + 1.0),
+            }
+            for prior in PRIORS
+        ],
+    }
+
+
+def _actors(entries: Sequence[LedgerEntry], cohort: str) -> dict[str, list[str]]:
+    """What people did -> who, as entries name them; empty where they name none."""
+    found: dict[str, set[str]] = {}
+    for entry in entries:
+        name = getattr(entry, "acted_by", "")
+        if name and entry.kind in _DEEDS and entry.cohort in (cohort, ""):
+            found.setdefault(_DEEDS[entry.kind], set()).add(name)
+    return {deed: sorted(names) for deed, names in found.items()}
+
+
+def _dataset(ledger: Ledger, name: str) -> dict[str, Any]:
+    spend = ledger.dataset_spend(name)
+    return {
+        "name": name,
+        "epsilon": spend.guaranteed_epsilon,
+        "delta": spend.delta,
+        "composition": spend.composition,
+        "guarantee": spend.total_guarantee,
+        "cohorts": [cohort.cohort for cohort in spend.cohorts],
+    }
+
+
+def _declared(spec: PrivateDatasetSpec) -> dict[str, Any]:
+    """What the dataset file says that an answer repeats."""
+    return {
+        "description": spec.description,
+        "owners": spec.owners,
+        "unit_column": spec.privacy_unit.column,
+        "max_records": spec.privacy_unit.max_records,
+        "labels": {name: len(values) for name, values in spec.public_facts.labels.items()},
+        "records": spec.public_facts.records,
+        "rounds": spec.budget.rounds,
+        "schedule": None if spec.schedule is None else spec.schedule.cron,
+        "parts": spec.parts,
+        "shares_records_with": spec.shares_records_with,
+        "public_data": spec.public_data,
+        "canaries": spec.evaluation.canaries is not None,
+    }
+
+
+def _answered(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Parts of the questions, each item with its answer, its sources, and gaps."""
+    parts: list[dict[str, Any]] = []
+    kinds = {"@ ": "behind", "? ": "open"}
+    for line in filter(None, map(str.strip, _words().render(f=facts).splitlines())):
+        if line.startswith("## "):
+            parts.append({"title": line[3:], "items": []})
+        elif line.startswith("### "):
+            item = {"question": line[4:], "answer": [], "behind": [], "open": []}
+            parts[-1]["items"].append(item)
+        else:
+            kind = kinds.get(line[:2], "answer")
+            parts[-1]["items"][-1][kind].append(line if kind == "answer" else line[2:])
+    return parts
+
+
+@cache
+def _words() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    words = Environment(  # noqa: S701 - plain lines; the writer of the page escapes them
+        loader=FileSystemLoader(_HERE), undefined=StrictUndefined, trim_blocks=True
+    )
+    words.filters["upper_first"] = lambda text: f"{text[:1].upper()}{text[1:]}"
+    words.globals |= {
+        "epsilon_up": epsilon_up,
+        "epsilon_down": epsilon_down,
+        "up": rounded_up,
+        "declared": declared,
+        "percent": percent,
+        "one_in": lambda share: f"1 in {math.floor(1.0 / share):,}",
+        "times": lambda factor: f"{math.ceil(factor):,}",
+        "ranges": ranges,
+    }
+    return words.get_template("pack.txt.j2")
+
+
+def percent(share: float) -> str:
+    """A probability that is told rounded up: 96.79 %."""
+    return f"{rounded_up(100.0 * share, '.2f')} %"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers of entries, those that follow one another as a range: `1 to 4, 7`."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def _published_values(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The published deployments and this cohort among them, by ε; those without one are last."""
+    known = yaml.safe_load((_HERE / "deployments.yaml").read_text(encoding="utf-8"))
+    mine = {
+        "deployment": f"This cohort: {facts['cohort']}",
+        "year": facts["year"],
+        "variant": "approximate" if facts["epsilon"] is not None else "no (ε, δ)",
+        "epsilon": facts["epsilon"],
+        "delta": facts["delta"] if facts["epsilon"] is not None else None,
+        "unit": facts["label"]["privacy_unit"],
+        "model": "central",
+    }
+    rows = [mine, *({"delta": None, "epsilon": None, **row} for row in known["deployments"])]
+    rows.sort(key=lambda row: math.inf if row["epsilon"] is None else row["epsilon"])
+    return {"source": known["source"], "own": mine["deployment"], "rows": rows}

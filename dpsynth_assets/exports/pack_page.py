@@ -1,0 +1,208 @@
+"""The page of an officer's pack (exports/pack.py), made from its JSON alone."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpsynth_assets.exports.pack import percent
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
+from dpsynth_assets.report import plots
+from dpsynth_assets.report.pages import (
+    Block,
+    Facts,
+    Fold,
+    Gap,
+    Heading,
+    Notice,
+    Paragraph,
+    Picture,
+    TableBlock,
+    Tile,
+    Tiles,
+    table_of,
+    to_html,
+    to_markdown,
+)
+from dpsynth_assets.report.render import Report
+
+ASKED = "A person must answer: "
+_INFERENCE, _TESTS = "Inference: ", "Three tests"
+COMPARE = "These values do not compare without care: what they protect, and how, differs."
+WHY = (
+    "They protect different units (an event, a day, a "
+    "person without end), under different neighbouring relations, in different models (local: noise "
+    "before the data leave a device; central: noise added by the organisation that holds the data), in different "
+    "variants of differential privacy, and some of them are spent again each day or month. A "
+    "smaller number for a day of one user may protect less than a larger one for a whole person."
+)
+
+
+def pack_page(pack: Mapping[str, Any]) -> Report:
+    """Writes a pack as Markdown and as one HTML file."""
+    title = f"Officer's pack of {pack['facts']['name']}"
+    blocks = [Heading(title, 1), _intro(pack), _summary(pack), *_statement(pack)]
+    for part in pack["parts"]:
+        blocks.append(Heading(part["title"], 2))
+        for item in part["items"]:
+            blocks += _item(item, pack)
+        if part["title"].startswith(_TESTS):
+            blocks += _tests(pack)
+    blocks += _published(pack)
+    return Report(markdown=to_markdown(blocks), html=to_html(title, blocks))
+
+
+def _intro(pack: Mapping[str, Any]) -> Paragraph:
+    return Paragraph(
+        f"What a privacy officer is asked about these synthetic texts, {pack['guide']}, in an "
+        "order and with numbers of our own. It was written from the ledger, the privacy label, the "
+        "dataset file and the settings of this installation; no private record was read. What none "
+        f"of them says is left to a person, marked “{ASKED.strip()}”."
+    )
+
+
+def _gaps(pack: Mapping[str, Any]) -> int:
+    return sum(len(item["open"]) for part in pack["parts"] for item in part["items"])
+
+
+def _summary(pack: Mapping[str, Any]) -> Tiles:
+    facts = pack["facts"]
+    tests = [*facts["audits"], *facts["attacks"]]
+    refuted = sum(test["passed"] is False for test in tests)
+    return Tiles(
+        (
+            Tile(
+                "ε guaranteed",
+                "none" if facts["epsilon"] is None else epsilon_up(facts["epsilon"]),
+                f"of everything released together, δ = {rounded_up(facts['delta'])}",
+            ),
+            Tile("Protects", facts["label"]["privacy_unit"], "the unit of privacy"),
+            Tile("Charges", str(len(facts["charges"])), "of this cohort in the ledger"),
+            Tile("Audits and attacks", str(len(tests)), f"on record; {refuted} refuted a claim"),
+            Tile("Left to a person", str(_gaps(pack)), "questions, marked on this page"),
+        )
+    )
+
+
+def _statement(pack: Mapping[str, Any]) -> list[Block]:
+    """What was released; the statement itself is a file of its own, as it may be published."""
+    columns = {
+        "release": lambda each: f"{each['asset']} ({each['release']})",
+        "ε alone": lambda each: epsilon_up(each["epsilon"]),
+        "entry": lambda each: str(each["entry"]),
+        "day (UTC)": lambda each: each["at"],
+        "guarantee": lambda each: each["guarantee"],
+        "state": lambda each: each["state"],
+    }
+    label = pack["facts"]["label"]
+    shut = Notice("The ledger does not verify: do not rely on this page.")
+    return [
+        *([] if pack["facts"]["ledger_ok"] else [shut]),
+        Heading("Privacy statement", 2),
+        Paragraph(
+            "The whole statement is the file `privacy_statement.md` beside this page. Its releases:"
+        ),
+        table_of(
+            pack["facts"]["charges"],
+            columns,
+            caption="Releases, oldest first; the ε of all of them together is no sum of these",
+            numeric={"entry", "ε alone"},
+        ),
+        Facts(tuple(("Not protected", each) for each in label["not_protected"])),
+    ]
+
+
+def _item(item: Mapping[str, Any], pack: Mapping[str, Any]) -> list[Block]:
+    blocks: list[Block] = [Heading(item["question"], 3), *map(Paragraph, item["answer"])]
+    if item["question"].startswith(_INFERENCE) and pack["facts"]["posteriors"]:
+        blocks.append(_posteriors(pack["facts"]))
+    blocks += [Gap(f"{ASKED}{each}") for each in item["open"]]
+    behind = [tuple(each.split(": ", 1)) for each in item["behind"]]
+    return [*blocks, Facts(tuple((name, what) for name, what in behind))] if behind else blocks
+
+
+def _posteriors(facts: Mapping[str, Any]) -> TableBlock:
+    columns = {
+        "believed before": lambda each: f"{declared(100.0 * each['before'])} %",
+        "afterwards at most, δ left aside": lambda each: percent(each["after"]),
+        f"afterwards at most, but for {rounded_up(facts['rare'], '.2g')} of outcomes": (
+            lambda each: percent(each["after_but_for_rare"])
+        ),
+    }
+    caption = f"What all releases tell about one unit, at ε = {epsilon_up(facts['epsilon'])}"
+    return table_of(facts["posteriors"], columns, caption=caption, numeric=set(columns))
+
+
+def _tests(pack: Mapping[str, Any]) -> list[Block]:
+    """Every audit and attack that the label knows."""
+    columns = {
+        "test": lambda each: each["name"],
+        "result": lambda each: {True: "passed", False: "REFUTED", None: "not run"}[each["passed"]],
+        "day": lambda each: each.get("finished_at", "—"),
+        "claim": lambda each: each.get("claim", "—"),
+        "claimed": lambda each: rounded_up(each.get("claimed"), ".4g"),
+        "observed, at least": lambda each: rounded_down(each.get("observed"), ".4g"),
+        "measured as": lambda each: each.get("measure", "—"),
+    }
+    tests: Sequence[Mapping[str, Any]] = [*pack["facts"]["attacks"], *pack["facts"]["audits"]]
+    if not tests:
+        return []
+    caption = "A pass is no proof: an audit can refute a claim, never establish it"
+    table = table_of(tests, columns, caption=caption, numeric={"claimed", "observed, at least"})
+    return [Fold(f"All {len(tests)} audits and attacks on record", (table,))]
+
+
+def _published(pack: Mapping[str, Any]) -> list[Block]:
+    """Where ε stands among published values, with what makes them differ."""
+    values = pack["published_values"]
+    columns = {
+        "deployment": lambda each: each["deployment"],
+        "ε, δ or ρ": lambda each: _value(each, own=each["deployment"] == values["own"]),
+        "unit": lambda each: each["unit"],
+        "variant": lambda each: each["variant"],
+        "model": lambda each: each["model"],
+        "year": lambda each: str(each["year"]),
+    }
+    return [
+        Heading("Where ε stands among published values", 2),
+        Notice(COMPARE),
+        Paragraph(WHY),
+        *_standing(pack),
+        table_of(values["rows"], columns, caption=f"By ε. Source: {values['source']}"),
+    ]
+
+
+def _value(row: Mapping[str, Any], *, own: bool) -> str:
+    """What a deployment published, as it did; our own value is rounded up."""
+    if row["epsilon"] is None:
+        return f"ρ = {declared(row['rho'])}" if "rho" in row else "none"
+    delta = "" if row["delta"] is None else f", δ = {rounded_up(row['delta'])}"
+    return f"ε = {epsilon_up(row['epsilon']) if own else declared(row['epsilon'])}{delta}"
+
+
+def _standing(pack: Mapping[str, Any]) -> list[Block]:
+    values = pack["published_values"]
+    shown = [row for row in values["rows"] if row["epsilon"] is not None]
+    places = [row["deployment"] for row in shown]
+    if values["own"] not in places:
+        return [Paragraph("This cohort has no ε of all its releases, and no place among them.")]
+    below = places.index(values["own"])
+    told = (
+        f"Of {len(shown) - 1} published values of ε, {below} are smaller than ε = "
+        f"{epsilon_up(pack['facts']['epsilon'])} of this cohort, and {len(shown) - 1 - below} are "
+        "as large or larger. Those that are published as ρ alone are in the table and not in the "
+        "picture."
+    )
+    return [
+        Paragraph(told),
+        Picture("Published values of ε, on a scale of factors", _dots(shown, below)),
+    ]
+
+
+def _dots(rows: Sequence[Mapping[str, Any]], own: int) -> bytes:
+    """A dot a deployment, ours in another colour; narrow enough for a phone."""
+    axes = plots.new_axes(width=4.1, height=1.0 + 0.24 * len(rows))
+    colors = [plots.COLORS[5 if place == own else 0] for place in range(len(rows))]
+    axes.scatter([row["epsilon"] for row in rows], range(len(rows)), c=colors, s=34)
+    axes.set_yticks(range(len(rows)), [plots.shortened(row["deployment"], 30) for row in rows])
+    axes.set_xscale("log")
+    axes.set_xticks([0.2, 1, 5, 30], ["0.2", "1", "5", "30"])
+    return plots.to_png(axes, xlabel="ε", ylim=(len(rows) - 0.5, -0.5))

@@ -1,0 +1,98 @@
+"""The officer's pack: every question is answered or asked back, by the ledger's numbers alone."""
+
+import json
+import math
+from statistics import NormalDist
+
+import pytest
+from typer.testing import CliRunner
+
+from dpsynth_assets.cli.main import app
+from dpsynth_assets.exports.pack import GUIDE, pack_of, posterior, write_pack
+from dpsynth_assets.exports.pack_page import ASKED
+from dpsynth_assets.paths import home
+from dpsynth_assets.privacy.directed_rounding import epsilon_up
+from dpsynth_assets.privacy.gaussian_dp import gaussian_delta
+from dpsynth_assets.privacy.guarantees import GuaranteeType
+from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets_tests.declared import private, written
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release
+
+REALISED = 0.123456789
+
+
+@pytest.fixture
+def ledger(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    return Ledger(home().ledger_url)
+
+
+@pytest.fixture
+def spec():
+    return private(name="tickets")
+
+
+def questions(pack):
+    return [item for part in pack["parts"] for item in part["items"]]
+
+
+def test_every_question_is_answered_or_asked_of_a_person(ledger, spec):
+    release(ledger)
+    asked = questions(pack_of(spec, ledger))
+    assert [q["question"].split(".")[0] for q in asked[:16]] == [str(n) for n in range(1, 17)]
+    assert [q["question"].split(":")[0] for q in asked[16:19]] == [
+        "Singling out",
+        "Linkability",
+        "Inference",
+    ]
+    assert all(q["answer"] and (q["behind"] or q["open"]) for q in asked)
+    page = (write_pack(spec, ledger) / "officer_pack.html").read_text()
+    assert page.count(ASKED) == sum(len(q["open"]) for q in asked)
+    assert GUIDE in page
+
+
+def test_its_numbers_are_those_of_the_ledger(ledger, spec):
+    for number in range(2):
+        release(ledger, asset=f"tickets/{number}/corpus")
+    folder = write_pack(spec, ledger)
+    facts = json.loads((folder / "officer_pack.json").read_text())["facts"]
+    spend = ledger.spend("tickets")
+    assert (facts["epsilon"], facts["delta"]) == (spend.guaranteed_epsilon, spend.delta)
+    paid = [entry for entry in ledger.entries() if entry.kind == "reserve"]
+    assert [charge["entry"] for charge in facts["charges"]] == [entry.seq for entry in paid]
+    first = questions(pack_of(spec, ledger))[0]
+    assert f"ε = {epsilon_up(spend.guaranteed_epsilon)} at" in first["answer"][0]
+    assert first["behind"][0] == "Ledger: entries 1, 3"
+
+
+def test_a_realised_bound_is_in_no_file_and_no_epsilon_is_claimed(ledger, spec):
+    request = make_request(guarantee=GuaranteeType.EX_POST, event=None)
+    charged = ledger.reserve(request, make_terms(accepts_ex_post=True))
+    stored = {"artifact_digest": "d", "artifact_uri": "u"}
+    ledger.commit(charged, **stored, ex_post_epsilon=REALISED)
+    folder = write_pack(spec, ledger)
+    for file in folder.iterdir():
+        assert str(REALISED)[:6] not in file.read_text()
+        assert ledger.entries()[-1].hash not in file.read_text()
+    pack = json.loads((folder / "officer_pack.json").read_text())
+    assert pack["facts"]["epsilon"] is None
+    assert all(q["answer"] or q["open"] for q in questions(pack))
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
+def test_outcomes_that_tell_more_are_as_rare_as_is_said(mu):
+    """The loss of a Gaussian of sensitivity mu is itself Gaussian, of mean mu^2 / 2."""
+    assert math.isclose(posterior(0.5, math.log(3.0)), 0.75)
+    for epsilon in (0.5, 2.0, 6.0):
+        more = 1.0 - NormalDist(mu**2 / 2.0, mu).cdf(epsilon + 1.0)
+        assert more <= gaussian_delta(mu, epsilon) / (1.0 - math.exp(-1.0)) + 1e-15
+
+
+def test_a_cohort_without_charges_or_name_is_refused_in_one_line(ledger, tmp_path, monkeypatch):
+    release(ledger, cohort="others", dataset="others")
+    file = written(tmp_path / "defs" / "reviews.yaml", private().model_dump(mode="json"))
+    monkeypatch.setenv("DPSYNTH_DATASETS", str(file.parent))
+    for name in ("reviews", "nowhere"):
+        result = CliRunner().invoke(app, ["statement", "--pack", name])
+        assert result.exit_code == 2
+        assert result.output.count("Expected") == 1
