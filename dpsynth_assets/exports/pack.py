@@ -9,7 +9,7 @@ neither ledger, label, dataset file nor settings say is printed as a question to
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
-from dpsynth_assets.privacy.ledger.schema import RECOVERY, RESERVE
+from dpsynth_assets.privacy.ledger.schema import APPROVAL, PURGE, RECOVERY, RESERVE
 from dpsynth_assets.report.cards import (
     LABEL_FILE,
     STATEMENT_FILE,
@@ -44,11 +44,11 @@ GUIDE = "after NIST SP 800-226"
 _HERE = Path(__file__).parent
 _DEEDS = {
     RESERVE: "Asked for a charge",
-    "approval": "Approved a plan",
+    APPROVAL: "Approved a plan",
     RECOVERY: "Restored the ledger, or went on without lost entries",
-    "purge": "Removed private files",
+    PURGE: "Removed private files",
 }
-"""Kinds of entries whose actor is named, in words."""
+"""What people do, by the kind of entry that says who did it."""
 
 
 def write_pack(spec: PrivateDatasetSpec, ledger: Ledger) -> Path:
@@ -123,7 +123,7 @@ def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
     paid = [e for e in entries if e.kind == RESERVE and e.cohort == spec.account]
     recalls = [result["name"] for result in label["audits"] if is_recall(result)]
     tests = [result for result in label["audits"] if result["name"] not in recalls]
-    asked = getattr(paid[-1].terms, "approvals", None)
+    asked = paid[-1].terms.approvals if paid[-1].terms else None
     return {
         "name": spec.name,
         "cohort": spec.account,
@@ -142,7 +142,7 @@ def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
         ],
         "versions": sorted({entry.data_version for entry in paid}),
         "recoveries": [entry.seq for entry in entries if entry.kind == RECOVERY],
-        "actors": _actors(entries, spec.account),
+        "deeds": list(_deeds(entries, {spec.account, spec.name, ""})),
         "approvals": None if asked is None else {"needed": asked.needed, "keys": asked.keys},
         "dataset": _dataset(ledger, spec.dataset),
         "recalls": recalls,
@@ -190,14 +190,14 @@ def _bounds(label: Label) -> dict[str, Any]:
     }
 
 
-def _actors(entries: Sequence[LedgerEntry], cohort: str) -> dict[str, list[str]]:
-    """What people did -> who, as entries name them; empty where they name none."""
-    found: dict[str, set[str]] = {}
+def _deeds(entries: Sequence[LedgerEntry], cohorts: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Who did what, by which entries; a deed of no cohort concerns all."""
+    found: dict[tuple[str, str], list[int]] = {}
     for entry in entries:
-        name = getattr(entry, "acted_by", "")
-        if name and entry.kind in _DEEDS and entry.cohort in (cohort, ""):
-            found.setdefault(_DEEDS[entry.kind], set()).add(name)
-    return {deed: sorted(names) for deed, names in found.items()}
+        if entry.kind in _DEEDS and entry.cohort in cohorts:
+            found.setdefault((_DEEDS[entry.kind], entry.acted_by), []).append(entry.seq)
+    for (deed, actor), seqs in found.items():
+        yield {"deed": deed, "by": actor, "entries": seqs}
 
 
 def _dataset(ledger: Ledger, name: str) -> dict[str, Any]:
@@ -273,14 +273,15 @@ def percent(share: float) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers of entries, those that follow one another as a range: `1 to 4, 7`."""
+    """Numbers of entries, those that follow one another as a range: `entries 1 to 4, 7`."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+    told = (f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+    return f"{'entry' if sum(map(len, runs)) == 1 else 'entries'} {', '.join(told)}"
 
 
 def _published_values(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,11 +28,11 @@ ASKED = "A person must answer: "
 _INFERENCE, _TESTS = "Inference: ", "Three tests"
 COMPARE = "These values do not compare without care: what they protect, and how, differs."
 WHY = (
-    "They protect different units (an event, a day, a "
-    "person without end), under different neighbouring relations, in different models (local: noise "
-    "before the data leave a device; central: noise added by the organisation that holds the data), in different "
-    "variants of differential privacy, and some of them are spent again each day or month. A "
-    "smaller number for a day of one user may protect less than a larger one for a whole person."
+    "They protect different units (an event, a day, a person without end), under different "
+    "neighbouring relations, in different models (local: noise before the data leave a device; "
+    "central: noise added by the organisation that holds the data), in different variants of "
+    "differential privacy, and some of them are spent again each day or month. A smaller number "
+    "for a day of one user may protect less than a larger one for a whole person."
 )
 
 
