@@ -2,7 +2,7 @@
 
 Prints seconds, of wall and of processor, and the result: optimal adaptive composition of token
 draws beside zCDP, plans that mix kinds of releases (one loss distribution each, convolved), DP-SGD
-by Rényi divergences and by loss distributions, and the noise and batch sizes that a target allows.
+by Rényi divergences and by loss distributions, and the noise and tokens that a target allows.
 `python benchmarks/accounting.py counts` times whole counts with integer noise alone; `table10`
 prints the token counts of Table 10 of Amin et al. 2025 and how many the same ε buys.
 """
@@ -11,11 +11,9 @@ import sys
 import time
 
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import (
     dp_sgd_noise_multiplier,
     largest_token_count,
-    smallest_batch_size,
 )
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
@@ -24,7 +22,6 @@ from dpsynth_assets.privacy.events import (
     PoissonGaussianEvent,
     PureEvent,
 )
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 DELTA = 1e-6
 ETA = {64: 2 * 9 / (64 * 1.5), 256: 2 * 9 / (256 * 1.5)}
@@ -50,11 +47,6 @@ def timed(label, function):
     result = function()
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     print(f"{label:<62} {result:>10.4f} {wall:>8.2f} s {processor:>8.2f} s")
-
-
-def _draws_of_batches(size: int) -> list[BoundedRangeEvent]:
-    batch = BatchTerms(expected_batch_size=size, relation=NeighboringRelation.ADD_REMOVE)
-    return [BoundedRangeEvent(eta=batch.eta(9.0, 1.5), count=500)]
 
 
 def main():
@@ -148,10 +140,6 @@ def calibration():
         timed(
             f"tokens within ε = 10, {accountant}",
             lambda plan=plan: largest_token_count(eta=ETA[64], **plan),
-        )
-        timed(
-            f"batch size for 500 tokens within ε = 10, {accountant}",
-            lambda plan=plan: smallest_batch_size(_draws_of_batches, **plan),
         )
 
 

@@ -101,22 +101,6 @@ def least_noise(
     return high
 
 
-def smallest_count(fits: Callable[[int], bool], guess: int) -> int:
-    """Finds the smallest count >= 1 that fits, by steps of an eighth from `guess`, then halving."""
-    low, high = 0, guess
-    while not fits(high):
-        low, high = high, high + math.ceil(high / 8)
-        if high > CEILING:
-            raise ValueError("Expected some batch size to fit, got none: lower tokens or slack.")
-    while low == 0 and high > 1:
-        smaller = high - math.ceil(high / 8)
-        low, high = (0, smaller) if fits(smaller) else (smaller, high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
-
-
 def largest_count(fits: Callable[[int], bool], ceiling: int) -> int:
     """Bisects for the largest count in [0, ceiling] that fits; 0 is known to fit."""
     low, high = 0, ceiling + 1
@@ -166,34 +150,6 @@ def _tight_tokens(eta: float, target_epsilon: float, delta: float) -> int:
         count for count, profile in enumerate(profiles) if profile.epsilon(delta) > target_epsilon
     )
     return beyond - 1
-
-
-def smallest_batch_size(
-    events_at: Callable[[int], Sequence[Event]],
-    *,
-    target_epsilon: float,
-    delta: float,
-    accountant: str,
-) -> int:
-    """Finds the smallest expected batch size at which a batch's draws fit into `target_epsilon`.
-
-    Args:
-        events_at: What one batch spends at a given s >= 1; its ρ falls about as 1/s².
-        target_epsilon: ε > 0.
-        delta: Public δ in (0, 1).
-        accountant: `zcdp` or `tight`.
-
-    Raises:
-        ValueError: If no batch size fits, or an argument is outside its domain.
-    """
-    check_positive("target_epsilon", target_epsilon)
-
-    def fits(size: int) -> bool:
-        return epsilon_of(events_at(size), delta, accountant) <= target_epsilon
-
-    rho = float(sum(event.rho for event in events_at(1)))
-    guess = math.sqrt(rho / zcdp_rho(target_epsilon, delta))
-    return smallest_count(fits, max(1, round(guess)))
 
 
 def integer_noise_std(

@@ -2,12 +2,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.calibration import (
     TOLERANCE,
     dp_sgd_noise_multiplier,
     largest_token_count,
-    smallest_batch_size,
     smallest_multiplier,
     training_noise_multiplier,
 )
@@ -18,7 +16,6 @@ from dpsynth_assets.privacy.events import (
     PureEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.renyi import least_sampled_epsilon
 
 
@@ -70,52 +67,9 @@ def test_training_noise_is_the_smallest_within_the_target(accountant, unit, othe
     assert epsilon(found) <= 1.0 < epsilon(found / (1 + 1.01 * TOLERANCE))
 
 
-def draws(tokens, clip_bound, temperature, **terms):
-    """What `tokens` draws of a batch cost at each batch size."""
-    terms = {"relation": NeighboringRelation.ADD_REMOVE, **terms}
-
-    def events_at(size):
-        eta = BatchTerms(expected_batch_size=size, **terms).eta(clip_bound, temperature)
-        return [BoundedRangeEvent(eta=eta, count=tokens)]
-
-    return events_at
-
-
-@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
-@pytest.mark.parametrize("relation", NeighboringRelation)
-def test_batch_size_is_the_smallest_within_the_target(accountant, relation):
-    events_at = draws(60, 9.0, 1.5, relation=relation, max_records_per_unit=2)
-    found = smallest_batch_size(events_at, target_epsilon=5.0, delta=1e-6, accountant=accountant)
-
-    def epsilon(size):
-        return epsilon_of(events_at(size), 1e-6, accountant)
-
-    assert epsilon(found) <= 5.0 < epsilon(found - 1)
-
-
-def test_batch_size_and_token_count_are_inverse():
-    # 373 tokens at ε = 10 with batches of 64: printed in the paper on data clusters.
+def test_the_paper_on_data_clusters_draws_373_tokens_with_batches_of_64():
     draw = {"target_epsilon": 10.0, "delta": 108_000**-1.1, "accountant": "zcdp"}
-    size = smallest_batch_size(draws(373, 9.0, 1.5), **draw)
-    assert size == 64
     assert largest_token_count(eta=2 * 9 / (64 * 1.5), **draw) == 373
-
-
-def test_one_huge_batch_may_be_enough_and_one_row_too():
-    draw = {"accountant": "zcdp", "delta": 1e-6}
-    assert smallest_batch_size(draws(1, 1.0, 1.0), target_epsilon=50.0, **draw) == 1
-    large = smallest_batch_size(draws(100, 1.0, 1.0), target_epsilon=0.1, **draw)
-    assert large > 100
-
-
-def test_no_batch_size_fits_where_numerics_alone_spend_the_budget():
-    with pytest.raises(ValueError, match="batch size"):
-        smallest_batch_size(
-            draws(10_000, 1.0, 1.0, logit_slack=0.1),
-            target_epsilon=1.0,
-            delta=1e-6,
-            accountant="zcdp",
-        )
 
 
 @pytest.mark.parametrize(
@@ -123,7 +77,6 @@ def test_no_batch_size_fits_where_numerics_alone_spend_the_budget():
     [
         lambda **rest: largest_token_count(eta=0.1, accountant="zcdp", **rest),
         lambda **rest: dp_sgd_noise_multiplier(sampling_probability=0.1, steps=10, **rest),
-        lambda **rest: smallest_batch_size(draws(1, 1.0, 1.0), accountant="tight", **rest),
     ],
 )
 def test_a_target_must_be_positive(calibrate):
