@@ -18,7 +18,7 @@ from dpsynth_assets.datasets.public_spec import (
     EngineSpec,
     LanguageModelSpec,
 )
-from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.capabilities import Advice, Capability
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.stages import (

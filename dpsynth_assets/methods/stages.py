@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.files.disk_room import Room, bytes_of_texts
+from dpsynth_assets.files.whole import Room, bytes_of_texts
 from dpsynth_assets.methods.inputs import (
     Checkpoint,
     PrivateInputs,

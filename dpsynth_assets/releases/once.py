@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
-from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.whole import Room
 from dpsynth_assets.privacy.errors import (
     LedgerIntegrityError,
     PrivacyError,

@@ -22,11 +22,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.files.disk_room import Room, missing_room
 from dpsynth_assets.files.whole import (
     MARKER,
+    Room,
     download_whole,
     file_names,
+    missing_room,
     written_whole,
 )
 from dpsynth_assets.paths import Folder, actor, begin, home

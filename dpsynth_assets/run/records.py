@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.files.redaction import withheld
+from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.paths import Folder, home

@@ -18,8 +18,8 @@ from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.files.disk_room import Room
 from dpsynth_assets.files.redaction import withheld
+from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.base import room_of
 from dpsynth_assets.methods.cluster_histogram import CLUSTER_HISTOGRAM, ClusterHistogram
 from dpsynth_assets.methods.dataset_plan import (

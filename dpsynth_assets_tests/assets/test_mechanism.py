@@ -6,7 +6,7 @@ import threading
 import polars as pl
 import pytest
 
-from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.whole import Room
 from dpsynth_assets.orchestration.metadata import spend_metadata
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.privacy.errors import (

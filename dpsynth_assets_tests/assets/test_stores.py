@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.whole import Room
 from dpsynth_assets.orchestration.resources.stores import (
     ArtifactIOManager,
     ReleaseStore,

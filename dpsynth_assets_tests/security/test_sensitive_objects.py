@@ -12,8 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.files.disk_room import Room
-from dpsynth_assets.files.whole import MARKER
+from dpsynth_assets.files.whole import MARKER, Room
 from dpsynth_assets.methods.inputs import PrivateInputs
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.paths import home, located

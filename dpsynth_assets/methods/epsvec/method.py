@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
-from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.base import CohortTerms, Method, planned, refused
 from dpsynth_assets.methods.capabilities import (
     Advice,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from dpsynth_assets.datasets.public_spec import EngineSpec
-from dpsynth_assets.files.disk_room import Room, bytes_of_texts
+from dpsynth_assets.files.whole import Room, bytes_of_texts
 from dpsynth_assets.methods.base import Method
 from dpsynth_assets.methods.capabilities import Capability, DeclaredFacts, Evolves
 from dpsynth_assets.methods.evolution.apis import TextApi, open_api, read_prompts

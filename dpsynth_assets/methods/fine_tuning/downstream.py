@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.base import refused
 from dpsynth_assets.methods.capabilities import Advice
 from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, DownstreamConfig

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dpsynth_assets.files.disk_room import Room
+from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.capabilities import (
     FINE_TUNED,
     NUMBER,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_assets.files.disk_room import Room, bytes_of_texts
+from dpsynth_assets.files.whole import Room, bytes_of_texts
 from dpsynth_assets.methods.base import CohortTerms, mechanism_of, planned, refused
 from dpsynth_assets.methods.capabilities import Advice, Attacks, DrawsTokens
 from dpsynth_assets.methods.inputs import (

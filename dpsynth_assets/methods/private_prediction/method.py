@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dpsynth_assets.attacks.logit_moves import PassShape
-from dpsynth_assets.files.disk_room import Room, bytes_of_texts
+from dpsynth_assets.files.whole import Room, bytes_of_texts
 from dpsynth_assets.methods.base import Method, mechanism_of, planned, refused
 from dpsynth_assets.methods.capabilities import (
     Attacks,
