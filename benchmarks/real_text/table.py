@@ -45,7 +45,8 @@ from dpsynth_assets.benchmark.cells import (
     stands,
 )
 from dpsynth_assets.benchmark.cohorts import REFERENCES
-from dpsynth_assets.benchmark.leaderboard import CEILING, FLOOR, Line, line_of, sentences, shares
+from dpsynth_assets.benchmark.leaderboard import CEILING, FLOOR, Line, line_of, shares
+from dpsynth_assets.metrics.comparison import interval_rule, verdicts
 from dpsynth_assets.metrics.metric import Estimate
 from dpsynth_assets.metrics.registry import compared
 from dpsynth_assets.paths import project_root
@@ -202,6 +203,21 @@ def section(table: Table, cohort: Cohort) -> str:
     parts += [f"\n{sentence}" for sentence in sentences(scores, roles, seeds)]
     refused = [r["refusal"] for results in lines.values() for r in results if "refusal" in r]
     return "\n".join([*parts, *(f"\nRefused: {line}" for line in dict.fromkeys(refused))])
+
+
+def sentences(
+    lines: Mapping[tuple[str, float | None], Line], roles: Mapping[str, str], seeds: int
+) -> list[str]:
+    """What is decided at each ε, references included; the rule of the verdicts last."""
+    budgets = list(dict.fromkeys(epsilon for _, epsilon in lines if epsilon is not None))
+    told = []
+    asked: list[float | None] = [*budgets]
+    for budget in asked or [None]:
+        beside = {t: line for (t, epsilon), line in lines.items() if epsilon in (budget, None)}
+        ends = [roles.get(role) if roles.get(role) in beside else None for role in (FLOOR, CEILING)]
+        at = "" if budget is None else f"ε = {budget:g}. "
+        told += [f"{at}{sentence}" for sentence in verdicts(beside, *ends)]
+    return [*told, interval_rule("seeds and rows" if seeds > 1 else "rows")] if told else []
 
 
 def _table_lines(

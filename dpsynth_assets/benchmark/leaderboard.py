@@ -14,7 +14,13 @@ import numpy as np
 
 from dpsynth_assets.benchmark.running import Place
 from dpsynth_assets.datasets.benchmark_spec import REFERENCES
-from dpsynth_assets.metrics.comparison import GapShare, gap_closed, interval_rule, verdicts
+from dpsynth_assets.metrics.comparison import (
+    GapShare,
+    better_by,
+    gap_closed,
+    gap_sentence,
+    interval_rule,
+)
 from dpsynth_assets.metrics.metric import RESAMPLES, Estimate
 from dpsynth_assets.metrics.registry import benchmarked, compared, leading
 
@@ -99,7 +105,8 @@ class Leaderboard:
     Attributes:
         name: Of the benchmark.
         standings: Its lines, best first by the leading metric, within a dataset, size and ε.
-        verdicts: Dataset -> what its lines decide and leave undecided.
+        verdicts: Dataset -> `better`: at each ε with the most records, references included, what
+            `better_by` finds; and `notes`: what limits these verdicts.
         missing: Number of missing cells.
         facts: What holds for all: δ, rows scored, the code that ran.
         domains: What the texts of each dataset are, in public words.
@@ -107,7 +114,7 @@ class Leaderboard:
 
     name: str
     standings: tuple[Standing, ...]
-    verdicts: Mapping[str, Sequence[str]]
+    verdicts: Mapping[str, Mapping[str, Any]]
     missing: int
     facts: Mapping[str, Any]
     domains: Mapping[str, str] = field(default_factory=dict)
@@ -129,7 +136,7 @@ class Leaderboard:
             "domains": dict(self.domains),
             "missing_cells": self.missing,
             "lines": [each.to_json() for each in self.standings],
-            "verdicts": {name: list(told) for name, told in self.verdicts.items()},
+            "verdicts": dict(self.verdicts),
         }
 
 
@@ -224,17 +231,24 @@ def _verdicts(
     dataset: str,
     lines: Mapping[Key, Line],
     grouped: Mapping[Key, Sequence[Any]],
-) -> list[str]:
-    """What is decided at each ε with the most records."""
+) -> dict[str, Any]:
     own = {key: line for key, line in lines.items() if key[0] == dataset and line}
     largest = max((key[3] for key in own), default=0)
-    compared = {
-        (name, epsilon): line
-        for (_, name, epsilon, records), line in own.items()
-        if epsilon is None or records == largest
+    ends = {key[1]: line for key, line in own.items() if key[2] is None}
+    whole = [key for key in own if key[2] is not None and key[3] == largest]
+    better = {
+        f"{largest} records" + ("" if budget is None else f", ε = {budget:g}"): better_by(
+            ends | {key[1]: own[key] for key in whole if key[2] == budget}
+        )
+        for budget in dict.fromkeys(key[2] for key in whole) or [None]
     }
+    roles = [role if role in ends else None for role in (FLOOR, CEILING)]
     seeds = min((len(grouped[key]) for key in own if key[2] is not None), default=1)
-    return sentences(compared, {role: role for role in (FLOOR, CEILING)}, seeds)
+    notes = [told for metric in compared().values() for told in gap_sentence(metric, ends, *roles)]
+    return {
+        "better": better,
+        "notes": [*notes, interval_rule("seeds and rows" if seeds > 1 else "rows")],
+    }
 
 
 def _order(each: Standing) -> tuple[Any, ...]:
@@ -280,18 +294,3 @@ def shares(line: Line, floor: Line | None, ceiling: Line | None) -> dict[str, Ga
     """Share of each metric's gap that a line closes; None where it cannot be decided."""
     low, high = floor or {}, ceiling or {}
     return {m: gap_closed(m, line.get(m), low.get(m), high.get(m)) for m in compared()}
-
-
-def sentences(
-    lines: Mapping[tuple[str, float | None], Line], roles: Mapping[str, str], seeds: int
-) -> list[str]:
-    """What is decided at each ε, references included; the rule of the verdicts last."""
-    budgets = list(dict.fromkeys(epsilon for _, epsilon in lines if epsilon is not None))
-    told = []
-    asked: list[float | None] = [*budgets]
-    for budget in asked or [None]:
-        beside = {t: line for (t, epsilon), line in lines.items() if epsilon in (budget, None)}
-        ends = [roles.get(role) if roles.get(role) in beside else None for role in (FLOOR, CEILING)]
-        at = "" if budget is None else f"ε = {budget:g}. "
-        told += [f"{at}{sentence}" for sentence in verdicts(beside, *ends)]
-    return [*told, interval_rule("seeds and rows" if seeds > 1 else "rows")] if told else []

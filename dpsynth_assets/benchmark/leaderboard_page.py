@@ -25,6 +25,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.report.pages import (
     Block,
+    Cell,
     Fold,
     Gallery,
     Heading,
@@ -148,15 +149,37 @@ def _dataset(board: Leaderboard, dataset: str, drawn: Mapping[str, bytes]) -> It
     if refused:
         told = tuple(Paragraph(line) for line in dict.fromkeys(refused))
         yield Fold("Refused by their plans", told)
-    if board.verdicts.get(dataset):
-        decided = tuple(Paragraph(line) for line in board.verdicts[dataset])
-        yield Fold("What is decided and what is not", decided)
+    if any((found := board.verdicts.get(dataset, {})).get("better", {}).values()):
+        yield Fold("Which corpus is better than which", tuple(_matrices(dataset, **found)))
 
 
 def _table(lines: Sequence[Standing], caption: str) -> TableBlock:
     floor_last = sorted(lines, key=lambda each: each.line == FLOOR)
     columns = {title: shown for title, shown in _columns().items() if any(map(shown, floor_last))}
     return table_of(floor_last, columns, caption=caption, numeric={*columns} - {"corpus"})
+
+
+def _matrices(
+    dataset: str, better: Mapping[str, Mapping[str, Any]], notes: Sequence[str]
+) -> Iterator[Block]:
+    """At each ε, by which metrics the corpus of a row is better than that of a column."""
+    rows = [row for table in better.values() for row in table.values()]
+    letters: dict[str, str] = {}
+    for title in dict.fromkeys(
+        title for row in rows for titles in row.values() for title in titles
+    ):
+        letters[title] = next(c for c in title.upper() if c not in letters.values())
+    legend = ", ".join(f"{letter} = {title}" for title, letter in letters.items())
+    yield Paragraph(f"By which metrics the corpus of a row is better than another: {legend}.")
+    for at, table in better.items():
+        beaten = [name for name in table if any(name in row for row in table.values())]
+        columns: dict[str, Callable[[str], Cell]] = {"better": str}
+        for other in beaten:
+            columns[other] = lambda name, other=other, table=table: "".join(
+                letters[title] for title in table[name].get(other, [])
+            )
+        yield table_of(table, columns, caption=f"{dataset}, {at}")
+    yield from map(Paragraph, notes)
 
 
 def _columns() -> dict[str, Callable[[Standing], str]]:

@@ -120,6 +120,24 @@ def gap_fields(scores: Estimates, floor: Estimates, ceiling: Estimates) -> dict[
     return fields
 
 
+def better_by(corpora: Mapping[str, Estimates]) -> dict[str, dict[str, list[str]]]:
+    """Corpus -> another that it is better than -> titles of the metrics that decide it.
+
+    Args:
+        corpora: Scores by name; those of one table, on one number of rows.
+
+    Returns:
+        Every corpus with a score to compare, best first by the first metric that compares it.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, metric in compared().items():
+        for pair in compare_all(name, corpora):
+            better, _ = found.setdefault(pair.first, {}), found.setdefault(pair.second, {})
+            if pair.verdict == "better":
+                better.setdefault(pair.second, []).append(metric.title)
+    return found
+
+
 def verdicts(
     corpora: Mapping[str, Estimates], floor: str | None = None, ceiling: str | None = None
 ) -> list[str]:
@@ -135,7 +153,7 @@ def verdicts(
         pairs = compare_all(name, corpora)
         if pairs:
             sentences.append(_ordering(metric.title, pairs))
-            sentences += _gap_sentence(metric, corpora, floor, ceiling)
+            sentences += gap_sentence(metric, corpora, floor, ceiling)
     return sentences
 
 
@@ -166,7 +184,7 @@ def _ordering(title: str, pairs: Sequence[Comparison]) -> str:
     return f"By {title}: {'; '.join(parts)}."
 
 
-def _gap_sentence(
+def gap_sentence(
     metric: Metric, corpora: Mapping[str, Estimates], floor: str | None, ceiling: str | None
 ) -> Iterator[str]:
     """Says why there is no share of the gap, where both ends have a score and there is none."""
