@@ -250,9 +250,8 @@ def _attack_training() -> Finding:
     loss(model, examples).sum().backward()
     known = embeddings.grad.numpy() / np.linalg.norm(embeddings.grad, axis=1, keepdims=True)
     embeddings.grad = None
-    planned = PlannedTraining(
-        mechanism=replace(TRAINING, seen=[]), epsilon=1.0, delta=DELTA, accountant="tight"
-    )
+    watched = replace(TRAINING, seen=[])
+    planned = PlannedTraining(mechanism=watched, epsilon=1.0, delta=DELTA, accountant="tight")
     method = Ctcl(CtclConfig(learning_rate=STILL, micro_batch_records=CANARIES), _terms())
     run = StageRun(
         stage=replace(method.stages()[0], mechanism=planned),
@@ -263,7 +262,7 @@ def _attack_training() -> Finding:
     )
     start = TrainingStart(model=model, loss=loss, name="random weights")
     method.train(run, start, [examples[token] for token in np.flatnonzero(present)])
-    scores = (np.sum(planned.mechanism.seen, axis=0) * known).sum(axis=1)
+    scores = (np.sum(watched.seen, axis=0) * known).sum(axis=1)
     return judge_scores(present, scores, TRAINING.event())
 
 
