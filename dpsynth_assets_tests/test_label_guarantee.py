@@ -120,7 +120,7 @@ def test_a_cohort_states_what_is_guaranteed_and_what_was_spent(ledger):
     charge(ledger, A, FIRST, make_terms(epsilon=4.0))
     label = cohort_label(ledger.entries(), "tickets")
     spent = epsilon_of([FIRST], 1e-6, "zcdp")
-    assert label["schema"] == SCHEMA == "dpsynth/privacy-label/2"
+    assert label["schema"] == SCHEMA == "dpsynth/privacy-label/3"
     assert label["guarantee"]["epsilon"] == label["cohort"]["epsilon_guaranteed"] == 4.0
     assert label["guarantee"]["basis"].startswith("a filter")
     assert label["guarantee"]["spent"]["epsilon"] == label["cohort"]["epsilon"] == spent
@@ -217,6 +217,6 @@ def test_what_another_version_published_is_to_be_published_again(ledger, tmp_pat
         label["schema"] = "dpsynth/privacy-label/1"
         (folder / "privacy_label.json").write_text(json.dumps(label))
         [problem] = problems(folder, ledger.entries())
-        assert "expected dpsynth/privacy-label/2" in problem
+        assert "expected dpsynth/privacy-label/3" in problem
         assert "got dpsynth/privacy-label/1 by dpsynth_assets" in problem
         assert "Publish again, which charges nothing." in problem

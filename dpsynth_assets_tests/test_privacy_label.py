@@ -1,6 +1,7 @@
 """Laws of the privacy label: all of it follows from the ledger, and an edited card is named."""
 
 import json
+from functools import partial
 
 import polars as pl
 import pytest
@@ -18,7 +19,10 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, integer_gaussian_delta
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease
+from dpsynth_assets.privacy.ledger.actors import make_key, read_key
+from dpsynth_assets.privacy.ledger.proof import ProvenEntry, proven
+from dpsynth_assets.privacy.ledger.schema import ApprovalTerms
 from dpsynth_assets.report.cards import (
     corpus_problems,
     dataset_card,
@@ -40,6 +44,7 @@ SECTIONS = {
     "neighboring_relation",
     "neighboring_relation_definition",
     "mechanisms",
+    "approvals",
     "composition",
     "public_facts",
     "assumptions",
@@ -157,6 +162,28 @@ def test_whole_counts_state_a_mu_that_dominates_them(ledger):
         assert integer_gaussian_delta(counts, point["epsilon"]) <= gaussian_delta(
             mu, point["epsilon"]
         )
+
+
+def test_a_label_and_a_proof_name_who_charged_and_who_approved(tmp_path):
+    for name in ("ann", "ben"):
+        make_key(tmp_path / name)
+    ann, ben = (
+        Ledger(sqlite_url(tmp_path), actor=partial(read_key, tmp_path / name))
+        for name in ("ann", "ben")
+    )
+    key = read_key(tmp_path / "ben").name
+    terms = make_terms(approvals=ApprovalTerms(needed=1, keys=(key,)))
+    plan = [PlannedRelease(make_request().asset, make_request().event)]
+    approval = ben.approve("tickets", "tickets", terms, plan)
+    paid, entries = ann.reserve(make_request(), terms, plan), ann.entries()
+    label = corpus_label(entries, paid.id)
+    assert [each["by"] for each in label["approvals"]] == [key]
+    assert label["mechanisms"][0]["charged_by"] == read_key(tmp_path / "ann").name
+    shown = [ProvenEntry.from_json(each.to_json()).entry for each in proven(entries, entries)[1]]
+    assert corpus_label(shown, paid.id, linked=False)["approvals"] == label["approvals"]
+    assert all(each.signature is None for each in shown)
+    text = privacy_statement(cohort_label(entries, "tickets"), {"releases": [], "ledger_ok": True})
+    assert f"- Plan `{str(approval.plan_digest)[:12]}`, by {key} on " in text
 
 
 def test_an_ex_post_release_states_no_epsilon_and_no_bound(ledger):

@@ -26,7 +26,7 @@ from dpsynth_assets.privacy.ledger import (
 from dpsynth_assets.privacy.ledger.chain import is_linked
 from dpsynth_assets.privacy.ledger.export import History, history, to_csv, to_json
 from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
-from dpsynth_assets.privacy.ledger.schema import RECOVERY
+from dpsynth_assets.privacy.ledger.schema import RECOVERY, short_actor
 from dpsynth_assets.releases.store import unknown_releases
 
 app = typer.Typer(no_args_is_help=True, help="Show, verify, export and recover the privacy ledger.")
@@ -196,6 +196,7 @@ def _print(told: History) -> None:
         "ε left": lambda line: epsilon_down(line.epsilon_remaining),
         "ex-post ε (not summed)": lambda line: epsilon_up(line.ex_post_epsilon),
         "run": lambda line: line.run_id[:8],
+        "by": lambda line: short_actor(line.acted_by),
     }
     more = f"{told.omitted} earlier charges are counted but not listed (--last lists more)"
     caption = more if told.omitted else None

@@ -13,8 +13,7 @@ from dpsynth_assets.privacy.accounting import epsilon_of_fixed, epsilon_with_inp
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
 from dpsynth_assets.privacy.events import Event, event_to_json
 from dpsynth_assets.privacy.guarantees import RESTS_ON, SELF_TEST, GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, Reservation
-from dpsynth_assets.privacy.ledger.schema import RESERVE
+from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger, LedgerEntry, Reservation
 from dpsynth_assets.report.pages import left_in_words
 
 PAPERS: Final = {
@@ -161,7 +160,7 @@ def spend_metadata(
         `epsilon_alone` is this release by itself; a reused release shows `epsilon_charged` 0.
     """
     request = reservation.request
-    spend = ledger.spend(request.cohort, terms)
+    spend, charge = ledger.spend(request.cohort, terms), ledger.charge(reservation.id)
     cost = _cost(reservation, terms, inherited)
     guarantee, unit = str(request.guarantee), terms.unit.describe()
     metadata: dict[str, Any] = {
@@ -176,27 +175,21 @@ def spend_metadata(
         "dpsynth/neighboring_relation": str(terms.relation),
         "dpsynth/privacy_unit": unit,
         "dpsynth/ledger_reservation": reservation.id,
+        "dpsynth/charged_by": "" if charge is None else charge.acted_by,
         "dpsynth/reused": reservation.reused,
     }
-    if (tested := _self_test(ledger, reservation)) is not None:
+    if (tested := _self_test(charge)) is not None:
         metadata["dpsynth/self_test"] = dg.MetadataValue.json(tested)
     if request.event is not None:
         metadata["dpsynth/accounting_event"] = dg.MetadataValue.json(event_to_json(request.event))
     return metadata
 
 
-def _self_test(ledger: Ledger, reservation: Reservation) -> dict[str, Any] | None:
+def _self_test(charge: LedgerEntry | None) -> dict[str, Any] | None:
     """What a slack of 0 rests on, as the charge keeps it; None where rounding is charged."""
-    if reservation.request.parameters.get("logit_slack") != 0:
+    if charge is None or charge.parameters.get("logit_slack") != 0:
         return None
-    charges = (
-        entry
-        for entry in ledger.entries(reservation.request.cohort)
-        if entry.kind == RESERVE and entry.reservation == reservation.id
-    )
-    found: dict[str, Any] | None = next(
-        (entry.parameters.get(RESTS_ON, {}).get(SELF_TEST) for entry in charges), None
-    )
+    found: dict[str, Any] | None = charge.parameters.get(RESTS_ON, {}).get(SELF_TEST)
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
+from dpsynth_assets.privacy.ledger.schema import short_actor
 from dpsynth_assets.report.audit_trail import RELEASED_STATE, AuditTrail, FileLineage, Spend
 from dpsynth_assets.report.budgets import Budgets, CohortBudget, fewest_left_first
 from dpsynth_assets.report.pages import (
@@ -44,6 +45,7 @@ def audit_page(trail: AuditTrail) -> str:
     blocks: list[Block] = [Heading(title, 1), *_verdict(trail), _summary(trail)]
     blocks += [Facts((("Head of the ledger", trail.ledger_head),))]
     blocks += [Heading("Every spend", 2), spend_block(trail)]
+    blocks += map(Paragraph, trail.acts)
     blocks += [Heading("Parameters of every spend", 2), _requests(trail)]
     blocks += [Heading("Released files and their charges", 2), *_files(trail)]
     blocks += [Heading("How to check this page", 2), Paragraph(_CHECK)]
@@ -174,6 +176,7 @@ _SPENDS: Mapping[str, Callable[[Spend], Cell]] = {
     "ε guaranteed": lambda spend: epsilon_up(spend.epsilon_guaranteed),
     "ε left": lambda spend: epsilon_down(spend.epsilon_remaining),
     "run": lambda spend: _run_link(spend.run_id),
+    "charged by": lambda spend: short_actor(spend.charged_by),
     "launched by": lambda spend: spend.launched_by,
     "who may read": lambda spend: (
         f"released ({spend.guarantee})"
@@ -194,7 +197,8 @@ def spend_table(trail: AuditTrail) -> str:
     """Every charge as Markdown, with what its columns mean."""
     if not trail.spends:
         return "Nothing was charged yet."
-    return f"{to_markdown([spend_block(trail)])}\n\n{EXPLAINED}{LEVELS}"
+    blocks: list[Block] = [spend_block(trail), *map(Paragraph, trail.acts)]
+    return f"{to_markdown(blocks)}\n\n{EXPLAINED}{LEVELS}"
 
 
 def spend_block(trail: AuditTrail) -> TableBlock:

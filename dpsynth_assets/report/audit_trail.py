@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.admission import increase
 from dpsynth_assets.privacy.ledger.export import HistoryLine, history
-from dpsynth_assets.privacy.ledger.schema import COMMIT
+from dpsynth_assets.privacy.ledger.schema import APPROVAL, COMMIT
 
 RELEASED_STATE, CHARGED_STATE = "released", "charged only"
 NOT_RECORDED = "not recorded"
@@ -49,6 +49,7 @@ class Spend:
         artifact_digest: SHA-256 of the stored release; empty where there is none.
         entry_hash: Hash of the ledger entry, which seals all earlier ones.
         builds_on: Numbers of the ledger entries of the charges that it was made from.
+        charged_by: Actor of the entry: a public key that signed it, or an account that did not.
         launched_by: Who or what launched the run, as far as Dagster still knows; the ledger does
             not seal it.
     """
@@ -75,6 +76,7 @@ class Spend:
     state: str
     artifact_digest: str
     entry_hash: str
+    charged_by: str
     builds_on: tuple[int, ...] = ()
     launched_by: str = NOT_RECORDED
 
@@ -129,6 +131,7 @@ class AuditTrail:
         ledger_head: Hash of its last entry: a witness to note down elsewhere.
         spends: Charges, oldest first.
         files: Released files.
+        acts: Approvals, recoveries and purges, with who did them, oldest first.
         findings: Disagreements; empty where ledger, event log, stores and files agree.
     """
 
@@ -138,6 +141,7 @@ class AuditTrail:
     spends: tuple[Spend, ...]
     files: tuple[FileLineage, ...]
     findings: tuple[Finding, ...]
+    acts: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -148,6 +152,16 @@ class AuditTrail:
 def entries_of(entries: Iterable[LedgerEntry], cohort: str) -> list[LedgerEntry]:
     """Entries of one cohort, of every cohort of a dataset, or of a file that shares an account."""
     return [entry for entry in entries if cohort in (entry.cohort, entry.dataset, _folder(entry))]
+
+
+def act_in_words(entry: LedgerEntry) -> str:
+    """An entry that is no charge: when, what, and who did it."""
+    told = {name: value for name, value in entry.parameters.items() if name != "seen" and value}
+    if entry.kind == APPROVAL:
+        told = {"plan": str(entry.plan_digest)[:12]}
+    words = ", ".join(f"{name} {value}" for name, value in told.items())
+    what = f"{entry.kind} ({words})" if words else entry.kind
+    return f"Entry {entry.seq}, {entry.recorded_at[:16]}: {what} by {entry.acted_by}"
 
 
 def _folder(entry: LedgerEntry) -> str:
@@ -196,6 +210,7 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
             state=RELEASED_STATE if entry.reservation in stored else CHARGED_STATE,
             artifact_digest=stored.get(entry.reservation, ""),
             entry_hash=entry.hash,
+            charged_by=entry.acted_by,
             builds_on=tuple(
                 sorted(places[name] for name in places.keys() & graph.reads(entry.reservation))
             ),

@@ -27,7 +27,7 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import BudgetTerms, ChargeGraph, CohortSpend, LedgerEntry
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
-from dpsynth_assets.privacy.ledger.schema import COMMIT, KEPT, TIGHT
+from dpsynth_assets.privacy.ledger.schema import APPROVAL, COMMIT, KEPT, TIGHT
 from dpsynth_assets.privacy.ledger.statement import PLAN, SWITCHED, charged_copies, cohort_spend
 from dpsynth_assets.privacy.pld import DISCRETIZATION
 from dpsynth_assets.report.label_texts import (
@@ -193,7 +193,7 @@ def _secret(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:
     }
 
 
-SCHEMA = "dpsynth/privacy-label/2"
+SCHEMA = "dpsynth/privacy-label/3"
 """Raised where what a label states changes."""
 
 CODE = f"dpsynth_assets {importlib.metadata.version('dpsynth_assets')}"
@@ -306,6 +306,7 @@ def _label(
         "neighboring_relation": str(terms.relation),
         "neighboring_relation_definition": texts()["relations"][terms.relation],
         "mechanisms": [_mechanism(entry, terms) for entry in charges],
+        "approvals": _approvals(entries, charges),
         "composition": _composition(charged),
         "public_facts": [
             *spend.public_facts,
@@ -351,7 +352,25 @@ def _mechanism(entry: LedgerEntry, terms: BudgetTerms) -> dict[str, Any]:
         "event": None if event is None else event_to_json(event),
         "epsilon_alone": alone,
         "parameters": entry.parameters,
+        "charged_by": entry.acted_by,
     }
+
+
+def _approvals(
+    entries: Sequence[LedgerEntry], charges: Sequence[LedgerEntry]
+) -> list[dict[str, Any]]:
+    """Who approved the plans of these charges before they were made."""
+    last = {charge.plan_digest: charge.seq for charge in charges}
+    return [
+        {
+            "entry": each.seq,
+            "day": each.recorded_at[:10],
+            "plan": each.plan_digest,
+            "by": each.actor,
+        }
+        for each in entries
+        if each.kind == APPROVAL and each.seq < last.get(each.plan_digest, 0)
+    ]
 
 
 def _composition(charged: Charged) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from dpsynth_assets.orchestration.resources.private_section import public_sectio
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.ledger.schema import ACTS
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.report.audit_agreement import (
     CHAIN,
@@ -53,6 +54,7 @@ from dpsynth_assets.report.audit_trail import (
     AuditTrail,
     Finding,
     Spend,
+    act_in_words,
     entries_of,
     spends_of,
     to_csv,
@@ -101,6 +103,11 @@ def audit_trail(
         ledger_head=chain.head,
         spends=spends,
         files=files,
+        acts=tuple(
+            act_in_words(each)
+            for each in everything
+            if each.kind in ACTS and each.cohort in ("", *names)
+        ),
         findings=tuple(findings),
     )
 

@@ -294,6 +294,6 @@ def approval_entry(
 
 def next_entry(book: Book, entry: LedgerEntry, actor: Actor, now: datetime) -> LedgerEntry:
     """Puts the entry at the end of the chain, at this moment, by this actor."""
-    place = {"seq": book.seq + 1, "previous_hash": book.head}
     at = now.astimezone(UTC).isoformat()
-    return sealed(entry._replace(**place, recorded_at=at), actor)
+    placed = entry._replace(seq=book.seq + 1, previous_hash=book.head, recorded_at=at)
+    return sealed(placed, actor)

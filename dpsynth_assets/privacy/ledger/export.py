@@ -39,6 +39,7 @@ class HistoryLine:
         ex_post_epsilon: Realised bound, kept apart. Depends on private data: internal use only.
         committed: Whether the release was stored.
         run_id: Which run asked.
+        acted_by: Who charged it, in words.
     """
 
     seq: int
@@ -55,6 +56,7 @@ class HistoryLine:
     ex_post_epsilon: float | None
     committed: bool
     run_id: str
+    acted_by: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,16 @@ def _shared_datasets(book: Book, shown: Sequence[CohortAccount]) -> tuple[Datase
     return tuple(dataset_spend(name, everybody) for name in names)
 
 
-_REPEATED = ("seq", "recorded_at", "cohort", "asset", "mechanism", "guarantee", "run_id")
+_REPEATED = (
+    "seq",
+    "recorded_at",
+    "cohort",
+    "asset",
+    "mechanism",
+    "guarantee",
+    "run_id",
+    "acted_by",
+)
 
 
 def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:

@@ -203,7 +203,9 @@ COMMIT = "commit"
 RECOVERY = "recovery"
 APPROVAL = "approval"
 PURGE = "purge"
-KINDS = (RESERVE, COMMIT, RECOVERY, APPROVAL, PURGE)
+ACTS = (RECOVERY, APPROVAL, PURGE)
+"""Kinds of entries that charge nothing and complete no charge."""
+KINDS = (RESERVE, COMMIT, *ACTS)
 
 KEPT = "kept_rows"
 """What a commit and a label say of a corpus: rules, judge, candidates and acceptance rate."""
@@ -409,6 +411,11 @@ class LedgerEntry(NamedTuple):
             parameters=self.parameters,
             **{name: getattr(self, name) for name in NAMED},
         )
+
+
+def short_actor(acted_by: str) -> str:
+    """An actor in words, as a column of a table has room for it: a key's first digits."""
+    return f"{acted_by[:20]}…" if SIGNED_BY.fullmatch(acted_by) else acted_by
 
 
 def entry_problem(entry: LedgerEntry) -> str | None:
