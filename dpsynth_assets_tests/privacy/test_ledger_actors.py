@@ -9,7 +9,7 @@ import pytest
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING, GaussianEvent
 from dpsynth_assets.privacy.ledger import Checkpoint, Ledger, PlannedRelease
-from dpsynth_assets.privacy.ledger.actors import account, make_key, read_key
+from dpsynth_assets.privacy.ledger.actors import Approvals, account, make_key, read_key
 from dpsynth_assets.privacy.ledger.chain import entry_hash, sealed
 from dpsynth_assets.privacy.ledger.schema import ApprovalTerms
 from dpsynth_assets_tests.privacy.ledger_cases import (
@@ -112,6 +112,17 @@ def test_a_plan_is_paid_for_once_enough_others_have_approved_it(book, asking):
     book("dana").reserve(make_request(release="2"), terms, PLAN)
     refused(book, terms, "another event", asset="tickets/other/corpus")
     refused(book, terms, "another event", event=GaussianEvent(noise_multiplier=1.5))
+
+
+def test_a_charge_that_passed_by_the_gate_is_found(book, asking, monkeypatch):
+    terms = asking(1, "ben")
+    approve(book, terms, "ben")
+    with monkeypatch.context() as patched:
+        patched.setattr(Approvals, "check", lambda *_: None)
+        for name in ("ann", "ben"):
+            book(name).reserve(make_request(release=name), terms, PLAN)
+    (problem,) = book().verify().problems
+    assert str(problem) == "entry 3: was charged without the approvals that its cohort asked for"
 
 
 def test_what_costs_nothing_needs_no_approval_and_changes_no_declaration(book, asking):

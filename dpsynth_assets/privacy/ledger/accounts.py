@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger.actors import Actor, Approvals
+from dpsynth_assets.privacy.ledger.actors import Actor, Approvals, post_approvals
 from dpsynth_assets.privacy.ledger.chain import (
     GENESIS,
     link_problem,
@@ -192,9 +192,7 @@ class Book:
         elif entry.kind == COMMIT:
             self.accounts[entry.cohort].post_commit(entry)
         elif entry.kind == APPROVAL:
-            terms = _terms_of(entry.terms_json or "")
-            held = self.approvals.setdefault(entry.cohort, Approvals())
-            held.post(terms, entry.plan_digest or "", entry.actor)
+            post_approvals(self.approvals, entry, _terms_of(entry.terms_json or ""))
         self.seq, self.head = entry.seq, entry.hash
 
     def _post_reserve(self, entry: LedgerEntry) -> None:
@@ -204,9 +202,7 @@ class Book:
             account = CohortAccount(entry.cohort, entry.dataset, opened=terms, latest=terms)
             self.accounts[entry.cohort] = account
         account.post_reserve(entry, terms)
-        is_paid = entry.event_json is None or not is_free(entry.event_json)
-        if is_paid and (terms.approvals or entry.cohort in self.approvals):
-            self.approvals.setdefault(entry.cohort, Approvals()).standing = terms.approvals
+        post_approvals(self.approvals, entry, terms)
         self.partitions.setdefault(entry.dataset, terms.partition)
 
 

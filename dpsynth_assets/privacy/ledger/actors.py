@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import ComposedEvent, event_to_json, is_post_processing
-from dpsynth_assets.privacy.ledger.charges import plan_copies
+from dpsynth_assets.privacy.ledger.charges import is_free, plan_copies
 from dpsynth_assets.privacy.ledger.replacing import owner_folder, replaced
 from dpsynth_assets.privacy.ledger.schema import (
+    APPROVAL,
     SIGNED_BY,
     ApprovalTerms,
     BudgetTerms,
+    LedgerEntry,
     PlannedRelease,
     ReleaseRequest,
     canonical_json,
@@ -152,16 +154,23 @@ class Approvals:
     standing: ApprovalTerms | None = None
     given: dict[str, list[str]] = field(default_factory=dict)
 
-    def post(self, terms: BudgetTerms, approved: str, key: str) -> None:
-        """Takes in an approval."""
-        self.standing = self.standing or terms.approvals
-        keys = self.given.setdefault(approved, [])
-        if key not in keys:
-            keys.append(key)
-
     def rules(self, terms: BudgetTerms) -> list[ApprovalTerms]:
         """What a charge has to meet: what stands, and what the dataset file asks for now."""
         return [rule for rule in (self.standing, terms.approvals) if rule is not None]
+
+    def lacking(
+        self, terms: BudgetTerms, approved: str, launcher: str
+    ) -> tuple[ApprovalTerms, int] | None:
+        """The first rule that a plan does not meet, with its approvals; None if it meets all.
+
+        An actor who signs nothing could be any of the approvers, so none of them counts.
+        """
+        keys = self.given.get(approved, ()) if SIGNED_BY.fullmatch(launcher) else ()
+        for rule in self.rules(terms):
+            count = len({*keys}.intersection(rule.keys) - {launcher})
+            if count < rule.needed:
+                return rule, count
+        return None
 
     def check_approver(self, cohort: str, terms: BudgetTerms, actor: Actor) -> None:
         """Refuses an approval that would not be counted.
@@ -205,8 +214,8 @@ class Approvals:
             PrivacyError: Approvals are missing, the launcher cannot be told from the approvers, or
                 the release is none of the plan.
         """
-        rules = self.rules(terms)
-        if not rules or (request.event is not None and is_post_processing(request.event)):
+        free = request.event is not None and is_post_processing(request.event)
+        if free or not self.rules(terms):
             return
         where = f"cohort {request.cohort!r}"
         if not SIGNED_BY.fullmatch(launcher):
@@ -216,21 +225,47 @@ class Approvals:
                 "make a key with `dpsynth key`."
             )
         approved = plan_digest(request.cohort, terms, plan or ())
-        others = set(self.given.get(approved, ())) - {launcher}
-        for rule in rules:
-            count = len(others.intersection(rule.keys))
-            if count < rule.needed:
-                stands = " as they stand in the ledger" if rule is self.standing else ""
-                raise PrivacyError(
-                    f"Expected {rule.needed} approvals of plan {approved[:12]} of {where} by "
-                    f"listed keys{stands}, the launcher's aside, got {count}. Nothing was charged: "
-                    "`dpsynth approve` gives one, and an edit of the dataset file needs new ones."
-                )
+        if (lacking := self.lacking(terms, approved, launcher)) is not None:
+            rule, count = lacking
+            stands = " as they stand in the ledger" if rule is self.standing else ""
+            raise PrivacyError(
+                f"Expected {rule.needed} approvals of plan {approved[:12]} of {where} by listed "
+                f"keys{stands}, the launcher's aside, got {count}. Nothing was charged: `dpsynth "
+                "approve` gives one, and an edit of the dataset file needs new ones."
+            )
         if not _is_planned(request, plan or ()):
             raise PrivacyError(
                 f"Expected a release of the approved plan of {where}, got {request.asset} with "
                 "another event. Nothing was charged: declare it, and let the plan be approved."
             )
+
+
+def post_approvals(
+    approvals: dict[str, Approvals], entry: LedgerEntry, terms: BudgetTerms
+) -> str | None:
+    """Takes in an approval, or the declaration of a charge that is paid.
+
+    Args:
+        approvals: By cohort.
+        entry: The approval or the charge.
+        terms: Its terms.
+
+    Returns:
+        What is wrong with a charge that lacks approvals; None where nothing is.
+    """
+    if entry.kind == APPROVAL:
+        held = approvals.setdefault(entry.cohort, Approvals())
+        held.standing = held.standing or terms.approvals
+        keys = held.given.setdefault(entry.plan_digest or "", [])
+        keys += [entry.actor] if entry.actor not in keys else []
+        return None
+    free = entry.event_json is not None and is_free(entry.event_json)
+    if free or not (terms.approvals or entry.cohort in approvals):
+        return None
+    held = approvals.setdefault(entry.cohort, Approvals())
+    lacking = held.lacking(terms, entry.plan_digest or "", entry.actor)
+    held.standing = terms.approvals
+    return lacking and "was charged without the approvals that its cohort asked for"
 
 
 def _is_planned(request: ReleaseRequest, plan: Sequence[PlannedRelease]) -> bool:

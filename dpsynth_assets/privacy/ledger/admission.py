@@ -1,7 +1,7 @@
 """Decides, before anything private is read, whether a release may be charged.
 
 Conditions on a request come first: a guarantee, the terms and the plan of the first charge, one
-account and one partition of its records. Then it is priced.
+account and one partition of its records, and approvals. Then it is priced.
 """
 
 import math
@@ -120,8 +120,8 @@ def admit(
     Raises:
         PlanChangedError: The cohort is fixed to a plan that does not hold this release.
         PrivacyError: The request has no guarantee that can be charged, or contradicts the terms
-            under which the cohort was opened, or its dataset was charged to another account, or
-            its plan lacks approvals.
+            under which the cohort was opened, its dataset was charged to another account, or its
+            plan lacks approvals.
 
     **Privacy**: `zcdp` is a privacy filter, valid for releases chosen after seeing earlier ones
     (Feldman and Zrnic 2021; Whitehouse et al. 2023): it admits while the sum of ρ of every reserve
@@ -346,7 +346,6 @@ def check_unchanged(account: CohortAccount, dataset: str, terms: BudgetTerms) ->
                 f"entry, got {now}: earlier and later releases would not compose. Restore "
                 f"{name} in the dataset file, or name a cohort of other records."
             )
-
     _check_promise(account, terms)
 
 

@@ -13,8 +13,9 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import cast
 
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.privacy.ledger.actors import Actor, fits
+from dpsynth_assets.privacy.ledger.actors import Actor, Approvals, fits, post_approvals
 from dpsynth_assets.privacy.ledger.schema import (
+    APPROVAL,
     COMMIT,
     RESERVE,
     BudgetTerms,
@@ -117,17 +118,18 @@ class VerifyReport:
 
 
 def verify_chain(entries: Iterable[LedgerEntry], witnessed_head: str | None = None) -> VerifyReport:
-    """Checks every link, seal and signature, and that commits complete a reserve.
+    """Checks every link, seal and signature, approvals, and that commits complete a reserve.
 
     Args:
         entries: All entries by `seq`.
         witnessed_head: A head noted down earlier; it must still be part of the chain.
     """
     problems: list[ChainProblem] = []
-    open_keys = dict[str, str]()
+    open_keys, approvals = dict[str, str](), dict[str, Approvals]()
     seq, head, count, seen = 0, GENESIS, 0, witnessed_head in (None, GENESIS)
     for entry in entries:
-        messages = [_link_problem(entry, seq, head), _content_problem(entry, open_keys)]
+        content = _content_problem(entry, open_keys, approvals)
+        messages = [_link_problem(entry, seq, head), content]
         problems += [ChainProblem(entry.seq, message) for message in messages if message]
         seq, head, count = entry.seq, entry.hash, count + 1
         seen = seen or head == witnessed_head
@@ -137,21 +139,30 @@ def verify_chain(entries: Iterable[LedgerEntry], witnessed_head: str | None = No
     return VerifyReport(ok=not problems, entries=count, head=head, problems=tuple(problems))
 
 
-def _content_problem(entry: LedgerEntry, open_keys: dict[str, str]) -> str | None:
-    """Checks what a hash cannot: that the entry means something. Updates the open reservations."""
+def _content_problem(
+    entry: LedgerEntry, open_keys: dict[str, str], approvals: dict[str, Approvals]
+) -> str | None:
+    """Checks what a hash cannot: that the entry means something, and was allowed.
+
+    Updates the open reservations and the approvals.
+    """
     if (problem := entry_problem(entry)) is not None:
         return problem
     if entry.kind == COMMIT:
         known = open_keys.pop(entry.reservation, None) == entry.key
         return None if known else "commits a release that was not reserved, or commits it twice"
-    if entry.kind != RESERVE:
+    if entry.kind not in (RESERVE, APPROVAL):
         return None
-    open_keys[entry.reservation] = entry.key
+    if entry.kind == RESERVE:
+        open_keys[entry.reservation] = entry.key
     try:
         terms = BudgetTerms.from_json(entry.terms_json or "")
-        same = entry.request().key(terms.relation, terms.unit) == entry.key
+        lacking = post_approvals(approvals, entry, terms)
+        same = (
+            entry.kind == APPROVAL or entry.request().key(terms.relation, terms.unit) == entry.key
+        )
     except PrivacyError as error:
         return str(error)
     except (TypeError, ValueError, KeyError) as error:
         return f"cannot be read as a charge ({type(error).__name__})"
-    return None if same else "its key is not that of its request"
+    return lacking if same else "its key is not that of its request"
