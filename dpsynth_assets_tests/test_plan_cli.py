@@ -127,6 +127,7 @@ def test_low_precision_is_refused_until_it_was_measured(folder, toy_folder):
     assert "Run dpsynth audit run notes here" in " ".join(told.output.split())
 
 
+@pytest.mark.usefixtures("own_home", "known_speed")
 def test_minutes_stand_beside_every_method_and_for_the_whole_run():
     facts = json.loads(plan("enquiries", "--json").output)
     assert all(row["minutes"] > 0 for row in facts["releases"])
