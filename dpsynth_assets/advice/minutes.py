@@ -8,9 +8,9 @@ as many are counted as there are public documents.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 
+from dpsynth_assets.advice.scoring_work import work_of_scores
 from dpsynth_assets.advice.speed import MachineSpeed, SpeedUnknownError, machine_speed
 from dpsynth_assets.attacks.catalogue import Attack
 from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
@@ -19,7 +19,6 @@ from dpsynth_assets.datasets.standing import declared_base
 from dpsynth_assets.methods.attack_runs import attacked
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod, PlannedShared
 from dpsynth_assets.methods.plan_cache import remembered
-from dpsynth_assets.methods.planning import SPARE, examples_shown, reference_settings
 from dpsynth_assets.methods.work import CONDITIONAL_GENERATOR, LANGUAGE_MODEL, PublicSizes, Work
 from dpsynth_assets.public_base.making import (
     documents_here,
@@ -38,12 +37,10 @@ longest (measured: headlines and films, docs/benchmarks.md)."""
 # Seconds on one processor (AMD EPYC with AVX-512 and VNNI, two cores), by benchmarks/run_times.py.
 _START = Work(seconds=20.0)
 _AUDITS = Work(seconds=10.0)
-_SCORES_OF_A_CORPUS = Work(seconds=3.0)
 _CLUSTERS = Work(seconds=3.0)
 _TOPICS = Work(seconds=8.0)
 _KEYS = Work(read=23_000.0, steps=90.0, written=8_300.0)  # planted keys in front of one method
 _READING_A_RECORD = 2e-4
-_OF_TRAINING, _BERT = 3.0, 85e6  # forwards, and twice that backwards; numbers in BERT's layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,39 +132,15 @@ def _around(
 ) -> Work:
     """What is no method's: public base, records, audits, references and scores."""
     embedded = sizes.text(base.text_embedder.max_tokens)
-    texts = sizes.records + _scored_texts(spec, planned)
-    scored = 1 + 2 * int(spec.evaluation.references) + len(planned.corpora)  # 1: real data.
     works = [
         _START,
         _AUDITS,
         _base_work(planned, base, sizes),
-        _references(spec, planned, sizes),
-        Work(embedded=texts * embedded, seconds=sizes.records * _READING_A_RECORD),
-        *[_SCORES_OF_A_CORPUS] * scored,
-        _encoders(spec, planned, sizes, scored),
+        *work_of_scores(spec, planned, sizes, embedded),
+        Work(embedded=sizes.records * embedded, seconds=sizes.records * _READING_A_RECORD),
         *[_KEYS] * len(attacked(planned, Attack.RECONSTRUCTION)),
     ]
     return sum(works, start=Work())
-
-
-def _encoders(
-    spec: PrivateDatasetSpec, planned: DatasetPlan, sizes: PublicSizes, scored: int
-) -> Work:
-    """Encoders that are fine-tuned on real data and on every corpus, all passes, and tested."""
-    from dpsynth_assets.models.encoder_classifier import multiplications
-
-    encoder = spec.evaluation.encoder
-    if encoder is None:
-        return Work()
-    written = (each.writing.rows for each in planned.corpora if each.writing is not None)
-    rows, held_out = min([spec.evaluation.rows, *written]), spec.held_out_fraction * sizes.records
-    passes = _OF_TRAINING * encoder.epochs * len(encoder.learning_rates) * rows
-    texts = encoder.runs * ((scored + 1) * passes + scored * (held_out + rows))
-    tokens = texts * sizes.text(encoder.max_tokens)
-    try:
-        return Work(trained=multiplications(encoder, tokens) / 1e9)
-    except FileNotFoundError:  # Not on this machine: as many numbers as BERT's layers have.
-        return Work(trained=tokens * _BERT / 1e9)
 
 
 def _base_work(planned: DatasetPlan, base: PublicDataSpec, sizes: PublicSizes) -> Work:
@@ -183,25 +156,6 @@ def _base_work(planned: DatasetPlan, base: PublicDataSpec, sizes: PublicSizes) -
     if "topic_model" in read:
         work += _TOPICS
     return work
-
-
-def _references(spec: PrivateDatasetSpec, planned: DatasetPlan, sizes: PublicSizes) -> Work:
-    """The floor, without examples, and the ceiling, with real ones in its prompts."""
-    if not spec.evaluation.references:
-        return Work()
-    config = reference_settings(planned)
-    rows, longest = ceil(SPARE * spec.evaluation.reference_rows), config.max_document_tokens
-    prompts = (sizes.frame(0), sizes.prompt(examples_shown(planned), config.max_example_tokens))
-    written = (sizes.writing(rows, prompt, longest, rows=256) for prompt in prompts)
-    return sum(written, start=Work())
-
-
-def _scored_texts(spec: PrivateDatasetSpec, planned: DatasetPlan) -> float:
-    """Rows that are embedded to be scored."""
-    asked = spec.evaluation
-    return 2 * asked.reference_rows * int(asked.references) + sum(
-        min(asked.rows, each.writing.rows) for each in planned.corpora if each.writing is not None
-    )
 
 
 def _sizes(

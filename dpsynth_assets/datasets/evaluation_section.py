@@ -67,6 +67,16 @@ class EvaluationSpec(Declaration):
     """Shape and training of that model."""
     mauve: MauveSpec = Field(default_factory=MauveSpec)
     """Constants of MAUVE; the defaults are those of Amin et al. 2025."""
+    judged: bool = False
+    """Whether the base's language model reads rows: their perplexity, and whether it finds them
+    well written. It gives no verdict where it cannot tell real rows from shuffled words."""
+    in_context: bool = False
+    """Whether that model names labels of real records after four rows of each corpus."""
     encoder: EncoderSpec | None = None
     """Encoder that is fine-tuned on every corpus and tested on real records, and the other way
     round; `{}` takes the defaults, none: not trained. `dpsynth plan` says what it takes."""
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether the base's language model reads rows to score them."""
+        return self.judged or self.in_context

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from dpsynth_assets.metrics.metric import (
 )
 from dpsynth_assets.metrics.registry import reported
 
+if TYPE_CHECKING:
+    from dpsynth_assets.models.language_model import LanguageModel
+
 REAL_DATA = "real data"
 
 
@@ -43,6 +46,8 @@ class EvaluationSettings:
         resamples: Resamples of rows that ± and intervals come from.
         record_schema: JSON schema of texts that are records; None for free text.
         next_word: Settings of the next-word model trained on every corpus; None: not trained.
+        judged: Whether the public language model judges rows, where it is given.
+        in_context: Whether it names labels of real records after rows of a corpus.
         encoder: Encoder that is fine-tuned on every corpus and on real records; None: none is.
     """
 
@@ -53,6 +58,8 @@ class EvaluationSettings:
     record_schema: Mapping[str, Any] | None = field(repr=False, default=None)
     next_word: Mapping[str, Any] | None = None
     encoder: EncoderSpec | None = None
+    judged: bool = False
+    in_context: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; under `mauve` its constants as they are used, or why there are none."""
@@ -175,16 +182,20 @@ def score_corpus(
     reference: PrivateReference,
     public_texts: Sequence[str],
     settings: EvaluationSettings,
+    language_model: "LanguageModel | None" = None,
 ) -> CorpusScores:
-    """Scores at most `max_rows` rows of one corpus."""
+    """Scores at most `max_rows` rows of one corpus, some by the public language model if given."""
     corpus = _sample(corpus, settings)
-    sides = _sides(corpus, reference, public_texts, settings)
+    sides = _sides(corpus, reference, public_texts, settings, language_model)
     found = {metric: metric.of(sides) for metric in reported()}
     return CorpusScores.of(corpus.name, len(corpus.texts), found)
 
 
 def real_scores(
-    reference: PrivateReference, public_texts: Sequence[str], settings: EvaluationSettings
+    reference: PrivateReference,
+    public_texts: Sequence[str],
+    settings: EvaluationSettings,
+    language_model: "LanguageModel | None" = None,
 ) -> CorpusScores:
     """Scores real data as if it were a corpus: what a perfect generator would reach.
 
@@ -207,7 +218,7 @@ def real_scores(
         features=reference.source_features[chosen],
     )
     sides = {
-        name: _sides(corpus, reference, public_texts, settings)
+        name: _sides(corpus, reference, public_texts, settings, language_model)
         for name, corpus in (("source", source), ("held-out", _sample(held_out, settings)))
     }
     found = {
@@ -232,6 +243,7 @@ def _sides(
     reference: PrivateReference,
     public_texts: Sequence[str],
     settings: EvaluationSettings,
+    language_model: "LanguageModel | None",
 ) -> Sides:
     """Resamples corpus and held-out records."""
     drawn = partial(ScoredSide.of, seed=settings.seed, resamples=settings.resamples)
@@ -243,4 +255,5 @@ def _sides(
         labelled=reference.has_labels,
         reference=reference,
         public_texts=public_texts,
+        language_model=language_model,
     )

@@ -98,10 +98,10 @@ ENCODER_ACCURACY = Metric(
     narrow_title="encoder",
     picture="Accuracy of an encoder fine-tuned on each corpus",
     axis="Accuracy of a fine-tuned encoder",
+    meaning="Share of real records whose label an encoder names that was trained on the corpus; "
+    "more is better. ± is over the runs and the real records; rows of the corpus are not drawn "
+    "again.",
 )
-"""Share of real records whose label is named rightly after training on the corpus; more is better.
-
-Its interval is over runs and real records; rows of the corpus are not drawn again."""
 
 ENCODER_ON_CORPUS = Metric(
     "encoder_on_corpus",
@@ -110,6 +110,6 @@ ENCODER_ON_CORPUS = Metric(
     needs=_NEEDS,
     least_rows=LEAST_ROWS,
     tables=Tables("scores", "file"),
+    meaning="Share of the corpus's rows whose label an encoder names that was trained on real "
+    "records. Best near that of real data: more means rows plainer than real ones.",
 )
-"""Share of the corpus's rows whose label is named rightly after training on real records: best near
-that of real data."""

@@ -173,6 +173,8 @@ class Need(StrEnum):
     NEXT_WORD = "settings of the next-word model, and a word to learn"
     ENCODER = "settings of an encoder that is fine-tuned"
     LANGUAGE_MODEL = "the public language model"
+    JUDGE = "the public language model, asked to judge rows"
+    IN_CONTEXT = "the public language model, asked to name labels after rows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +212,8 @@ class Sides:
             and any(text.strip() for text in self.corpus.texts),
             Need.ENCODER: self.settings.encoder is not None,
             Need.LANGUAGE_MODEL: self.language_model is not None,
+            Need.JUDGE: self.settings.judged and self.language_model is not None,
+            Need.IN_CONTEXT: self.settings.in_context and self.language_model is not None,
         }[need]
 
     def once(self, make: "Callable[[Sides], Made]") -> Made:
@@ -262,6 +266,7 @@ class Metric:
         picture: Title of its bar chart; a metric with one also has a tile, and a number of its own
             in the web UI. Empty: no picture.
         axis: Its name on the axis of that chart; empty: the title.
+        meaning: What its number says, for readers of a report: unit, direction, what is best.
     """
 
     name: str
@@ -280,6 +285,7 @@ class Metric:
     narrow_title: str = ""
     picture: str = ""
     axis: str = ""
+    meaning: str = ""
 
     @property
     def form(self) -> str:

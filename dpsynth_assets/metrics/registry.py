@@ -18,6 +18,8 @@ from dpsynth_assets.metrics.downstream import (
 )
 from dpsynth_assets.metrics.embedding_distances import ENERGY_DISTANCE, FRECHET_DISTANCE
 from dpsynth_assets.metrics.fine_tuned import ENCODER_ACCURACY, ENCODER_ON_CORPUS
+from dpsynth_assets.metrics.in_context import IN_CONTEXT_ACCURACY
+from dpsynth_assets.metrics.judged import QUALITY, QUALITY_CONTROL
 from dpsynth_assets.metrics.mauve import MAUVE, MAUVE_ROWS
 from dpsynth_assets.metrics.metric import Metric
 from dpsynth_assets.metrics.text import (
@@ -47,6 +49,7 @@ _OWN = (
     BALANCED_ACCURACY,
     ENCODER_ACCURACY,
     ENCODER_ON_CORPUS,
+    IN_CONTEXT_ACCURACY,
     NEXT_WORD_ACCURACY,
     MEAN_WORDS,
     LENGTH_DISTANCE,
@@ -61,6 +64,8 @@ _OWN = (
     NEXT_WORD_PERPLEXITY,
     NEAR_DUPLICATES,
     PERPLEXITY,
+    QUALITY,
+    QUALITY_CONTROL,
 )
 
 

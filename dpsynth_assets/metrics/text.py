@@ -12,7 +12,6 @@ from dpsynth_assets.attacks.leak_scan import find_canaries
 from dpsynth_assets.attacks.overlap import near_duplicate_share, verbatim_share
 from dpsynth_assets.json_records import parsed, validator
 from dpsynth_assets.metrics.metric import (
-    OF_BENCHMARK,
     OF_ROWS,
     OF_TEXT,
     Metric,
@@ -132,6 +131,8 @@ LENGTH_DISTANCE = Metric(
     least_rows=1,
     tables=OF_ROWS,
     narrow_title="lengths",
+    meaning="Words by which a text would have to be lengthened or shortened, on average, to give "
+    "the lengths of held-out records; less is better.",
 )
 
 DISTINCT = [_distinct(n) for n in (1, 2, 3)]
@@ -144,6 +145,8 @@ DISTINCT_OPENINGS = Metric(
     percent=True,
     tables=OF_ROWS,
     narrow_title="openings",
+    meaning="Texts with different first three words, as a share of all. Best near that of real "
+    "data: less means that texts begin alike.",
 )
 
 LABEL_DISTANCE = Metric(
@@ -155,6 +158,8 @@ LABEL_DISTANCE = Metric(
     least_rows=1,
     tables=OF_ROWS,
     narrow_title="labels",
+    meaning="Share of rows, in [0, 1], that would need another label to give the shares of "
+    "held-out records; less is better.",
 )
 
 
@@ -339,6 +344,8 @@ NEAR_DUPLICATES = Metric(
     decimals=2,
     tables=OF_ROWS,
     narrow_title="near-duplicates",
+    meaning="Share of rows, in [0, 1], that say nearly the same as another row of the corpus; "
+    "less is better.",
 )
 
 PERPLEXITY = Metric(
@@ -348,5 +355,7 @@ PERPLEXITY = Metric(
     less_is_better=True,
     decimals=0,
     needs=frozenset({Need.LANGUAGE_MODEL}),
-    tables=OF_BENCHMARK,
+    meaning=f"Of a token under the public model, over {FLUENCY_ROWS} rows. Best near that of real "
+    "data: less means smoother text, or repetition.",
+    tables=OF_ROWS,
 )

@@ -113,7 +113,7 @@ def render_report(
         Heading("Scores", 2),
         *(Paragraph(sentence) for sentence in verdicts),
         _table(table, score_columns(), "Scores of each corpus, of references and of real data"),
-        Fold("How to read these scores", (Paragraph(READING),)),
+        Fold("How to read these scores", (Paragraph(READING), *_meanings(table))),
         *shown,
         Heading("Text and copying", 2),
         *(Paragraph(sentence) for sentence in copying_sentences(table)),
@@ -123,6 +123,13 @@ def render_report(
         *_measured(context),
     ]
     return Report(markdown=to_markdown(blocks), html=to_html(title, blocks))
+
+
+def _meanings(table: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """What the numbers of metrics say, of those for which any row has a value."""
+    shown = [each for each in reported() if any(row.get(each.name) is not None for row in table)]
+    told = tuple((each.title, each.meaning) for each in shown if each.meaning)
+    return [Facts(told)] if told else []
 
 
 def _measured(context: Mapping[str, Any]) -> list[Block]:

@@ -196,10 +196,17 @@ def _read_by_report(
         *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora),
         *model_keys(spec, plan),
     ]
+    if spec.evaluation.reads_rows:
+        ins |= public_ins(spec.public_data, LANGUAGE_MODEL)
     if spec.evaluation.references:
         ins[PUBLIC_ONLY] = dg.AssetIn(dataset_key(spec.name, REFERENCES, PUBLIC_ONLY))
         deps.append(dataset_key(spec.name, REFERENCES, CEILING))
     return ins, deps
+
+
+def _models_of_scores(spec: PrivateDatasetSpec) -> list[str]:
+    """Models of the base that scores are computed with."""
+    return [TEXT_EMBEDDER, *([LANGUAGE_MODEL] if spec.evaluation.reads_rows else [])]
 
 
 def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
@@ -211,7 +218,7 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         ins=ins,
         deps=deps,
         kinds={"scikitlearn", "html"},
-        **model_step(spec.public_data, TEXT_EMBEDDER),
+        **model_step(spec.public_data, *_models_of_scores(spec)),
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("evaluation", spec.evaluation),
         description=(
@@ -230,11 +237,14 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         release_store: ReleaseStore,
         models: Models,
         progress: Progress,
-        **references: pl.DataFrame,
+        **others: Any,
     ) -> dg.MaterializeResult:
+        judge = others.pop(LANGUAGE_MODEL, None)
         report, texts = progress.start(context, f"{spec.name}: evaluation"), public_corpus["text"]
-        corpora, store = list(_corpora(spec, plan, references, sensitive_store)), sensitive_store
-        scored = score_corpora(spec, corpora, text_embedder, models, store, texts.to_list(), report)
+        corpora, store = list(_corpora(spec, plan, others, sensitive_store)), sensitive_store
+        scored = score_corpora(
+            spec, corpora, text_embedder, models, store, texts.to_list(), report, judge
+        )
         book = ledger.open()
         trained = score_models(spec, plan, book, release_store, store)
         drawn = _of_methods(spec.name, corpora, sensitive_store, release_store)

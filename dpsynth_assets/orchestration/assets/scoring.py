@@ -11,6 +11,7 @@ from typing import Any, Literal
 import dagster as dg
 import polars as pl
 
+from dpsynth_assets.attacks.circumstances import files_behind
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.files.kept import version_of, version_of_texts
 from dpsynth_assets.files.whole import write_whole
@@ -33,6 +34,7 @@ from dpsynth_assets.metrics.mauve import (
     mauve_is_installed,
 )
 from dpsynth_assets.metrics.registry import compared, pictured
+from dpsynth_assets.models.language_model import LanguageModel
 from dpsynth_assets.models.text_embedder import TextEmbedder
 from dpsynth_assets.orchestration.assets.kept_scores import KeptScores, scores_version
 from dpsynth_assets.orchestration.assets.keys import dataset_key
@@ -88,6 +90,7 @@ def score_corpora(
     store: SensitiveStore,
     public_texts: Sequence[str],
     progress: ProgressCallback,
+    language_model: Mapping[str, Any] | None = None,
 ) -> list[Scored]:
     """Scores real data and every corpus; scores that were kept and still hold are read back.
 
@@ -99,16 +102,25 @@ def score_corpora(
         store: Holds records, their embeddings and kept scores.
         public_texts: Documents whose spans are no leak.
         progress: Called with the share done in [0, 1] and a public message.
+        language_model: The public language model, where it reads rows.
     """
     settings = evaluation_settings(spec, corpora)
     reference = _private_reference(spec, store, settings.max_rows)
     version = scores_version(settings, reference, list(public_texts), manifest, models)
+    version = version_of(version, language_model and [language_model, files_behind(language_model)])
     kept = KeptScores(store, spec.name)
 
     @cache
     def embedder() -> TextEmbedder:
         with public_section("Opening the text embedder"):
             return models.text_embedder(dict(manifest))
+
+    @cache
+    def judge() -> LanguageModel | None:
+        if language_model is None:
+            return None
+        with public_section("Opening the public language model"):
+            return models.language_model(language_model)
 
     def scores_of(corpus: CorpusToScore) -> CorpusScores:
         most = min(settings.max_rows, corpus.rows.height)
@@ -118,7 +130,7 @@ def score_corpora(
         def compute() -> CorpusScores:
             features = embedder().embed(texts, public=True)
             given = ScoredCorpus(name=corpus.name, texts=texts, labels=labels, features=features)
-            return score_corpus(given, reference, public_texts, settings)
+            return score_corpus(given, reference, public_texts, settings, judge())
 
         return kept.scores(
             version_of(version, corpus.name, version_of_texts(texts), labels), compute
@@ -126,7 +138,8 @@ def score_corpora(
 
     progress(0.0, f"scoring {REAL_DATA}")
     real = kept.scores(
-        version_of(version, REAL_DATA), lambda: real_scores(reference, public_texts, settings)
+        version_of(version, REAL_DATA),
+        lambda: real_scores(reference, public_texts, settings, judge()),
     )
     scored = [Scored(corpus=None, scores=real)]
     for number, corpus in enumerate(corpora, start=1):
@@ -153,6 +166,8 @@ def evaluation_settings(
         record_schema=spec.structured.schema_mapping if spec.structured else None,
         next_word=spec.evaluation.next_word_settings if spec.evaluation.next_word else None,
         encoder=spec.evaluation.encoder,
+        judged=spec.evaluation.judged,
+        in_context=spec.evaluation.in_context,
     )
 
 
