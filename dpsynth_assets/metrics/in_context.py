@@ -1,6 +1,6 @@
 """In-context accuracy: the public model names labels of real records after a few rows of a corpus.
 
-Nothing is trained: the rows stand in the prompt. A model prefers some labels whatever it reads, so
+Nothing is trained: the rows stand in the prompt. A model prefers some labels after any text, so
 each label's probability is divided by what it has after texts without content.
 
 **Privacy** Held-out records are read without noise, by a model on this machine: scores are

@@ -40,7 +40,7 @@ def test_a_judge_that_guesses_gives_no_verdict_and_one_that_sees_order_does(
 ):
     """The tiny model was never trained: it is as likely to prefer shuffled words."""
     sides = _sides(language_model)
-    assert 0.0 <= judged.QUALITY_CONTROL.of(sides) < judged.LEAST_TOLD_APART
+    assert 0.0 <= judged.QUALITY_CONTROL.of(sides) < judged.LEAST_RIGHT
     assert judged.QUALITY.of(sides) is None
     known = dict.fromkeys(TEXTS, 0.75)
     told = lambda _model, texts: np.array([known.get(text, 0.25) for text in texts])  # noqa: E731
