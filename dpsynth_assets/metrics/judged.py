@@ -33,7 +33,7 @@ CONTROL_ROWS = 40
 
 LEAST_RIGHT = 0.8
 """Share of these that must score above their shuffled words. A judge that guesses reaches it with
-probability .0001 for 40 records; one that sees where a text ends, but not its sense, reached .72."""
+probability .0001 for 40 records; random weights, which see how a text ends, reached .72."""
 
 TOKENS = 96
 """Of a text that is judged."""
