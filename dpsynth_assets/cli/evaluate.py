@@ -260,7 +260,8 @@ def _print_table(table: list[CorpusScores], told: list[str], output: Path | None
         "synthetic": lambda name: format_cell(name, corpus[name], corpus),
         "real data": lambda name: format_cell(name, real[name], real),
     }
-    names = [name for name in corpus if name != "name" and not name.endswith("_std")]
+    known = [name for name in corpus if {corpus[name], real[name]} != {None}]
+    names = [name for name in known if name != "name" and not name.endswith("_std")]
     show_table(names, columns, title="Internal: scored against real text")
     say(*told)
     if not mauve_is_installed():
