@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.metrics.metric import Estimate, Metric, Need, Sides, Tables
-from dpsynth_assets.models.engines.opening import opened_once
+from dpsynth_assets.models.engines.protocol import opened_once
 from dpsynth_assets.models.judges import shuffled
 from dpsynth_assets.models.next_answers import answer_log_shares, first_tokens
 from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
