@@ -68,7 +68,6 @@ def storage(name: str, house: Any) -> Iterator[Storage]:
         yield _Files(house)
         return
     programs = servers._programs()
-    driver = next(d for d in servers.DRIVERS if servers.importlib.util.find_spec(d))
     assert programs is not None, "needs initdb and pg_ctl: apt-get install postgresql"
     user = "postgres" if servers.os.geteuid() == 0 else None
     folder = Path(tempfile.mkdtemp(prefix="dpsynth-chaos-postgres-"))
@@ -77,9 +76,7 @@ def storage(name: str, house: Any) -> Iterator[Storage]:
     server = servers._Server(programs, folder, user)
     port, password = server.start()
     try:
-        url = sa.URL.create(
-            f"postgresql+{driver}", "tests", password, "127.0.0.1", port, "postgres"
-        )
+        url = sa.URL.create("postgresql+psycopg2", "tests", password, "127.0.0.1", port, "postgres")
         house.variables["DPSYNTH_LEDGER_URL"] = url.render_as_string(hide_password=False)
         yield _Schema(
             url,

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 class Server:
     """A PostgreSQL server of its own, which a test may stop and start again."""
 
-    def __init__(self, folder, driver):
+    def __init__(self, folder):
         user = "postgres" if servers.os.geteuid() == 0 else None
         if user is not None:
             shutil.chown(folder, user)
@@ -25,7 +25,7 @@ class Server:
         port, password = self._server.start()
         self._port = port
         address = sa.URL.create(
-            f"postgresql+{driver}", "tests", password, "127.0.0.1", port, "postgres"
+            "postgresql+psycopg2", "tests", password, "127.0.0.1", port, "postgres"
         )
         self.url = address.render_as_string(hide_password=False)
 
@@ -44,12 +44,11 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server():
-    driver = next((d for d in servers.DRIVERS if servers.importlib.util.find_spec(d)), None)
-    if driver is None or servers._programs() is None:
-        pytest.skip("PostgreSQL tests need a server's programs and a driver")
+    if servers._programs() is None:
+        pytest.skip("PostgreSQL tests need a server's programs")
     folder = Path(tempfile.mkdtemp(prefix="dpsynth-stopped-"))
     try:
-        started = Server(folder, driver)
+        started = Server(folder)
         yield started
         started.stop()
     finally:
