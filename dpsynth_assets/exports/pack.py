@@ -9,6 +9,7 @@ neither ledger, label, dataset file nor settings say is printed as a question to
 import json
 import math
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -42,6 +43,8 @@ FILES = HTML, MARKDOWN, JSON
 PRIORS = 0.01, 0.1, 0.5
 GUIDE = "after NIST SP 800-226"
 _HERE = Path(__file__).parent
+_PLANTS = re.compile("/|^canaries-in-")
+"""Names of attacks on releases, beside audits of one mechanism."""
 _DEEDS = {
     RESERVE: "Asked for a charge",
     APPROVAL: "Approved a plan",
@@ -146,8 +149,8 @@ def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
         "approvals": None if asked is None else {"needed": asked.needed, "keys": asked.keys},
         "dataset": _dataset(ledger, spec.dataset),
         "recalls": recalls,
-        "audits": [result for result in tests if "/" not in result["name"]],
-        "attacks": [result for result in tests if "/" in result["name"]],
+        "audits": [result for result in tests if not _PLANTS.search(result["name"])],
+        "attacks": [result for result in tests if _PLANTS.search(result["name"])],
         "declared": _declared(spec),
         "installation": {
             "encrypted": sealing_key() is not None,
