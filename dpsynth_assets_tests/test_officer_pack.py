@@ -79,6 +79,25 @@ def test_a_realised_bound_is_in_no_file_and_no_epsilon_is_claimed(ledger, spec):
     assert all(q["answer"] or q["open"] for q in questions(pack))
 
 
+def test_what_was_tried_is_listed_with_what_it_found(ledger, spec):
+    release(ledger)
+    tried = {"canaries-in-votes": True, "voting": False, "tickets/mean/median-gamma": None}
+    results = [
+        {"name": name, "kind": "", "passed": passed, "finished_at": "2026-11-01", "claim": "C."}
+        | {"claimed": 1.0, "observed": 0.5, "measure": "x"}
+        for name, passed in tried.items()
+    ]
+    label = home().released / "tickets" / "privacy_label.json"
+    label.parent.mkdir(parents=True)
+    label.write_text(json.dumps({"audits": results}))
+    answers = {q["question"][:9]: " ".join(q["answer"]) for q in questions(pack_of(spec, ledger))}
+    assert "canaries-in-votes: 2026-11-01, no evidence against" in answers["Singling "]
+    assert "median-gamma: not run" in answers["Singling "]
+    assert "1 of 3 audits" in answers["9. How is"]
+    assert "voting: REFUTED" in answers["9. How is"]
+    assert "REFUTED" in (write_pack(spec, ledger) / "officer_pack.html").read_text()
+
+
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
 def test_outcomes_that_tell_more_are_as_rare_as_is_said(mu):
     """The loss of a Gaussian of sensitivity mu is itself Gaussian, of mean mu^2 / 2."""
