@@ -195,7 +195,10 @@ def _train(
     import torch
 
     settings, network = classifier.settings, classifier.network
-    read, stopping = np.flatnonzero(~aside), [ids[row] for row in np.flatnonzero(aside)]
+    read, stopping = (
+        np.flatnonzero(~aside),
+        [own for own, out in zip(ids, aside, strict=True) if out],
+    )
     groups = [
         {"params": network.encoder.parameters(), "lr": rate},
         {"params": network.head.parameters(), "lr": _HEAD * rate},
