@@ -25,7 +25,6 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.report.pages import (
     Block,
-    Cell,
     Fold,
     Gallery,
     Heading,
@@ -173,12 +172,12 @@ def _matrices(
     yield Paragraph(f"By which metrics the corpus of a row is better than another: {legend}.")
     for at, table in better.items():
         beaten = [name for name in table if any(name in row for row in table.values())]
-        columns: dict[str, Callable[[str], Cell]] = {"better": str}
-        for other in beaten:
-            columns[other] = lambda name, other=other, table=table: "".join(
-                letters[title] for title in table[name].get(other, [])
-            )
-        yield table_of(table, columns, caption=f"{dataset}, {at}")
+        rows_of = tuple(
+            (name, *("".join(letters[title] for title in row.get(other, [])) for other in beaten))
+            for name, row in table.items()
+        )
+        header = ("better", *beaten)
+        yield TableBlock(header, rows_of, (False,) * len(header), caption=f"{dataset}, {at}")
     yield from map(Paragraph, notes)
 
 
