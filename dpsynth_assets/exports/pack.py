@@ -52,6 +52,13 @@ _DEEDS = {
     PURGE: "Removed private files",
 }
 """What people do, by the kind of entry that says who did it."""
+_DECLARED = {
+    *("description", "owners", "privacy_unit", "public_facts", "budget", "schedule", "parts"),
+    *("shares_records_with", "public_data"),
+}
+"""What the dataset file says that an answer repeats."""
+_MARKS = {"!": "warnings", "@": "behind", "?": "open"}
+"""Kinds of lines in the template; all others are paragraphs of an answer."""
 
 
 def write_pack(spec: PrivateDatasetSpec, ledger: Ledger) -> Path:
@@ -88,12 +95,14 @@ def pack_of(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
         PrivacyError: Nothing was charged to the cohort.
     """
     facts = _facts(spec, ledger)
+    values = _published_values(facts)
+    said = _words().render(f=facts, values=values, guide=GUIDE)
     return {
         "schema": SCHEMA,
         "guide": GUIDE,
         "facts": facts,
-        "parts": _answered(facts),
-        "published_values": _published_values(facts),
+        "parts": _answered(said),
+        "published_values": values,
     }
 
 
@@ -151,7 +160,8 @@ def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
         "recalls": recalls,
         "audits": [result for result in tests if not _PLANTS.search(result["name"])],
         "attacks": [result for result in tests if _PLANTS.search(result["name"])],
-        "declared": _declared(spec),
+        "declared": spec.model_dump(mode="json", include=_DECLARED),
+        "canaries": spec.evaluation.canaries is not None,
         "installation": {
             "encrypted": sealing_key() is not None,
             "in_bucket": bool(os.environ.get(SENSITIVE_VARIABLE, "").strip()),
@@ -215,38 +225,27 @@ def _dataset(ledger: Ledger, name: str) -> dict[str, Any]:
     }
 
 
-def _declared(spec: PrivateDatasetSpec) -> dict[str, Any]:
-    """What the dataset file says that an answer repeats."""
-    return {
-        "description": spec.description,
-        "owners": spec.owners,
-        "unit_column": spec.privacy_unit.column,
-        "max_records": spec.privacy_unit.max_records,
-        "labels": {name: len(values) for name, values in spec.public_facts.labels.items()},
-        "records": spec.public_facts.records,
-        "rounds": spec.budget.rounds,
-        "schedule": None if spec.schedule is None else spec.schedule.cron,
-        "parts": spec.parts,
-        "shares_records_with": spec.shares_records_with,
-        "public_data": spec.public_data,
-        "canaries": spec.evaluation.canaries is not None,
-    }
-
-
-def _answered(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Parts of the questions, each item with its answer, its sources, and gaps."""
-    parts: list[dict[str, Any]] = []
-    kinds = {"@ ": "behind", "? ": "open"}
-    for line in filter(None, map(str.strip, _words().render(f=facts).splitlines())):
-        if line.startswith("## "):
-            parts.append({"title": line[3:], "items": []})
-        elif line.startswith("### "):
-            item = {"question": line[4:], "answer": [], "behind": [], "open": []}
-            parts[-1]["items"].append(item)
+def _answered(said: str) -> list[dict[str, Any]]:
+    """Parts of what the template says, with their questions; the first part has no title."""
+    parts = [_section("") | {"items": []}]
+    section = parts[0]
+    for line in filter(None, map(str.strip, said.splitlines())):
+        mark, _, told = line.partition(" ")
+        if mark == "##":
+            section = _section(told) | {"items": []}
+            parts.append(section)
+        elif mark == "###":
+            section = _section(told)
+            parts[-1]["items"].append(section)
+        elif mark in _MARKS:
+            section[_MARKS[mark]].append(told)
         else:
-            kind = kinds.get(line[:2], "answer")
-            parts[-1]["items"][-1][kind].append(line if kind == "answer" else line[2:])
+            section["answer"].append(line)
     return parts
+
+
+def _section(question: str) -> dict[str, Any]:
+    return {"question": question, **{kind: [] for kind in ("warnings", "answer", "behind", "open")}}
 
 
 @cache
@@ -301,4 +300,11 @@ def _published_values(facts: Mapping[str, Any]) -> dict[str, Any]:
     }
     rows = [mine, *({"delta": None, "epsilon": None, **row} for row in known["deployments"])]
     rows.sort(key=lambda row: math.inf if row["epsilon"] is None else row["epsilon"])
-    return {"source": known["source"], "own": mine["deployment"], "rows": rows}
+    others = [row["epsilon"] for row in rows if row["epsilon"] is not None and row is not mine]
+    return {
+        "source": known["source"],
+        "own": mine["deployment"],
+        "rows": rows,
+        "smaller": sum(each < (mine["epsilon"] or 0.0) for each in others),
+        "others": len(others),
+    }

@@ -15,7 +15,6 @@ from dpsynth_assets.report.pages import (
     Notice,
     Paragraph,
     Picture,
-    TableBlock,
     Tile,
     Tiles,
     table_of,
@@ -25,48 +24,42 @@ from dpsynth_assets.report.pages import (
 from dpsynth_assets.report.render import Report
 
 ASKED = "A person must answer: "
-_INFERENCE, _TESTS = "Inference: ", "Three tests"
-COMPARE = "These values do not compare without care: what they protect, and how, differs."
-WHY = (
-    "They protect different units (an event, a day, a person without end), under different "
-    "neighbouring relations, in different models (local: noise before the data leave a device; "
-    "central: noise added by the organisation that holds the data), in different variants of "
-    "differential privacy, and some of them are spent again each day or month. A smaller number "
-    "for a day of one user may protect less than a larger one for a whole person."
-)
+_RESULTS = {True: "passed", False: "REFUTED", None: "not run"}
 
 
 def pack_page(pack: Mapping[str, Any]) -> Report:
     """Writes a pack as Markdown and as one HTML file."""
     title = f"Officer's pack of {pack['facts']['name']}"
-    blocks = [Heading(title, 1), _intro(pack), _summary(pack), *_statement(pack)]
-    for part in pack["parts"]:
-        blocks.append(Heading(part["title"], 2))
+    intro, *parts, published = pack["parts"]
+    blocks = [Heading(title, 1), *_section(intro), _summary(pack), *_statement(pack)]
+    for part in parts:
+        blocks += [Heading(part["question"], 2), *_section(part)]
         for item in part["items"]:
-            blocks += _item(item, pack)
-        if part["title"].startswith(_TESTS):
+            blocks += [Heading(item["question"], 3), *_section(item)]
+            if item["question"].startswith("Inference: "):
+                blocks += _posteriors(pack["facts"])
+        if part["question"].startswith("Three tests"):
             blocks += _tests(pack)
-    blocks += _published(pack)
+    blocks += [Heading(published["question"], 2), *_section(published), *_published(pack)]
     return Report(markdown=to_markdown(blocks), html=to_html(title, blocks))
 
 
-def _intro(pack: Mapping[str, Any]) -> Paragraph:
-    return Paragraph(
-        f"What a privacy officer is asked about these synthetic texts, {pack['guide']}, in an "
-        "order and with numbers of our own. It was written from the ledger, the privacy label, the "
-        "dataset file and the settings of this installation; no private record was read. What none "
-        f"of them says is left to a person, marked “{ASKED.strip()}”."
-    )
-
-
-def _gaps(pack: Mapping[str, Any]) -> int:
-    return sum(len(item["open"]) for part in pack["parts"] for item in part["items"])
+def _section(told: Mapping[str, Any]) -> list[Block]:
+    """What the template says below a heading; the names of sources end at the first colon."""
+    behind = [each.partition(": ") for each in told["behind"]]
+    return [
+        *map(Notice, told["warnings"]),
+        *map(Paragraph, told["answer"]),
+        *(Gap(f"{ASKED}{each}") for each in told["open"]),
+        *([Facts(tuple((name, what) for name, _, what in behind))] if behind else []),
+    ]
 
 
 def _summary(pack: Mapping[str, Any]) -> Tiles:
     facts = pack["facts"]
     tests = [*facts["audits"], *facts["attacks"]]
     refuted = sum(test["passed"] is False for test in tests)
+    left = sum(len(item["open"]) for part in pack["parts"] for item in part["items"])
     return Tiles(
         (
             Tile(
@@ -77,7 +70,7 @@ def _summary(pack: Mapping[str, Any]) -> Tiles:
             Tile("Protects", facts["label"]["privacy_unit"], "the unit of privacy"),
             Tile("Charges", str(len(facts["charges"])), "of this cohort in the ledger"),
             Tile("Audits and attacks", str(len(tests)), f"on record; {refuted} refuted a claim"),
-            Tile("Left to a person", str(_gaps(pack)), "questions, marked on this page"),
+            Tile("Left to a person", str(left), "questions, marked on this page"),
         )
     )
 
@@ -110,16 +103,9 @@ def _statement(pack: Mapping[str, Any]) -> list[Block]:
     ]
 
 
-def _item(item: Mapping[str, Any], pack: Mapping[str, Any]) -> list[Block]:
-    blocks: list[Block] = [Heading(item["question"], 3), *map(Paragraph, item["answer"])]
-    if item["question"].startswith(_INFERENCE) and pack["facts"]["posteriors"]:
-        blocks.append(_posteriors(pack["facts"]))
-    blocks += [Gap(f"{ASKED}{each}") for each in item["open"]]
-    behind = [tuple(each.split(": ", 1)) for each in item["behind"]]
-    return [*blocks, Facts(tuple((name, what) for name, what in behind))] if behind else blocks
-
-
-def _posteriors(facts: Mapping[str, Any]) -> TableBlock:
+def _posteriors(facts: Mapping[str, Any]) -> list[Block]:
+    if not facts["posteriors"]:
+        return []
     columns = {
         "believed before": lambda each: f"{declared(100.0 * each['before'])} %",
         "afterwards at most, δ left aside": lambda each: percent(each["after"]),
@@ -128,14 +114,14 @@ def _posteriors(facts: Mapping[str, Any]) -> TableBlock:
         ),
     }
     caption = f"What all releases tell about one unit, at ε = {epsilon_up(facts['epsilon'])}"
-    return table_of(facts["posteriors"], columns, caption=caption, numeric=set(columns))
+    return [table_of(facts["posteriors"], columns, caption=caption, numeric=set(columns))]
 
 
 def _tests(pack: Mapping[str, Any]) -> list[Block]:
     """Every audit and attack that the label knows."""
     columns = {
         "test": lambda each: each["name"],
-        "result": lambda each: {True: "passed", False: "REFUTED", None: "not run"}[each["passed"]],
+        "result": lambda each: _RESULTS[each["passed"]],
         "day": lambda each: each.get("finished_at", "—"),
         "claim": lambda each: each.get("claim", "—"),
         "claimed": lambda each: rounded_up(each.get("claimed"), ".4g"),
@@ -161,13 +147,13 @@ def _published(pack: Mapping[str, Any]) -> list[Block]:
         "model": lambda each: each["model"],
         "year": lambda each: str(each["year"]),
     }
-    return [
-        Heading("Where ε stands among published values", 2),
-        Notice(COMPARE),
-        Paragraph(WHY),
-        *_standing(pack),
-        table_of(values["rows"], columns, caption=f"By ε. Source: {values['source']}"),
-    ]
+    table = table_of(values["rows"], columns, caption=f"By ε. Source: {values['source']}")
+    shown = [row for row in values["rows"] if row["epsilon"] is not None]
+    own = [row["deployment"] == values["own"] for row in shown]
+    if not any(own):
+        return [table]
+    picture = Picture("Published values of ε, on a scale of factors", _dots(shown, own))
+    return [picture, table]
 
 
 def _value(row: Mapping[str, Any], *, own: bool) -> str:
@@ -178,29 +164,10 @@ def _value(row: Mapping[str, Any], *, own: bool) -> str:
     return f"ε = {epsilon_up(row['epsilon']) if own else declared(row['epsilon'])}{delta}"
 
 
-def _standing(pack: Mapping[str, Any]) -> list[Block]:
-    values = pack["published_values"]
-    shown = [row for row in values["rows"] if row["epsilon"] is not None]
-    places = [row["deployment"] for row in shown]
-    if values["own"] not in places:
-        return [Paragraph("This cohort has no ε of all its releases, and no place among them.")]
-    below = places.index(values["own"])
-    told = (
-        f"Of {len(shown) - 1} published values of ε, {below} are smaller than ε = "
-        f"{epsilon_up(pack['facts']['epsilon'])} of this cohort, and {len(shown) - 1 - below} are "
-        "as large or larger. Those that are published as ρ alone are in the table and not in the "
-        "picture."
-    )
-    return [
-        Paragraph(told),
-        Picture("Published values of ε, on a scale of factors", _dots(shown, below)),
-    ]
-
-
-def _dots(rows: Sequence[Mapping[str, Any]], own: int) -> bytes:
+def _dots(rows: Sequence[Mapping[str, Any]], own: Sequence[bool]) -> bytes:
     """A dot a deployment, ours in another colour; narrow enough for a phone."""
     axes = plots.new_axes(width=4.1, height=1.0 + 0.24 * len(rows))
-    colors = [plots.COLORS[5 if place == own else 0] for place in range(len(rows))]
+    colors = [plots.COLORS[5 if mine else 0] for mine in own]
     axes.scatter([row["epsilon"] for row in rows], range(len(rows)), c=colors, s=34)
     axes.set_yticks(range(len(rows)), [plots.shortened(row["deployment"], 30) for row in rows])
     axes.set_xscale("log")
