@@ -176,7 +176,7 @@ _SPENDS: Mapping[str, Callable[[Spend], Cell]] = {
     "ε guaranteed": lambda spend: epsilon_up(spend.epsilon_guaranteed),
     "ε left": lambda spend: epsilon_down(spend.epsilon_remaining),
     "run": lambda spend: _run_link(spend.run_id),
-    "charged by": lambda spend: short_actor(spend.charged_by),
+    "charged by": lambda spend: short_actor(spend.acted_by),
     "launched by": lambda spend: spend.launched_by,
     "who may read": lambda spend: (
         f"released ({spend.guarantee})"

@@ -4,79 +4,49 @@ Realised ex-post bounds and answers of gates that read private text stay in the 
 of its entries seal them, so a trail with such entries is internal, like its ledger.
 """
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 
 from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.admission import increase
-from dpsynth_assets.privacy.ledger.export import HistoryLine, history
+from dpsynth_assets.privacy.ledger.export import ChargeLine, HistoryLine, csv_of, history
 from dpsynth_assets.privacy.ledger.schema import APPROVAL, COMMIT
 
 RELEASED_STATE, CHARGED_STATE = "released", "charged only"
 NOT_RECORDED = "not recorded"
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spend:
+class Spend(ChargeLine):
     """One charge, as an auditor reads it.
 
     Attributes:
-        seq: Number of its ledger entry.
-        recorded_at: When it was charged, UTC.
-        run_id: Dagster run that asked.
-        cohort: Who paid.
-        asset: What it was for.
         release: Name of the release.
-        mechanism: By which mechanism.
         parameters: Public parameters, canonical JSON.
         event: What was charged, canonical JSON of the constructor's arguments; empty for ex-post.
         code_version: Version of the mechanism's code.
         data_version: Declared version of the source.
-        guarantee: What the release promises.
-        epsilon_alone: ε of this release on its own; None where it has no event.
-        epsilon_cumulative: ε of the cohort with this charge, composed, never a sum of single ε; the
-            reading of an odometer.
-        epsilon_added: What this charge added to that reading, rounded up.
-        epsilon_guaranteed: ε that is guaranteed of the cohort with this charge.
-        epsilon_remaining: What the terms in force left after it.
-        delta: δ that goes with them: the cohort's, twice that after a switch of accountants.
+        epsilon_added: What this charge added to the cohort's reading, rounded up.
         reservation: Name of the charge.
         state: `released`, or `charged only` where the run died before its release was stored.
         artifact_digest: SHA-256 of the stored release; empty where there is none.
         entry_hash: Hash of the ledger entry, which seals all earlier ones.
         builds_on: Numbers of the ledger entries of the charges that it was made from.
-        charged_by: Actor of the entry: a public key that signed it, or an account that did not.
         launched_by: Who or what launched the run, as far as Dagster still knows; the ledger does
             not seal it.
     """
 
-    seq: int
-    recorded_at: str
-    run_id: str
-    cohort: str
-    asset: str
     release: str
-    mechanism: str
     parameters: str
     event: str
     code_version: str
     data_version: str
-    guarantee: str
-    epsilon_alone: float | None
-    epsilon_cumulative: float
     epsilon_added: float
-    epsilon_guaranteed: float
-    epsilon_remaining: float | None
-    delta: float
     reservation: str
     state: str
     artifact_digest: str
     entry_hash: str
-    charged_by: str
     builds_on: tuple[int, ...] = ()
     launched_by: str = NOT_RECORDED
 
@@ -169,14 +139,9 @@ def _folder(entry: LedgerEntry) -> str:
     return entry.asset.partition("/")[0]
 
 
-_OF_ENTRY = (
-    *("seq", "recorded_at", "run_id", "cohort", "asset", "release", "mechanism"),
-    *("code_version", "data_version", "guarantee", "reservation"),
-)
-_OF_LINE = (
-    *("epsilon_alone", "epsilon_cumulative", "epsilon_guaranteed", "epsilon_remaining", "delta"),
-)
-"""Fields of a spend that are those of its entry, and of its line in the history."""
+_OF_LINE = [each.name for each in fields(ChargeLine)]
+_OF_ENTRY = ("release", "code_version", "data_version", "reservation")
+"""Fields of a spend that are those of its line in the history, and of its entry."""
 
 
 def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ...]:
@@ -210,7 +175,6 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
             state=RELEASED_STATE if entry.reservation in stored else CHARGED_STATE,
             artifact_digest=stored.get(entry.reservation, ""),
             entry_hash=entry.hash,
-            charged_by=entry.acted_by,
             builds_on=tuple(
                 sorted(places[name] for name in places.keys() & graph.reads(entry.reservation))
             ),
@@ -220,25 +184,12 @@ def spends_of(ledger: Ledger, entries: Sequence[LedgerEntry]) -> tuple[Spend, ..
 
 
 def to_csv(trail: AuditTrail) -> str:
-    """The spends as CSV; a cell that a spreadsheet would take for a formula begins with a quote."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    """The spends as CSV."""
     names = [field.name for field in fields(Spend)]
-    writer.writerow(names)
-    writer.writerows([_cell(getattr(spend, name)) for name in names] for spend in trail.spends)
-    return text.getvalue()
+    return csv_of(names, ([getattr(spend, name) for name in names] for spend in trail.spends))
 
 
 def to_json(trail: AuditTrail) -> str:
     """The whole trail as JSON."""
     values = {**asdict(trail), "agrees": trail.agrees}
     return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def _cell(value: object) -> object:
-    """Neutralises what spreadsheets execute: `=`, `+`, `-`, `@` or a control character first."""
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
-    if isinstance(value, tuple):
-        return " ".join(map(str, value))
-    return "" if value is None else value

@@ -21,7 +21,6 @@ from dpsynth_assets.privacy.events import (
     Event,
     MixtureGaussianEvent,
     event_to_json,
-    flatten,
     is_post_processing,
 )
 from dpsynth_assets.privacy.guarantees import GuaranteeType
@@ -32,15 +31,11 @@ from dpsynth_assets.privacy.ledger.statement import PLAN, SWITCHED, charged_copi
 from dpsynth_assets.privacy.pld import DISCRETIZATION
 from dpsynth_assets.report.label_texts import (
     assumptions,
-    embedding_assumptions,
-    exact_logits_of_draws,
-    exact_sums_of_training,
     is_recall,
     losses_of_ledger,
     mechanism_sentence,
     not_protected,
     not_summed,
-    pass_assumptions,
     texts,
 )
 
@@ -293,7 +288,6 @@ def _label(
     if terms is None:
         raise PrivacyError("Expected terms in a ledger charge, got none. Verify the ledger.")
     spend = cohort_spend(account.cohort, account)
-    events = [entry.event for entry in charges if entry.event is not None]
     kinds = {str(entry.guarantee) for entry in charges}
     charged = Charged(
         charges, terms, guarantee, spend, subject["kind"] == "cohort", charged_copies(account)
@@ -314,13 +308,7 @@ def _label(
             "which public base, language model and clusters were used",
         ],
         "assumptions": [
-            *assumptions(
-                [atom for event in events for atom in flatten(event)],
-                exact_sums_of_training(charges),
-                exact_logits_of_draws(charges),
-            ),
-            *pass_assumptions(charges),
-            *embedding_assumptions(charges),
+            *assumptions(charges),
             *losses_of_ledger(entries),
         ],
         "selection": texts()["selection"],

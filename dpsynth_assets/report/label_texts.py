@@ -128,54 +128,41 @@ _CONCERNS: Mapping[str, Callable[[Event], bool]] = {
 (gradients, states, embeddings) has a function of its own below."""
 
 
-def assumptions(
-    atoms: Sequence[Event],
-    exact_sums: Collection[bool] = (),
-    exact_logits: Collection[bool] = (False,),
-) -> list[str]:
-    """Lists what the proofs assume of arithmetic and of the machine.
-
-    Args:
-        atoms: What was charged.
-        exact_sums: Of each training among it, whether gradients were added up exactly.
-        exact_logits: Of each corpus of private draws among it, whether logits were exact.
-    """
+def assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
+    """Lists what the proofs behind these charges assume, one sentence each, once."""
+    made = [(entry.event, entry.parameters) for entry in charges if entry.event is not None]
+    atoms = [atom for event, _ in made for atom in flatten(event)]
+    exact_logits = {
+        told.get("decoder") == "exact"
+        for event, told in made
+        if any(isinstance(atom, BoundedRangeEvent) for atom in flatten(event))
+    }
+    exact_sums = {
+        bool(told.get("exact_sums", False))
+        for event, told in made
+        if "learning_rate" in told and not is_post_processing(event)
+    }
     names = ["unpredictable"]
+    logits = ["logits_exact" if exact else "logits_slack" for exact in sorted(exact_logits)]
     for name, concerns in _CONCERNS.items():
         if any(map(concerns, atoms)):
-            logits = [
-                "logits_exact" if exact else "logits_slack" for exact in sorted({*exact_logits})
-            ]
             names += logits if name == "logits" else [name]
-    names += ["sums_float64" if exact else "sums_float32" for exact in sorted({*exact_sums})]
-    return [texts()["assumptions"][name] for name in names]
-
-
-def exact_logits_of_draws(charges: Sequence[LedgerEntry]) -> list[bool]:
-    """Reads off the charges of private prediction whether logits were computed exactly."""
-    return [
-        entry.parameters.get("decoder") == "exact"
-        for entry in charges
-        if entry.event is not None
-        and any(isinstance(atom, BoundedRangeEvent) for atom in flatten(entry.event))
-    ]
-
-
-def exact_sums_of_training(charges: Sequence[LedgerEntry]) -> list[bool]:
-    """Reads off the charges of each training whether gradients were added up exactly."""
-    return [
-        bool(entry.parameters.get("exact_sums", False))
-        for entry in charges
-        if entry.event is not None
-        and not is_post_processing(entry.event)
-        and "learning_rate" in entry.parameters
-    ]
+    names += ["sums_float64" if exact else "sums_float32" for exact in sorted(exact_sums)]
+    stated = [texts()["assumptions"][name] for name in names]
+    return [*stated, *_of_paid(charges, _of_passes), *_of_paid(charges, _of_embeddings)]
 
 
 def pass_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
     """Lists assumptions about records that share passes, one sentence each, once."""
-    paid = (e for e in charges if e.event is None or not is_post_processing(e.event))  # ex-post too
-    return list(dict.fromkeys(sentence for entry in paid for sentence in _of_passes(entry)))
+    return _of_paid(charges, _of_passes)
+
+
+def _of_paid(
+    charges: Sequence[LedgerEntry], stated: Callable[[LedgerEntry], Iterator[str]]
+) -> list[str]:
+    """What each charge states, without those that cost nothing; ex-post ones are among them."""
+    paid = (e for e in charges if e.event is None or not is_post_processing(e.event))
+    return list(dict.fromkeys(sentence for entry in paid for sentence in stated(entry)))
 
 
 def _of_passes(entry: LedgerEntry) -> Iterator[str]:
@@ -197,17 +184,11 @@ def _of_passes(entry: LedgerEntry) -> Iterator[str]:
                 yield stated["logits_passes"].format(**told)
 
 
-def embedding_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
-    """Lists assumptions of releases that rest on embeddings, one sentence each, once."""
-    stated = texts()["assumptions"]
-    sentences: list[str] = []
-    for entry in charges:
-        if entry.event is not None and is_post_processing(entry.event):
-            continue
-        made_by = entry.parameters.get(RESTS_ON, {}).get(EMBEDDINGS)
-        if made_by is not None:
-            sentences += [embedded(made_by), stated["nearest"]]
-    return list(dict.fromkeys(sentences))
+def _of_embeddings(entry: LedgerEntry) -> Iterator[str]:
+    made_by = entry.parameters.get(RESTS_ON, {}).get(EMBEDDINGS)
+    if made_by is not None:
+        yield embedded(made_by)
+        yield texts()["assumptions"]["nearest"]
 
 
 def embedded(made_by: Mapping[str, Any]) -> str:

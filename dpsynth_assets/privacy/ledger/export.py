@@ -4,8 +4,8 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.accounts import Book, CohortAccount
@@ -21,42 +21,52 @@ from dpsynth_assets.privacy.ledger.store import Ledger
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryLine:
+class ChargeLine:
     """One charge and where it left its cohort.
 
     Attributes:
         seq: Number of the entry.
         recorded_at: When it was charged, UTC.
+        run_id: Run that asked.
         cohort: Who paid.
         asset: What it was for.
         mechanism: By which mechanism.
         guarantee: What the release promises.
+        acted_by: Who charged it, in words: a public key that signed it, or an account that did not.
         epsilon_alone: ε of this release on its own; None where it has no event.
-        epsilon_cumulative: ε of the cohort with this charge; never a sum of single ε. A reading.
+        epsilon_cumulative: ε of the cohort with this charge, composed, never a sum of single ε; the
+            reading of an odometer.
         epsilon_guaranteed: ε that is guaranteed of the cohort with this charge.
-        delta: δ that goes with both.
         epsilon_remaining: What the terms in force left after it.
-        ex_post_epsilon: Realised bound, kept apart. Depends on private data: internal use only.
-        committed: Whether the release was stored.
-        run_id: Which run asked.
-        acted_by: Who charged it, in words.
+        delta: δ that goes with them: the cohort's, twice that after a switch of accountants.
     """
 
     seq: int
     recorded_at: str
+    run_id: str
     cohort: str
     asset: str
     mechanism: str
     guarantee: str
+    acted_by: str
     epsilon_alone: float | None
     epsilon_cumulative: float
     epsilon_guaranteed: float
-    delta: float
     epsilon_remaining: float | None
-    ex_post_epsilon: float | None
-    committed: bool
-    run_id: str
-    acted_by: str
+    delta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryLine(ChargeLine):
+    """A charge with what came of it.
+
+    Attributes:
+        ex_post_epsilon: Realised bound, kept apart. Depends on private data: internal use only.
+        committed: Whether the release was stored.
+    """
+
+    ex_post_epsilon: float | None = None
+    committed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,16 +127,8 @@ def _shared_datasets(book: Book, shown: Sequence[CohortAccount]) -> tuple[Datase
     return tuple(dataset_spend(name, everybody) for name in names)
 
 
-_REPEATED = (
-    "seq",
-    "recorded_at",
-    "cohort",
-    "asset",
-    "mechanism",
-    "guarantee",
-    "run_id",
-    "acted_by",
-)
+_REPEATED = [each.name for each in fields(ChargeLine) if hasattr(LedgerEntry, each.name)]
+"""What a line repeats of its entry."""
 
 
 def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:
@@ -141,22 +143,27 @@ def _line(entry: LedgerEntry, account: CohortAccount) -> HistoryLine:
         epsilon_guaranteed=spend.guaranteed_epsilon,
         delta=spend.delta,
         epsilon_remaining=spend.remaining_epsilon,
-        ex_post_epsilon=None,
-        committed=False,
     )
 
 
 def to_csv(entries: Sequence[LedgerEntry]) -> str:
-    """Every column of every entry, one line each; a cell no spreadsheet takes for a formula."""
+    """Every column of every entry, one line each."""
+    return csv_of(LedgerEntry._fields, entries)
+
+
+def csv_of(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """Lines of a table as CSV; a cell that a spreadsheet would compute begins with a quote."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(LedgerEntry._fields)
-    writer.writerows([_inert(value) for value in entry] for entry in entries)
+    writer.writerow(header)
+    writer.writerows(map(_inert, row) for row in rows)
     return text.getvalue()
 
 
 def _inert(value: object) -> object:
-    """Puts a quote before text that a spreadsheet would compute."""
+    """Neutralises what spreadsheets execute: `=`, `+`, `-`, `@` or a control character first."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
     formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
     return f"'{value}" if formula else value
 

@@ -1,5 +1,7 @@
 """Private prediction on the exact decoder: what a base declares is planned, charged and run."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -136,10 +138,17 @@ def test_a_folder_is_opened_once_and_again_when_its_weights_change(cases, model)
 
 def test_labels_say_what_logits_rest_on(cases):
     _, plan = planned("mean_uniform", cases, "exact")
-    atoms = [plan.event]
+    draws = {
+        name: SimpleNamespace(event=plan.event, parameters={"decoder": name})
+        for name in ("exact", "transformers")
+    }
     exact, slack = (texts()["assumptions"][f"logits_{name}"] for name in ("exact", "slack"))
-    for logits, stated in (([True], {exact}), ([False], {slack}), ([False, True], {exact, slack})):
-        assert {exact, slack} & {*assumptions(atoms, (), logits)} == stated
+    for made, stated in (
+        (("exact",), {exact}),
+        (("transformers",), {slack}),
+        (draws, {exact, slack}),
+    ):
+        assert {exact, slack} & {*assumptions([draws[name] for name in made])} == stated
 
 
 class Seen:
