@@ -91,15 +91,12 @@ def balanced_estimate(correct: np.ndarray, truth: Sequence[str], counts: np.ndar
     Six in ten reviews are of restaurants: plain accuracy rewards a classifier that knows no other.
     A label that no row of a resample has is left out of its mean.
     """
-    of_label = [np.asarray(truth) == label for label in dict.fromkeys(truth)]
-    value = float(np.mean([correct[0][rows].mean() for rows in of_label]))
+    of_label = (np.asarray(truth)[:, None] == np.unique(truth)).astype(float)  # (M, L)
+    recalls = correct[0] @ of_label / of_label.sum(axis=0)
     refits = correct[1 + np.arange(len(counts)) % (len(correct) - 1)]
-    recalls = []
-    for rows in of_label:
-        drawn = counts[:, rows].sum(axis=1)
-        hits = (counts[:, rows] * refits[:, rows]).sum(axis=1)
-        recalls.append(np.divide(hits, drawn, out=np.full(len(drawn), np.nan), where=drawn > 0))
-    return Estimate.around(value, np.nanmean(recalls, axis=0))
+    with np.errstate(invalid="ignore"):
+        drawn = ((counts * refits) @ of_label) / (counts @ of_label)
+    return Estimate.around(float(recalls.mean()), np.nanmean(drawn, axis=1))
 
 
 def _predicted(

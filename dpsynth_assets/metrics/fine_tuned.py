@@ -11,7 +11,9 @@ means rows simpler than real ones, and is no merit.
 Banayeeanzade et al. 2026 (EPSVec), appendix D.1, both directions.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,12 +24,14 @@ from dpsynth_assets.metrics.metric import (
     Metric,
     Need,
     ScoredSide,
-    Sides,
     Tables,
     stratified_rows,
 )
 from dpsynth_assets.models.encoder_classifier import EncoderClassifier, fine_tuned
 from dpsynth_assets.models.engines.protocol import opened_once
+
+if TYPE_CHECKING:
+    from dpsynth_assets.metrics.evaluation import EvaluationSettings
 
 _NEEDS = frozenset({Need.LABELS, Need.ENCODER})
 
@@ -44,53 +48,34 @@ def runs_estimate(correct: np.ndarray, counts: np.ndarray) -> Estimate:
     return Estimate.around(float(correct.mean()), draws)
 
 
-def _of_corpus(sides: Sides) -> Estimate | None:
-    """Trained on the corpus, tested on real records."""
-    corpus, settings = sides.corpus, sides.settings
-    if settings.encoder is None or not _teaches(corpus, sides.held_out):
+def _accuracy(
+    settings: "EvaluationSettings", taught: ScoredSide, tested: ScoredSide, *, kept: bool
+) -> Estimate | None:
+    """Of encoders taught by as many rows as a corpus has; kept ones read all corpora of a table.
+
+    None where there are not more rows than labels to learn, or no label that the other side has.
+    """
+    encoder, seed, known = settings.encoder, settings.seed, set(taught.labels)
+    if encoder is None or len(taught.texts) <= len(known) or known.isdisjoint(tested.labels):
         return None
-    trained = (
-        fine_tuned(corpus.texts, corpus.labels, settings.encoder, settings.seed + run)
-        for run in range(settings.encoder.runs)
-    )
-    return _tested(trained, sides.held_out)
+    rows = stratified_rows(taught.labels, settings.max_rows, seed)
+    texts, labels = (tuple(side[row] for row in rows) for side in (taught.texts, taught.labels))
+    trained = partial(opened_once, _trained) if kept else _trained
+    truth = np.asarray(tested.labels)
+    named = [each.classify(tested.texts) for each in trained(texts, labels, encoder, seed)]
+    return runs_estimate(np.stack(named) == truth, tested.counts)
 
 
-def _of_real(sides: Sides) -> Estimate | None:
-    """Trained on held-out records, as many as a corpus has rows, tested on the corpus."""
-    real, settings = sides.held_out, sides.settings
-    if settings.encoder is None or not _teaches(real, sides.corpus):
-        return None
-    rows = stratified_rows(real.labels, settings.max_rows, settings.seed)
-    texts, labels = (tuple(side[row] for row in rows) for side in (real.texts, real.labels))
-    # All corpora of a table are read by the same classifiers.
-    trained = opened_once(_trained_on_real, texts, labels, settings.encoder, settings.seed)
-    return _tested(trained, sides.corpus)
-
-
-def _trained_on_real(
+def _trained(
     texts: Sequence[str], labels: Sequence[str], encoder: EncoderSpec, seed: int
 ) -> list[EncoderClassifier]:
     return [fine_tuned(texts, labels, encoder, seed + run) for run in range(encoder.runs)]
 
 
-def _teaches(trained: ScoredSide, tested: ScoredSide) -> bool:
-    """Whether there are more rows than labels to learn, and a label that the other side has."""
-    known = set(trained.labels)
-    return len(trained.texts) > len(known) and not known.isdisjoint(tested.labels)
-
-
-def _tested(trained: Iterable[EncoderClassifier], side: ScoredSide) -> Estimate:
-    truth = np.asarray(side.labels)
-    return runs_estimate(
-        np.stack([each.classify(side.texts) == truth for each in trained]), side.counts
-    )
-
-
 ENCODER_ACCURACY = Metric(
     "encoder_accuracy",
     "accuracy of a fine-tuned encoder",
-    _of_corpus,
+    lambda sides: _accuracy(sides.settings, sides.corpus, sides.held_out, kept=False),
     needs=_NEEDS,
     least_rows=LEAST_ROWS,
     compared=True,
@@ -106,7 +91,7 @@ ENCODER_ACCURACY = Metric(
 ENCODER_ON_CORPUS = Metric(
     "encoder_on_corpus",
     "encoder of real records, on the corpus",
-    _of_real,
+    lambda sides: _accuracy(sides.settings, sides.held_out, sides.corpus, kept=True),
     needs=_NEEDS,
     least_rows=LEAST_ROWS,
     tables=Tables("scores", "file"),

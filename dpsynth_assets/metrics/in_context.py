@@ -16,14 +16,7 @@ from typing import Any
 import numpy as np
 
 from dpsynth_assets.metrics.fine_tuned import runs_estimate
-from dpsynth_assets.metrics.metric import (
-    LEAST_ROWS,
-    Estimate,
-    Metric,
-    Need,
-    Sides,
-    stratified_rows,
-)
+from dpsynth_assets.metrics.metric import LEAST_ROWS, Estimate, Metric, Need, Sides, stratified_rows
 from dpsynth_assets.models.next_answers import answer_log_shares
 
 SHOTS, RUNS = 4, 3

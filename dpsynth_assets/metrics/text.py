@@ -11,13 +11,8 @@ import numpy as np
 from dpsynth_assets.attacks.leak_scan import find_canaries
 from dpsynth_assets.attacks.overlap import near_duplicate_share, verbatim_share
 from dpsynth_assets.json_records import parsed, validator
-from dpsynth_assets.metrics.metric import (
-    OF_ROWS,
-    OF_TEXT,
-    Metric,
-    Need,
-    Sides,
-)
+from dpsynth_assets.metrics.metric import OF_ROWS, OF_TEXT, Metric, Need, Sides
+from dpsynth_assets.models.language_model import in_parts, losses_after
 
 MOST_NGRAMS = 10_000
 
@@ -244,16 +239,13 @@ def structure_scores(texts: Sequence[str], schema: Mapping[str, Any]) -> dict[st
     """
     is_valid = validator(schema)
     values = [value for text in texts for value in parsed(text)]
-    counts = {
-        "samples": len(texts),
-        "parsed": len(values),
-        "valid": sum(is_valid(value) for value in values),
-    }
-    samples = len(texts)
+    valid, samples = sum(map(is_valid, values)), len(texts)
     return {
-        **counts,
-        "parse_rate": counts["parsed"] / samples if samples else None,
-        "validation_rate": counts["valid"] / samples if samples else None,
+        "samples": samples,
+        "parsed": len(values),
+        "valid": valid,
+        "parse_rate": len(values) / samples if samples else None,
+        "validation_rate": valid / samples if samples else None,
     }
 
 
@@ -311,28 +303,12 @@ def perplexity(language_model: Any, texts: Sequence[str]) -> float:
     Returns:
         exp of the mean loss in nats over all tokens but each text's first; NaN without any.
     """
-    import torch
-
     read = [list(language_model.encode(text))[:_TOKENS] for text in texts]
-    rows = [tokens for tokens in read if len(tokens) > 1]
     loss, count = 0.0, 0
-    with torch.inference_mode():
-        for start in range(0, len(rows), _ROWS):
-            part = [torch.tensor(own) for own in rows[start : start + _ROWS]]
-            pad = torch.nn.utils.rnn.pad_sequence
-            ids = pad(part, batch_first=True)
-            mask = pad([torch.ones_like(own) for own in part], batch_first=True)
-            device = language_model.device
-            logits = language_model.model(
-                input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False
-            ).logits[:, :-1]
-            targets = ids[:, 1:].masked_fill(mask[:, 1:] == 0, -100).to(device)
-            loss += float(
-                torch.nn.functional.cross_entropy(
-                    logits.flatten(0, 1).float(), targets.flatten(), reduction="sum"
-                )
-            )
-            count += int(mask[:, 1:].sum())
+    for rows in in_parts([tokens for tokens in read if len(tokens) > 1], _ROWS):
+        first, rest = [own[:1] for own in rows], [own[1:] for own in rows]
+        losses, counted = losses_after(language_model, first, rest)
+        loss, count = loss + losses.sum(), count + counted.sum()
     return float(np.exp(loss / count)) if count else float("nan")
 
 

@@ -8,14 +8,16 @@ Letters: N texts, T tokens of the longest of a batch, L labels.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpsynth_assets.datasets import EncoderSpec
-from dpsynth_assets.models.language_model import padded
+from dpsynth_assets.models.label_classifier import new_label_classifier
+from dpsynth_assets.models.language_model import batches_by_length, in_parts, padded
 from dpsynth_assets.models.text_embedder import DEFAULT_MODEL, packaged_model
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ _HEAD, _WARMUP = 10.0, 0.1
 """Learning rate of the head beside that of the encoder; share of the first pass to warm up in."""
 
 _ROWS_TOGETHER = 64
-_SORTED = 16
-"""Batches among which rows are sorted by length, so that little padding is computed."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,7 @@ class EncoderClassifier:
         order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
         self.network.eval()
         with torch.inference_mode():
-            for start in range(0, len(order), _ROWS_TOGETHER):
-                rows = order[start : start + _ROWS_TOGETHER]
+            for rows in in_parts(order, _ROWS_TOGETHER):
                 logits = self.network(*_batch([ids[row] for row in rows], self.settings))
                 found[rows] = logits.double().cpu().numpy()
         return found
@@ -90,13 +89,17 @@ def fine_tuned(
     **Source** Amin et al. 2025, appendix E.1 (BERT): a tenth of the synthetic rows, stopping after
     four epochs without a better accuracy on them, the best checkpoint by them.
     """
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
     known = tuple(sorted(set(labels)))
     if len(texts) != len(labels) or len(texts) <= len(known):
         raise ValueError(
             f"Expected a label for each text and more rows than labels, got {len(texts)} texts and "
             f"{len(labels)} rows of {len(known)} labels. Score more rows."
         )
-    tokenizer, encoder = _opened(settings)
+    tokenizer = _loaded(AutoTokenizer, settings)
+    encoder = _loaded(AutoModel, settings, dtype=torch.float32)
     ids = _encoded(tokenizer, texts, settings)
     targets = np.searchsorted(known, np.asarray(labels))
     aside = _set_aside(targets, seed)
@@ -119,15 +122,6 @@ def multiplications(settings: EncoderSpec, tokens: float) -> float:
     return float(tokens * layer * config.num_hidden_layers)
 
 
-def _opened(settings: EncoderSpec) -> tuple[Any, Any]:
-    """Tokenizer and encoder, in float32."""
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-
-    tokenizer = _loaded(AutoTokenizer, settings)
-    return tokenizer, _loaded(AutoModel, settings, dtype=torch.float32)
-
-
 def _loaded(auto_class: Any, settings: EncoderSpec, **options: Any) -> Any:
     place = settings.model or str(packaged_model())
     try:
@@ -148,9 +142,7 @@ def _network(encoder: Any, labels: int) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.encoder, self.dropout = encoder, torch.nn.Dropout(0.1)
-            self.head = torch.nn.Linear(encoder.config.hidden_size, labels)
-            torch.nn.init.zeros_(self.head.weight)
-            torch.nn.init.zeros_(self.head.bias)
+            self.head = new_label_classifier(encoder.config.hidden_size, labels)
 
         def forward(self, ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
             hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
@@ -175,9 +167,7 @@ def _batch(ids: Sequence[Sequence[int]], settings: EncoderSpec) -> list["torch.T
 def _set_aside(targets: np.ndarray, seed: int) -> np.ndarray:
     """Draws a tenth of the rows, at least one, each of a label that keeps a row: bool (N,)."""
     order = np.random.default_rng(seed).permutation(len(targets))
-    first = {int(targets[row]): int(row) for row in reversed(order)}
-    kept = set(first.values())
-    free = [row for row in order if row not in kept]
+    free = np.delete(order, np.unique(targets[order], return_index=True)[1])
     aside = np.zeros(len(targets), dtype=bool)
     aside[free[: max(1, round(STOPPED_BY * len(targets)))]] = True
     return aside
@@ -195,10 +185,8 @@ def _train(
     import torch
 
     settings, network = classifier.settings, classifier.network
-    read, stopping = (
-        np.flatnonzero(~aside),
-        [own for own, out in zip(ids, aside, strict=True) if out],
-    )
+    read, stopping = list(compress(ids, ~aside)), list(compress(ids, aside))
+    lengths, aims = [len(own) for own in read], torch.from_numpy(targets[~aside])
     groups = [
         {"params": network.encoder.parameters(), "lr": rate},
         {"params": network.head.parameters(), "lr": _HEAD * rate},
@@ -206,15 +194,15 @@ def _train(
     optimizer = torch.optim.AdamW(groups, weight_decay=settings.weight_decay)
     warmup = max(1, round(_WARMUP * len(read) / settings.batch))
     rises = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / warmup))
-    draw, best, weights, since = np.random.default_rng(seed), (-1.0, 0.0), {}, 0
+    draw, best, since = np.random.default_rng(seed), (-1.0, 0.0), 0
+    weights: dict[str, Any] = {}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         for _ in range(settings.epochs):
             network.train()
-            for rows in _batches(read, ids, settings.batch, draw):
-                logits = network(*_batch([ids[row] for row in rows], settings))
-                aims = torch.from_numpy(targets[rows]).to(logits.device)
-                torch.nn.functional.cross_entropy(logits, aims).backward()
+            for rows in batches_by_length(lengths, settings.batch, draw):
+                logits = network(*_batch([read[row] for row in rows], settings))
+                torch.nn.functional.cross_entropy(logits, aims[rows].to(logits.device)).backward()
                 torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
                 optimizer.step()
                 rises.step()
@@ -227,17 +215,6 @@ def _train(
                 break
     network.load_state_dict(weights)
     return best
-
-
-def _batches(
-    rows: np.ndarray, ids: Sequence[Sequence[int]], size: int, draw: np.random.Generator
-) -> Iterator[np.ndarray]:
-    """One pass over rows in a drawn order, those of about one length together."""
-    order, batches = draw.permutation(rows), []
-    for start in range(0, len(order), _SORTED * size):
-        window = sorted(order[start : start + _SORTED * size], key=lambda row: len(ids[row]))
-        batches += [np.asarray(window[at : at + size]) for at in range(0, len(window), size)]
-    yield from (batches[index] for index in draw.permutation(len(batches)))
 
 
 def _standing(logits: np.ndarray, targets: np.ndarray) -> tuple[float, float]:

@@ -25,7 +25,7 @@ import numpy as np
 
 from dpsynth_assets.models.engines import Engine, Provenance, Sampling
 from dpsynth_assets.models.engines.protocol import ShareCallback
-from dpsynth_assets.models.language_model import IGNORED, padded, token_losses
+from dpsynth_assets.models.language_model import losses_after
 from dpsynth_assets.models.prompt_templates import PromptedModel, PromptTemplates
 
 if TYPE_CHECKING:
@@ -150,30 +150,18 @@ class LikelihoodJudge:
         A text without tokens gets minus infinity.
         """
         ids = [self._language_model.encode(text)[: self._max_text_tokens] for text in texts]
+        start = PromptedModel(self._language_model).prompt_ids("", (), 1)
         scores = np.full(len(texts), -np.inf)
         order = sorted((row for row in range(len(ids)) if ids[row]), key=lambda row: len(ids[row]))
         done = 0
         for rows in _batches(order, ids, self._language_model.vocabulary_size):
-            scores[rows] = self._forward([ids[row] for row in rows])
+            own = [ids[row] for row in rows]
+            losses, counted = losses_after(self._language_model, [start] * len(rows), own)
+            scores[rows] = -losses / counted
             done += len(rows)
             if progress is not None:
                 progress(done / len(order))
         return scores
-
-    def _forward(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
-        """One pass over texts of about one length: (B,) mean log-probabilities."""
-        import torch
-
-        language_model = self._language_model
-        start = PromptedModel(language_model).prompt_ids("", (), 1)
-        rows = padded([[*start, *text] for text in texts], language_model.pad_token_id)
-        targets = padded(texts, IGNORED)  # padding follows: causal, unseen
-        with torch.inference_mode():
-            logits = language_model.model(
-                input_ids=rows[:, :-1].to(language_model.device), use_cache=False
-            ).logits[:, len(start) - 1 :]
-            losses = token_losses(logits, targets.to(logits.device)).double().cpu()
-        return (-losses.sum(1) / (targets != IGNORED).sum(1)).numpy()
 
 
 def _batches(

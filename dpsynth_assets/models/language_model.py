@@ -174,6 +174,7 @@ class LanguageModel:
 
 
 Model = TypeVar("Model", bound=LanguageModel)
+Item = TypeVar("Item")
 
 
 def load_language_model(
@@ -375,6 +376,47 @@ def token_losses(logits: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tenso
     flat = logits.float().flatten(0, 1)
     losses = cross_entropy(flat, labels.flatten(), ignore_index=IGNORED, reduction="none")
     return losses.view(labels.shape)
+
+
+def in_parts(rows: Sequence[Item], size: int) -> list[list[Item]]:
+    """Cuts rows into parts of this many, the last one shorter."""
+    return [list(rows[start : start + size]) for start in range(0, len(rows), size)]
+
+
+def losses_after(
+    language_model: Any, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Losses of texts after their prompts, in one pass of the float weights.
+
+    Args:
+        language_model: An opened `LanguageModel`.
+        prompts: B prompts of at least one token each.
+        texts: B texts, in tokens.
+
+    Returns:
+        Sum over each text's tokens, in nats, float64 (B,), and how many tokens these are.
+    """
+    import torch
+
+    rows, labels = causal_rows(prompts, texts, language_model.pad_token_id)
+    ids = rows["input_ids"].to(language_model.device)
+    with torch.inference_mode():  # What fills a row follows its tokens: they do not see it.
+        logits = language_model.model(input_ids=ids, use_cache=False).logits
+        losses = token_losses(logits, labels.to(logits.device)).double().cpu()
+    return losses.sum(1).numpy(), (labels != IGNORED).sum(1).numpy()
+
+
+def batches_by_length(
+    lengths: Sequence[int], size: int, draw: np.random.Generator
+) -> list[list[int]]:
+    """Cuts rows in a drawn order into batches, each of rows of about one length.
+
+    Rows are sorted within windows of 16 batches, so that little padding is computed.
+    """
+    order = draw.permutation(len(lengths)).tolist()
+    windows = (sorted(each, key=lengths.__getitem__) for each in in_parts(order, 16 * size))
+    batches = [batch for window in windows for batch in in_parts(window, size)]
+    return [batches[index] for index in draw.permutation(len(batches))]
 
 
 def mean_token_losses(logits: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsynth_assets.models.language_model import in_parts
+
 if TYPE_CHECKING:
     import torch
 
@@ -40,8 +42,7 @@ def answer_log_shares(
     order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
     with torch.inference_mode():
         kept = _read(language_model, start)
-        for at in range(0, len(order), _ROWS):
-            rows = order[at : at + _ROWS]
+        for rows in in_parts(order, _ROWS):
             rest = [list(prompts[row][len(start) :]) for row in rows]
             log_shares = _next(language_model, kept, len(start), rest).log_softmax(1).cpu()
             found[rows] = torch.stack(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dpsynth_assets.models.language_model import IGNORED, padded, token_losses
+from dpsynth_assets.models.language_model import IGNORED, batches_by_length, padded, token_losses
 from dpsynth_assets.models.text_embedder import packaged_model
 
 if TYPE_CHECKING:
@@ -310,14 +310,10 @@ def _batches(
 def _epoch(
     documents: Sequence[np.ndarray], batch_tokens: int, draw: np.random.Generator
 ) -> list[list[np.ndarray]]:
-    """Shuffles, then sorts by length within windows of some batches: little padding is wasted."""
-    order = draw.permutation(len(documents))
-    size = max(1, round(batch_tokens / np.mean([len(document) for document in documents])))
-    batches = []
-    for start in range(0, len(order), 16 * size):
-        window = sorted(order[start : start + 16 * size], key=lambda row: len(documents[row]))
-        batches += [window[first : first + size] for first in range(0, len(window), size)]
-    return [[documents[row] for row in batches[index]] for index in draw.permutation(len(batches))]
+    """One pass over documents, in batches of about `batch_tokens` tokens."""
+    lengths = [len(document) for document in documents]
+    size = max(1, round(batch_tokens / np.mean(lengths)))
+    return [[documents[row] for row in rows] for rows in batches_by_length(lengths, size, draw)]
 
 
 def _optimizers(model: Any, settings: NextWordSettings) -> list[Any]:

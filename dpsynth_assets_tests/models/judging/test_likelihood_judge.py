@@ -5,6 +5,7 @@ import pytest
 import torch
 from mailboxes import public_rows
 
+from dpsynth_assets.models import judges
 from dpsynth_assets.models.judges import JudgeError, LikelihoodJudge
 
 
@@ -78,8 +79,9 @@ def test_progress_grows_to_one(judge, public):
 
 def test_long_and_many_texts_stay_within_one_passs_bounds(judge, monkeypatch, public):
     sizes = []
-    real = judge._forward
-    monkeypatch.setattr(judge, "_forward", lambda rows: sizes.append(rows) or real(rows))
+    real = judges.losses_after
+    seen = lambda model, starts, rows: sizes.append(rows) or real(model, starts, rows)
+    monkeypatch.setattr(judges, "losses_after", seen)
     judge.log_likelihoods(public * 5)
     assert sum(map(len, sizes)) == 300
     assert max(len(rows) * max(map(len, rows)) for rows in sizes) <= 4096
