@@ -12,7 +12,6 @@ Banayeeanzade et al. 2026 (EPSVec), appendix D.1, both directions.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,9 +59,10 @@ def _accuracy(
         return None
     rows = stratified_rows(taught.labels, settings.max_rows, seed)
     texts, labels = (tuple(side[row] for row in rows) for side in (taught.texts, taught.labels))
-    trained = partial(opened_once, _trained) if kept else _trained
+    given = texts, labels, encoder, seed
+    trained = opened_once(_trained, *given) if kept else _trained(*given)
     truth = np.asarray(tested.labels)
-    named = [each.classify(tested.texts) for each in trained(texts, labels, encoder, seed)]
+    named = [each.classify(tested.texts) for each in trained]
     return runs_estimate(np.stack(named) == truth, tested.counts)
 
 

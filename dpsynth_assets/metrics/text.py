@@ -306,8 +306,7 @@ def perplexity(language_model: Any, texts: Sequence[str]) -> float:
     read = [list(language_model.encode(text))[:_TOKENS] for text in texts]
     loss, count = 0.0, 0
     for rows in in_parts([tokens for tokens in read if len(tokens) > 1], _ROWS):
-        first, rest = [own[:1] for own in rows], [own[1:] for own in rows]
-        losses, counted = losses_after(language_model, first, rest)
+        losses, counted = losses_after(language_model, rows, begun=1)
         loss, count = loss + losses.sum(), count + counted.sum()
     return float(np.exp(loss / count)) if count else float("nan")
 

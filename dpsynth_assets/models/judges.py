@@ -149,14 +149,15 @@ class LikelihoodJudge:
 
         A text without tokens gets minus infinity.
         """
-        ids = [self._language_model.encode(text)[: self._max_text_tokens] for text in texts]
-        start = PromptedModel(self._language_model).prompt_ids("", (), 1)
+        model, most = self._language_model, self._max_text_tokens
+        start = PromptedModel(model).prompt_ids("", (), 1)
+        ids = [[*start, *model.encode(text)[:most]] for text in texts]
         scores = np.full(len(texts), -np.inf)
-        order = sorted((row for row in range(len(ids)) if ids[row]), key=lambda row: len(ids[row]))
+        written = [row for row in range(len(ids)) if len(ids[row]) > len(start)]
+        order = sorted(written, key=lambda row: len(ids[row]))
         done = 0
-        for rows in _batches(order, ids, self._language_model.vocabulary_size):
-            own = [ids[row] for row in rows]
-            losses, counted = losses_after(self._language_model, [start] * len(rows), own)
+        for rows in _batches(order, ids, model.vocabulary_size):
+            losses, counted = losses_after(model, [ids[row] for row in rows], len(start))
             scores[rows] = -losses / counted
             done += len(rows)
             if progress is not None:

@@ -384,26 +384,26 @@ def in_parts(rows: Sequence[Item], size: int) -> list[list[Item]]:
 
 
 def losses_after(
-    language_model: Any, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
+    language_model: Any, texts: Sequence[Sequence[int]], begun: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Losses of texts after their prompts, in one pass of the float weights.
+    """Losses of texts in one pass of the float weights.
 
     Args:
         language_model: An opened `LanguageModel`.
-        prompts: B prompts of at least one token each.
         texts: B texts, in tokens.
+        begun: Tokens, at least one, that every text begins with and that are not counted.
 
     Returns:
-        Sum over each text's tokens, in nats, float64 (B,), and how many tokens these are.
+        Sum over each text's other tokens, in nats, float64 (B,), and how many these are.
     """
     import torch
 
-    rows, labels = causal_rows(prompts, texts, language_model.pad_token_id)
-    ids = rows["input_ids"].to(language_model.device)
+    rows = padded(texts, language_model.pad_token_id)[:, :-1].to(language_model.device)
+    targets = padded([text[begun:] for text in texts], IGNORED)
     with torch.inference_mode():  # What fills a row follows its tokens: they do not see it.
-        logits = language_model.model(input_ids=ids, use_cache=False).logits
-        losses = token_losses(logits, labels.to(logits.device)).double().cpu()
-    return losses.sum(1).numpy(), (labels != IGNORED).sum(1).numpy()
+        logits = language_model.model(input_ids=rows, use_cache=False).logits[:, begun - 1 :]
+        losses = token_losses(logits, targets.to(logits.device)).double().cpu()
+    return losses.sum(1).numpy(), (targets != IGNORED).sum(1).numpy()
 
 
 def batches_by_length(
