@@ -255,11 +255,7 @@ def _leading(
     if len(scored) == 1:
         yield f"The only private corpus with a score is {best}: {shown}."
         return
-    found = [
-        compare(metric, (best, scored[best]), (name, scored[name]))
-        for name in scored
-        if name != best
-    ]
+    found = [pair for pair in pairs if pair.first == best]
     beaten = ", ".join(pair.second for pair in found if pair.verdict == "better")
     undecided = ", ".join(pair.second for pair in found if pair.verdict != "better")
     parts = [f"it is better than {beaten}"] if beaten else []

@@ -18,12 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpsynth_assets.attacks.catalogue import CLAIMS
 from dpsynth_assets.files.kept import JSON, found, version_of
 from dpsynth_assets.files.whole import write_whole
-from dpsynth_assets.methods.attack_runs import Reconstruction
 from dpsynth_assets.methods.base import REJECTION, Method
 from dpsynth_assets.methods.capabilities import attacks_on as attacks_declared
 from dpsynth_assets.methods.dataset_plan import PlannedMethod
@@ -188,42 +187,7 @@ class MedianAudits:
     results: "tuple[AuditResult, ...]"
 
 
-Finding = TypeVar("Finding", tuple[Reconstruction, ...], MedianAudits)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found(Generic[Finding]):
-    """What an attack found, and since when it holds.
-
-    Attributes:
-        value: The findings.
-        since: When they were found, ISO 8601; empty where it was now.
-    """
-
-    value: Finding
-    since: str
-
-
-def reconstructions_kept(
-    asset: str, settings: str, run: Callable[[], list[Reconstruction]]
-) -> Found[tuple[Reconstruction, ...]]:
-    """Gives what a reconstruction test found under equal settings, or else runs it.
-
-    Args:
-        asset: Key of the attack's asset.
-        settings: Digest of all that it depends on, code, libraries and machine aside.
-        run: Runs it.
-    """
-
-    def results(made: tuple[Reconstruction, ...]) -> list["AuditResult"]:
-        return [each.result for each in made]
-
-    return _kept(asset, settings, tuple[Reconstruction, ...], lambda: tuple(run()), results)
-
-
-def medians_kept(asset: str, settings: str, run: Callable[[], MedianAudits]) -> Found[MedianAudits]:
-    """Gives what a median audit found under equal settings, or else runs it; as above."""
-    return _kept(asset, settings, MedianAudits, run, lambda made: made.results)
+Finding = TypeVar("Finding")
 
 
 def kept_attacks_folder() -> Path:
@@ -231,14 +195,25 @@ def kept_attacks_folder() -> Path:
     return home().audits.with_name("attacks_kept")
 
 
-def _kept(
+def kept_findings(
     asset: str,
     settings: str,
     kind: Any,
     run: Callable[[], Finding],
     results: Callable[[Finding], "Sequence[AuditResult]"],
-) -> Found[Finding]:
-    """Gives what is kept of an attack, or runs it and keeps that; a refuted claim is forgotten."""
+) -> tuple[Finding, str]:
+    """Gives what an attack found under equal settings, or runs it and keeps that.
+
+    Args:
+        asset: Key of the attack's asset.
+        settings: Digest of all that it depends on, code, libraries and machine aside.
+        kind: Type of the findings.
+        run: Runs it.
+        results: What labels print of the findings; where one refutes a claim, none is kept.
+
+    Returns:
+        The findings, and when they were found, ISO 8601; empty where it was now.
+    """
     from pydantic import TypeAdapter
 
     from dpsynth_assets.attacks.audits.audit import AuditResult
@@ -252,11 +227,11 @@ def _kept(
     named = {each.__name__: each for each in (AuditResult, BatchGap, Overlap)}
     findings.rebuild(force=True, _types_namespace=named)
 
-    def read(place: Path) -> Found[Finding] | None:
+    def read(place: Path) -> tuple[Finding, str] | None:
         kept = JSON.read(place)
         if kept["digest"] != digest:
             return None
-        return Found(value=findings.validate_python(kept["value"]), since=kept["found"])
+        return findings.validate_python(kept["value"]), kept["found"]
 
     if (known := found(path, read)) is not None:
         return known
@@ -267,4 +242,4 @@ def _kept(
         write_whole(path, JSON.write({"digest": digest, "found": now, "value": value}))
     else:
         path.unlink(missing_ok=True)
-    return Found(value=made, since="")
+    return made, ""

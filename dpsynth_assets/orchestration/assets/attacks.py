@@ -41,9 +41,8 @@ from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
 from dpsynth_assets.report.attack_record import (
     MedianAudits,
     attacks_file,
-    medians_kept,
+    kept_findings,
     model_identity,
-    reconstructions_kept,
     save_attacks,
     settings_of_method,
 )
@@ -171,17 +170,23 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
             return found
 
         settings = _attack_settings(plan, tested, public_language_model, models)
-        kept = reconstructions_kept(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}", settings, run)
-        save_attacks([item.result for item in kept.value])
+        tests, since = kept_findings(
+            f"{spec.name}/{AUDIT}/{RECONSTRUCTION}", settings, list[Reconstruction], run, _results
+        )
+        save_attacks(_results(tests))
         return dg.MaterializeResult(
             metadata={
-                **reconstruction_metadata(kept.value),
-                FOUND_AT: _found_at(kept.since, len(kept.value)),
+                **reconstruction_metadata(tests),
+                FOUND_AT: _found_at(since, len(tests)),
             },
-            check_results=reconstruction_checks(kept.value),
+            check_results=reconstruction_checks(tests),
         )
 
     return reconstruction_test
+
+
+def _results(tests: Sequence[Reconstruction]) -> list["AuditResult"]:
+    return [item.result for item in tests]
 
 
 def _subjects(opened: "LanguageModel", plan: DatasetPlan) -> dict[str, Any]:
@@ -270,14 +275,16 @@ def _median_audit(
             read = PrivateInputs(records=records, embeddings=embeddings)
             return _audited(spec, plan, medians, read, public, public_language_model, report)
 
-        kept = medians_kept(f"{spec.name}/{AUDIT}/{MEDIAN}", settings, run)
-        results = kept.value.results
+        audits, since = kept_findings(
+            f"{spec.name}/{AUDIT}/{MEDIAN}", settings, MedianAudits, run, lambda made: made.results
+        )
+        results = audits.results
         save_attacks(results)
         exceeded = [result.name for result in results if not result.passed]
         return dg.MaterializeResult(
             metadata={
-                **median_metadata(kept.value.gaps, results),
-                FOUND_AT: _found_at(kept.since, len(results)),
+                **median_metadata(audits.gaps, results),
+                FOUND_AT: _found_at(since, len(results)),
             },
             check_results=[_check(NEVER_EXCEEDED, exceeded, dg.AssetCheckSeverity.ERROR)],
         )
