@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dpsynth_assets.benchmark.leaderboard import (
@@ -244,38 +245,30 @@ def pictures(lines: Sequence[Standing], dataset: str) -> dict[str, bytes]:
     largest = max(each.records for each in methods)
     colours = {line: index for index, line in enumerate(dict.fromkeys(e.line for e in methods))}
     whole = [each for each in methods if each.records == largest]
-    budgets: dict[str, Any] = {"label": "ε", "ticks": [each.asked or 0.0 for each in methods]}
+    timed = [each for each in whole if each.costs.get("processor_seconds")]
+    sizes = {(each.line, each.asked) for each in methods if each.records != largest}
+    sized = [each for each in methods if (each.line, each.asked) in sizes]
+    budgets = [each.asked or 0.0 for each in methods]
     draw = partial(_lines, colours=colours)
 
     def spent(each: Standing) -> float:
         return each.epsilon or each.asked or 0.0
 
+    def minutes(each: Standing) -> float:
+        return each.costs["processor_seconds"] / 60
+
+    def rows(each: Standing) -> tuple[float, float]:
+        return each.costs.get("rows", 0.0), 0.0
+
+    score = f"{dataset}: {best.title} against"
     drawn = {
-        f"{dataset}: {best.title} against ε": draw(whole, spent, ends=ends, **budgets),
-        f"{dataset}: {best.title} against processor minutes": draw(
-            [each for each in whole if each.costs.get("processor_seconds")],
-            lambda each: each.costs["processor_seconds"] / 60,
-            label="processor minutes",
-            ends=ends,
-        ),
-        f"{dataset}: rows obtainable": draw(
-            whole,
-            spent,
-            ends={},
-            value=lambda each: (each.costs.get("rows", 0.0), 0.0),
-            name="rows",
-            **budgets,
-        ),
+        f"{score} ε": draw(whole, spent, "ε", budgets, ends=ends),
+        f"{score} processor minutes": draw(timed, minutes, "processor minutes", ends=ends),
+        f"{dataset}: rows obtainable": draw(whole, spent, "ε", budgets, value=rows, name="rows"),
     }
-    if len({each.records for each in methods}) > 1:
-        sizes = {(each.line, each.asked) for each in methods if each.records != largest}
-        drawn[f"{dataset}: {best.title} against records"] = draw(
-            [each for each in methods if (each.line, each.asked) in sizes],
-            lambda each: float(each.records),
-            label="records",
-            ends=ends,
-            ticks=[each.records for each in methods],
-        )
+    if sized:
+        counts = [each.records for each in methods]
+        drawn[f"{score} records"] = draw(sized, lambda each: each.records, "records", counts, ends)
     return drawn
 
 
@@ -287,11 +280,11 @@ def _leading_score(each: Standing) -> tuple[float, float]:
 def _lines(
     standings: Sequence[Standing],
     place: Callable[[Standing], float],
-    *,
     label: str,
-    ends: Mapping[str, Standing],
-    colours: Mapping[str, int],
     ticks: Sequence[float] | None = None,
+    ends: Mapping[str, Standing] = MappingProxyType({}),
+    *,
+    colours: Mapping[str, int],
     value: Callable[[Standing], tuple[float, float]] = _leading_score,
     name: str = "",
 ) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
@@ -59,22 +59,18 @@ class LedgerProof:
         head, shown = proven(entries, [*entries_behind(entries, package.cohort, last), package])
         return cls(head=head, package=package, entries=tuple(shown))
 
-    def to_json(self) -> dict[str, Any]:
-        """The document that a package holds."""
-        return {
-            "schema": SCHEMA,
-            "head": {"entries": self.head.entries, "root": self.head.root},
-            "package": self.package.reservation,
-            "entries": [each.to_json() for each in self.entries],
-        }
-
     def write(self, folder: Path) -> None:
         """Writes the proof into a package."""
         (folder / PROOF_FILE).write_text(self._text(), encoding="utf-8")
 
     def _text(self) -> str:
-        text = json.dumps(self.to_json(), indent=1, sort_keys=True, ensure_ascii=False)
-        return text + "\n"
+        document = {
+            "schema": SCHEMA,
+            "head": vars(self.head),
+            "package": self.package.reservation,
+            "entries": [each.to_json() for each in self.entries],
+        }
+        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     def behind(self, last: int) -> list[LedgerEntry]:
         """Entries from which the label follows.

@@ -89,21 +89,25 @@ def unaccounted(
     latest = {event.asset: event for event in sorted(events, key=lambda e: e.storage_id)}
     findings = []
     for event in events:
-        message = _false_claim(event, charges, alone)
-        if message is None and event is latest[event.asset]:
-            message = _missing_claim(event)
+        message = _false_claim(event, charges, alone, latest[event.asset])
         if message is not None:
             findings.append(Finding(kind=TO_LEDGER, subject=event.asset, message=message))
     return findings
 
 
 def _false_claim(
-    event: Materialised, charges: Mapping[str, LedgerEntry], alone: Mapping[str, float | None]
+    event: Materialised,
+    charges: Mapping[str, LedgerEntry],
+    alone: Mapping[str, float | None],
+    latest: Materialised,
 ) -> str | None:
-    """Says what a materialisation claims that its charge does not say."""
-    if event.reservation is None:
-        return None
+    """Says what a materialisation claims that its charge does not say; of old ones, no omission."""
     who = f"run {event.run_id[:8] or 'unknown'}"
+    if event.reservation is None:
+        if event.epsilon is None or event is not latest:
+            return None
+        again = "Materialise the asset again, which is free."
+        return f"{who} shows an ε and names no charge. {again}"
     charge = charges.get(event.reservation)
     if charge is None:
         return f"{who} names a charge that the ledger does not know."
@@ -121,15 +125,6 @@ def _false_claim(
     if event.epsilon is not None and least is not None and event.epsilon < least * (1 - 1e-6):
         return f"{who} shows a smaller ε than ledger entry {charge.seq} costs alone."
     return None
-
-
-def _missing_claim(event: Materialised) -> str | None:
-    if event.epsilon is None or event.reservation is not None:
-        return None
-    return (
-        f"run {event.run_id[:8] or 'unknown'} shows an ε and names no charge. Materialise the "
-        "asset again, which is free."
-    )
 
 
 def file_lineage(
@@ -153,7 +148,9 @@ def file_lineage(
     }
     graph = ChargeGraph(entries)
     heads = {entry.hash: entry.seq for entry in entries}
-    withheld = _entries_without_public_head(entries)
+    sealing = [entry.seq for entry in entries if seals_private_value(entry)]
+    # A statement names the number of an entry whose hash it withholds.
+    withheld = {entry.seq for entry in entries if sealing and entry.seq >= sealing[0]}
     digests: dict[str, str] = {}
     for cohort in cohorts:
         digests |= file_digests(released / cohort, released)
@@ -163,22 +160,12 @@ def file_lineage(
     )
 
 
-def _entries_without_public_head(entries: Iterable[LedgerEntry]) -> frozenset[int]:
-    """Numbers of the entries whose hash a statement withholds, so that it names the number."""
-    private, found = False, set[int]()
-    for entry in entries:
-        private = private or seals_private_value(entry)
-        if private:
-            found.add(entry.seq)
-    return frozenset(found)
-
-
 def _lineage(
     path: str,
     digest: str,
     event: Materialised | None,
     graph: ChargeGraph,
-    seals: tuple[Mapping[str, int], frozenset[int]],
+    seals: tuple[Mapping[str, int], set[int]],
 ) -> FileLineage:
     if event is None:
         problem = (

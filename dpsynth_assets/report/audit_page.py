@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 from urllib.parse import quote
 
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
@@ -23,6 +22,7 @@ from dpsynth_assets.report.pages import (
     Tile,
     Tiles,
     asset_address,
+    leaves,
     left_in_words,
     table_of,
     to_html,
@@ -110,19 +110,9 @@ def _folded(name: str, canonical: str) -> Cell:
     values = json.loads(canonical) if canonical else None
     if not isinstance(values, dict):
         return canonical or "—"
-    return FoldedFacts(f"{name} ({len(values)})", tuple(_lines(values)))
-
-
-def _lines(values: dict[str, Any], before: str = "") -> list[tuple[str, str]]:
-    lines = []
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            lines += _lines(value, f"{before}{name}.")
-        else:
-            lines.append(
-                (f"{before}{name}", value if isinstance(value, str) else json.dumps(value))
-            )
-    return lines
+    lines = ((".".join(names), value) for names, value in leaves(values))
+    told = tuple((n, v if isinstance(v, str) else json.dumps(v)) for n, v in lines)
+    return FoldedFacts(f"{name} ({len(values)})", told)
 
 
 def _files(trail: AuditTrail) -> list[Block]:

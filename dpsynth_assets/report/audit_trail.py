@@ -121,7 +121,12 @@ class AuditTrail:
 
 def entries_of(entries: Iterable[LedgerEntry], cohort: str) -> list[LedgerEntry]:
     """Entries of one cohort, of every cohort of a dataset, or of a file that shares an account."""
-    return [entry for entry in entries if cohort in (entry.cohort, entry.dataset, _folder(entry))]
+    return [
+        entry
+        for entry in entries
+        # Where an account is shared, the folder of the asset is not that of the cohort.
+        if cohort in (entry.cohort, entry.dataset, entry.asset.partition("/")[0])
+    ]
 
 
 def act_in_words(entry: LedgerEntry) -> str:
@@ -132,11 +137,6 @@ def act_in_words(entry: LedgerEntry) -> str:
     words = ", ".join(f"{name} {value}" for name, value in told.items())
     what = f"{entry.kind} ({words})" if words else entry.kind
     return f"Entry {entry.seq}, {entry.recorded_at[:16]}: {what} by {entry.acted_by}"
-
-
-def _folder(entry: LedgerEntry) -> str:
-    """The dataset whose assets an entry is about: not its cohort's, where an account is shared."""
-    return entry.asset.partition("/")[0]
 
 
 _OF_LINE = [each.name for each in fields(ChargeLine)]

@@ -6,9 +6,10 @@ stand in `cards.md.j2`.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import LedgerEntry
 from dpsynth_assets.report.label import CODE, SCHEMA, Label, cohort_label, corpus_label
 from dpsynth_assets.report.label_texts import is_not_run, is_recall
-from dpsynth_assets.report.pages import markdown_table
+from dpsynth_assets.report.pages import leaves, markdown_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -118,7 +119,7 @@ def _texts() -> Any:
         "up": rounded_up,
         "down": rounded_down,
         "declared": declared,
-        "in_words": lambda settings: "; ".join(_in_words(settings)),
+        "in_words": _in_words,
         "kept_by": _kept_by,
         "is_recall": is_recall,
         "is_not_run": is_not_run,
@@ -129,17 +130,14 @@ def _texts() -> Any:
     return texts.get_template("cards.md.j2").module
 
 
-def _in_words(parameters: Mapping[str, Any], within: str = "") -> Iterator[str]:
+def _in_words(parameters: Mapping[str, Any]) -> str:
     """Writes settings as `name` value, in the order of their names; a group's after a dot."""
-    for name, value in sorted(parameters.items()):
-        if isinstance(value, Mapping):
-            yield from _in_words(value, f"{within}{name}.")
-        else:
-            yield f"`{within}{name}` {_value(value)}"
+    told = sorted(leaves(parameters), key=itemgetter(0))
+    return "; ".join(f"`{'.'.join(names)}` {_value(value)}" for names, value in told if value != {})
 
 
 def _kept_by(kept: Mapping[str, Any]) -> str:
-    return "; ".join(_in_words({name: kept[name] for name in kept if name not in _COUNTED}))
+    return _in_words({name: kept[name] for name in kept if name not in _COUNTED})
 
 
 def _value(value: Any) -> str:

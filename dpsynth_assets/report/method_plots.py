@@ -120,10 +120,8 @@ def internal_pictures(internal: Mapping[str, Mapping[str, Any]]) -> dict[str, by
     Args:
         internal: Internal facts of each corpus by name.
     """
-    costs = {name: batch_costs(facts) for name, facts in internal.items()}
-    costs = {name: values for name, values in costs.items() if len(values)}
-    places = {name: position_costs(facts) for name, facts in internal.items()}
-    places = {name: values for name, values in places.items() if values}
+    costs = {name: cost for name, facts in internal.items() if len(cost := batch_costs(facts))}
+    places = {name: mean for name, facts in internal.items() if (mean := position_costs(facts))}
     pictures = {}
     if costs:
         pictures["batch_costs"] = batch_cost_plot(costs)
@@ -140,15 +138,13 @@ def released_pictures(
     Args:
         corpora: Released facts and rows of each corpus by name.
     """
-    tokens = {name: token_counts(facts) for name, (facts, _) in corpora.items()}
-    counted = {name: counts for name, counts in tokens.items() if counts is not None}
+    counted = {name: n for name, (facts, _) in corpora.items() if (n := token_counts(facts))}
     batches = {name: by_batch(rows) for name, (_, rows) in corpora.items()}
     pictures = {}
     if any(sum(counts) for counts in counted.values()):
         pictures["private_tokens"] = private_share_plot(counted)
     for kind in ("tokens", "documents"):
-        shown = {name: values[kind] for name, values in batches.items() if values}
-        shown = {name: values for name, values in shown.items() if len(values) > 1}
+        shown = {name: got[kind] for name, got in batches.items() if len(got.get(kind, ())) > 1}
         if shown:
             pictures[f"{kind}_per_batch"] = cumulative_plot(shown, f"{kind} a batch", "batches")
     return pictures

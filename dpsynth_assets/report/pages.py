@@ -9,7 +9,7 @@ import base64
 import hashlib
 import importlib.metadata
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -337,6 +337,15 @@ def asset_address(asset: str) -> str:
     dataset, partition = registered_part(cohort)
     chosen = f"?view=partitions&partition={partition}" if partition is not None and rest else ""
     return f"/assets/{dataset}{slash}{rest}{chosen}"
+
+
+def leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    """Values of nested mappings, each with the names that lead to it."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*above, name))
+        else:
+            yield (*above, name), value
 
 
 # Values of a table of scores as every page and command shows them.

@@ -27,6 +27,7 @@ from dpsynth_assets.report.pages import (
     Tile,
     Tiles,
     format_cell,
+    leaves,
     to_html,
     to_markdown,
 )
@@ -136,8 +137,8 @@ def _measured(context: Mapping[str, Any]) -> list[Block]:
     """Facts of the cohort, and settings of the evaluation behind a fold."""
     settings = {key: value for key, value in context.items() if isinstance(value, Mapping)}
     others = {key: value for key, value in context.items() if key not in settings}
-    fold = Fold("Settings of the evaluation", (Facts(tuple(_facts(settings))),))
-    return [Facts(tuple(_facts(others))), *([fold] if settings else [])]
+    fold = Fold("Settings of the evaluation", (Facts(_facts(settings)),))
+    return [Facts(_facts(others)), *([fold] if settings else [])]
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Columns, caption: str) -> TableBlock:
@@ -153,15 +154,11 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Columns, caption: str) ->
     )
 
 
-def _facts(context: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    facts = []
-    for key, value in context.items():
-        name = f"{prefix}{key.replace('_', ' ')}"
-        if isinstance(value, Mapping):
-            facts += _facts(value, f"{name}: ")
-        else:
-            facts.append((name, _fact(key, value)))
-    return facts
+def _facts(context: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (": ".join(names).replace("_", " "), _fact(names[-1], value))
+        for names, value in leaves(context)
+    )
 
 
 def _fact(name: str, value: Any) -> str:

@@ -8,7 +8,7 @@ others call), `provenance` (what releases are made from), `statement` and `expor
 """
 
 from dpsynth_assets.privacy.ledger.admission import Admission
-from dpsynth_assets.privacy.ledger.chain import GENESIS, ChainProblem, VerifyReport
+from dpsynth_assets.privacy.ledger.chain import GENESIS
 from dpsynth_assets.privacy.ledger.database import sqlite_path
 from dpsynth_assets.privacy.ledger.provenance import ChargeGraph, Provenance
 from dpsynth_assets.privacy.ledger.schema import (
@@ -28,7 +28,6 @@ __all__ = [
     "GENESIS",
     "Admission",
     "BudgetTerms",
-    "ChainProblem",
     "ChargeGraph",
     "Checkpoint",
     "CohortSpend",
@@ -41,7 +40,6 @@ __all__ = [
     "Reservation",
     "SecretTerms",
     "Seen",
-    "VerifyReport",
     "Witness",
     "edited_parts",
     "sqlite_path",
