@@ -21,6 +21,7 @@ from unittest import mock
 import numpy as np
 
 from dpsynth_assets.attacks.audits.audit import ADD_REMOVE, Audit, Bug, Finding
+from dpsynth_assets.attacks.audits.shared_passes import random_llama
 from dpsynth_assets.attacks.membership import CANARIES, DELTA, fair_coins, judge_scores
 from dpsynth_assets.datasets.dataset_sections import PrivacyUnit
 from dpsynth_assets.methods.base import CohortTerms
@@ -36,7 +37,7 @@ from dpsynth_assets.methods.fine_tuning import Ctcl
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig
 from dpsynth_assets.methods.fine_tuning.plan import PlannedTraining
 from dpsynth_assets.methods.fine_tuning.private_training import TrainingStart
-from dpsynth_assets.methods.inputs import Checkpoint, PrivateInputs, PublicInputs
+from dpsynth_assets.methods.inputs import Checkpoint, PrivateInputs, PublicInputs, silent
 from dpsynth_assets.methods.stages import StageRun
 from dpsynth_assets.privacy import dp_sgd, histogram, secret_clustering, vector_mean
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
@@ -65,10 +66,6 @@ def _terms(**declared: Any) -> CohortTerms:
         label_texts=LABELS,
         **declared,
     )
-
-
-def _silent(_share: float, _message: str) -> None:
-    """Reports to no reader."""
 
 
 def _records(
@@ -133,7 +130,7 @@ def _attack_clusters() -> Finding:
 
 # EPSVec: each canary is the only record of a label, and far from all that the model writes.
 
-LAYERS, WIDTH, FAR = (0, 1), 16, 1e3
+LAYERS, WIDTH, FAR = (0, 1), 64, 1e3
 NOISE = VectorNoise(
     noise_multiplier=0.5, sampling_probability=1.0, relation=ADD_REMOVE, max_records_per_unit=1
 )
@@ -144,7 +141,7 @@ def _vector_task() -> VectorTask:
     """Differences that are FAR clip bounds long at least, read by the engine that methods use."""
     from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 
-    model = _random_model(tokens=256)
+    model = random_llama()
     tokens = SimpleNamespace(
         begin_token_id=0,
         prompt_ids=lambda *_: [0, 1],
@@ -184,7 +181,7 @@ def _attack_vectors() -> Finding:
 
     task, present = _vector_task(), fair_coins()
     private = _records(present, np.zeros((CANARIES, 1)), own_labels=True)
-    released = release_vectors(task, private, _silent).value
+    released = release_vectors(task, private, silent).value
     noise = NOISE.noise_std(layers=len(LAYERS), records=task.records) * np.sqrt(WIDTH)
     means = released.directions * (released.signal_over_noise * noise)[:, :, None]
     own = pl.DataFrame({"record_id": [TEXT], "text": [TEXT]})
@@ -224,26 +221,10 @@ TRAINING = _Watched(
 )
 
 
-@cache
-def _random_model(tokens: int) -> Any:
-    """A small language model with random weights."""
-    import torch
-    from transformers import AutoModelForCausalLM, LlamaConfig
-
-    config = LlamaConfig(
-        vocab_size=tokens, hidden_size=WIDTH, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=64,
-        initializer_range=0.5,
-    )  # fmt: skip
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
-
-
 def _attack_training() -> Finding:
     from dpsynth_assets.models.fine_tuning import CausalLoss, TokenExample
 
-    model, present = deepcopy(_random_model(tokens=CANARIES)), fair_coins()
+    model, present = deepcopy(random_llama(CANARIES)).requires_grad_(False), fair_coins()
     embeddings = model.get_input_embeddings().weight.requires_grad_(True)
     loss = CausalLoss(pad_token_id=0, start_token_id=0)
     examples = [TokenExample([token], [0]) for token in range(CANARIES)]
@@ -258,7 +239,7 @@ def _attack_training() -> Finding:
         private=_records(present, np.zeros((CANARIES, 1))),
         public=PublicInputs(),
         checkpoint=NO_CHECKPOINT,
-        progress=_silent,
+        progress=silent,
     )
     start = TrainingStart(model=model, loss=loss, name="random weights")
     method.train(run, start, [examples[token] for token in np.flatnonzero(present)])

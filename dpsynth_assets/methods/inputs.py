@@ -16,6 +16,10 @@ ProgressCallback = Callable[[float, str], None]
 """Called with the share done in [0, 1] and a short public message."""
 
 
+def silent(_share: float, _message: str) -> None:
+    """Takes progress that nobody is shown."""
+
+
 class PassStore(Protocol):
     """Passes of one paid release that are finished, so that a killed run need not repeat them.
 

@@ -102,13 +102,13 @@ def _small_model(**arguments: Any) -> "LogitMoves":
 
 
 @cache
-def random_llama() -> Any:
+def random_llama(tokens: int = 256) -> Any:
     """A model of two layers with random weights."""
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     config = LlamaConfig(
-        vocab_size=256, hidden_size=64, intermediate_size=176, num_hidden_layers=2,
+        vocab_size=tokens, hidden_size=64, intermediate_size=176, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
         initializer_range=0.1,
     )  # fmt: skip

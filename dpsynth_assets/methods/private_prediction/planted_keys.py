@@ -24,6 +24,7 @@ from dpsynth_assets.methods.inputs import (
     ProgressCallback,
     PublicInputs,
     label_indices,
+    silent,
 )
 from dpsynth_assets.methods.private_prediction.references import generate_non_private
 from dpsynth_assets.methods.rejection_sampling import RejectionSettings
@@ -96,10 +97,10 @@ class KeyTask:
         present = key_records(planted.source)
         records = present if planted.places is None else key_records(planted.places)
         stage = self.plan.stage(CANDIDATE_CORPUS)
-        made = stage.release(records, self.public, NO_CHECKPOINT, _silent)
+        made = stage.release(records, self.public, NO_CHECKPOINT, silent)
         config, terms = self.method.config, self.method.terms
         copied = generate_non_private(
-            config, terms, present, self.public, CONTROL_DOCUMENTS, _silent
+            config, terms, present, self.public, CONTROL_DOCUMENTS, silent
         )
         rows = cast("pl.DataFrame", made.value.rows)
         return KeysWritten(
@@ -253,10 +254,6 @@ def _slack_of(config: Any, model: Any) -> dict[str, float]:
     if getattr(model, "source", None) is not None or config.logit_slack > 0:
         return {}
     return {"logit_slack": float(type(config).model_fields["logit_slack"].default)}
-
-
-def _silent(_share: float, _message: str) -> None:
-    """Reports nothing: the test's own progress counts methods."""
 
 
 AUDITED_CONTEXTS = 64

@@ -189,15 +189,13 @@ def _read_by_report(
     spec: PrivateDatasetSpec, plan: DatasetPlan
 ) -> tuple[dict[str, dg.AssetIn], list[dg.AssetKey]]:
     """Values that the report is given, and assets that come before it."""
-    ins = public_ins(spec.public_data, "text_embedder", "public_corpus")
+    ins = public_ins(spec.public_data, "public_corpus", *_models_of_scores(spec))
     deps = [
         shared_key(spec.name, "private_records"),
         shared_key(spec.name, "private_embeddings"),
         *(dataset_key(spec.name, planned.folder, "corpus") for planned in plan.corpora),
         *model_keys(spec, plan),
     ]
-    if spec.evaluation.reads_rows:
-        ins |= public_ins(spec.public_data, LANGUAGE_MODEL)
     if spec.evaluation.references:
         ins[PUBLIC_ONLY] = dg.AssetIn(dataset_key(spec.name, REFERENCES, PUBLIC_ONLY))
         deps.append(dataset_key(spec.name, REFERENCES, CEILING))

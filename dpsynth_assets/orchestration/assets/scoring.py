@@ -241,15 +241,10 @@ def write_report(
     }
     report = render_report(table, context, pictures, samples, told)
     folder = home().reports / spec.name
-    for name, content in (
-        ("report.html", report.html),
-        ("report.md", report.markdown),
-        (
-            "metrics.json",
-            json.dumps({"table": table, "verdicts": told, "context": context}, indent=2),
-        ),
-    ):
-        write_whole(folder / name, content)
+    metrics = {"table": table, "verdicts": told, "context": context}
+    write_whole(folder / "report.html", report.html)
+    write_whole(folder / "report.md", report.markdown)
+    write_whole(folder / "metrics.json", json.dumps(metrics, indent=2))
     return score_metadata(spec.name, folder / "report.html", table, told, shown)
 
 
@@ -260,20 +255,20 @@ def report_table(
     ends = _ends(scored)
     rows = []
     for entry in scored:
-        told = (
-            {"guarantee": "real data", "epsilon": "∞"}
-            if entry.corpus is None
-            else entry.corpus.told
-        )
-        row = {**entry.scores.to_json(), "delta": None, "seconds": None, **told}
-        row["role"] = entry.corpus.role if entry.corpus else "real data"
-        row["scored_rows"] = entry.scores.rows
-        row["rows"] = entry.corpus.rows.height if entry.corpus else None
+        row = {**entry.scores.to_json(), "scored_rows": entry.scores.rows, **_told(entry.corpus)}
         if row["role"] == "corpus" and len(ends) == 2:
             estimates = (ends[role].scores.estimates for role in ("floor", "ceiling"))
             row |= gap_fields(entry.scores.estimates, *estimates)
         rows.append(row)
     return rows + [dict(model) for model in models]
+
+
+def _told(corpus: CorpusToScore | None) -> dict[str, Any]:
+    """What is known of a corpus beside its scores; None: of real data, whose rows are private."""
+    told = {"delta": None, "seconds": None}
+    if corpus is None:
+        return told | {"role": "real data", "guarantee": "real data", "epsilon": "∞", "rows": None}
+    return told | {"role": corpus.role, "rows": corpus.rows.height, **corpus.told}
 
 
 def _ends(scored: Sequence[Scored]) -> dict[str, Scored]:

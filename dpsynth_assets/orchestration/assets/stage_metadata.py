@@ -18,6 +18,7 @@ from dpsynth_assets.methods.capabilities import Evolves, capability
 from dpsynth_assets.methods.cluster_histogram import ClusterCounting
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.evolution.population import generation_facts, read_generations
+from dpsynth_assets.methods.inputs import silent
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.methods.topic_histogram import TopicCounting
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
@@ -255,7 +256,7 @@ def _rounds(
         report(0.0, "embedding public text and survivors")
         public_texts = upstream["public_corpus"]["text"].head(REFERENCE_ROWS).to_list()
         public = embedded_documents(
-            spec.public_data, upstream["text_embedder"], public_texts, models, _silent
+            spec.public_data, upstream["text_embedder"], public_texts, models, silent
         )
         distances = round_distances(generations, public, embedder)
         facts = {**generation_facts(generations), "frechet_distance": distances}
@@ -299,10 +300,6 @@ def round_distances(
         enough = len(features) >= 2
         distances.append(frechet_distance(Moments.of(features), reference) if enough else None)
     return distances
-
-
-def _silent(_share: float, _message: str) -> None:
-    """Takes progress that the step does not show."""
 
 
 def rounds_table(facts: Mapping[str, Any]) -> str:
