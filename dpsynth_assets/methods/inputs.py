@@ -17,7 +17,7 @@ ProgressCallback = Callable[[float, str], None]
 
 
 def silent(_share: float, _message: str) -> None:
-    """Takes progress that nobody is shown."""
+    """Takes progress that is not shown."""
 
 
 class PassStore(Protocol):

@@ -240,7 +240,6 @@ class Tables(NamedTuple):
 EVERYWHERE = Tables()
 OF_TEXT = Tables("text", None)
 OF_ROWS = Tables("text", "leaderboard")
-OF_BENCHMARK = Tables(None, "leaderboard")
 
 
 @dataclass(frozen=True)
