@@ -24,8 +24,6 @@ Verdict = Literal["better", "worse", "undecided"]
 Estimates = Mapping[str, Estimate]
 """Scores of one corpus by metric; a metric that could not be computed is missing."""
 
-_NONE = "; no share of the gap is given."
-
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -196,14 +194,13 @@ def gap_sentence(
     verdict = compare(metric.name, (ceiling, high), (floor, low)).verdict
     if verdict == "better":
         return
-    ends = (
-        f"the ceiling ({ceiling}, {high.value:.3g} ± {high.std:.2g})",
-        f"the floor ({floor}, {low.value:.3g} ± {low.std:.2g})",
+    undecided = verdict == "undecided"
+    said = "does not differ from" if undecided else "is worse than"
+    yield (
+        f"{'Undecided: by' if undecided else 'By'} {metric.title}, the ceiling ({ceiling}, "
+        f"{high.value:.3g} ± {high.std:.2g}) {said} the floor ({floor}, {low.value:.3g} ± "
+        f"{low.std:.2g}); no share of the gap is given."
     )
-    if verdict == "undecided":
-        yield f"Undecided: by {metric.title}, {ends[0]} does not differ from {ends[1]}{_NONE}"
-    else:
-        yield f"By {metric.title}, {ends[0]} is worse than {ends[1]}{_NONE}"
 
 
 _CEILING = (

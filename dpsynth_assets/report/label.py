@@ -93,9 +93,10 @@ def guarantee_of(charged: Charged) -> dict[str, Any]:
         dp_events = [event for event in dp_events if not is_post_processing(event)]
     if (kind is not GuaranteeType.DP and not charged.whole) or not dp_events:
         return stated
-    if charged.whole:
-        return stated | _of_cohort(charged, dp_events)
-    return stated | _of_corpus(charged, dp_events)
+    stated |= {"delta": charged.spend.delta, "accountant": charged.accountant}
+    if charged.switched:
+        stated["delta_is_doubled"] = texts()["doubled"]
+    return stated | (_of_cohort if charged.whole else _of_corpus)(charged, dp_events)
 
 
 def _of_corpus(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:
@@ -104,10 +105,7 @@ def _of_corpus(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:
         "epsilon": epsilon_with_inputs(
             events, charged.terms.delta, charged.accountant, charged.terms.epsilon
         ),
-        "delta": charged.spend.delta,
-        "accountant": charged.accountant,
         "basis": texts()["of_a_corpus"][charged.accountant],
-        **_doubled(charged),
         **_curve(charged, events),
     }
 
@@ -120,10 +118,7 @@ def _of_cohort(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:
     covered = charged.copies if spend.basis == PLAN and charged.copies else events
     return {
         name: spend.guaranteed_epsilon,
-        "delta": spend.delta,
-        "accountant": charged.accountant,
         "basis": texts()["basis"][spend.basis],
-        **_doubled(charged),
         "budget_epsilon": spend.budget_epsilon,
         "spent": {
             "epsilon": spend.epsilon,
@@ -132,10 +127,6 @@ def _of_cohort(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:
             **_curve(charged, covered),
         },
     }
-
-
-def _doubled(charged: Charged) -> dict[str, str]:
-    return {"delta_is_doubled": texts()["doubled"]} if charged.switched else {}
 
 
 def _curve(charged: Charged, events: Sequence[Event]) -> dict[str, Any]:

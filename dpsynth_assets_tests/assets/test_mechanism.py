@@ -280,7 +280,7 @@ def test_a_self_test_is_kept_with_the_charge_shown_and_stated_by_the_label(ledge
     shown = spend_metadata(ledger, first.reservation, TERMS)["dpsynth/self_test"]
     assert shown.data == SELF_TESTED[SELF_TEST]
     (stated,) = [s for s in pass_assumptions([charge]) if "self-test" in s]
-    assert "128 public contexts in 19 companies" in stated
+    assert "128 public contexts in 19 arrangements" in stated
     assert "(vllm 0.32.0, a GPU, bfloat16)" in stated
     untold = {"prepare": Room, "rests_on": lambda: pytest.fail("tested for what is stored")}
     again = run(ledger, store, Mechanism(ledger), asked, **untold)
