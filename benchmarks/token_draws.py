@@ -37,7 +37,6 @@ from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 
@@ -177,25 +176,6 @@ def differences_of_all(arguments):
     return differences(arguments, top_k=None)
 
 
-def noisy(arguments):
-    """Noisy mean probabilities: all rows are the subsets of one token."""
-    mechanism = NoisyProbabilities(
-        subsets=arguments.rows,
-        examples_per_subset=1,
-        sampling_probability=0.5,
-        noise_multiplier=1.0,
-        steps=arguments.steps + 1,
-        top_k=100,
-        relation=RELATION,
-    )
-
-    def choose(logits, public, _):
-        mechanism.draw(1000)
-        return [mechanism.select(logits, public[0])]
-
-    return choose
-
-
 def batches_of(arguments):
     batches = arguments.rows // arguments.batch
     owners = torch.arange(arguments.rows) // arguments.batch
@@ -217,7 +197,6 @@ WAYS = {
     "median": median,
     "invisible_ink": differences,
     "invisible_ink, all tokens": differences_of_all,
-    "noisy probabilities": noisy,
 }
 """Makers of what draws tokens from logits (R, V), public logits (G, V) and uniforms (R,)."""
 

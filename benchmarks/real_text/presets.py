@@ -275,8 +275,6 @@ def open_prediction(size: Size, epsilon: float) -> Iterable[Entry]:
     public = {"svt_threshold": 0.5, "public_temperature": 1.0}
     yield _prediction(size, epsilon, "mean with the public-token test", "mean_svt", settings=public)
     yield _prediction(size, epsilon, "InvisibleInk", "invisible_ink", larger=(1 / 8, 1 / 4, 1 / 2))
-    few = {"documents_per_label": 2, "max_document_tokens": 72, "max_example_tokens": 72}
-    yield Entry(title="few-shot", method="few_shot", settings={**few, "extra_documents": size.rows})
 
 
 def structured_prediction(size: Size, _epsilon: float) -> Iterable[Entry]:

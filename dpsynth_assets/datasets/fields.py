@@ -133,10 +133,12 @@ _FIXED = "It was removed: it has one value. Drop it."
 _RULED = "It was removed: rows likelier than any public text are rejected. Drop it."
 
 REMOVED: Mapping[str, str] = {
+    "few_shot": "It was removed: write epsvec, which writes more rows, or mean_uniform.",
     "mean_with_shots": "It was removed: write mean_uniform, which scored no worse.",
     "monthly_epsilon": "It was removed: write rounds, which share epsilon evenly, or drop it.",
     "release_gate": _NO_GATE,
     "copied_spans": _NO_GATE,
+    "prompt_tokens": "It was removed: write lora_rank.",
     "prompt_variables": "It was removed: write {label} in the prompts. Drop it.",
     "rejection.highest_quantile": _RULED,
     "rejection.public_texts": _FIXED,

@@ -22,7 +22,6 @@ from dpsynth_assets.methods.fine_tuning import (
     Resampled,
 )
 from dpsynth_assets.methods.private_prediction import (
-    FewShot,
     InvisibleInk,
     MeanClustered,
     MeanSvt,
@@ -40,7 +39,6 @@ _OWN: tuple[type[Method[Any]], ...] = (
     MeanClustered,
     MedianClustered,
     InvisibleInk,
-    FewShot,
     MeanSvtOnGenerator,
     Ctcl,
     DpFineTuning,

@@ -8,18 +8,12 @@ fit.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 
 from dpsynth_assets.privacy.accounting import epsilon_of
-from dpsynth_assets.privacy.bounded_range import (
-    adaptive_profiles,
-    horizon,
-    recursion_is_affordable,
-)
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.errors import check_at_least, check_positive
 from dpsynth_assets.privacy.events import (
-    BoundedRangeEvent,
     Event,
     PoissonGaussianEvent,
 )
@@ -110,46 +104,8 @@ def largest_count(fits: Callable[[int], bool], ceiling: int) -> int:
     return low
 
 
-TIGHT_GAIN = 1.6
-"""Sizes the grid: optimal composition allows less than this many times the tokens of zCDP."""
-
 COARSE_DISCRETIZATION = 5.0 * DISCRETIZATION
 """Spacing of privacy losses while a search is still far from its answer."""
-
-
-def largest_token_count(*, eta: float, target_epsilon: float, delta: float, accountant: str) -> int:
-    """Finds the largest r with ε of r token draws at most `target_epsilon`.
-
-    Args:
-        eta: η > 0 of one token draw (`BatchTerms.eta`).
-        target_epsilon: ε > 0.
-        delta: Public δ in (0, 1).
-        accountant: `zcdp` or `tight`.
-
-    Returns:
-        r >= 0; 0 when not even one token fits.
-    """
-    check_positive("target_epsilon", target_epsilon)
-    ceiling = math.ceil(8.0 * zcdp_rho(target_epsilon, delta) / eta**2)
-    if accountant == "tight" and recursion_is_affordable(eta, ceiling, delta):
-        return _tight_tokens(eta, target_epsilon, delta)
-
-    def fits(count: int) -> bool:
-        tokens = BoundedRangeEvent(eta=eta, count=count)
-        return epsilon_of([tokens], delta, accountant) <= target_epsilon
-
-    return largest_count(fits, ceiling + 2)
-
-
-@lru_cache(maxsize=256)
-def _tight_tokens(eta: float, target_epsilon: float, delta: float) -> int:
-    """Runs the adaptive recursion once: its j-th profile answers for j tokens."""
-    rho = TIGHT_GAIN * zcdp_rho(target_epsilon, delta)
-    profiles = adaptive_profiles(eta, horizon(rho, delta * 1e-4) + eta)
-    beyond = next(
-        count for count, profile in enumerate(profiles) if profile.epsilon(delta) > target_epsilon
-    )
-    return beyond - 1
 
 
 def integer_noise_std(

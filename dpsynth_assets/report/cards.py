@@ -34,7 +34,7 @@ _PLAIN = re.compile(r"[\w .,:()/+-]+")
 _MEANINGS = {
     "id": "number of the row, unrelated to any private id",
     "method": "generation method",
-    "origin": "`demonstration`: drawn from private records; `extra`: written after those",
+    "origin": "where the method took the row from",
     "batch": "number of the batch of private contexts that voted on the tokens",
     "cluster": "public cluster of the batch; -1 where batches are not clustered",
     "topic": "public topic whose keywords were asked for; -1 for none",

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_assets.attacks.audits import token_choices
 from dpsynth_assets.attacks.audits.audit import ADD_REMOVE, Audit, Bug, Finding
 from dpsynth_assets.attacks.audits.gradients import one_step, private_gradient
 from dpsynth_assets.attacks.audits.sums import release_vector_mean
@@ -288,7 +287,6 @@ REAL: Mapping[str, Draw] = {
     "dp_sgd": _gradient,
     "poisson_sampling": lambda: np.isin(np.arange(SIZE), poisson_sample(SIZE, 0.5)),
     "secret_clustering": _clusters,
-    "noisy_probabilities": lambda: token_choices.tokens(token_choices.mechanism(50.0, SIZE), 1),
 }
 """A release of every module of the kernel that draws noise, by the module's name."""
 

@@ -1,4 +1,4 @@
-"""Audits of other ways to a token: medians, the public-token test, noisy probabilities.
+"""Audits of other ways to a token: medians and the public-token test.
 
 Medians: the real mechanism draws a token for each batch and reports γ; the likelihoods of that
 token under the batch and under its neighbours are computed here, independently of the kernel's
@@ -7,10 +7,6 @@ tensor code.
 Public-token test: one transcript of AboveThreshold, named before any run. A record makes every
 early distance small and the last one large: "near" seven times, then "far", is the answer that
 betrays it most. Batches are independent trials of one real test.
-
-Noisy probabilities: each trial is one step of the real mechanism over one record, or over none.
-Without a sampled record the prompt is the public one, sure of token 0; the record is sure of token
-1. This pair attains the sensitivity, so the token itself is the best test.
 """
 
 from collections.abc import Callable
@@ -25,14 +21,12 @@ from dpsynth_assets.attacks.audits.audit import (
     Bug,
     Finding,
     audit_event_counts,
-    event_curve,
     pure_curve,
 )
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities, noisy_probabilities_event
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
 from dpsynth_assets.privacy.token_selection import PrivateTokenMeter
 
@@ -195,49 +189,6 @@ def _transcript(noise_scale: float) -> Finding:
     return audit_event_counts(hits, alarms, BATCHES, curve)
 
 
-TRIALS = 2_000
-SAMPLING, NOISE_MULTIPLIER = 0.5, 0.7
-
-
-def mechanism(noise_multiplier: float, steps: int) -> NoisyProbabilities:
-    """One subset of one example over two tokens."""
-    return NoisyProbabilities(
-        subsets=1,
-        examples_per_subset=1,
-        sampling_probability=SAMPLING,
-        noise_multiplier=noise_multiplier,
-        steps=steps,
-        top_k=2,
-        relation=ADD_REMOVE,
-    )
-
-
-def tokens(drawing: NoisyProbabilities, records: int) -> np.ndarray:
-    """(steps,) tokens of all steps of a mechanism over `records` equal records."""
-    import torch
-
-    public = torch.tensor([EXTREME, -EXTREME])
-    drawn = []
-    while drawing.steps_left:
-        (subset,) = drawing.draw(records)
-        row = -public if len(subset) else public
-        drawn.append(drawing.select(row.unsqueeze(0), public))
-    return np.array(drawn)
-
-
-def _largest_probability(noise_multiplier: float = NOISE_MULTIPLIER) -> Finding:
-    hits, alarms = (
-        int((tokens(mechanism(noise_multiplier, TRIALS), records) == 1).sum()) for records in (1, 0)
-    )
-    claimed = noisy_probabilities_event(
-        sampling_probability=SAMPLING,
-        noise_multiplier=NOISE_MULTIPLIER,
-        steps=1,
-        relation=ADD_REMOVE,
-    )
-    return audit_event_counts(hits, alarms, TRIALS, event_curve([claimed]))
-
-
 AUDITS = (
     Audit.named(
         "median-bound",
@@ -254,10 +205,5 @@ AUDITS = (
         "public-token-test",
         lambda: _transcript(NOISE_SCALE),
         {Bug.HALVED_NOISE: lambda: _transcript(NOISE_SCALE / 2)},
-    ),
-    Audit.named(
-        "noisy-probabilities",
-        _largest_probability,
-        {Bug.HALVED_NOISE: lambda: _largest_probability(NOISE_MULTIPLIER / 2)},
     ),
 )

@@ -27,7 +27,6 @@ class EpsVecConfig(MethodConfig):
         "private_histogram": True,
         "prompt": "document",
         "domain": "text",
-        "candidate_source": "model",
         "scaffold_temperature": SCAFFOLD_TEMPERATURE,
         "clip_bound": None,
         "clip_quantile": CLIP_QUANTILE,
@@ -42,6 +41,11 @@ class EpsVecConfig(MethodConfig):
     candidates: int = Field(default=100, ge=1, le=100_000)
     """Candidates of each label that the model writes without any record (texts). The histogram has
     one bin for each: fewer bins stand out of the noise more clearly.
+    """
+    candidate_source: Literal["model", "public_corpus"] = "model"
+    """model: candidates are what the model writes of each label. public_corpus: they are public
+    documents, the same for every label, where public text is nearer to the records than what a
+    small model writes.
     """
     shots: int = Field(default=2, ge=1, le=64)
     """Fixed shots in a prompt (k, texts of its label). EPSVec takes 2."""

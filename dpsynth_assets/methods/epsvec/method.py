@@ -117,7 +117,8 @@ class EpsVec(Method[EpsVecConfig]):
         config, needed = self.config, {"public_language_model"}
         if config.use_fixed_shots:
             needed.add("text_embedder")
-        if config.use_vectors:
+        from_public = config.use_fixed_shots and config.candidate_source == "public_corpus"
+        if from_public or config.use_vectors:
             needed.add("public_corpus")
         return frozenset(needed)
 

@@ -81,6 +81,27 @@ def write_candidates(
     return _pool(different)  # [epsvec A2:L1]
 
 
+def public_candidates(
+    documents: Sequence[str], labels: int, config: EpsVecConfig, seed: int
+) -> "pl.DataFrame":
+    """Draws public documents as the candidates of every label alike.
+
+    Raises:
+        ValueError: If there are fewer different documents than kept shots.
+
+    **Privacy** Reads nothing private.
+    """
+    known = list(dict.fromkeys(text for text in documents if text.strip()))
+    if len(known) < config.shots_kept:
+        raise ValueError(
+            f"Expected at least {config.shots_kept} different public documents as candidates, got "
+            f"{len(known)}. Materialise the public corpus, or set candidate_source: model."
+        )
+    draw = np.random.default_rng(public_seed(seed, "public candidates"))
+    texts = [known[row] for row in draw.permutation(len(known))[: config.candidates]]
+    return _pool([texts] * labels)
+
+
 def _pool(texts: Sequence[Sequence[str]]) -> "pl.DataFrame":
     """A table of the candidates of all labels, in their order."""
     import polars as pl

@@ -12,6 +12,8 @@ from dpsynth_assets.methods.epsvec.shots import (
     CANDIDATES_FILE,
     FixedShots,
     no_shots,
+    public_candidates,
+    public_texts,
     read_candidates,
     release_shots,
     write_candidates,
@@ -103,9 +105,14 @@ class StageWork:
     def make_candidates(self, folder: Path, progress: ProgressCallback) -> StageRelease:
         """Writes the candidate pool into a folder."""
         config, seed = self.config, self.public.seed
-        pool = write_candidates(self.engine, self.scaffold, config, seed, progress)
+        if config.candidate_source == "model":
+            pool = write_candidates(self.engine, self.scaffold, config, seed, progress)
+        else:
+            documents = public_texts(self.public, "candidates")
+            pool = public_candidates(documents, len(self.terms.labels), config, seed)
         pool.write_parquet(folder / CANDIDATES_FILE)
-        facts = {"candidates": pool.height, "source": "model", "model": self.engine.name}
+        source, model = config.candidate_source, self.engine.name
+        facts = {"candidates": pool.height, "source": source, "model": model}
         return StageRelease(facts=facts, files=folder)
 
     def make_negatives(self, folder: Path, progress: ProgressCallback) -> StageRelease:
@@ -252,7 +259,7 @@ def counted_work(config: EpsVecConfig, terms: CohortTerms, stage: str, sizes: Pu
     shots = config.shots if config.use_fixed_shots else 0
     prompt = sizes.prompt(shots, longest)
     different = None if config.shots_kept > shots > 0 else labels
-    if stage == CANDIDATES:
+    if stage == CANDIDATES and config.candidate_source == "model":
         texts = labels * config.candidates
         return sizes.writing(texts, sizes.frame(0), longest, rows=rows, different=labels)
     if stage == SHOTS and config.use_fixed_shots:

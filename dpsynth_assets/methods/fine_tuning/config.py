@@ -112,8 +112,6 @@ class PrivateTrainingConfig(MethodConfig):
             found.pop("gradient_slack", None)
         if self.frozen_products == "float32":
             found.pop("frozen_products", None)
-        if found.get("prompt_tokens", 0) is None:
-            found.pop("prompt_tokens")
         return found
 
     @property
@@ -149,16 +147,6 @@ class GeneratorConfig(PrivateTrainingConfig):
     temperature: float = Field(default=1.0, gt=0, le=10)
     """Sampling temperature (no unit)."""
     rejection: RejectionSettings | None = KEPT_ROWS
-    prompt_tokens: int | None = Field(default=None, ge=1, le=64)
-    """Trains the embeddings of this many virtual tokens before every condition, and neither weights
-    nor adapters (prompt tuning; tokens). They are reserved tokens of a decoder's vocabulary:
-    SmolLM2 has 14. Empty: lora_rank says what is trained.
-    """
-
-    @property
-    def freezes_weights(self) -> bool:
-        """Whether the model's own weights stay as they are."""
-        return self.prompt_tokens is not None or super().freezes_weights
 
 
 def generator_settings(terms: CohortTerms) -> dict[str, Any]:

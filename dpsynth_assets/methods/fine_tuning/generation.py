@@ -138,8 +138,6 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
     @property
     def fine_tunes_language_model(self) -> bool:
         """Whether a decoder is trained, or the base's generator is its language model."""
-        if self.config.prompt_tokens is not None:
-            return False  # Other prompts lack the virtual tokens.
         declared = self.terms.generator
         return self.decoder_only or (declared is not None and declared.kind == "language_model")
 
@@ -243,9 +241,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         """Counts the weights and files of the public model, where they are in a folder here."""
         del stage
         folder = Path(self.starts_from(public).source)
-        trained = training_room(
-            stored_shapes(folder), self.config.lora_rank, self.config.prompt_tokens
-        )
+        trained = training_room(stored_shapes(folder), self.config.lora_rank)
         release = trained.release + bytes_beside_weights(folder)
         return Room(release=release, kept=trained.kept)
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,8 @@ from dpsynth_assets.models.conditional_generator import (
 from dpsynth_assets.models.fine_tuning import (
     TokenExample,
     add_adapters,
-    add_virtual_tokens,
-    fold_virtual_tokens,
     merge_adapters,
     multiply_in_integers,
-    virtual_tokens,
 )
 from dpsynth_assets.models.prompt_templates import PromptTemplates
 from dpsynth_assets.models.transformers_decoder.opening import require_equal_logits
@@ -46,22 +43,15 @@ _TENSORS = 3
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 
 
-def training_room(
-    shapes: Sequence[tuple[int, ...]], lora_rank: int | None, prompt_tokens: int | None = None
-) -> Room:
+def training_room(shapes: Sequence[tuple[int, ...]], lora_rank: int | None) -> Room:
     """Bounds the released weights, adapters folded in, and the state that a checkpoint keeps.
 
     Args:
         shapes: Shape of every weight.
         lora_rank: Rank of the adapters, here counted for every matrix; None trains all weights.
-        prompt_tokens: Virtual tokens that are trained instead; None: none are.
     """
     weights = sum(math.prod(shape) for shape in shapes)
     trained = weights
-    if prompt_tokens is not None:
-        table = max((shape for shape in shapes if len(shape) == 2), key=math.prod)
-        released = _BYTES * (weights + math.prod(table))  # The output layer has a table of its own.
-        return Room(release=released, kept=_TENSORS * _BYTES * prompt_tokens * table[1])
     if lora_rank is not None:
         trained = sum(lora_rank * sum(shape) for shape in shapes if len(shape) == 2)
     return Room(release=_BYTES * weights, kept=_TENSORS * _BYTES * trained)
@@ -114,7 +104,6 @@ def fresh_generator(
     device: str,
     *,
     templates: PromptTemplates | None = None,
-    prompt_tokens: int | None = None,
 ) -> ConditionalGenerator:
     """Opens public weights in float32 for training, apart from every loaded model.
 
@@ -122,38 +111,11 @@ def fresh_generator(
         source: Folder or hub id.
         device: Torch device.
         templates: Prompts of a language model; None: aspect lines.
-        prompt_tokens: Virtual tokens before every condition; None: there are none.
-
-    Raises:
-        ValueError: The model has fewer reserved tokens, or reads conditions in an encoder.
 
     **Privacy** Loaded models are shared within a process: weights that were trained in place would
     be taken for public ones by the next dataset.
     """
-    generator = load_conditional_generator(
-        source, dtype="float32", device=device, templates=templates
-    )
-    if prompt_tokens is not None:
-        if generator.has_encoder:
-            raise ValueError(
-                f"Expected a decoder-only generator for prompt_tokens, got {generator.name}, which "
-                "has an encoder. Give lora_rank instead."
-            )
-        prefix = virtual_tokens(generator.tokenizer, prompt_tokens)
-        generator = replace(generator, prefix=prefix)
-    return generator
-
-
-def trainable_generator(
-    generator: ConditionalGenerator,
-    config: PrivateTrainingConfig,
-    modules: Sequence[str] | None,
-) -> Any:
-    """Adds virtual tokens where the generator has some, else what `trainable` opens."""
-    if not generator.prefix:
-        return trainable(generator.model, config, modules)
-    integers = config.frozen_products == "int8"
-    return add_virtual_tokens(generator.model, generator.prefix, integers=integers)
+    return load_conditional_generator(source, dtype="float32", device=device, templates=templates)
 
 
 def trainable(
@@ -170,10 +132,7 @@ def trainable(
 
 def take_trained(generator: ConditionalGenerator, model: Any, lora_rank: int | None) -> None:
     """Puts the trained model into the generator, all folded in: saved, it loads like any."""
-    if generator.prefix:
-        trained = fold_virtual_tokens(model)
-    else:
-        trained = model if lora_rank is None else merge_adapters(model)
+    trained = model if lora_rank is None else merge_adapters(model)
     generator.__dict__["model"] = trained.requires_grad_(False).eval()
 
 
@@ -252,12 +211,11 @@ class GeneratorInputs:
             local_copy(self.source),
             self.device,
             templates=self.known.templates,
-            prompt_tokens=self.config.prompt_tokens,
         )
         if decodes_here and not generator.has_encoder:
             require_equal_logits(generator.model)
         return TrainingStart(
-            model=trainable_generator(generator, self.config, self.modules),
+            model=trainable(generator.model, self.config, self.modules),
             loss=PairLoss(generator),
             name=generator.name,
         )

@@ -2,7 +2,7 @@
 
 Read in this order: `batching` and `split_batches` (who shares a batch), `decoding` (prompts and
 logits), `loop` (Algorithm 1), `corpus` and `passes` (a run), `method` (the stage, its plan and its
-price), `mean`, `median`, `mean_svt` and `invisible_ink` (what is drawn), `few_shot`, `references`
+price), `mean`, `median`, `mean_svt` and `invisible_ink` (what is drawn), `references`
 (floor and ceiling), `planted_keys` (the attacks that concern these methods).
 
 Sources: Amin et al. 2024, "Private prediction for large-scale synthetic text generation" [amin2024]
@@ -10,7 +10,6 @@ and Amin et al. 2025, "Clustering improves differentially private inference" [am
 corrections listed in the functions they concern.
 """
 
-from dpsynth_assets.methods.private_prediction.few_shot import FewShot
 from dpsynth_assets.methods.private_prediction.mean import (
     InvisibleInk,
     MeanClustered,
@@ -21,7 +20,6 @@ from dpsynth_assets.methods.private_prediction.mean import (
 from dpsynth_assets.methods.private_prediction.median import MedianClustered
 
 __all__ = [
-    "FewShot",
     "InvisibleInk",
     "MeanClustered",
     "MeanSvt",

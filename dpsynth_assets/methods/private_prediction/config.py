@@ -1,7 +1,7 @@
 """Settings of the private-prediction methods: of a dataset file, of a base, and those advised."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -200,51 +200,6 @@ class MedianClusteredConfig(PrivatePredictionConfig):
     """The median draws as many private tokens a batch as the mean could at this epsilon (no unit).
     Empty: as many as the largest budget share of this dataset buys the mean.
     """
-
-
-class FewShotConfig(MethodConfig):
-    """Tang et al. 2024: a few demonstrations, every token from a fresh sample of the records."""
-
-    constants: ClassVar[Mapping[str, Any]] = {"temperature": 1.0}  # Of extra documents.
-    method: Literal["few_shot"] = "few_shot"
-    subsets: int = Field(default=16, ge=1, le=4096)
-    """Disjoint subsets of a sample, each one prompt (M, prompts). The noise on mean probabilities
-    is sqrt(2) x noise multiplier / M; a step costs M forward passes.
-    """
-    examples_per_subset: int = Field(default=2, ge=1, le=64)
-    """Private records in one prompt (N, records): expected of a subset, and the most that are used.
-    A record is sampled with probability M x N x labels / declared records.
-    """
-    documents_per_label: int = Field(default=2, ge=1, le=10_000)
-    """Demonstrations of each label (documents). All of them at their greatest length are charged,
-    regardless of what is written.
-    """
-    max_document_tokens: int = Field(default=48, ge=2, le=8192)
-    """A demonstration ends at this length (tokens). Every token is a new prompt: costs grow with
-    it, and no computation is reused.
-    """
-    max_example_tokens: int = Field(default=48, ge=1, le=8192)
-    """Private examples are cut to this length in a prompt (tokens)."""
-    top_k: int = Field(default=100, ge=1, le=1_000_000)
-    """Tokens are chosen among the k most likely ones of the prompt without private records (K,
-    tokens).
-    """
-    logit_slack: float = Field(default=1e-4, ge=0, le=10)
-    """How far rounding may let other records move one prompt's logits (sup norm, natural-log
-    units); charged in the privacy cost. float32 on a processor: 1e-4 is ample; on a GPU it has to
-    be measured first (`dpsynth audit run COHORT`). 0 by default where the base's
-    language_model.decoder is exact; in vLLM only for batch-invariant kernels that pass a self-test.
-    """
-    extra_documents: int = Field(default=0, ge=0, le=1_000_000)
-    """Documents that the language model writes after the demonstrations alone (documents of all
-    labels together). They cost no privacy.
-    """
-    rejection: PaidRows = KEPT_IF_SAID
-
-    @property
-    def support(self) -> int:
-        """The likeliest ones."""
-        return self.top_k
 
 
 SIZES = (64, 128, 256)

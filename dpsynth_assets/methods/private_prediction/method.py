@@ -21,7 +21,6 @@ from dpsynth_assets.methods.inputs import (
     PublicInputs,
 )
 from dpsynth_assets.methods.private_prediction.config import (
-    FewShotConfig,
     PrivatePredictionConfig,
 )
 from dpsynth_assets.methods.private_prediction.corpus import (
@@ -67,7 +66,7 @@ from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTo
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.reconstruction import KeysWritten
 
-PredictionT = TypeVar("PredictionT", bound=PrivatePredictionConfig | FewShotConfig)
+PredictionT = TypeVar("PredictionT", bound=PrivatePredictionConfig)
 BatchesT = TypeVar("BatchesT", bound=PrivatePredictionConfig)
 
 

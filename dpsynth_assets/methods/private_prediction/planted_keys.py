@@ -47,8 +47,6 @@ PRIVATE_TOKENS = 60
 More would show weaker copying, but claim a larger ε, which copying itself could then not refute.
 """
 
-MOST_KEYS_SHARE = 10
-"""At most one key in this many is planted: rarer keys prove more."""
 
 CONTROL_DOCUMENTS = 100
 """Documents of the positive control."""
@@ -149,31 +147,6 @@ def batches_task(
         expected_keys=keys,
         in_places=in_places,
     )
-
-
-def few_shot_fitted(method: MethodT, model: Any) -> tuple[MethodT, int]:
-    """Fits few-shot generation to keys: fewer demonstrations, of the length of a key.
-
-    Returns:
-        The fitted method, and as many keys as one label has declared records, so that each is
-        sampled as often.
-    """
-    from dpsynth_assets.attacks.reconstruction import KEYS
-
-    own, terms, length = method.config, method.terms, key_length(model)
-    declared = own.documents_per_label * own.max_document_tokens
-    records = (terms.public_records or 0) // len(terms.labels)
-    keys = min(KEYS // MOST_KEYS_SHARE, max(1, records))
-    config = changed(
-        own,
-        documents_per_label=max(1, min(declared, PRIVATE_TOKENS) // length),
-        max_document_tokens=length,
-        max_example_tokens=length,
-        extra_documents=0,
-        rejection=EVERY_ROW,
-        **_slack_of(own, model),
-    )
-    return type(method)(config, _key_terms(terms, keys, model)), keys
 
 
 def key_length(model: Any) -> int:

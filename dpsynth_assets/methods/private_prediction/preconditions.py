@@ -8,7 +8,6 @@ from dpsynth_assets.attacks.logit_moves import PassShape
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.private_prediction.config import (
-    FewShotConfig,
     PrivatePredictionConfig,
 )
 from dpsynth_assets.methods.private_prediction.declared_batches import DeclaredBatches
@@ -32,7 +31,6 @@ from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.guarantees import MEASURED_SLACK, SELF_TEST
 
 if TYPE_CHECKING:
-    from dpsynth_assets.methods.private_prediction.few_shot import FewShot
     from dpsynth_assets.methods.private_prediction.method import BatchPrediction
 
 _TRIAL_TEXTS = 16
@@ -40,7 +38,7 @@ _TRIAL_TEXTS = 16
 
 
 def charged_decoder(
-    config: PrivatePredictionConfig | FewShotConfig,
+    config: PrivatePredictionConfig,
     terms: CohortTerms,
     language_model: Any,
     passes: PassShape | None = None,
@@ -98,28 +96,8 @@ def check_batches(
     _measured(config, terms, decoder, passes)  # Of no more rows than there is room for.
 
 
-def check_few_shot(
-    config: FewShotConfig, terms: CohortTerms, public: PublicInputs, passes: PassShape
-) -> None:
-    """Refuses prompts of N examples, or without one, that leave no room for a demonstration.
-
-    Extra documents fit then as well: their examples are cut to what is left.
-    """
-    model, length = public.language_model, config.max_document_tokens
-    decoder, whole = charged_decoder(config, terms, model, passes), passes.columns + length
-    decoder.require_room(
-        whole,
-        remedy="Lower max_example_tokens, examples_per_subset or max_document_tokens.",
-    )
-    longest = check_public_prompts(model, decoder, terms.label_texts, length)
-    # A document's tokens stand in the prompts of the subsets, of which one more is drawn.
-    groups = [(config.subsets, whole), (1, max(whole, longest))]
-    decoder.require_groups(groups)
-    _measured(config, terms, decoder, passes)
-
-
 def check_slack(
-    config: PrivatePredictionConfig | FewShotConfig,
+    config: PrivatePredictionConfig,
     terms: CohortTerms,
     language_model: Any,
     decoder: Decoder,
@@ -147,7 +125,7 @@ def check_slack(
 
 
 def logits_rest_on(
-    config: PrivatePredictionConfig | FewShotConfig,
+    config: PrivatePredictionConfig,
     terms: CohortTerms,
     language_model: Any,
     passes: PassShape,
@@ -167,7 +145,7 @@ def logits_rest_on(
 
 
 def _measured(
-    config: PrivatePredictionConfig | FewShotConfig,
+    config: PrivatePredictionConfig,
     terms: CohortTerms,
     decoder: Decoder,
     passes: PassShape,
@@ -189,7 +167,7 @@ def _measured(
 
 
 def memory_of_passes(
-    method: "BatchPrediction[Any] | FewShot", model: Any, device: str | None
+    method: "BatchPrediction[Any]", model: Any, device: str | None
 ) -> dict[str, Any]:
     """Counts what a pass of a planned method takes in memory where transformers decodes.
 
@@ -216,16 +194,15 @@ def memory_of_passes(
 
     room = None if device is None else memory.room_on(torch.device(device), model.weight_bytes)
     fits = None if room is None else memory.rows_within(room, taken, shape.rows, tokens)
-    batches = method.declared
     return {
         "rows": shape.rows,
         "tokens": tokens,
         "cache_bytes": memory.cache_bytes(model.config, shape.rows, tokens, dtype, kind),
         "peak_bytes": taken(shape.rows, tokens),
-        "passes": None if batches is None else batches.passes,
+        "passes": method.declared.passes,
         "room_bytes": room,
         "rows_that_fit": fits,
-        "largest_batch": None if batches is None or fits is None else batches.largest_batch(fits),
+        "largest_batch": None if fits is None else method.declared.largest_batch(fits),
     }
 
 

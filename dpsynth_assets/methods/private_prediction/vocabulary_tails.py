@@ -12,12 +12,9 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
-
 from dpsynth_assets.datasets.public_spec import LanguageModelSpec
 from dpsynth_assets.methods.private_prediction.config import (
     PRETRAINED_TOP_K,
-    FewShotConfig,
     InvisibleInkConfig,
     PrivatePredictionConfig,
 )
@@ -30,13 +27,6 @@ PUBLIC_DEPTH = 12.0
 
 Measured as in `methods.stages`: three quarters of the vocabulary lie deeper in every context.
 """
-
-TYPICAL_LEAD = 0.25
-"""Mean probability of the leading token over contexts: the median of the same draws."""
-
-_STEPS = 4001
-_WIDEST = 9.0
-"""Standard deviations of the leading token's own noise that the integral covers."""
 
 
 def clipped_tail(declared: DeclaredBatches, vocabulary: int | None) -> Tail:
@@ -85,30 +75,6 @@ def difference_tail(
         PUBLIC_DEPTH / config.temperature,
         settings=f"temperature {config.temperature:g}",
         remedy=f"Set top_k: {PRETRAINED_TOP_K}, or lower temperature.",
-    )
-
-
-def noisy_tail(config: FewShotConfig, noise_std: float) -> Tail:
-    """Computes how often noise chooses a token that no subset proposes.
-
-    The leading token has mean probability 1 where all subsets agree, typically TYPICAL_LEAD; the
-    other tokens of the public top-k have 0. Each gets Gaussian noise, and the largest number wins.
-
-    Args:
-        config: Settings of few-shot generation.
-        noise_std: Standard deviation of the noise on mean probabilities.
-
-    **Source** Tang et al. 2024, Algorithm 1.
-    """
-    return Tail(
-        tokens=config.top_k,
-        agreed=share_of_noise(config.top_k, 1.0, noise_std),
-        typical=share_of_noise(config.top_k, TYPICAL_LEAD, noise_std),
-        settings=f"noise of std {rounded_up(noise_std, '.3g')} on mean probabilities",
-        remedy=(
-            "Raise target_epsilon or subsets, or lower documents_per_label, max_document_tokens or "
-            "top_k."
-        ),
     )
 
 
@@ -191,38 +157,6 @@ def share_at_floor(tokens: int, gap: float) -> float:
         raise ValueError(f"Expected tokens >= 1 and gap >= 0, got {tokens} and {gap}.")
     weight = (tokens - 1) * math.exp(-gap)
     return weight / (1.0 + weight)
-
-
-def share_of_noise(tokens: int, lead: float, noise_std: float) -> float:
-    """Computes how often the largest noise among unlikely tokens beats the leading token.
-
-    One token has mean probability `lead`, the others about 0, and each gets its own Gaussian noise:
-    1 − E[Φ(lead/σ + N)^(A−1)] over standard normal N, by the trapezoidal rule.
-
-    Args:
-        tokens: A >= 1, tokens among which the largest is chosen.
-        lead: Mean probability of the leading token, in [0, 1].
-        noise_std: σ > 0 of the noise on each mean probability.
-
-    Returns:
-        A share in [0, 1].
-
-    **Source** Report-noisy-argmax of Tang et al. 2024, Algorithm 1.
-    """
-    if tokens < 1 or not 0 <= lead <= 1 or not noise_std > 0:
-        raise ValueError(
-            "Expected tokens >= 1, lead in [0, 1] and noise_std > 0, got "
-            f"{tokens}, {lead} and {noise_std}."
-        )
-    own = np.linspace(-_WIDEST, _WIDEST, _STEPS)
-    density = np.exp(-(own**2) / 2) / math.sqrt(2 * math.pi)
-    below = np.array([_normal_cdf(lead / noise_std + each) for each in own]) ** (tokens - 1)
-    leads = float(np.trapezoid(density * below, own))
-    return min(1.0, max(0.0, 1.0 - leads))
-
-
-def _normal_cdf(value: float) -> float:
-    return 0.5 * math.erfc(-value / math.sqrt(2.0))
 
 
 SMOLLM2_VOCABULARY = 49_152

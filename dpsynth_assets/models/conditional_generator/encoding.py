@@ -105,7 +105,6 @@ class PairEncoder:
         after: Special tokens after any encoded text; ends with the end token.
         start: What a document's tokens follow in the decoder (encoder-decoders only).
         condition_tokens: Room that documents leave for conditions where both share positions.
-        prefix: Tokens before every condition: virtual ones of prompt tuning.
     """
 
     checkpoint: LanguageModel
@@ -114,7 +113,6 @@ class PairEncoder:
     after: tuple[int, ...]
     start: tuple[int, ...]
     condition_tokens: int
-    prefix: tuple[int, ...] = ()
 
     @classmethod
     def for_checkpoint(
@@ -179,10 +177,9 @@ class PairEncoder:
         return [[*self.before, *ids[:room], *after] for ids in encoded]
 
     def distinct_conditions(self, conditions: Sequence[str], bound: int) -> dict[str, list[int]]:
-        """Tokens of each distinct condition, the prefix before them, by its text."""
+        """Tokens of each distinct condition, by its text."""
         distinct = list(dict.fromkeys(conditions))
-        found = self.condition_ids(distinct, bound - len(self.prefix))
-        return {text: [*self.prefix, *ids] for text, ids in zip(distinct, found, strict=True)}
+        return dict(zip(distinct, self.condition_ids(distinct, bound), strict=True))
 
     def document_ids(self, documents: Sequence[str], max_tokens: int) -> list[list[int]]:
         """Tokens of each document and the end token; a document that is cut has no end token."""

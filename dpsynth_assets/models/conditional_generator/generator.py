@@ -1,4 +1,4 @@
-"""A model that writes a document for a condition: encoder-decoder, or decoder-only with a prefix.
+"""A model that writes a document for a condition: encoder-decoder, or decoder-only.
 
 Loads from a folder (any checkpoint in the transformers format) or by hub id; a BART- or T5-like
 checkpoint reads the condition in its encoder, any other causal model reads it as a prompt. Weights
@@ -15,7 +15,7 @@ Shape letters: R rows at hand, C distinct conditions, S condition tokens, V voca
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,13 +49,11 @@ class ConditionalGenerator(LanguageModel):
 
     Attributes:
         templates: Prompts that a decoder-only model reads in place of aspect lines; None for those.
-        prefix: Tokens before every condition: virtual ones of prompt tuning.
 
     **Source**: Tan et al. 2025, section 3.1 (CTCL-Generator).
     """
 
     templates: PromptTemplates | None = None
-    prefix: tuple[int, ...] = ()
 
     @property
     def has_encoder(self) -> bool:
@@ -105,7 +103,7 @@ class ConditionalGenerator(LanguageModel):
                 self.max_condition_tokens,
                 self.written_format.get("document_start"),
             )
-        return replace(encoder, prefix=self.prefix)
+        return encoder
 
     def generate(
         self,
@@ -165,7 +163,6 @@ class ConditionalGenerator(LanguageModel):
             self.max_document_tokens,
             self.encoder.start_tokens,
             conditions="aspect lines" if self.templates is None else "prompts",
-            prefix=self.prefix,
         )
 
 
@@ -186,7 +183,6 @@ def write_format(
     start: Sequence[str],
     *,
     conditions: str = "aspect lines",
-    prefix: Sequence[int] = (),
 ) -> None:
     """Writes what a loader must know beside the checkpoint itself."""
     facts = {
@@ -194,7 +190,6 @@ def write_format(
         "max_condition_tokens": max_condition_tokens,
         "max_document_tokens": max_document_tokens,
         "document_start": list(start),
-        **({"virtual_tokens": list(prefix)} if prefix else {}),
     }
     (folder / FORMAT_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
@@ -224,7 +219,6 @@ def load_conditional_generator(
         device=device,
         artifact="public/conditional_generator",
         templates=templates,
-        prefix=tuple(_written_format(path_or_id).get("virtual_tokens", ())),
     )
 
 

@@ -8,11 +8,8 @@ learning rates).
 
 from dpsynth_assets.models.fine_tuning.adapters import (
     add_adapters,
-    add_virtual_tokens,
-    fold_virtual_tokens,
     merge_adapters,
     multiply_in_integers,
-    virtual_tokens,
 )
 from dpsynth_assets.models.fine_tuning.rehearsals import (
     MINIMUM_EXAMPLES,

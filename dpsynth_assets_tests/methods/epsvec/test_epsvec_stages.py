@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from dpsynth_assets.methods.epsvec.shots import public_candidates, read_candidates
 from dpsynth_assets.methods.stages import Stage
 
 POOL, SHOTS, NEGATIVES, VECTORS = "candidate_pool", "fixed_shots", "negative_set", "dataset_vectors"
@@ -81,6 +82,20 @@ def test_released_facts_hold_no_private_word(cases, engine, tmp_path):
     files = [p for each in public.released.values() for p in each.folder.rglob("*") if p.is_file()]
     assert files
     assert not any(b"brackenbury" in path.read_bytes() for path in files)
+
+
+def test_candidates_may_be_public_documents_the_same_for_every_label(cases, engine, tmp_path):
+    config = cases.config(candidate_source="public_corpus")
+    assert "public_corpus" in cases.method(config).public_inputs
+    public = cases.public(engine)
+    cases.run(tmp_path, config, cases.private(cases.records(20)), public)
+    pool = read_candidates(tmp_path / POOL)
+    ours = [pool.filter(pool["label"] == label)["text"].to_list() for label in (0, 1)]
+    assert ours[0] == ours[1]
+    assert len(set(ours[0])) == config.candidates
+    assert set(ours[0]) <= set(public.public_records["text"])
+    with pytest.raises(ValueError, match="got 8"):
+        public_candidates(ours[0], 2, cases.config(kept_shots=9, candidates=20), seed=0)
 
 
 def test_a_plan_without_any_number_of_records_cannot_tell_differences(cases):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dpsynth_assets.methods.epsvec.stages import NEGATIVES, SHOTS, VECTORS
+from dpsynth_assets.methods.epsvec.stages import CANDIDATES, NEGATIVES, SHOTS, VECTORS
 from dpsynth_assets.methods.work import PublicSizes, Work
 
 TEXT_WORDS = 5
@@ -58,9 +58,10 @@ def test_counted_work_is_what_the_engine_does(kept, cases, tmp_path, engine, mon
 
 
 def test_what_is_left_out_costs_nothing(cases):
-    config = cases.config(clip_documents=10)
+    config = cases.config(candidate_source="public_corpus", clip_documents=10)
     plan = cases.method(config).plan(8.0)
     method = cases.method(config)
+    assert method.work(CANDIDATES, plan, SIZES) == Work()
     assert method.work(SHOTS, plan, SIZES).embedded > 0
     bounded = cases.method(cases.config()).work(NEGATIVES, plan, SIZES)
     assert method.work(NEGATIVES, plan, SIZES).read < bounded.read
