@@ -76,7 +76,7 @@ def test_all_prices_the_others_and_refuses_in_a_line_each(folder):
     told = plan("tickets", "--all")
     assert told.exit_code == 0, told.output
     lines = told.output.splitlines()
-    for name in ("ctcl", "secpe", "few_shot"):
+    for name in ("ctcl", "secpe"):
         assert len([line for line in lines if line.startswith(f"{name} refused: Expected")]) == 1
     assert len(lines) <= 50
 

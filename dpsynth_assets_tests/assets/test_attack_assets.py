@@ -29,7 +29,6 @@ from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.methods import attack_runs
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.methods.private_prediction import planted_keys
-from dpsynth_assets.methods.private_prediction.few_shot import FewShot
 from dpsynth_assets.methods.private_prediction.mean import MeanTokens, MeanUniform
 from dpsynth_assets.methods.private_prediction.references import generate_non_private
 from dpsynth_assets.methods.stages import StageRelease
@@ -109,8 +108,6 @@ def silent(_share, _message):
 
 def key_task(declared):
     """The run on keys of a planned method, with the model that copies."""
-    if isinstance(declared.method, FewShot):
-        return declared.method.key_task(declared.plan, CopyingModel())
     return planted_keys.batches_task(declared.method, declared.target_epsilon, CopyingModel())
 
 
@@ -225,7 +222,6 @@ SLOTS = {
     "columns": {"labels": ["label"], "id": "id"},
     "public_facts": {"labels": {"label": ["a", "b"]}, "records": 4000, "slots": True},
 }
-FEW_SHOT = {"subsets": 32, "examples_per_subset": 2, "documents_per_label": 6}
 
 
 def slots_plan(method, **settings):
@@ -256,54 +252,6 @@ def test_slots_with_null_records_are_written_and_pass(monkeypatch):
 def test_copying_from_slots_is_refuted():
     plan = slots_plan("mean_uniform")
     leaking = carried_out_by(Straight, plan)
-    (found,) = attack_runs.reconstruct("letters", leaking, {"model": CopyingModel()}, silent)
-    assert not found.result.passed
-
-
-def few_shot_plan(**changes):
-    facts = {"labels": {"label": ["a", "b"]}, "records": 2000}
-    entry = {"method": "few_shot", "settings": FEW_SHOT}
-    return planned(
-        methods=[entry],
-        budget={"epsilon": 8.0, "delta": 1e-6},
-        public_facts=facts | changes,
-        cluster_histogram=None,
-    )[1]
-
-
-def test_few_shot_generation_is_tested_at_its_own_noise_and_sampling():
-    plan = few_shot_plan()
-    declared = plan.methods[0]
-    task = key_task(declared)
-    own, tested = declared.plan.parameters, task.plan.parameters
-    assert task.expected_keys == 1000  # as many as one label has records
-    assert tested["sampling_probability"] == pytest.approx(own["sampling_probability"])
-    assert tested["noise_multiplier"] == own["noise_multiplier"]
-    assert tested["steps_per_label"] == 60
-    (found,) = attack_runs.reconstruct("letters", plan, {"model": CopyingModel()}, silent)
-    assert found.result.passed, found.result
-    assert found.overlap.documents > 0
-    assert found.has_power
-
-
-def test_many_records_are_stood_for_by_fewer_keys():
-    plan = few_shot_plan(records=10**5)
-    task = key_task(plan.methods[0])
-    assert task.expected_keys == 10_000
-
-
-class Repeating(FewShot):
-    """Planted bug: few-shot generation that returns what it was shown."""
-
-    def release(self, run):
-        rows = run.private.records.select("text", "label").head(200)
-        cost = Cost(guarantee=self.guarantee, event=run.stage.mechanism.event())
-        return Release(value=StageRelease(rows=rows, facts={}), cost=cost)
-
-
-def test_demonstrations_that_repeat_records_are_refuted():
-    plan = few_shot_plan()
-    leaking = carried_out_by(Repeating, plan)
     (found,) = attack_runs.reconstruct("letters", leaking, {"model": CopyingModel()}, silent)
     assert not found.result.passed
 

@@ -37,8 +37,6 @@ from dpsynth_assets_tests.privacy.ledger_cases import make_request, sqlite_url
 MODEL = "f00d"
 SETTINGS = {"expected_batch_size": 64}
 PROMPT = {"private": "Texts: {examples} One more:", "text_start": '{"a": 1.0}'}
-FEW_SHOT = {"subsets": 32, "examples_per_subset": 2, "documents_per_label": 6}
-FACTS = {"labels": {"label": ["a", "b"]}, "records": 4000}
 
 
 def declared(method="mean_uniform", **changes):
@@ -114,11 +112,6 @@ DECLARED = {
     "mean_clustered": {},
     "median_clustered": {
         "methods": [{"method": "median_clustered", "settings": SETTINGS | {"matched_epsilon": 3.0}}]
-    },
-    "few_shot": {
-        "methods": [{"method": "few_shot", "settings": FEW_SHOT}],
-        "public_facts": FACTS,
-        "cluster_histogram": None,
     },
     "prompted": {"methods": [{"method": "mean_uniform", "settings": SETTINGS}], "prompt": PROMPT},
 }

@@ -437,10 +437,6 @@ def test_where_vllm_decodes_one_process_draws():
     in_vllm = type(method)(method.config, replace(method.terms, language_model=model))
     assert [stage.in_parts for stage in method.stages()] == [True]
     assert [stage.in_parts for stage in in_vllm.stages()] == [False]
-    (few_shot,) = get_method("few_shot")(
-        get_method("few_shot").config_type(), method.terms
-    ).stages()
-    assert not few_shot.in_parts
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "sealed"])

@@ -30,7 +30,6 @@ KEPT = {
     ("methods/fine_tuning/plan.py", "mechanism.sampling_probability"),
     ("methods/evolution/aug_pe.py", "found['noise_std']"),
     ("methods/evolution/secpe.py", "noise_std"),
-    ("methods/private_prediction/few_shot.py", "mechanism.noise_std"),
     ("methods/epsvec/plan.py", "noise.noise_multiplier"),
     ("methods/epsvec/plan.py", "noise.sampling_probability"),
     # The planted bug itself.

@@ -21,7 +21,6 @@ from dpsynth_assets.sensitive.store import StoredRecords
 LABELS = ["a", "b"]
 HISTOGRAM = "shared/cluster_histogram"
 BATCHES = {"expected_batch_size": 16, "clip_bound": 2.0, "max_document_tokens": 30}
-FEW_SHOT = {"subsets": 16, "examples_per_subset": 2, "documents_per_label": 1}
 POSITIONS = 8192
 EMPTY = ((3, -2), (2, 7))
 FULL = ((40, 30), (30, 20))
@@ -121,12 +120,6 @@ def released(dp_counts, labels=LABELS):
             released(FULL),
             "within 8192 tokens",
         ),
-        (
-            "few_shot",
-            FEW_SHOT | {"max_example_tokens": POSITIONS // 2},
-            released(FULL),
-            "within 8192 tokens",
-        ),
         ("mean_clustered", BATCHES, released(EMPTY), "half a batch"),
         ("median_clustered", BATCHES, released(FULL, ["a", "c"]), "declared labels"),
         ("mean_uniform", BATCHES, released(FULL), "source.parquet of 'letters' in the sensitive"),
@@ -134,7 +127,6 @@ def released(dp_counts, labels=LABELS):
     ids=[
         "long documents",
         "long examples",
-        "few long examples",
         "no batch",
         "other labels",
         "records purged or lost",

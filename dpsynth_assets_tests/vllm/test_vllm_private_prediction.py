@@ -25,7 +25,7 @@ from dpsynth_assets.models.vllm_decoder import LockstepError, VllmDecoderError, 
 from dpsynth_assets.models.vllm_decoder.decoder import VllmDecoder
 from dpsynth_assets.models.vllm_decoder.engine import VllmEngine
 from dpsynth_assets.models.vllm_decoder.lockstep import Step
-from dpsynth_assets.privacy import noise, noisy_probabilities, sparse_vector
+from dpsynth_assets.privacy import noise, sparse_vector
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 
 LABELS = ("billing", "delivery")
@@ -44,17 +44,8 @@ BATCHES = {
 OWN = {
     "mean_uniform": {"public_top_k": 40},
     "mean_svt": {"svt_noise_scale": 0.3, "max_tokens_per_batch": 50},
-    "few_shot": {
-        "subsets": 4,
-        "examples_per_subset": 3,
-        "documents_per_label": 1,
-        "max_document_tokens": 10,
-        "max_example_tokens": 20,
-        "top_k": 20,
-        "extra_documents": 5,
-    },
 }
-TARGET = {"mean_svt": 2500.0, "invisible_ink": 40.0, "few_shot": 50.0}
+TARGET = {"mean_svt": 2500.0, "invisible_ink": 40.0}
 SLACK = 3e-5
 """What a plan charges by default: how far other rows may move a row's logits."""
 
@@ -86,13 +77,8 @@ def seeded(monkeypatch):
         first, second = state.draw.geometric(share, (2, len(values)))
         return [int(v + a - b) for v, a, b in zip(values, first, second, strict=True)]
 
-    def gaussian(values, scale):
-        drawn = state.draw.normal(0, float(scale), len(values)).round()
-        return [int(value + own) for value, own in zip(values, drawn, strict=True)]
-
     monkeypatch.setattr(noise, "_entropy", lambda count: bytearray(state.draw.bytes(count)))
     monkeypatch.setattr(sparse_vector, "discrete_laplace", laplace)
-    monkeypatch.setattr(noisy_probabilities, "discrete_gaussian", gaussian)
     yield begin
     noise.secure_words._forget()
 
@@ -116,8 +102,7 @@ def terms(decoder, **changes):
 
 
 def planned(name, decoder, **settings):
-    own = {} if name == "few_shot" else BATCHES
-    method = bound_method(name, own | OWN.get(name, {}) | settings, terms(decoder))
+    method = bound_method(name, BATCHES | OWN.get(name, {}) | settings, terms(decoder))
     return method, method.plan(TARGET.get(name, 120.0))
 
 
@@ -176,7 +161,7 @@ def opened_small(monkeypatch, decoder):
     return decoder
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_same_noise_gives_the_same_tokens_and_the_same_cost(
     name, language_model, texts, seeded, opened_small, monkeypatch
 ):
@@ -428,12 +413,11 @@ def test_more_contexts_than_there_is_room_for_are_refused_and_none_is_counted(de
     assert not decoder._groups
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_pass_larger_than_vllm_takes_is_refused_before_a_charge(
     name, language_model, texts, opened_small
 ):
-    larger = {"subsets": 100} if name == "few_shot" else {"batches_per_forward": 32}
-    _method, plan = planned(name, "vllm", **larger)
+    _method, plan = planned(name, "vllm", batches_per_forward=32)
     _, public = inputs(language_model, texts)
     with pytest.raises(VllmDecoderError, match=f"at most {ROWS} contexts") as refused:
         plan.stages[0].check(public)

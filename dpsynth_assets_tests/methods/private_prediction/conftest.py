@@ -150,16 +150,6 @@ SMALL = {
 }
 """Settings of methods that decode in batches."""
 
-FEW_SHOT = {
-    "subsets": 4,
-    "examples_per_subset": 3,
-    "documents_per_label": 1,
-    "max_document_tokens": 12,
-    "max_example_tokens": 6,
-    "top_k": 5,
-    "extra_documents": 3,
-}
-
 
 def make_planned(name, epsilon, **settings):
     """A method that decodes in batches, and its plan; released counts say how many there are."""

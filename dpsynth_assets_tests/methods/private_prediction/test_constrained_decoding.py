@@ -383,12 +383,6 @@ def test_an_exact_composition_of_draws_that_come_apart_is_refused_where_rounding
     assert type(free)(free.config, tight).plan(8.0).refusal is None
 
 
-def test_few_shot_follows_no_schema_and_does_not_say_so(cases):
-    terms = cases.terms(public_records=4000, json_schema=json.dumps(SCHEMA))
-    plan = bound_method("few_shot", {"subsets": 32}, terms).plan(8.0)
-    assert "json_schema_sha256" not in plan.parameters
-
-
 def test_planted_keys_are_written_whatever_the_schema_is(bound):
     from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 

@@ -11,14 +11,12 @@ from dpsynth_assets.models.vllm_decoder import VllmDecoderError, opening, proces
 from dpsynth_assets_tests.methods.private_prediction.conftest import NAMES
 
 BATCHES = {"expected_batch_size": 8, "clip_bound": 2.0, "max_example_tokens": 6}
-FEW_SHOT = {"subsets": 4, "examples_per_subset": 3, "documents_per_label": 1, "top_k": 5}
 
 
 def planned(name, cases, kind, **settings):
-    own = FEW_SHOT if name == "few_shot" else BATCHES
     spec = LanguageModelSpec(kind="pretrained", model="folder", decoder=kind)
     terms = cases.terms(accepts_ex_post=True, epsilon=900.0, language_model=spec)
-    method = bound_method(name, own | settings, terms)
+    method = bound_method(name, BATCHES | settings, terms)
     return method, method.plan(200.0)
 
 
@@ -28,7 +26,7 @@ def without_vllm(monkeypatch):
     monkeypatch.setattr(process, "prepare_vllm", lambda: None)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_plan_charges_for_rounding_as_with_transformers_and_names_vllm(name, cases):
     method, plan = planned(name, cases, "vllm")
     _, rounded = planned(name, cases, "transformers")
@@ -36,17 +34,16 @@ def test_a_plan_charges_for_rounding_as_with_transformers_and_names_vllm(name, c
     assert plan.epsilon == rounded.epsilon
     assert plan.parameters == rounded.parameters | {"decoder": "vllm"}
     assert plan.parameters["logit_slack"] > 0
-    if name != "few_shot":
-        assert method.declared.rows_per_pass == method.declared.facts.rows_per_pass
+    assert method.declared.rows_per_pass == method.declared.facts.rows_per_pass
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_slack_of_zero_is_refused(name, cases):
     _, plan = planned(name, cases, "vllm", logit_slack=0.0)
     assert plan.refusal.startswith("Expected logit_slack > 0 with decoder: transformers or vllm")
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_environment_without_vllm_is_refused_before_a_charge(name, cases, without_vllm):
     _method, plan = planned(name, cases, "vllm")
     model = cases.model()

@@ -19,7 +19,7 @@ from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.models.decoding import open_decoder
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, LlamaShape
 from dpsynth_assets.report.label_texts import assumptions, texts
-from dpsynth_assets_tests.methods.private_prediction.conftest import FEW_SHOT, NAMES, SMALL
+from dpsynth_assets_tests.methods.private_prediction.conftest import NAMES, SMALL
 
 BATCHES = SMALL | {"max_batches": 2, "max_document_tokens": 12, "max_example_tokens": 6}
 
@@ -30,7 +30,7 @@ def declared(decoder):
 
 def planned(name, cases, decoder, **settings):
     """A method as a dataset file on such a base has it, and its plan."""
-    own = FEW_SHOT if name == "few_shot" else {**BATCHES, "public_top_k": None}
+    own = {**BATCHES, "public_top_k": None}
     if name in ("median_clustered", "invisible_ink"):
         own = BATCHES
     if name == "mean_svt":
@@ -39,7 +39,7 @@ def planned(name, cases, decoder, **settings):
         accepts_ex_post=True, epsilon=60.0, language_model=decoder and declared(decoder)
     )
     method = bound_method(name, own | settings, terms)
-    return method, method.plan(60.0 if name == "few_shot" else 12.0)
+    return method, method.plan(12.0)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_the_exact_decoder_is_refused_beside_low_precision():
     assert "\n" not in refusal.value.errors()[0]["msg"]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_no_rounding_is_planned_for_exact_logits(name, cases):
     exact, plan = planned(name, cases, "exact")
     rounded, dearer = planned(name, cases, "transformers")
@@ -82,16 +82,13 @@ def test_no_rounding_is_planned_for_exact_logits(name, cases):
     assert plan.parameters["decoder"] == "exact"
     assert rounded.config.logit_slack == dearer.parameters["logit_slack"] > 0
     assert "decoder" not in dearer.parameters
-    if name == "few_shot":
-        assert plan.parameters["noise_std"] < dearer.parameters["noise_std"]
-        return
     assert exact.declared.facts.slack_of_pass == 0 < rounded.declared.facts.slack_of_pass
     assert exact.declared.rows_per_pass is None
     assert rounded.declared.rows_per_pass == rounded.declared.facts.rows_per_pass
     assert plan.parameters["eta"] < dearer.parameters["eta"]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_rounding_that_is_not_charged_is_refused(name, cases, model):
     _, plan = planned(name, cases, "transformers", logit_slack=0.0)
     assert plan.refusal.startswith("Expected logit_slack > 0 with decoder: transformers")
@@ -101,7 +98,7 @@ def test_rounding_that_is_not_charged_is_refused(name, cases, model):
         plan.stages[0].check(cases.clustered(model))
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_model_of_another_shape_is_refused_before_a_charge(name, cases, model, tmp_path):
     other = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2))
     model.source = str(tmp_path / "gpt2")
@@ -112,7 +109,7 @@ def test_a_model_of_another_shape_is_refused_before_a_charge(name, cases, model,
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_declared_is_what_decodes(name, cases, model, monkeypatch):
     """Transformers' weights are out of reach, so that nothing else can have decoded."""
     method, plan = planned(name, cases, "exact")

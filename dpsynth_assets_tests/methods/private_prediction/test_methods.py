@@ -48,7 +48,6 @@ BATCHED = sorted(
     name
     for name, method in REGISTRY.items()
     if issubclass(method, PrivatePrediction)
-    and name != "few_shot"  # which has no batches
     and not issubclass(
         method, OnGenerator
     )  # test_built_on_corpora.py runs these on weights in a folder.

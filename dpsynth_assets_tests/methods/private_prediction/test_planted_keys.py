@@ -8,8 +8,7 @@ import pytest
 from dpsynth_assets.attacks.reconstruction import CopyingModel
 from dpsynth_assets.datasets import LanguageModelSpec
 from dpsynth_assets.methods.inputs import PublicInputs
-from dpsynth_assets.methods.private_prediction.few_shot_writer import FewShotTask
-from dpsynth_assets.methods.private_prediction.planted_keys import batches_task, few_shot_fitted
+from dpsynth_assets.methods.private_prediction.planted_keys import batches_task
 from dpsynth_assets.methods.registry import bound_method
 
 CHANGES = {"max_document_tokens": 12, "min_tokens_for_new_document": 2, "public_top_k": 100}
@@ -27,23 +26,10 @@ def test_a_model_without_a_folder_is_decoded_and_priced_by_transformers(cases):
     assert batches_task(method, 9.0, copying).method.config.logit_slack > 0.0
 
 
-def test_few_shot_charges_the_rounding_of_a_model_without_a_folder(cases):
-    terms = cases.terms(language_model=LanguageModelSpec(kind="smollm2"))
-    method = bound_method("few_shot", {}, terms)
-    copying = CopyingModel()
-    in_folder = SimpleNamespace(encode=copying.encode, source="folder")
-    assert few_shot_fitted(method, in_folder)[0].config.logit_slack == 0.0
-    assert few_shot_fitted(method, copying)[0].config.logit_slack > 0.0
-
-
-@pytest.mark.parametrize("name", ["mean_uniform", "few_shot"])
-def test_a_run_refuses_rounding_that_is_not_charged_whoever_calls_it(cases, name):
+def test_a_run_refuses_rounding_that_is_not_charged_whoever_calls_it(cases):
     terms = replace(cases.terms(), language_model=None)
-    method = bound_method(name, {"logit_slack": 0.0}, terms)
+    method = bound_method("mean_uniform", {"logit_slack": 0.0}, terms)
     public = PublicInputs(language_model=CopyingModel())
-    if name == "few_shot":
-        task = FewShotTask(config=method.config, terms=terms, public=public)
-    else:
-        task = method.drawn_by(public, 10, None)
+    task = method.drawn_by(public, 10, None)
     with pytest.raises(ValueError, match="Expected logit_slack > 0"):
         _ = task.decoder

@@ -20,17 +20,15 @@ from dpsynth_assets.models.transformers_decoder.decoder import TransformersDecod
 from dpsynth_assets.privacy.errors import UndeclaredPublicFactError
 from dpsynth_assets.privacy.guarantees import MEASURED_SLACK, RESTS_ON
 from dpsynth_assets.report.label_texts import pass_assumptions
-from dpsynth_assets_tests.methods.private_prediction.conftest import FEW_SHOT, HISTOGRAM, SMALL
+from dpsynth_assets_tests.methods.private_prediction.conftest import HISTOGRAM, SMALL
 
 CLUSTERED = ("mean_clustered", "median_clustered")
 UNIFORM = ("mean_uniform", "mean_svt", "invisible_ink")
 NAMES = (*UNIFORM, *CLUSTERED)
 BATCHES = SMALL | {"max_batches": 2, "max_document_tokens": 30, "max_example_tokens": 6}
 SETTINGS = {
-    "few_shot": FEW_SHOT | {"max_document_tokens": 30},
     "mean_svt": BATCHES | {"svt_noise_scale": 20.0, "max_tokens_per_batch": 50},
 }
-EPSILON = {"few_shot": 60.0}
 
 
 class Case:
@@ -39,10 +37,9 @@ class Case:
     def __init__(self, name, cases, model, histogram=HISTOGRAM, terms=(), **settings):
         self.cases, self.model, kind = cases, model, get_method(name)
         self.config = kind.config_type(**(SETTINGS.get(name, BATCHES) | settings))
-        epsilon = EPSILON.get(name, 12.0)
-        terms = cases.terms(accepts_ex_post=True, epsilon=epsilon, **dict(terms))
+        terms = cases.terms(accepts_ex_post=True, epsilon=12.0, **dict(terms))
         self.method = kind(self.config, terms)
-        self.plan = self.method.plan(epsilon)
+        self.plan = self.method.plan(12.0)
         assert self.plan.refusal is None
         self.public = cases.clustered(model, cluster_histogram=histogram)
 
@@ -54,27 +51,26 @@ class Case:
 
     @property
     def columns(self):
-        """Longest prompt with examples of full length."""
-        count = getattr(self.config, "examples_per_subset", 1)
-        return len(self.model.prompt_ids("why", [""] * count, 1)) + count * 6
+        """Longest prompt with an example of full length."""
+        return len(self.model.prompt_ids("why", [""], 1)) + 6
 
 
 def positions(model, count):
     model.model.config.max_position_embeddings = count
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_run_that_fills_the_models_positions_comes_to_its_end(name, cases, endless_model):
     """Documents that a batch leaves unfinished, and extra ones, are written there as well."""
     case = Case(name, cases, endless_model)
     positions(endless_model, case.columns + 30)
     case.check()
     corpus = case.release().value
-    assert corpus.facts.get("unfinished_documents", 1) > 0
+    assert corpus.facts["unfinished_documents"] > 0
     assert corpus.rows["n_tokens"].max() == 30
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_prompts_and_documents_beyond_the_models_positions_are_refused(name, cases, endless_model):
     case = Case(name, cases, endless_model)
     limit = case.columns + 29
@@ -83,7 +79,7 @@ def test_prompts_and_documents_beyond_the_models_positions_are_refused(name, cas
         case.check()
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_check_reads_no_private_records(name, cases, language_model):
     case = Case(name, cases, language_model)
     language_model.prompts.clear()
@@ -108,7 +104,7 @@ class LongPublicPrompts:
         return [3] * self._length
 
 
-@pytest.mark.parametrize("name", [*NAMES, "few_shot"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_public_prompt_without_room_for_a_document_is_refused(name, cases, endless_model):
     positions(endless_model, 100)
     case = Case(name, cases, LongPublicPrompts(endless_model, 71))
@@ -199,7 +195,7 @@ def test_low_precision_on_the_processor_is_refused(cases, language_model):
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, "bfloat16") for name in (*NAMES, "few_shot")), ("mean_uniform", "float32")],
+    [*((name, "bfloat16") for name in NAMES), ("mean_uniform", "float32")],
 )
 def test_a_gpu_needs_a_slack_that_was_measured_in_no_smaller_passes(
     name, dtype, cases, language_model, monkeypatch, tmp_path

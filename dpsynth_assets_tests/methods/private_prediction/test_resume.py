@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpsynth_assets.methods.private_prediction import corpus, few_shot_writer
-from dpsynth_assets.methods.registry import get_method
+from dpsynth_assets.methods.private_prediction import corpus
 from dpsynth_assets_tests.methods.private_prediction.conftest import (
     NAMES,
     Killed,
@@ -106,44 +105,3 @@ def test_without_a_store_every_pass_is_run(cases, language_model, counted_passes
     once = counted_passes["run"]
     generated("mean_clustered", cases, language_model, None)
     assert counted_passes["run"] == 2 * once
-
-
-def few_shot(cases, model, passes):
-    kind = get_method("few_shot")
-    config = kind.config_type(
-        subsets=4,
-        examples_per_subset=1,
-        documents_per_label=2,
-        max_document_tokens=3,
-        max_example_tokens=8,
-        top_k=10,
-    )
-    method = kind(config, cases.terms())
-    private = replace(cases.private(64), passes=passes)
-    return cases.release(method, method.plan(10.0), private, cases.public(model))
-
-
-def test_finished_few_shot_documents_are_read_back_and_no_step_of_theirs_is_drawn_again(
-    cases, language_model, monkeypatch
-):
-    written, write = [], few_shot_writer.LabelWriter.write
-
-    def counting(writer):
-        if len(written) == 3:
-            raise Killed
-        written.append(write(writer))
-        return written[-1]
-
-    monkeypatch.setattr(few_shot_writer.LabelWriter, "write", counting)
-    passes = MemoryPasses()
-    with pytest.raises(Killed):
-        few_shot(cases, language_model, passes)
-    assert sorted(passes.kept) == [0, 1, 2]
-    kept, first = json.loads(json.dumps(passes.kept)), list(written)
-    written.clear()
-    release = few_shot(cases, language_model, passes)
-    assert len(written) == 1  # the fourth document of two labels alone
-    assert {str(number): passes.kept[number] for number in (0, 1, 2)} == kept
-    assert release.value.facts["demonstrations"] == 4
-    steps = [demonstration.steps for demonstration in (*first, *written)]
-    assert release.value.facts["private_tokens"] == sum(steps)

@@ -136,19 +136,12 @@ def test_invisible_ink_over_all_tokens_is_refused_and_over_a_few_is_not():
     assert planned("invisible_ink", {"top_k": 100}, **SMOLLM2).tail.typical < 0.01
 
 
-def test_few_shot_noise_that_beats_the_leading_token_is_refused():
-    plan = planned("few_shot", {"subsets": 2}, **SMOLLM2)
-    assert "noise of std" in plan.refusal
-    assert "Raise target_epsilon or subsets" in plan.refusal
-    assert planned("few_shot", {"subsets": 64}, **SMOLLM2).tail.typical < LARGEST_TAIL
-
-
 def test_other_methods_have_no_tail_and_the_ledger_reads_of_none():
     declared = spec("mean_clustered")
     plan = plan_dataset(declared, base(**SMOLLM2))
     others = {each.method.name: each.plan for each in price_undeclared(declared, plan)}
     assert others["aug_pe"].tail is None
-    assert others["few_shot"].tail is not None
+    assert others["mean_uniform"].tail is not None
     assert not any("tail" in name for name in plan.methods[0].plan.parameters)
 
 

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.methods.private_prediction.vocabulary_tails import (
-    share_at_floor,
-    share_of_noise,
-)
+from dpsynth_assets.methods.private_prediction.vocabulary_tails import share_at_floor
 from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.median import MedianTokenMechanism
-from dpsynth_assets.privacy.noisy_probabilities import NoisyProbabilities
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 
 V, S, G, ROUNDS = 600, 4, 500, 8
@@ -105,55 +101,15 @@ def test_differences_draw_public_words_as_often_as_stated(agree_against, gained)
     assert share == near(share_at_floor(V, depth + gained))
 
 
-@pytest.mark.parametrize("std", [0.25, 0.4])
-def test_noise_chooses_as_often_as_stated(std):
-    subsets, tokens, steps = 4, 30, 1500
-    unit = NoisyProbabilities(
-        subsets=subsets,
-        examples_per_subset=1,
-        sampling_probability=1.0,
-        noise_multiplier=1.0,
-        steps=steps,
-        top_k=tokens,
-        relation="add-remove",
-    ).noise_std
-    mechanism = NoisyProbabilities(
-        subsets=subsets,
-        examples_per_subset=1,
-        sampling_probability=1.0,
-        noise_multiplier=std / unit,
-        steps=steps,
-        top_k=tokens,
-        relation="add-remove",
-    )
-    rows = torch.tensor(leading_by(60.0), dtype=torch.float32).expand(subsets, V)
-    public = -torch.arange(V, dtype=torch.float32) / V
-    others = 0
-    for _ in range(steps):
-        mechanism.draw(subsets)
-        others += mechanism.select(rows, public) != 0
-    stated = share_of_noise(tokens, 1.0, std)
-    assert others / steps == pytest.approx(stated, abs=6 * math.sqrt(stated / steps))
-
-
-def test_a_lower_lead_is_beaten_more_often_and_one_token_never():
-    draws = np.random.default_rng(3).normal(size=(40_000, 20)) * 0.1
-    draws[:, 0] += 0.3
-    assert share_of_noise(20, 0.3, 0.1) == pytest.approx((draws.argmax(1) != 0).mean(), abs=0.01)
-    assert share_of_noise(20, 0.2, 0.1) > share_of_noise(20, 0.3, 0.1)
-    assert share_of_noise(1, 0.3, 0.1) == pytest.approx(0.0, abs=1e-9)
-    assert share_at_floor(1, 0.0) == 0.0
-
-
 def test_known_figures_of_a_vocabulary_of_49_152_tokens():
     """Tails at c = 6, τ = 1: a quarter where contexts agree, six sevenths at half that height."""
     assert share_at_floor(49_152, 12.0) == pytest.approx(0.232, abs=1e-3)
     assert share_at_floor(49_152, 9.0) == pytest.approx(0.858, abs=1e-3)
+    assert share_at_floor(1, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("call", [
     lambda: share_at_floor(0, 1.0), lambda: share_at_floor(3, -1.0),
-    lambda: share_of_noise(3, 1.5, 0.1), lambda: share_of_noise(3, 0.5, 0.0),
 ])  # fmt: skip
 def test_numbers_out_of_their_domain_are_refused(call):
     with pytest.raises(ValueError, match="Expected"):
