@@ -66,69 +66,7 @@ from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTo
 if TYPE_CHECKING:
     from dpsynth_assets.attacks.reconstruction import KeysWritten
 
-PredictionT = TypeVar("PredictionT", bound=PrivatePredictionConfig)
 BatchesT = TypeVar("BatchesT", bound=PrivatePredictionConfig)
-
-
-class PrivatePrediction(Method[PredictionT]):
-    """Rows drawn token by token from private prompts: they are themselves the paid release."""
-
-    needs_embeddings: ClassVar[bool] = False
-
-    @property
-    def public_inputs(self) -> frozenset[str]:
-        """The language model, and the centres over which a histogram may be released."""
-        return frozenset({"public_language_model", "public_clusters"})
-
-    def corpus_stage(self, **own: Any) -> Stage:
-        """The corpus, whose finished passes a killed run need not repeat.
-
-        Args:
-            own: How a method draws it, as further keywords of `Stage`.
-        """
-        return Stage(
-            name=CANDIDATE_CORPUS,
-            title="Rows whose tokens are drawn one after another from private prompts.",
-            kinds=("pytorch", "polars"),
-            needs_embeddings=self.needs_embeddings,
-            shared=(CLUSTER_HISTOGRAM,) if self.terms.has_cluster_histogram else (),
-            resumes_by="passes",
-            reads=self.public_inputs,
-            tested=self.tested,
-            identity=self.identity,
-            **own,
-        )
-
-    def tested(self, public: PublicInputs) -> Mapping[str, Any]:
-        """States the self-test that a slack of 0 rests on, or what was measured of rounding."""
-        model = public.language_model
-        return logits_rest_on(self.config, self.terms, model, self.pass_shape(model))
-
-    @property
-    @abstractmethod
-    def rows_and_examples(self) -> tuple[int, int]:
-        """Rows that a forward pass holds at most, and records in the prompt of each; public."""
-
-    def pass_shape(self, language_model: Any) -> PassShape:
-        """What a forward pass holds at most, from settings and public labels."""
-        (rows, examples), texts = self.rows_and_examples, self.terms.label_texts
-        columns = prompt_columns(language_model, texts, examples, self.config.max_example_tokens)
-        return PassShape(rows=rows, columns=columns, new_tokens=self.config.max_document_tokens)
-
-    def identity(self, inputs: Mapping[str, str]) -> dict[str, Any]:
-        """Writes inputs under the names that ledgers have held from the first."""
-        names = {
-            "language_model": "public_language_model",
-            "public_clusters": "public_clusters",
-            "cluster_histogram": CLUSTER_HISTOGRAM,
-        }
-        read = {name: inputs.get(artifact, "") for name, artifact in names.items()}
-        corpora = {
-            folder: inputs.get(f"corpus:{folder}", inputs[folder])
-            for folder in corpora_named(self)
-            if folder in inputs
-        }
-        return {"inputs": with_corpora_behind(read, corpora)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +93,18 @@ class BatchTokens(Mechanism):
         return lambda batches: self.opened(PrivateTokenMeter(self.tokens, len(batches)))
 
 
-class BatchPrediction(PrivatePrediction[BatchesT]):
-    """Methods that aggregate the next-token logits of the contexts of a batch."""
+class BatchPrediction(Method[BatchesT]):
+    """Rows drawn token by token from the aggregated logits of the contexts of a batch.
+
+    They are themselves the paid release.
+    """
+
+    needs_embeddings: ClassVar[bool] = False
+
+    @property
+    def public_inputs(self) -> frozenset[str]:
+        """The language model, and the centres over which a histogram may be released."""
+        return frozenset({"public_language_model", "public_clusters"})
 
     @cached_property
     def form(self) -> TextForm:
@@ -176,7 +124,16 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         Not where vLLM decodes: one engine takes a GPU whole, and the self-test that the charge
         states is of the engine that draws.
         """
-        stage = self.corpus_stage(
+        stage = Stage(
+            name=CANDIDATE_CORPUS,
+            title="Rows whose tokens are drawn one after another from private prompts.",
+            kinds=("pytorch", "polars"),
+            needs_embeddings=self.needs_embeddings,
+            shared=(CLUSTER_HISTOGRAM,) if self.terms.has_cluster_histogram else (),
+            resumes_by="passes",
+            reads=self.public_inputs,
+            tested=self.tested,
+            identity=self.identity,
             in_parts=not self.terms.decodes_in_vllm,
             follows_clusters=self.declared.uses_histogram,
             examples_in_prompt=self.config.examples_per_context,
@@ -202,10 +159,34 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         """Estimates the tail of draws from clipped logits, by the settings and the vocabulary."""
         return clipped_tail(self.declared, declared_vocabulary(self.terms.language_model))
 
-    @property
-    def rows_and_examples(self) -> tuple[int, int]:
-        """Rows of a pass of batches, and records of a context."""
-        return self.declared.rows_at_hand, self.config.examples_per_context
+    def tested(self, public: PublicInputs) -> Mapping[str, Any]:
+        """States the self-test that a slack of 0 rests on, or what was measured of rounding."""
+        model = public.language_model
+        return logits_rest_on(self.config, self.terms, model, self.pass_shape(model))
+
+    def pass_shape(self, language_model: Any) -> PassShape:
+        """What a forward pass holds at most, from settings and public labels."""
+        config, texts = self.config, self.terms.label_texts
+        examples = config.examples_per_context
+        columns = prompt_columns(language_model, texts, examples, config.max_example_tokens)
+        return PassShape(
+            rows=self.declared.rows_at_hand, columns=columns, new_tokens=config.max_document_tokens
+        )
+
+    def identity(self, inputs: Mapping[str, str]) -> dict[str, Any]:
+        """Writes inputs under the names that ledgers have held from the first."""
+        names = {
+            "language_model": "public_language_model",
+            "public_clusters": "public_clusters",
+            "cluster_histogram": CLUSTER_HISTOGRAM,
+        }
+        read = {name: inputs.get(artifact, "") for name, artifact in names.items()}
+        corpora = {
+            folder: inputs.get(f"corpus:{folder}", inputs[folder])
+            for folder in corpora_named(self)
+            if folder in inputs
+        }
+        return {"inputs": with_corpora_behind(read, corpora)}
 
     @cached_property
     def mean_mechanism(self) -> MeanTokenMechanism:
@@ -317,7 +298,7 @@ class BatchPrediction(PrivatePrediction[BatchesT]):
         return None if task is None else task.run()
 
     capabilities: ClassVar[tuple[Capability, ...]] = (
-        DrawsTokens(PrivatePrediction.pass_shape),
+        DrawsTokens(pass_shape),
         Attacks(reconstruct=reconstruct),
     )
 
