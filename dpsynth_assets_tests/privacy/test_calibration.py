@@ -1,11 +1,11 @@
 import pytest
 from hypothesis import given, strategies as st
 
+from dpsynth_assets.methods.private_prediction.method import tokens_within
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import (
     TOLERANCE,
     dp_sgd_noise_multiplier,
-    largest_token_count,
     smallest_multiplier,
     training_noise_multiplier,
 )
@@ -19,17 +19,8 @@ from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.renyi import least_sampled_epsilon
 
 
-@pytest.mark.parametrize(("target", "some"), [(3.0, True), (1e-3, False)])
-@pytest.mark.parametrize("accountant", ["zcdp", "tight"])
-def test_count_is_the_largest_within_the_target(accountant, target, some):
-    eta, delta = 0.3, 1e-6
-    count = largest_token_count(eta=eta, target_epsilon=target, delta=delta, accountant=accountant)
-
-    def epsilon(tokens):
-        return epsilon_of([BoundedRangeEvent(eta=eta, count=tokens)], delta, accountant)
-
-    assert (count > 0) is some
-    assert epsilon(count) <= target < epsilon(count + 1)
+def tokens_of(eta, target, delta):
+    return tokens_within(lambda count: BoundedRangeEvent(eta=eta, count=count), target, delta)
 
 
 @pytest.mark.parametrize(
@@ -39,16 +30,8 @@ def test_count_is_the_largest_within_the_target(accountant, target, some):
 def test_zcdp_counts_of_the_amin_2024_grid(size, temperature, counts):
     # c = 10, delta = 1e-6, Theorem 1 without the public-token test.
     for target, expected in zip((1.0, 3.0, 10.0), counts, strict=True):
-        count = largest_token_count(
-            eta=20 / (size * temperature), target_epsilon=target, delta=1e-6, accountant="zcdp"
-        )
+        count = tokens_of(20 / (size * temperature), target, 1e-6)
         assert expected is None or count == expected
-
-
-def test_tight_falls_back_where_the_recursion_takes_minutes():
-    arguments = {"eta": 20 / (1023 * 1.5), "target_epsilon": 10.0, "delta": 1e-6}
-    assert largest_token_count(**arguments, accountant="tight") == 72490
-    assert largest_token_count(**arguments, accountant="zcdp") == 72490
 
 
 @pytest.mark.parametrize("others", [(), (PureEvent(epsilon=0.01, count=10),)])
@@ -68,20 +51,12 @@ def test_training_noise_is_the_smallest_within_the_target(accountant, unit, othe
 
 
 def test_the_paper_on_data_clusters_draws_373_tokens_with_batches_of_64():
-    draw = {"target_epsilon": 10.0, "delta": 108_000**-1.1, "accountant": "zcdp"}
-    assert largest_token_count(eta=2 * 9 / (64 * 1.5), **draw) == 373
+    assert tokens_of(2 * 9 / (64 * 1.5), 10.0, 108_000**-1.1) == 373
 
 
-@pytest.mark.parametrize(
-    "calibrate",
-    [
-        lambda **rest: largest_token_count(eta=0.1, accountant="zcdp", **rest),
-        lambda **rest: dp_sgd_noise_multiplier(sampling_probability=0.1, steps=10, **rest),
-    ],
-)
-def test_a_target_must_be_positive(calibrate):
+def test_a_target_must_be_positive():
     with pytest.raises(ValueError, match="target_epsilon"):
-        calibrate(target_epsilon=0.0, delta=1e-6)
+        dp_sgd_noise_multiplier(sampling_probability=0.1, steps=10, target_epsilon=0.0, delta=1e-6)
 
 
 def test_others_over_the_target_are_refused():

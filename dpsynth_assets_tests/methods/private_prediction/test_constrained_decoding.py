@@ -220,7 +220,7 @@ def test_what_the_schema_decides_is_spelled_without_the_end_token(decoder):
 def test_a_text_that_needs_its_own_end_token_is_refused():
     model = BytesModel()
     (model.end_token_id,) = model.encode("{")
-    with pytest.raises(ValueError, match="no token may follow"):
+    with pytest.raises(ValueError, match="no token is allowed"):
         JsonConstraint(model, json.dumps(SCHEMA))
 
 

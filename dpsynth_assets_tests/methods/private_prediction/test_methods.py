@@ -9,7 +9,7 @@ import pytest
 from dpsynth_assets.methods.on_generator import OnGenerator
 from dpsynth_assets.methods.private_prediction.corpus import RealisedCosts
 from dpsynth_assets.methods.private_prediction.loop import Document
-from dpsynth_assets.methods.private_prediction.method import PrivatePrediction
+from dpsynth_assets.methods.private_prediction.method import BatchPrediction
 from dpsynth_assets.methods.private_prediction.references import (
     generate_public_only,
 )
@@ -47,7 +47,7 @@ def run(name, cases, model, *, private=None, terms=None, config=None, epsilon=10
 BATCHED = sorted(
     name
     for name, method in REGISTRY.items()
-    if issubclass(method, PrivatePrediction)
+    if issubclass(method, BatchPrediction)
     and not issubclass(
         method, OnGenerator
     )  # test_built_on_corpora.py runs these on weights in a folder.
