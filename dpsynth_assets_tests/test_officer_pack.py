@@ -1,18 +1,15 @@
 """The officer's pack: every question is answered or asked back, by the ledger's numbers alone."""
 
 import json
-import math
-from statistics import NormalDist
 
 import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
-from dpsynth_assets.exports.pack import GUIDE, pack_of, posterior, write_pack
+from dpsynth_assets.exports.pack import GUIDE, pack_of, write_pack
 from dpsynth_assets.exports.pack_page import ASKED
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
-from dpsynth_assets.privacy.gaussian_dp import gaussian_delta
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.declared import private, written
@@ -96,15 +93,6 @@ def test_what_was_tried_is_listed_with_what_it_found(ledger, spec):
     assert "1 of 3 audits" in answers["9. How is"]
     assert "voting: REFUTED" in answers["9. How is"]
     assert "REFUTED" in (write_pack(spec, ledger) / "officer_pack.html").read_text()
-
-
-@pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
-def test_outcomes_that_tell_more_are_as_rare_as_is_said(mu):
-    """The loss of a Gaussian of sensitivity mu is itself Gaussian, of mean mu^2 / 2."""
-    assert math.isclose(posterior(0.5, math.log(3.0)), 0.75)
-    for epsilon in (0.5, 2.0, 6.0):
-        more = 1.0 - NormalDist(mu**2 / 2.0, mu).cdf(epsilon + 1.0)
-        assert more <= gaussian_delta(mu, epsilon) / (1.0 - math.exp(-1.0)) + 1e-15
 
 
 def test_a_cohort_without_charges_or_name_is_refused_in_one_line(ledger, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""`dpsynth account`: what listed events cost, and how likely a secret is named, without data."""
+"""`dpsynth account`: what listed events cost, without data."""
 
 import json
 import sys
@@ -9,21 +9,19 @@ import typer
 
 from dpsynth_assets.cli.terminal import AsJson, answer, refusals, say
 from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, privacy_profile
-from dpsynth_assets.privacy.directed_rounding import declared, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.events import Event, event_from_json
-from dpsynth_assets.privacy.gaussian_dp import compose_mu
 from dpsynth_assets.privacy.renyi import float_up
-from dpsynth_assets.privacy.secret_protection import (
-    gaussian_budget,
-    gaussian_posterior,
-    group_privacy,
-    posterior_of_dp,
-)
 
-app = typer.Typer(no_args_is_help=True, help="Price events and secrets without any data.")
+app = typer.Typer(no_args_is_help=True)
 
 _NO_NUMBER = ValueError, OverflowError, ZeroDivisionError, MemoryError
 """Errors of a setting outside its domain, or so extreme that its price is no number."""
+
+
+@app.callback()
+def account() -> None:
+    """Prices events without any data."""
 
 
 @app.command()
@@ -91,63 +89,3 @@ def _read(source: Path) -> list[Event]:
         raise ValueError(
             f"Expected the fields of each event's type, got {type(problem).__name__}: {problem}"
         ) from None
-
-
-@app.command()
-def secret(
-    prior: Annotated[float, typer.Option()],
-    occurrences: Annotated[int, typer.Option(min=1)] = 1,
-    posterior: float | None = None,
-    mu: float | None = None,
-    epsilon: float | None = None,
-    delta: float = 0.0,
-    as_json: AsJson = False,
-) -> None:
-    """Prices secret protection, from the one of posterior, μ and (ε, δ) that is given.
-
-    Args:
-        prior: p: chance of naming the secret before the release, in (0, 1).
-        occurrences: Records that hold the secret, at most.
-        posterior: r: chance after the release; prints μ.
-        mu: μ of Gaussian releases together, for one record; prints r.
-        epsilon: ε of a DP release; prints r.
-        delta: δ of that DP release, in [0, 1).
-        as_json: Print JSON.
-    """
-    if sum(value is not None for value in (posterior, mu, epsilon)) != 1:
-        raise typer.BadParameter("Expected exactly one of --posterior, --mu and --epsilon.")
-    facts: dict[str, Any] = {"unit": "one secret", "prior": prior, "occurrences": occurrences}
-
-    def named(reached: float, terms: str) -> str:
-        return (
-            f"A secret guessed with probability {declared(prior)} before is guessed with at most "
-            f"{rounded_up(reached, '.4g')} after ({terms}, one secret in at most {occurrences} "
-            "record(s))."
-        )
-
-    with refusals(*_NO_NUMBER):
-        if posterior is not None:
-            total = gaussian_budget(prior, posterior)
-            facts |= {"posterior": posterior, "mu": total}
-            sentences = [
-                f"μ = {rounded_down(total, '.6g')} in all: a secret guessed with probability "
-                f"{declared(prior)} before is guessed with at most {declared(posterior)} after."
-            ]
-        elif mu is not None:
-            total = compose_mu([occurrences * mu])  # Group privacy: μ grows m-fold.
-            reached = gaussian_posterior(total, prior)
-            facts |= {"mu": total, "posterior": reached}
-            sentences = [named(reached, f"μ = {rounded_up(total, '.6g')}")]
-        else:
-            epsilon, delta = group_privacy(epsilon or 0.0, delta, occurrences)
-            reference, pairwise = (
-                posterior_of_dp(epsilon, delta, prior, adjacency=adjacency)
-                for adjacency in ("reference", "pairwise")
-            )
-            facts |= {"epsilon": epsilon, "delta": delta}
-            facts |= {"posterior_reference": reference, "posterior_pairwise": pairwise}
-            sentences = [
-                named(reference, "present against absent"),
-                named(pairwise, "one candidate against another"),
-            ]
-    answer(facts, as_json, lambda: say(*sentences))

@@ -64,7 +64,7 @@ ENTRIES: dict[str, Entry] = {
     "ui": Entry("serve:ui", "Serve the web UI and run the daemon, until interrupted."),
     "doctor": Entry("doctor:doctor", "Show versions, kernels and problems for a bug report."),
     "datasets": Entry("datasets:app", "Check and list dataset files."),
-    "account": Entry("account:app", "Price events and secrets without any data."),
+    "account": Entry("account:app", "Price events without any data."),
     "audit": Entry("audit:app", "Audit a cohort; test mechanisms by their claims."),
     "budgets": Entry("cohorts:budgets", "Show ε spent and left of every cohort, and rounds left."),
     "ledger": Entry("ledger:app", "Show, verify and export the privacy ledger."),

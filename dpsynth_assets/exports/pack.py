@@ -24,6 +24,7 @@ from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.schema import APPROVAL, PURGE, RECOVERY, RESERVE
+from dpsynth_assets.privacy.secret_protection import posterior_of_dp
 from dpsynth_assets.report.cards import (
     LABEL_FILE,
     STATEMENT_FILE,
@@ -113,19 +114,6 @@ def statement_in(pack: Mapping[str, Any]) -> str:
     return privacy_statement(facts["label"], told)
 
 
-def posterior(prior: float, epsilon: float) -> float:
-    """Largest probability of a statement about one unit after a release that is pure ε-DP.
-
-    Args:
-        prior: Its probability p before, in (0, 1).
-        epsilon: ε >= 0.
-
-    Returns:
-        p e^ε / (1 - p + p e^ε).
-    """
-    return 1.0 / (1.0 + (1.0 - prior) / prior * math.exp(-epsilon))
-
-
 def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
     entries = ledger.entries()
     published = released_folder(spec.name, "") / LABEL_FILE
@@ -178,12 +166,7 @@ def _title(mechanism: str) -> str:
 
 
 def _bounds(label: Label) -> dict[str, Any]:
-    """ε and δ of the whole cohort with what follows from them; ε is None where it has none.
-
-    **Privacy** Of an (ε, δ)-DP release, outcomes that are e^(ε + 1) times as likely with a unit as
-    without it have a probability of at most δ / (1 - 1/e): P(S) <= e^ε Q(S) + δ, and on the set S
-    of these outcomes Q(S) <= e^-(ε + 1) P(S).
-    """
+    """ε and δ of the whole cohort with what follows from them; ε is None where it has none."""
     epsilon, delta = label["guarantee"].get("epsilon"), label["cohort"]["delta"]
     if epsilon is None:
         return {"epsilon": None, "delta": delta, "posteriors": []}
@@ -191,13 +174,8 @@ def _bounds(label: Label) -> dict[str, Any]:
         "epsilon": epsilon,
         "delta": delta,
         "factor": math.exp(min(epsilon, 700.0)),
-        "rare": delta / (1.0 - math.exp(-1.0)),
         "posteriors": [
-            {
-                "before": prior,
-                "after": posterior(prior, epsilon),
-                "after_but_for_rare": posterior(prior, epsilon + 1.0),
-            }
+            {"before": prior, "after": posterior_of_dp(epsilon, 0.0, prior, adjacency="pairwise")}
             for prior in PRIORS
         ],
     }

@@ -31,7 +31,7 @@ def pack_page(pack: Mapping[str, Any]) -> Report:
     """Writes a pack as Markdown and as one HTML file."""
     title = f"Officer's pack of {pack['facts']['name']}"
     intro, *parts, published = pack["parts"]
-    blocks = [Heading(title, 1), *_section(intro), _summary(pack), *_statement(pack)]
+    blocks = [Heading(title, 1), *_section(intro), _summary(pack), *_statement(pack["facts"])]
     for part in parts:
         blocks += [Heading(part["question"], 2), *_section(part)]
         for item in part["items"]:
@@ -75,31 +75,14 @@ def _summary(pack: Mapping[str, Any]) -> Tiles:
     )
 
 
-def _statement(pack: Mapping[str, Any]) -> list[Block]:
+def _statement(facts: Mapping[str, Any]) -> list[Block]:
     """What was released; the statement itself is a file of its own, as it may be published."""
-    columns = {
-        "release": lambda each: f"{each['asset']} ({each['release']})",
-        "ε alone": lambda each: epsilon_up(each["epsilon"]),
-        "entry": lambda each: str(each["entry"]),
-        "day (UTC)": lambda each: each["at"],
-        "guarantee": lambda each: each["guarantee"],
-        "state": lambda each: each["state"],
-    }
-    label = pack["facts"]["label"]
     shut = Notice("The ledger does not verify: do not rely on this page.")
     return [
-        *([] if pack["facts"]["ledger_ok"] else [shut]),
+        *([] if facts["ledger_ok"] else [shut]),
         Heading("Privacy statement", 2),
-        Paragraph(
-            "The whole statement is the file `privacy_statement.md` beside this page. Its releases:"
-        ),
-        table_of(
-            pack["facts"]["charges"],
-            columns,
-            caption="Releases, oldest first; the ε of all of them together is no sum of these",
-            numeric={"entry", "ε alone"},
-        ),
-        Facts(tuple(("Not protected", each) for each in label["not_protected"])),
+        Paragraph("The statement, with every release, is `privacy_statement.md` beside this page."),
+        Facts(tuple(("Not protected", each) for each in facts["label"]["not_protected"])),
     ]
 
 
@@ -109,9 +92,6 @@ def _posteriors(facts: Mapping[str, Any]) -> list[Block]:
     columns = {
         "believed before": lambda each: f"{declared(100.0 * each['before'])} %",
         "afterwards at most, δ left aside": lambda each: percent(each["after"]),
-        f"afterwards at most, but for {rounded_up(facts['rare'], '.2g')} of outcomes": (
-            lambda each: percent(each["after_but_for_rare"])
-        ),
     }
     caption = f"What all releases tell about one unit, at ε = {epsilon_up(facts['epsilon'])}"
     return [table_of(facts["posteriors"], columns, caption=caption, numeric=set(columns))]

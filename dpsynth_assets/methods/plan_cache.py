@@ -21,7 +21,7 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import training_noise_multiplier
-from dpsynth_assets.privacy.events import Event, event_to_json
+from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent, event_to_json
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "scipy")
@@ -56,6 +56,19 @@ def remembered_epsilon(events: Sequence[Event], terms: CohortTerms) -> float:
     return float(remembered(key, lambda: epsilon_of(events, terms.delta, terms.accountant)))
 
 
+def sampled_steps(
+    terms: CohortTerms, sampling_probability: float, steps: int
+) -> PoissonGaussianEvent:
+    """Steps over Poisson samples of a cohort, at noise multiplier 1."""
+    return PoissonGaussianEvent(
+        sampling_probability=sampling_probability,
+        noise_multiplier=1.0,
+        steps=steps,
+        max_records_per_unit=terms.unit.max_records,
+        replaced=terms.relation is NeighboringRelation.REPLACE_ONE,
+    )
+
+
 def sampled_noise(
     terms: CohortTerms, *, sampling_probability: float, steps: int, target_epsilon: float
 ) -> float:
@@ -78,12 +91,11 @@ def sampled_noise(
 
     def find() -> float:
         return training_noise_multiplier(
-            **asked,
+            sampled_steps(terms, sampling_probability, steps),
+            target_epsilon=target_epsilon,
             budget_epsilon=terms.epsilon,
             delta=terms.delta,
             accountant=terms.accountant,
-            max_records_per_unit=terms.unit.max_records,
-            replaced=terms.relation is NeighboringRelation.REPLACE_ONE,
         )
 
     return float(remembered(key, find))

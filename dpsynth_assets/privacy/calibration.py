@@ -12,7 +12,7 @@ from functools import partial
 
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.directed_rounding import rounded_up
-from dpsynth_assets.privacy.errors import check_at_least, check_positive
+from dpsynth_assets.privacy.errors import check_positive
 from dpsynth_assets.privacy.events import (
     Event,
     PoissonGaussianEvent,
@@ -141,27 +141,21 @@ def integer_noise_std(
 
 
 def dp_sgd_noise_multiplier(
+    training: PoissonGaussianEvent,
     *,
-    sampling_probability: float,
-    steps: int,
     target_epsilon: float,
     delta: float,
     accountant: str = "tight",
     other_events: Sequence[Event] = (),
-    max_records_per_unit: int = 1,
-    replaced: bool = False,
 ) -> float:
     """Finds the smallest noise multiplier of DP-SGD with Poisson sampling within `target_epsilon`.
 
     Args:
-        sampling_probability: q in (0, 1].
-        steps: T >= 1.
+        training: The event at any noise multiplier.
         target_epsilon: ε > 0 for everything together.
         delta: Public δ in (0, 1).
         accountant: `zcdp` or `tight`.
         other_events: What else is released on the same cohort.
-        max_records_per_unit: Records one privacy unit may contribute.
-        replaced: Whether neighbours replace a unit instead of adding or removing it.
 
     Returns:
         σ / contribution bound of one record, at most `TOLERANCE` above the
@@ -171,8 +165,7 @@ def dp_sgd_noise_multiplier(
         ValueError: If the other events alone exceed the target, an argument is out of domain, or
             the target is below `least_sampled_epsilon` where neighbours come or go.
     """
-    check_at_least(1, steps=steps)
-    sampled = sampling_probability < 1 and not replaced
+    sampled = training.sampling_probability < 1 and not training.replaced
     if sampled and 0 < target_epsilon < (least := least_sampled_epsilon(delta)):
         raise ValueError(
             f"Expected target_epsilon >= {rounded_up(least, '.2g')} at δ = {delta}, got "
@@ -180,21 +173,13 @@ def dp_sgd_noise_multiplier(
         )
     room = _gaussian_room(target_epsilon, delta, accountant, other_events)
 
-    training = PoissonGaussianEvent(
-        sampling_probability=sampling_probability,
-        noise_multiplier=1.0,
-        steps=steps,
-        max_records_per_unit=max_records_per_unit,
-        replaced=replaced,
-    )
-
     def cost(multiplier: float, discretization: float) -> float:
-        events = [*other_events, _with_noise(training, multiplier)]
+        events = [*other_events, replace(training, noise_multiplier=multiplier)]
         return epsilon_of(events, delta, accountant, discretization=discretization)
 
     # Many sampled steps are close to μ-GDP with μ² = q² T (e^(1/σ²) − 1) (Bu et al. 2020).
-    one_step = room / (sampling_probability * math.sqrt(steps))
-    shift = (2.0 if replaced else 1.0) * max_records_per_unit
+    one_step = room / (training.sampling_probability * math.sqrt(training.steps))
+    shift = (2.0 if training.replaced else 1.0) * training.max_records_per_unit
     found = shift / math.sqrt(math.log1p(one_step**2))
     # A coarse grid of privacy losses is several times faster and reads higher.
     for discretization in (COARSE_DISCRETIZATION, DISCRETIZATION):
@@ -232,27 +217,21 @@ _BELOW = 1.0 - 1e-9
 
 
 def training_noise_multiplier(
+    training: PoissonGaussianEvent,
     *,
-    sampling_probability: float,
-    steps: int,
     target_epsilon: float,
     budget_epsilon: float,
     delta: float,
     accountant: str,
-    max_records_per_unit: int = 1,
-    replaced: bool = False,
 ) -> float:
     """Finds the smallest noise multiplier of a training that costs what its share is worth.
 
     Args:
-        sampling_probability: q in (0, 1].
-        steps: T >= 1.
+        training: The event at any noise multiplier.
         target_epsilon: ε > 0 that the share is worth, alone at δ.
         budget_epsilon: ε of the whole cohort, which decides the order of its filter.
         delta: Public δ of the cohort, in (0, 1).
         accountant: `tight` for a plan fixed beforehand, `zcdp` for the filter.
-        max_records_per_unit: Records one privacy unit may contribute.
-        replaced: Whether neighbours replace a unit instead of adding or removing it.
 
     Returns:
         σ / contribution bound of one record, at most `TOLERANCE` above the
@@ -267,37 +246,21 @@ def training_noise_multiplier(
     calibrated at the training's own best order may exceed α ρ by far.
     """
     if accountant == "tight":
-        return dp_sgd_noise_multiplier(
-            sampling_probability=sampling_probability,
-            steps=steps,
-            target_epsilon=target_epsilon,
-            delta=delta,
-            max_records_per_unit=max_records_per_unit,
-            replaced=replaced,
-        )
+        return dp_sgd_noise_multiplier(training, target_epsilon=target_epsilon, delta=delta)
     order = filter_order(budget_epsilon, delta)
     room = order * zcdp_rho(target_epsilon, delta) * _BELOW
 
-    training = PoissonGaussianEvent(
-        sampling_probability=sampling_probability,
-        noise_multiplier=1.0,
-        steps=steps,
-        max_records_per_unit=max_records_per_unit,
-        replaced=replaced,
-    )
-    event = partial(_with_noise, training)
-    unsampled = math.sqrt(float(training.rho) * order / room)
-    guess = max(unsampled * sampling_probability, min(unsampled, 0.5))
+    def event(multiplier: float) -> PoissonGaussianEvent:
+        return replace(training, noise_multiplier=multiplier)
+
+    unsampled = math.sqrt(float(event(1.0).rho) * order / room)
+    guess = max(unsampled * training.sampling_probability, min(unsampled, 0.5))
     found = smallest_multiplier(lambda z: renyi_divergence(event(z), order), guess, room)
     if epsilon_of([event(found)], delta, "zcdp") <= target_epsilon:
         return found
     return smallest_multiplier(
         lambda z: _alone(event(z), target_epsilon, delta), found, target_epsilon
     )
-
-
-def _with_noise(training: PoissonGaussianEvent, multiplier: float) -> PoissonGaussianEvent:
-    return replace(training, noise_multiplier=multiplier)
 
 
 def _alone(event: PoissonGaussianEvent, target_epsilon: float, delta: float) -> float:

@@ -258,17 +258,3 @@ def _certain_shift(event: Event) -> float | None:
         moves, _ = mixture_terms(event)
         return float(moves[0]) * math.sqrt(event.steps) if len(moves) == 1 else None
     return None
-
-
-def group_privacy(epsilon: float, delta: float, records: int) -> tuple[float, float]:
-    """(ε, δ) between datasets that differ in several records: (mε, δ(e^mε − 1)/(e^ε − 1))."""
-    if not (epsilon >= 0 and math.isfinite(epsilon) and 0 <= delta < 1):
-        raise ValueError(f"Expected epsilon >= 0 and 0 <= delta < 1, got {epsilon} and {delta}.")
-    if records == 1:
-        return epsilon, delta
-    if delta == 0 or epsilon == 0:
-        return records * epsilon, min(1.0, records * delta)
-    if records * epsilon > 700.0:  # e^mε overflows: δ reaches 1 long before
-        return records * epsilon, 1.0
-    grown = delta * math.expm1(records * epsilon) / math.expm1(epsilon) * (1.0 + 1e-14)
-    return records * epsilon, min(1.0, grown)

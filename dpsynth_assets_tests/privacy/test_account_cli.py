@@ -1,55 +1,9 @@
 import json
-import math
 
 import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.main import app
-
-
-def secret(**options):
-    given = (f"--{name}={value}" for name, value in ({"prior": 1e-4} | options).items())
-    return CliRunner().invoke(app, ["account", "secret", *given, "--json"])
-
-
-def price(**options):
-    return json.loads(secret(**options).stdout)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"delta": 2, "epsilon": 1}, "0 <= delta < 1"),
-        ({"epsilon": "nan"}, "epsilon"),
-        ({}, "exactly one of --posterior, --mu and --epsilon"),
-        ({"mu": 3, "posterior": 0.01}, "exactly one of"),
-        ({"mu": -1}, "mu"),
-        ({"prior": "nan", "mu": 1}, "prior"),
-        ({"mu": 1, "occurrences": 0}, "--occurrences"),
-    ],
-)
-def test_what_has_no_price_is_one_line_and_exit_code_2(options, words):
-    result = secret(**options)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
-def test_one_secret_can_be_priced_in_every_form():
-    budget = price(posterior=1e-3)
-    assert price(mu=budget["mu"])["posterior"] == pytest.approx(1e-3, rel=1e-9)
-    held = price(mu=budget["mu"] / 2, occurrences=2)
-    assert held["posterior"] == pytest.approx(1e-3)
-
-
-def test_dp_bounds_a_secret_after_group_privacy():
-    given = {"prior": 0.01, "delta": 1e-5, "epsilon": 1}
-    one, two_records = price(**given), price(**given, occurrences=2)
-    assert two_records["epsilon"] == 2
-    assert two_records["delta"] == pytest.approx(1e-5 * (1 + math.e))
-    assert one["posterior_pairwise"] <= one["posterior_reference"]
-    assert one["posterior_reference"] < two_records["posterior_reference"]
-
 
 TOKENS_AND_HISTOGRAM = [
     {"type": "bounded_range", "eta": 0.1875, "count": 60},

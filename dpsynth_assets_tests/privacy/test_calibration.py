@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -17,6 +19,12 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_mu
 from dpsynth_assets.privacy.renyi import least_sampled_epsilon
+
+
+def steps_of(**changes):
+    return PoissonGaussianEvent(
+        **({"sampling_probability": 0.1, "noise_multiplier": 1.0, "steps": 10} | changes)
+    )
 
 
 def tokens_of(eta, target, delta):
@@ -40,11 +48,11 @@ def test_zcdp_counts_of_the_amin_2024_grid(size, temperature, counts):
 def test_training_noise_is_the_smallest_within_the_target(accountant, unit, others):
     plan = {"sampling_probability": 0.05, "steps": 200, **unit}
     found = dp_sgd_noise_multiplier(
-        target_epsilon=1.0, delta=1e-6, accountant=accountant, other_events=others, **plan
+        steps_of(**plan), target_epsilon=1.0, delta=1e-6, accountant=accountant, other_events=others
     )
 
     def epsilon(multiplier):
-        event = PoissonGaussianEvent(noise_multiplier=multiplier, **plan)
+        event = replace(steps_of(**plan), noise_multiplier=multiplier)
         return epsilon_of([*others, event], 1e-6, accountant)
 
     assert epsilon(found) <= 1.0 < epsilon(found / (1 + 1.01 * TOLERANCE))
@@ -56,33 +64,32 @@ def test_the_paper_on_data_clusters_draws_373_tokens_with_batches_of_64():
 
 def test_a_target_must_be_positive():
     with pytest.raises(ValueError, match="target_epsilon"):
-        dp_sgd_noise_multiplier(sampling_probability=0.1, steps=10, target_epsilon=0.0, delta=1e-6)
+        dp_sgd_noise_multiplier(steps_of(), target_epsilon=0.0, delta=1e-6)
 
 
 def test_others_over_the_target_are_refused():
     spent = [GaussianEvent(noise_multiplier=1.0)]
-    plan = {"sampling_probability": 0.1, "steps": 10, "target_epsilon": 1.0, "delta": 1e-6}
     with pytest.raises(ValueError, match="other_events"):
-        dp_sgd_noise_multiplier(**plan, other_events=spent)
+        dp_sgd_noise_multiplier(steps_of(), target_epsilon=1.0, delta=1e-6, other_events=spent)
 
 
 @pytest.mark.parametrize("accountant", ["zcdp", "tight"])
 def test_the_least_target_that_is_taken_finds_the_noise_that_is_needed(accountant):
-    plan = {"sampling_probability": 0.1, "steps": 100, "delta": 1e-6, "accountant": accountant}
+    plan, steps = {"delta": 1e-6, "accountant": accountant}, steps_of(steps=100)
     least = least_sampled_epsilon(1e-6)
     needed = 0.1 * 10 / gaussian_mu(least, 1e-6)  # Many small steps: μ = q √T / σ.
-    assert needed < dp_sgd_noise_multiplier(target_epsilon=least, **plan) < 1.2 * needed
+    assert needed < dp_sgd_noise_multiplier(steps, target_epsilon=least, **plan) < 1.2 * needed
     with pytest.raises(ValueError, match=r"target_epsilon >= 0\.0021 .* got 0\.002:"):
-        dp_sgd_noise_multiplier(target_epsilon=0.002, **plan)
-    found = dp_sgd_noise_multiplier(target_epsilon=0.001, replaced=True, **plan)
+        dp_sgd_noise_multiplier(steps, target_epsilon=0.002, **plan)
+    found = dp_sgd_noise_multiplier(replace(steps, replaced=True), target_epsilon=0.001, **plan)
     needed = 2 * 0.1 * 10 / gaussian_mu(0.001, 1e-6)
     assert needed < found < 1.2 * needed / 0.1, "sound, and no more than without sampling"
     share = {**plan, "accountant": "zcdp", "budget_epsilon": 1.0}
     with pytest.raises(ValueError, match="raise target_epsilon"):
-        training_noise_multiplier(target_epsilon=0.001, **share)
-    assert training_noise_multiplier(target_epsilon=least, **share) < 1.2 * 10 * 0.1 / gaussian_mu(
-        least, 1e-6
-    )
+        training_noise_multiplier(steps, target_epsilon=0.001, **share)
+    assert training_noise_multiplier(
+        steps, target_epsilon=least, **share
+    ) < 1.2 * 10 * 0.1 / gaussian_mu(least, 1e-6)
 
 
 def test_a_target_that_no_noise_meets_is_refused():

@@ -16,6 +16,7 @@ from dpsynth_assets.privacy.errors import BudgetExceededError, LedgerIntegrityEr
 from dpsynth_assets.privacy.events import DiscreteLaplaceEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
+from dpsynth_assets.privacy.ledger.admission import increase
 from dpsynth_assets_tests.privacy.ledger_cases import (
     HALF_RHO,
     make_request,
@@ -120,7 +121,8 @@ def test_the_refusal_says_what_is_asked_and_what_is_left(ledger):
         ledger.reserve(make_request(release="2"), make_terms(epsilon=6.0))
     told = ledger.preview(make_request(release="2"), make_terms(epsilon=6.0))
     alone = epsilon_of_fixed([make_request().event], 1e-6, "zcdp")
-    both = f"ε={rounded_up(alone, '.2f')} alone, adds ε={rounded_up(told.requested_epsilon, '.2f')}"
+    added = increase(told.spent_epsilon, told.total_epsilon)
+    both = f"ε={rounded_up(alone, '.2f')} alone, adds ε={rounded_up(added, '.2f')}"
     assert f"{both} to the total" in str(refusal.value)
     assert "budget.rounds" in str(refusal.value)
     assert "can be used again at no charge" in str(refusal.value)
@@ -133,7 +135,7 @@ def test_the_refusal_says_what_is_asked_and_what_is_left(ledger):
 def test_a_preview_spends_nothing(ledger):
     told = ledger.preview(make_request(), make_terms())
     assert told.admitted
-    assert 0 < told.requested_epsilon <= told.remaining_epsilon
+    assert 0 < increase(told.spent_epsilon, told.total_epsilon) <= told.remaining_epsilon
     assert ledger.entries() == []
 
 

@@ -43,7 +43,8 @@ def test_the_first_charge_of_a_fixed_plan_charges_all_of_it(ledger):
 
 def test_the_rest_of_the_plan_costs_nothing_more(ledger):
     ledger.reserve(planned(HISTOGRAM), tight(), PLAN)
-    assert ledger.preview(planned(CORPUS), tight(), PLAN).requested_epsilon == 0.0
+    told = ledger.preview(planned(CORPUS), tight(), PLAN)
+    assert told.total_epsilon == told.spent_epsilon
     ledger.reserve(planned(CORPUS), tight(), PLAN)
     assert ledger.spend("tickets").epsilon == epsilon_of(EVENTS, DELTA, "tight")
 

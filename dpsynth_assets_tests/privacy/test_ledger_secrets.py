@@ -93,7 +93,7 @@ def test_a_second_copy_of_a_secret_release_is_composed_not_added(ledger):
 def test_a_preview_tells_the_posterior(ledger):
     told = ledger.preview(secret_request(), terms(), PLAN)
     assert told.admitted
-    assert told.requested_epsilon == 0.0
+    assert told.total_epsilon == told.spent_epsilon
     assert told.secret_posterior == pytest.approx(posterior(HISTOGRAM.event, MIXTURE))
 
 

@@ -29,8 +29,12 @@ def training_price(rate, steps, *, noise_multiplier, delta, histogram_noise_std=
 
 def calibrated_training(rate, steps, *, epsilon, delta, histogram_noise_std=None):
     found = dp_sgd_noise_multiplier(
-        sampling_probability=rate,
-        steps=steps,
+        dp_sgd_event(
+            sampling_probability=rate,
+            noise_multiplier=1.0,
+            steps=steps,
+            relation=NeighboringRelation.ADD_REMOVE,
+        ),
         target_epsilon=epsilon,
         delta=delta,
         other_events=histogram_events(histogram_noise_std),

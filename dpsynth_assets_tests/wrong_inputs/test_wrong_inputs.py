@@ -140,7 +140,7 @@ COMMANDS = {
     "init of nothing": ["init", "/nowhere.csv"],
     "evaluate of nothing": ["evaluate", "/nowhere.csv", "--real", "/nowhere.csv"],
     "account of no mechanism": ["account", "magic"],
-    "account of a word": ["account", "secret", "--prior", "much"],
+    "account of a word": ["account", "compose", "-", "--delta", "much"],
 }
 
 

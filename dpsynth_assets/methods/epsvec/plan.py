@@ -6,7 +6,7 @@ from typing import Any
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
-from dpsynth_assets.methods.plan_cache import remembered, sampled_noise
+from dpsynth_assets.methods.plan_cache import remembered, sampled_noise, sampled_steps
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import (
     MIXED_TOLERANCE,
@@ -219,13 +219,10 @@ class Calibration:
         terms = self.terms
         if terms.accountant == "tight":
             return dp_sgd_noise_multiplier(
-                sampling_probability=self.sampling_probability,
-                steps=1,
+                sampled_steps(terms, self.sampling_probability, 1),
                 target_epsilon=self.target_epsilon,
                 delta=terms.delta,
                 other_events=() if shots is None else (shots,),
-                max_records_per_unit=terms.unit.max_records,
-                replaced=terms.relation is NeighboringRelation.REPLACE_ONE,
             )
         return sampled_noise(
             terms,

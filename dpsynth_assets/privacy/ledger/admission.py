@@ -75,11 +75,6 @@ class Admission:
         return self.refusal is None
 
     @property
-    def requested_epsilon(self) -> float:
-        """The amount that the release would add to the total, rounded up."""
-        return increase(self.spent_epsilon, self.total_epsilon)
-
-    @property
     def remaining_epsilon(self) -> float:
         """The amount left before this release, rounded down."""
         return remaining(self.budget_epsilon, self.spent_epsilon)
