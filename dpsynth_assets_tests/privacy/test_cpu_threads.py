@@ -206,7 +206,7 @@ def test_every_pool_of_computing_threads_is_made_in_one_place():
         if isinstance(node, ast.Call)
         and "ThreadPoolExecutor" in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
     }
-    assert makers == {"privacy/cpu_threads.py"} | POOLS_OF_WAITING_THREADS
+    assert makers == {"privacy/cpu.py"} | POOLS_OF_WAITING_THREADS
 
 
 @pytest.mark.parametrize("declared", ["0", "-1", "two", "1.5"])

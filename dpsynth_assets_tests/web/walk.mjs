@@ -336,7 +336,7 @@ const STEPS = {
     await openAsset(page, `${blocked}/${plan.blocked_method}/candidate_corpus`, 'checks');
     await seeExactly(page, 'no_canary');
     await visible(page, 'no_canary', { exact: true }).click();
-    await see(page, /No code of the declared list of canaries/, 'at least one', /stays spent/);
+    await see(page, /No declared canary occurs in the corpus/, 'at least one', /stay charged/);
   },
 
   async downstream_stopped(page) {

@@ -87,7 +87,7 @@ def test_sampling_needs_less_noise_at_the_same_cost(cases, accountant, relation)
 def test_a_sample_that_amplifies_nothing_is_refused(cases):
     terms = cases.terms(public_records=5000, accountant="zcdp", relation=REPLACE_ONE)
     plan = cases.method(cases.config(vector_records=50), terms).plan(3.0)
-    assert "forgets the sampling" in plan.refusal
+    assert "does not count the sampling" in plan.refusal
 
 
 def test_a_sample_of_all_records_is_no_sample(cases):
@@ -147,7 +147,7 @@ def test_a_sample_needs_a_declared_number_of_records(cases):
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    ({"layers": (1, 1)}, "different numbers"),
+    ({"layers": (1, 1)}, "distinct layer numbers"),
     ({"layers": (1, 2, 3), "strengths": (1.0, 2.0)}, "one for each of 3"),
     ({"candidates": 1, "shots": 2}, "shots <= kept_shots <= candidates"),
 ])  # fmt: skip
