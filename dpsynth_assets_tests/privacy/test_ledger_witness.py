@@ -225,7 +225,7 @@ def test_a_whole_ledger_with_more_entries_is_not_replaced(place, tmp_path, monke
     """Nor where its newest entry is of another version, which this one does not verify."""
     charge("1")
     if not known:
-        monkeypatch.setattr(chain, "_content_problem", lambda entry, _: "?" * (entry.seq == 3))
+        monkeypatch.setattr(chain, "_content_problem", lambda entry, *_: "?" * (entry.seq == 3))
     copy = tmp_path / "copy.sqlite"
     shutil.copy(place, copy)
     Ledger(f"sqlite:///{place}").reserve(make_request(release="2"), make_terms())  # unseen
