@@ -60,7 +60,7 @@ def test_a_cohort_is_paid_for_once_others_have_approved_its_file(tmp_path, perso
     for name in ("ben", "cem"):
         person(name)
         told = json.loads(said("approve", "reviews", "--yes", "--json").stdout)
-    assert (told["approved_by"], told["needed"]) == (keys, 2)
+    assert (told["approved_by"], told["counts"]) == (keys, ["2 of 2"])
     assert "got 1" in refusal(asked)
     person("ann")
     assert refusal(asked) is None

@@ -47,18 +47,19 @@ def approve(
 
     spec = find_cohort(cohort, to_spend=True)
     plan, ledger = plan_dataset(spec), opened_ledger(home().ledger_url)
-    ledger.approvals(spec.account).check_approver(spec.account, plan.budget, actor())
+    ledger.approvals(spec.dataset).check_approver(spec.account, plan.budget, actor())
     if not yes:
         _show(plan)
         typer.confirm("Approve this plan?", abort=True, err=True)
     entry = ledger.approve(spec.account, spec.dataset, plan.budget, plan.releases)
-    held = ledger.approvals(spec.account)
+    held = ledger.approvals(spec.dataset)
     keys = held.given[str(entry.plan_digest)]
-    needed = max(rule.needed for rule in held.rules(plan.budget))
-    facts = {"plan": entry.plan_digest, "entry": entry.seq, "approved_by": keys, "needed": needed}
+    rules = dict.fromkeys(held.rules(plan.budget))
+    counts = [f"{len({*keys}.intersection(rule.keys))} of {rule.needed}" for rule in rules]
+    facts = {"plan": entry.plan_digest, "entry": entry.seq, "approved_by": keys, "counts": counts}
     told = (
         f"Entry {entry.seq}: {entry.actor} approves plan {str(entry.plan_digest)[:12]} of "
-        f"{spec.account}, as {len(keys)} keys have. It needs {needed}, the launcher's aside."
+        f"{spec.account}. It has {' and '.join(counts)} approvals, the launcher's among them."
     )
     answer(facts, as_json, lambda: say(told))
 

@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
+from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.schema import APPROVAL, PURGE, RECOVERY, RESERVE
 from dpsynth_assets.privacy.secret_protection import posterior_of_dp
@@ -170,14 +171,16 @@ def _bounds(label: Label) -> dict[str, Any]:
     epsilon, delta = label["guarantee"].get("epsilon"), label["cohort"]["delta"]
     if epsilon is None:
         return {"epsilon": None, "delta": delta, "posteriors": []}
+    # Two contents of a unit are neighbours, or each is one of the data without that unit.
+    replaced = label["neighboring_relation"] == NeighboringRelation.REPLACE_ONE
+    named = partial(
+        posterior_of_dp, epsilon, delta, adjacency="pairwise" if replaced else "reference"
+    )
     return {
         "epsilon": epsilon,
         "delta": delta,
         "factor": math.exp(min(epsilon, 700.0)),
-        "posteriors": [
-            {"before": prior, "after": posterior_of_dp(epsilon, 0.0, prior, adjacency="pairwise")}
-            for prior in PRIORS
-        ],
+        "posteriors": [{"before": prior, "after": named(prior)} for prior in PRIORS],
     }
 
 

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsynth_assets.exports.pack import percent
-from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_down, rounded_up
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 from dpsynth_assets.report import plots
 from dpsynth_assets.report.pages import (
     Block,
     Facts,
-    Fold,
     Gap,
     Heading,
     Notice,
@@ -24,7 +23,6 @@ from dpsynth_assets.report.pages import (
 from dpsynth_assets.report.render import Report
 
 ASKED = "A person must answer: "
-_RESULTS = {True: "passed", False: "REFUTED", None: "not run"}
 
 
 def pack_page(pack: Mapping[str, Any]) -> Report:
@@ -38,8 +36,6 @@ def pack_page(pack: Mapping[str, Any]) -> Report:
             blocks += [Heading(item["question"], 3), *_section(item)]
             if item["question"].startswith("Inference: "):
                 blocks += _posteriors(pack["facts"])
-        if part["question"].startswith("Three tests"):
-            blocks += _tests(pack)
     blocks += [Heading(published["question"], 2), *_section(published), *_published(pack)]
     return Report(markdown=to_markdown(blocks), html=to_html(title, blocks))
 
@@ -90,30 +86,11 @@ def _posteriors(facts: Mapping[str, Any]) -> list[Block]:
     if not facts["posteriors"]:
         return []
     columns = {
-        "believed before": lambda each: f"{declared(100.0 * each['before'])} %",
-        "afterwards at most, δ left aside": lambda each: percent(each["after"]),
+        "each believed before, at most": lambda each: f"{declared(100.0 * each['before'])} %",
+        "the right one named afterwards, at most": lambda each: percent(each["after"]),
     }
     caption = f"What all releases tell about one unit, at ε = {epsilon_up(facts['epsilon'])}"
     return [table_of(facts["posteriors"], columns, caption=caption, numeric=set(columns))]
-
-
-def _tests(pack: Mapping[str, Any]) -> list[Block]:
-    """Every audit and attack that the label knows."""
-    columns = {
-        "test": lambda each: each["name"],
-        "result": lambda each: _RESULTS[each["passed"]],
-        "day": lambda each: each.get("finished_at", "—"),
-        "claim": lambda each: each.get("claim", "—"),
-        "claimed": lambda each: rounded_up(each.get("claimed"), ".4g"),
-        "observed, at least": lambda each: rounded_down(each.get("observed"), ".4g"),
-        "measured as": lambda each: each.get("measure", "—"),
-    }
-    tests: Sequence[Mapping[str, Any]] = [*pack["facts"]["attacks"], *pack["facts"]["audits"]]
-    if not tests:
-        return []
-    caption = "A pass is no proof: an audit can refute a claim, never establish it"
-    table = table_of(tests, columns, caption=caption, numeric={"claimed", "observed, at least"})
-    return [Fold(f"All {len(tests)} audits and attacks on record", (table,))]
 
 
 def _published(pack: Mapping[str, Any]) -> list[Block]:

@@ -21,8 +21,8 @@ from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.calibration import training_noise_multiplier
+from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
 from dpsynth_assets.privacy.events import Event, PoissonGaussianEvent, event_to_json
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
 
 PACKAGES = ("dpsynth_assets", "dp_accounting", "numpy", "scipy")
 """Packages whose versions decide the last digits of a calibration."""
@@ -60,12 +60,12 @@ def sampled_steps(
     terms: CohortTerms, sampling_probability: float, steps: int
 ) -> PoissonGaussianEvent:
     """Steps over Poisson samples of a cohort, at noise multiplier 1."""
-    return PoissonGaussianEvent(
+    return dp_sgd_event(
         sampling_probability=sampling_probability,
         noise_multiplier=1.0,
         steps=steps,
+        relation=terms.relation,
         max_records_per_unit=terms.unit.max_records,
-        replaced=terms.relation is NeighboringRelation.REPLACE_ONE,
     )
 
 

@@ -115,14 +115,25 @@ def test_a_plan_is_paid_for_once_enough_others_have_approved_it(book, asking):
 
 
 def test_a_charge_that_passed_by_the_gate_is_found(book, asking, monkeypatch):
-    terms = asking(1, "ben")
+    terms, ample = asking(1, "ben", epsilon=20.0), make_terms(epsilon=20.0)
     approve(book, terms, "ben")
     with monkeypatch.context() as patched:
         patched.setattr(Approvals, "check", lambda *_: None)
-        for name in ("ann", "ben"):
-            book(name).reserve(make_request(release=name), terms, PLAN)
-    (problem,) = book().verify().problems
-    assert str(problem) == "entry 3: was charged without the approvals that its cohort asked for"
+        for name, more in (("ann", {}), ("ben", {}), ("ann", {"asset": "tickets/other/corpus"})):
+            book(name).reserve(make_request(release=f"{name}{len(more)}", **more), terms, PLAN)
+    told = "was charged without the approvals that its cohort asked for"
+    assert [str(each) for each in book().verify().problems] == [
+        f"entry {number}: {told}" for number in (3, 4)
+    ]
+    refused(book, ample, "as they stand in the ledger", release="not lowered by those")
+
+
+def test_a_declaration_stands_for_every_cohort_of_its_dataset(book, asking):
+    terms, month = asking(1, "ben", partition="month"), {"cohort": "tickets/1"}
+    book("ben").approve("tickets/1", "tickets", terms, PLAN)
+    book("ann").reserve(make_request(**month), terms, PLAN)
+    new = make_terms(partition="month")
+    refused(book, new, "as they stand in the ledger", cohort="tickets/2")
 
 
 def test_what_costs_nothing_needs_no_approval_and_changes_no_declaration(book, asking):

@@ -16,7 +16,7 @@ file, and who holds which of them, is for the officer to say.
 
 import os
 import pwd
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ from dpsynth_assets.privacy.ledger.schema import (
     PlannedRelease,
     ReleaseRequest,
     canonical_json,
+    digest,
     plan_digest,
     plan_to_json,
 )
@@ -143,16 +144,18 @@ def read_key(place: Path) -> Actor:
 
 @dataclass
 class Approvals:
-    """The approvals of one cohort.
+    """The approvals of one dataset: of the plans of all its cohorts.
 
     Attributes:
-        standing: What was asked for by the last charge that was paid, or by the first approval
-            where none was; None where nothing is.
+        standing: What was asked for by the last charge that was paid and approved, or by the first
+            approval where none was; None where nothing is.
         given: Keys that approved each plan, in order, by the plan's digest.
+        plans: All releases of each, as `plan_to_json` writes them.
     """
 
     standing: ApprovalTerms | None = None
     given: dict[str, list[str]] = field(default_factory=dict)
+    plans: dict[str, str] = field(default_factory=dict)
 
     def rules(self, terms: BudgetTerms) -> list[ApprovalTerms]:
         """What a charge has to meet: what stands, and what the dataset file asks for now."""
@@ -233,7 +236,7 @@ class Approvals:
                 f"keys{stands}, the launcher's aside, got {count}. Nothing was charged: `dpsynth "
                 "approve` gives one, and an edit of the dataset file needs new ones."
             )
-        if not _is_planned(request, plan or ()):
+        if not _is_planned(request, plan_to_json(plan or ())):
             raise PrivacyError(
                 f"Expected a release of the approved plan of {where}, got {request.asset} with "
                 "another event. Nothing was charged: declare it, and let the plan be approved."
@@ -246,7 +249,7 @@ def post_approvals(
     """Takes in an approval, or the declaration of a charge that is paid.
 
     Args:
-        approvals: By cohort.
+        approvals: By dataset.
         entry: The approval or the charge.
         terms: Its terms.
 
@@ -254,23 +257,33 @@ def post_approvals(
         What is wrong with a charge that lacks approvals; None where nothing is.
     """
     if entry.kind == APPROVAL:
-        held = approvals.setdefault(entry.cohort, Approvals())
+        held = approvals.setdefault(entry.dataset, Approvals())
         held.standing = held.standing or terms.approvals
+        held.plans[entry.plan_digest or ""] = entry.plan_json or ""
         keys = held.given.setdefault(entry.plan_digest or "", [])
         keys += [entry.actor] if entry.actor not in keys else []
         return None
     free = entry.event_json is not None and is_free(entry.event_json)
-    if free or not (terms.approvals or entry.cohort in approvals):
+    if free or not (terms.approvals or entry.dataset in approvals):
         return None
-    held = approvals.setdefault(entry.cohort, Approvals())
-    lacking = held.lacking(terms, entry.plan_digest or "", entry.actor)
+    held = approvals.setdefault(entry.dataset, Approvals())
+    lacks = held.lacking(terms, entry.plan_digest or "", entry.actor) is not None
+    if held.rules(terms) and (lacks or not _follows(entry, held.plans)):
+        return "was charged without the approvals that its cohort asked for"
     held.standing = terms.approvals
-    return lacking and "was charged without the approvals that its cohort asked for"
+    return None
 
 
-def _is_planned(request: ReleaseRequest, plan: Sequence[PlannedRelease]) -> bool:
+def _follows(entry: LedgerEntry, plans: Mapping[str, str]) -> bool:
+    """Says whether a charge is one of the plan that it names, under the terms of that plan."""
+    plan = plans[entry.plan_digest or ""]
+    named = digest([entry.cohort, entry.terms_json, plan])
+    return named == entry.plan_digest and _is_planned(entry.request(), plan)
+
+
+def _is_planned(request: ReleaseRequest, plan_json: str) -> bool:
     """Says whether a plan holds a release; a whole round may be asked for as one (`preview`)."""
-    lines = plan_copies(plan_to_json(plan))
+    lines = plan_copies(plan_json)
     if (request.asset, request.event_json or "null") in lines:
         return True
     events, asked = {event for _, event in lines}, request.event

@@ -137,7 +137,7 @@ def admit(
     if released:
         return admission(total_epsilon=spent, reused=True)
     check_one_account(book.accounts, request)
-    book.approvals.get(request.cohort, Approvals()).check(request, terms, plan, launcher)
+    book.approvals.get(request.dataset, Approvals()).check(request, terms, plan, launcher)
     plan_json = pinned_plan(account, request, terms, plan) if terms.accountant == TIGHT else None
     total, compared = _totals(account, request, terms, plan_json)
     posteriors = _posteriors(account, request, terms, plan_json)

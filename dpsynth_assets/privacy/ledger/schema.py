@@ -430,7 +430,8 @@ def entry_problem(entry: LedgerEntry) -> str | None:
             return "holds an event that this version cannot read, so what it spent is unknown"
     elif entry.kind == APPROVAL:
         parts = entry.terms_json or "", entry.plan_json or ""
-        if entry.event_json is not None or entry.plan_digest != digest([entry.cohort, *parts]):
+        signed = SIGNED_BY.fullmatch(entry.actor) and entry.event_json is None
+        if not signed or entry.plan_digest != digest([entry.cohort, *parts]):
             return "is an approval of another plan than it holds"
     elif entry.kind in (RECOVERY, PURGE):
         if entry.event_json is not None or entry.terms_json is not None:

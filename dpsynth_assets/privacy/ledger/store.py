@@ -325,7 +325,7 @@ class Ledger:
         """
         actor = self._actor()
         with self._appending() as (appender, book):
-            held = book.approvals.get(cohort, Approvals())
+            held = book.approvals.get(dataset, Approvals())
             held.check_approver(cohort, terms, actor)
             approved = plan_digest(cohort, terms, plan)
             for entry in self._known(COLUMNS.cohort == cohort, appender.read):
@@ -334,9 +334,9 @@ class Ledger:
             entry = approval_entry(cohort, dataset, terms, plan)
             return self._append(appender, entry, actor)
 
-    def approvals(self, cohort: str) -> Approvals:
-        """The approvals of a cohort's plans, and what stands in the ledger."""
-        return self._refreshed().approvals.get(cohort, Approvals())
+    def approvals(self, dataset: str) -> Approvals:
+        """The approvals of a dataset's plans, and what stands in the ledger."""
+        return self._refreshed().approvals.get(dataset, Approvals())
 
     def _append(self, appender: Appender, entry: LedgerEntry, actor: Actor) -> LedgerEntry:
         """Writes an entry by an actor at the end of the chain, under the lock."""

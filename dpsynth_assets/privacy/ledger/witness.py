@@ -145,7 +145,7 @@ def _lost(seen: Seen, found: str) -> LedgerIntegrityError:
     )
 
 
-CHECKPOINT_FORMAT = 12
+CHECKPOINT_FORMAT = 13
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
@@ -233,8 +233,10 @@ def _book(stored: dict[str, Any]) -> Book | None:
     accounts = [CohortAccount(**_coded(1, row)) for row in stored["accounts"]]
     named = {each.cohort: each for each in accounts}
     approvals = {
-        cohort: Approvals(each["standing"] and ApprovalTerms(**each["standing"]), each["given"])
-        for cohort, each in stored["approvals"].items()
+        name: Approvals(
+            **{**each, "standing": each["standing"] and ApprovalTerms(**each["standing"])}
+        )
+        for name, each in stored["approvals"].items()
     }
     return Book(stored["seq"], stored["head"], named, stored["partitions"], approvals)
 
