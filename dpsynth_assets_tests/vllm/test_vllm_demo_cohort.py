@@ -91,7 +91,7 @@ def test_a_self_test_that_passes_stands_in_charge_and_label(folder, tmp_path, mo
     assert (tested["device"], tested["dtype"]) == ("cpu", "float32")
     assert tested["engine"].startswith("vllm 0.32.0")
     (line,) = [each for each in made.label["assumptions"] if "self-test" in each]
-    assert f"{tested['contexts']} public contexts in {tested['companies']} companies" in line
+    assert f"{tested['contexts']} public contexts in {tested['companies']} arrangements" in line
     assert made.corpus.height
 
 
