@@ -12,6 +12,7 @@ from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
+from dpsynth_assets.privacy.secret_protection import posterior_of_dp
 from dpsynth_assets_tests.declared import private, written
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release
 
@@ -37,11 +38,8 @@ def test_every_question_is_answered_or_asked_of_a_person(ledger, spec):
     release(ledger)
     asked = questions(pack_of(spec, ledger))
     assert [q["question"].split(".")[0] for q in asked[:16]] == [str(n) for n in range(1, 17)]
-    assert [q["question"].split(":")[0] for q in asked[16:19]] == [
-        "Singling out",
-        "Linkability",
-        "Inference",
-    ]
+    tests = ["Singling out", "Linkability", "Inference"]
+    assert [q["question"].split(":")[0] for q in asked[16:19]] == tests
     assert all(q["answer"] and (q["behind"] or q["open"]) for q in asked)
     page = (write_pack(spec, ledger) / "officer_pack.html").read_text()
     assert page.count(ASKED) == sum(len(q["open"]) for q in asked)
@@ -55,6 +53,8 @@ def test_its_numbers_are_those_of_the_ledger(ledger, spec):
     facts = json.loads((folder / "officer_pack.json").read_text())["facts"]
     spend = ledger.spend("tickets")
     assert (facts["epsilon"], facts["delta"]) == (spend.guaranteed_epsilon, spend.delta)
+    bound = posterior_of_dp(facts["epsilon"], facts["delta"], 0.1, adjacency="reference")
+    assert facts["posteriors"][1] == {"before": 0.1, "after": bound}  # Of adding or removing.
     paid = [entry for entry in ledger.entries() if entry.kind == "reserve"]
     assert [charge["entry"] for charge in facts["charges"]] == [entry.seq for entry in paid]
     first = questions(pack_of(spec, ledger))[0]
