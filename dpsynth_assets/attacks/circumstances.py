@@ -15,8 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpsynth_assets.files.kept import version_of
-from dpsynth_assets.files.shared_models import local_copy
+from dpsynth_assets.files.kept import local_copy, version_of
 from dpsynth_assets.loaded import LOADED_AT
 
 NUMERICAL = (

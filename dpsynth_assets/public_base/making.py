@@ -18,10 +18,11 @@ from dpsynth_assets.files.kept import (
     array_version,
     folder_version,
     kept_file,
+    local_copy,
+    made_folder,
     version_of,
     version_of_texts,
 )
-from dpsynth_assets.files.shared_models import local_copy, made_folder
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.models.engines.protocol import opened_once

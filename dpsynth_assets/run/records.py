@@ -18,7 +18,6 @@ from dpsynth_assets.privacy.guarantees import EMBEDDINGS
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.records import canonical_frame
 from dpsynth_assets.records.reading import frame_rows, refuse_unfit
-from dpsynth_assets.records.source_digest import declared_state, reading_digest, source_digest
 from dpsynth_assets.sensitive.fingerprints import (
     NONE,
     Prints,
@@ -27,6 +26,7 @@ from dpsynth_assets.sensitive.fingerprints import (
     refuse_unmatched,
     text_prints,
 )
+from dpsynth_assets.sensitive.read_records import declared_state, reading_digest, source_digest
 from dpsynth_assets.sensitive.read_source import require_parts
 from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.sensitive.unfinished import StoredCheckpoint, StoredPasses

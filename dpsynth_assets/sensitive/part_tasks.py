@@ -25,7 +25,6 @@ from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.records.columns import empty_rows
 from dpsynth_assets.records.reading import PrivateRecords, canonical_records
 from dpsynth_assets.records.record_filters import column_names
-from dpsynth_assets.records.source_digest import source_digest
 from dpsynth_assets.secret_detection.finding import (
     SecretIncidence,
     find_secrets,
@@ -40,7 +39,7 @@ from dpsynth_assets.sensitive.fingerprints import (
     id_prints,
     store_key,
 )
-from dpsynth_assets.sensitive.read_records import Contributions
+from dpsynth_assets.sensitive.read_records import Contributions, source_digest
 from dpsynth_assets.sensitive.record_parts import (
     PIECE,
     SPLITS,

@@ -17,7 +17,6 @@ from dpsynth_assets.records.reading import (
     pieces_of_source,
     refuse_unfit,
 )
-from dpsynth_assets.records.source_digest import joined_digest
 from dpsynth_assets.sensitive.fingerprints import Prints, single_prints
 from dpsynth_assets.sensitive.part_tasks import (
     IDS,
@@ -27,6 +26,7 @@ from dpsynth_assets.sensitive.part_tasks import (
     Canonical,
     Embed,
 )
+from dpsynth_assets.sensitive.read_records import joined_digest
 from dpsynth_assets.sensitive.record_parts import PIECE, files_of, read_text, write_table
 from dpsynth_assets.sensitive.store import StoredRecords
 from dpsynth_assets.workers import Here, Workers

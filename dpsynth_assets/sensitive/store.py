@@ -28,7 +28,6 @@ from dpsynth_assets.privacy.events import is_post_processing
 from dpsynth_assets.privacy.guarantees import EMBEDDINGS
 from dpsynth_assets.privacy.ledger import Ledger, Reservation
 from dpsynth_assets.records.record_filters import CANONICAL
-from dpsynth_assets.records.source_digest import declared_state, reading_digest
 from dpsynth_assets.sensitive.fingerprints import (
     Fingerprints,
     Prints,
@@ -41,6 +40,8 @@ from dpsynth_assets.sensitive.private_files import PrivateFiles, files_below
 from dpsynth_assets.sensitive.read_records import (
     Contributions,
     ReadRecords,
+    declared_state,
+    reading_digest,
     replaced_records,
 )
 from dpsynth_assets.sensitive.record_parts import (

@@ -10,9 +10,9 @@ import pytest
 
 from dpsynth_assets.datasets import CohortSpec
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.records.source_digest import reading_digest, source_digest
 from dpsynth_assets.sensitive.fingerprints import FOLDER, Prints
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
+from dpsynth_assets.sensitive.read_records import reading_digest, source_digest
 from dpsynth_assets.sensitive.read_source import store_records
 from dpsynth_assets.workers import LocalWorkers
 from dpsynth_assets_tests.assets.declared_cases import failure

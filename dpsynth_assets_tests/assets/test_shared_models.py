@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_assets.files.shared_models import local_copy, model_folder, share
+from dpsynth_assets.files.kept import local_copy, model_folder, share
 from dpsynth_assets.models import smollm2
 from dpsynth_assets.models.language_model import LanguageModelError
 from dpsynth_assets.paths import home, located

@@ -17,7 +17,6 @@ from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.errors import BudgetExceededError, PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.records.source_digest import reading_digest
 from dpsynth_assets.sensitive.fingerprints import (
     FOLDER,
     Fingerprints,
@@ -29,6 +28,7 @@ from dpsynth_assets.sensitive.fingerprints import (
 )
 from dpsynth_assets.sensitive.private_files import OwnerOnlyFiles
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
+from dpsynth_assets.sensitive.read_records import reading_digest
 from dpsynth_assets_tests.assets.declared_cases import failure, run_assets
 
 SECRET = "Ottoline Brackenbury"

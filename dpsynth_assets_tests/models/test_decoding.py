@@ -11,7 +11,12 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 from dpsynth_assets.models.decoding import attention_limit, public_prefix, sample_documents
 from dpsynth_assets.models.decoding.protocol import prefix_groups
 from dpsynth_assets.models.engines import Sampling
-from dpsynth_assets.models.transformers_decoder import cuda_attention, decoder, memory
+from dpsynth_assets.models.transformers_decoder import (
+    cached_attention,
+    cuda_attention,
+    decoder,
+    memory,
+)
 from dpsynth_assets.models.transformers_decoder.cached_attention import grouped_queries
 from dpsynth_assets.models.transformers_decoder.decoder import CapturedPasses, TransformersDecoder
 
@@ -332,7 +337,7 @@ def test_every_row_of_a_prefill_of_one_column_has_a_mask(llama, monkeypatch):
         return stock(query, key, value, mask, scale=scaling, enable_gqa=True)
 
     computes = lambda query, _value: query.shape[2] == 1  # noqa: E731
-    monkeypatch.setattr(cuda_attention, "computes", computes)
+    monkeypatch.setattr(cached_attention, "_fits_the_kernel", computes)
     monkeypatch.setattr(cuda_attention, "attend", attend)
     prompts = [[*PREFIXES[0], token] for token in (2, 3)]
     contexts = TransformersDecoder(llama).open(

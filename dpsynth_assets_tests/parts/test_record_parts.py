@@ -13,8 +13,8 @@ from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.records import SourceError, sources as reader
 from dpsynth_assets.records.reading import canonical_records, pieces_of_source
 from dpsynth_assets.records.record_filters import CANONICAL, column_names
-from dpsynth_assets.records.source_digest import joined_digest, source_digest
 from dpsynth_assets.records.sources import source_batches
+from dpsynth_assets.sensitive.read_records import joined_digest, source_digest
 from dpsynth_assets_tests.stored import read_private_records, read_rows
 from dpsynth_assets_tests.test_records_neighbours import FAST, HAS_COLUMNS, SOURCES, declare
 

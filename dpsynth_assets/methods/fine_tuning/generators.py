@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsynth_assets.files.shared_models import local_copy
+from dpsynth_assets.files.kept import local_copy
 from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.fine_tuning.conditions import (
     Conditioning,

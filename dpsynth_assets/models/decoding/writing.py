@@ -93,7 +93,8 @@ def write_rows(
         logits = contexts.next_logits(tokens, torch.full((len(tokens),), step))
         writing = state.past_prompt(step)
         own = [texts[row] for row in state.rows[writing].tolist()] if texts else []
-        constrain(logits, writing.nonzero()[:, 0].tolist() if own else (), own)
+        if own:
+            constrain(logits, writing.nonzero()[:, 0].tolist(), own)
         if len(excluded := later if step else first):
             logits[:, excluded] = -torch.inf
         tokens = state.add(draw_tokens(logits, uniform[state.rows, step], sampling), step, ends)

@@ -12,6 +12,7 @@ most of the work. Here the H/G queries that share a head stand where the query p
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +186,7 @@ def grouped_query_attention(
 
     rows, heads, queries, width = query.shape
     groups = key.shape[1]
-    if attention_mask is not None and cuda_attention.computes(query, value):
+    if attention_mask is not None and _fits_the_kernel(query, value):
         factor = width**-0.5 if scaling is None else scaling
         mask = attention_mask.expand(rows, -1, -1, -1)  # A prefill has one for all its rows.
         attended = cuda_attention.attend(query, key, value, mask, factor, softcap)
@@ -266,3 +267,9 @@ def _register() -> None:
 
     if _NAME not in AttentionInterface().valid_keys():
         AttentionInterface.register(_NAME, grouped_query_attention)
+
+
+def _fits_the_kernel(query: "torch.Tensor", value: "torch.Tensor") -> bool:
+    """Whether queries (R, H, Q, D) fit the kernel: one a row, on a CUDA device."""
+    one_query = query.shape[2] == 1 and query.shape[3] == value.shape[3] <= cuda_attention.WIDEST
+    return query.is_cuda and one_query and find_spec("triton") is not None

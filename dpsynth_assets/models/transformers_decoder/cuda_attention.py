@@ -10,7 +10,6 @@ Blocks of columns that a row may not look at are not read, so one graph serves a
 # ruff: noqa: ANN001, ANN202, N803, PLR0913  a kernel's arguments have no types, constants capitals
 
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,19 +19,13 @@ _LEAST_QUERIES = 16
 """Rows of the smallest matrix that tensor cores multiply."""
 _COLUMNS = {2: 64, 4: 32}
 """Columns of a block, by bytes of a number: keys and values of two blocks fit shared memory."""
-_WIDEST = 256
+WIDEST = 256
 """Width of a head at most."""
 _HIDDEN = -60_000.0
 """Less than this is added to the score of a column that is hidden, in float16 too."""
 
 _SCANNED = 512
 """Columns of the mask that are looked at together."""
-
-
-def computes(query: "torch.Tensor", value: "torch.Tensor") -> bool:
-    """Whether queries (R, H, Q, D) are attended from here: one a row, on a CUDA device."""
-    one_query = query.shape[2] == 1 and query.shape[3] == value.shape[3] <= _WIDEST
-    return query.is_cuda and one_query and find_spec("triton") is not None
 
 
 def attend(
