@@ -12,8 +12,8 @@ import numpy as np
 from dp_kmeans.noisy_coreset import CoresetMechanism, coreset_noise
 from dp_kmeans.noisy_tree import NoisyCoreset, NoisyTree
 
+from dpsynth_assets.privacy.cpu import row_sums
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, Release
-from dpsynth_assets.privacy.lattice import row_sums
 
 DIMENSIONS = 32
 """d: noise on a mean grows with √d, and so does what the projection keeps of the distances."""

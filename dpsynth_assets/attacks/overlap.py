@@ -38,7 +38,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dpsynth_assets.privacy.lattice import row_sums
+from dpsynth_assets.privacy.cpu import row_sums
 
 BLOCK_TEXTS = 20_000
 _UNSPACED = "぀-ヿ㐀-鿿豈-﫿"

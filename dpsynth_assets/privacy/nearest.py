@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpsynth_assets.privacy.lattice import row_sums
+from dpsynth_assets.privacy.cpu import row_sums
 
 ShareCallback = Callable[[float], None]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpsynth_assets.privacy import nearest
-from dpsynth_assets.privacy.lattice import row_sums
+from dpsynth_assets.privacy.cpu import row_sums
 from dpsynth_assets.privacy.nearest import (
     LARGEST_NORM,
     NO_ROW,
