@@ -8,8 +8,7 @@ compute are made here.
 Beside a small model, choosing a token costs what reading the logits costs: every pass over them
 counts, and so does every call on a block. NumPy's calls take a microsecond where a tensor's take
 ten, and batches are worked on side by side by as many threads as PyTorch has, each of which does a
-whole batch, on blocks that stay in a core's own cache. A row is summed in an order that no other row
-changes.
+whole batch, on blocks that stay in a core's own cache. The sum of a row does not depend on others.
 
 Shape letters: n rows of one batch, V vocabulary, A allowed tokens, C tokens of one block.
 """
