@@ -1,17 +1,33 @@
 """Who acts, and who has approved: the keys that sign entries, and the gate before a charge.
 
 Every entry names its actor. A signature (Ed25519) is over all columns of its entry, the number and
-the previous hash included, so that it fits no other entry, and none of another ledger. Without a
-key the account of the operating system is named, which is a remark and no proof.
+the previous hash included, so that it fits no other entry, and no ledger that begins otherwise.
+Without a key the account of the operating system is named, which is a remark and no proof.
 
 A cohort may ask for approvals. What is approved is a plan: its terms, its releases and every field
 of its dataset file. A charge needs as many approvals as the file asks for, by listed keys other
-than the one that signs the charge. A person who edits the file could ask for fewer: so the
-declaration of the last charge stands, or of the first approval where nothing was charged, and a
-plan under another one needs the approvals that both ask for.
+than the one that signs the charge. A person who edits the file could ask for fewer: so what a file
+asked for stands from its first charge on, or from when a plan had all approvals that it asked for;
+a plan under another rule needs the approvals that both ask for, and its charge changes what stands.
 
-A key is told from another key, not a person from another person: who may list keys in the dataset
-file, and who holds which of them, is for the officer to say.
+What this keeps off, and what not:
+
+- The launcher edits the file. Other settings are another plan, without approvals. A weaker rule
+  needs the approvals of the one that stands. Until one stands the file alone binds, also between
+  the first approval that it asks for and the last.
+- One approver, of several that are asked for, fixes nothing alone: a plan that was approved in part
+  binds nobody, so neither a mistaken list of keys nor a lost key locks the dataset.
+- Who writes the file and cannot write to the ledger changes nothing that stands; an approver sees
+  the whole plan before signing it (`dpsynth approve`).
+- Who writes to the ledger, where nothing stands yet, can fix a rule of their own, as they can spend
+  the budget. The ledger names them.
+- A copy of a ledger holds its approvals, also a copy of its first entries alone. They approve there
+  what they approved here, within the same budget, and nothing else; what both charge is added up in
+  neither. The witness and heads that were noted elsewhere tell of copies. Whose approvals in a test
+  must not count elsewhere gives the dataset another name there.
+- A key is told from another key, not a person from another person: who may list keys in the dataset
+  file, and who holds which of them, is for the officer to say. So is another name for the same
+  records, which is another budget, too.
 """
 
 import os
@@ -147,8 +163,8 @@ class Approvals:
     """The approvals of one dataset: of the plans of all its cohorts.
 
     Attributes:
-        standing: What was asked for by the last charge that was paid and approved, or by the first
-            approval where none was; None where nothing is.
+        standing: What was asked for by the last charge that was paid and approved, or, where none
+            was, by the first plan that had all its approvals; None where nothing is.
         given: Keys that approved each plan, in order, by the plan's digest.
         plans: All releases of each, as `plan_to_json` writes them.
     """
@@ -168,12 +184,15 @@ class Approvals:
 
         An actor who signs nothing could be any of the approvers, so none of them counts.
         """
-        keys = self.given.get(approved, ()) if SIGNED_BY.fullmatch(launcher) else ()
         for rule in self.rules(terms):
-            count = len({*keys}.intersection(rule.keys) - {launcher})
+            count = self.count(approved, rule, launcher) if SIGNED_BY.fullmatch(launcher) else 0
             if count < rule.needed:
                 return rule, count
         return None
+
+    def count(self, approved: str, rule: ApprovalTerms, launcher: str = "") -> int:
+        """Counts the approvals of a plan that a rule asks for, the launcher's aside."""
+        return len({*self.given.get(approved, ())}.intersection(rule.keys) - {launcher})
 
     def check_approver(self, cohort: str, terms: BudgetTerms, actor: Actor) -> None:
         """Refuses an approval that would not be counted.
@@ -204,6 +223,8 @@ class Approvals:
         terms: BudgetTerms,
         plan: Sequence[PlannedRelease] | None,
         launcher: str,
+        *,
+        as_one: bool = False,
     ) -> None:
         """Refuses a charge of a plan without the approvals that it needs.
 
@@ -212,6 +233,7 @@ class Approvals:
             terms: Terms of the plan.
             plan: All releases of the cohort.
             launcher: Actor who would sign the charge; its own approval does not count.
+            as_one: Whether several releases of the plan may be asked for as one, as if composed.
 
         Raises:
             PrivacyError: Approvals are missing, the launcher cannot be told from the approvers, or
@@ -236,7 +258,8 @@ class Approvals:
                 f"keys{stands}, the launcher's aside, got {count}. Nothing was charged: `dpsynth "
                 "approve` gives one, and an edit of the dataset file needs new ones."
             )
-        if not _is_planned(request, plan_to_json(plan or ())):
+        planned = plan_to_json(plan or ())
+        if not (_is_planned(request, planned) or (as_one and _are_planned(request, planned))):
             raise PrivacyError(
                 f"Expected a release of the approved plan of {where}, got {request.asset} with "
                 "another event. Nothing was charged: declare it, and let the plan be approved."
@@ -258,10 +281,12 @@ def post_approvals(
     """
     if entry.kind == APPROVAL:
         held = approvals.setdefault(entry.dataset, Approvals())
-        held.standing = held.standing or terms.approvals
-        held.plans[entry.plan_digest or ""] = entry.plan_json or ""
-        keys = held.given.setdefault(entry.plan_digest or "", [])
+        approved, rule = entry.plan_digest or "", terms.approvals
+        held.plans[approved] = entry.plan_json or ""
+        keys = held.given.setdefault(approved, [])
         keys += [entry.actor] if entry.actor not in keys else []
+        if rule is not None and held.standing is None and held.count(approved, rule) >= rule.needed:
+            held.standing = rule
         return None
     free = entry.event_json is not None and is_free(entry.event_json)
     if free or not (terms.approvals or entry.dataset in approvals):
@@ -282,10 +307,12 @@ def _follows(entry: LedgerEntry, plans: Mapping[str, str]) -> bool:
 
 
 def _is_planned(request: ReleaseRequest, plan_json: str) -> bool:
-    """Says whether a plan holds a release; a whole round may be asked for as one (`preview`)."""
-    lines = plan_copies(plan_json)
-    if (request.asset, request.event_json or "null") in lines:
-        return True
-    events, asked = {event for _, event in lines}, request.event
+    """Says whether a plan holds a release, of this very asset."""
+    return (request.asset, request.event_json or "null") in plan_copies(plan_json)
+
+
+def _are_planned(request: ReleaseRequest, plan_json: str) -> bool:
+    """Says whether a request composes events of a plan: it asks, and cannot be charged."""
+    events, asked = {event for _, event in plan_copies(plan_json)}, request.event
     parts = asked.events if isinstance(asked, ComposedEvent) else ()
-    return bool(parts) and events.issuperset(canonical_json(event_to_json(each)) for each in parts)
+    return bool(parts) and events.issuperset(canonical_json(event_to_json(it)) for it in parts)

@@ -98,6 +98,7 @@ def admit(
     *,
     released: bool = False,
     launcher: str = "",
+    as_one: bool = False,
 ) -> Admission:
     """Prices a request against its cohort. Writes nothing.
 
@@ -108,6 +109,7 @@ def admit(
         plan: All releases of the cohort; required by accountant `tight`.
         released: Whether a release of this key was committed already.
         launcher: Actor who would sign the charge.
+        as_one: Whether releases of the plan may be priced as one, which cannot be charged so.
 
     Returns:
         The decision; `refusal` is set where the budget or the secrets' bound does not suffice.
@@ -137,7 +139,8 @@ def admit(
     if released:
         return admission(total_epsilon=spent, reused=True)
     check_one_account(book.accounts, request)
-    book.approvals.get(request.dataset, Approvals()).check(request, terms, plan, launcher)
+    approvals = book.approvals.get(request.dataset, Approvals())
+    approvals.check(request, terms, plan, launcher, as_one=as_one)
     plan_json = pinned_plan(account, request, terms, plan) if terms.accountant == TIGHT else None
     total, compared = _totals(account, request, terms, plan_json)
     posteriors = _posteriors(account, request, terms, plan_json)

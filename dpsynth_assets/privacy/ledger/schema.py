@@ -432,7 +432,7 @@ def entry_problem(entry: LedgerEntry) -> str | None:
         parts = entry.terms_json or "", entry.plan_json or ""
         signed = SIGNED_BY.fullmatch(entry.actor) and entry.event_json is None
         if not signed or entry.plan_digest != digest([entry.cohort, *parts]):
-            return "is an approval of another plan than it holds"
+            return "is an approval without a signature, or of another plan than it holds"
     elif entry.kind in (RECOVERY, PURGE):
         if entry.event_json is not None or entry.terms_json is not None:
             return f"is a {entry.kind} and holds a charge"

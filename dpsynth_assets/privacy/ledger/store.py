@@ -240,13 +240,16 @@ class Ledger:
         terms: BudgetTerms,
         plan: Sequence[PlannedRelease] | None = None,
     ) -> Admission:
-        """Says what `reserve` would say, and spends nothing."""
+        """Says what `reserve` would say, and spends nothing.
+
+        Releases of an approved plan may be asked for as one, composed; they are charged one by one.
+        """
         book = self._refreshed()
         try:
             first = self._first_commit(request, terms)
             released = first is not None
             name = self._actor().name
-            return admit(book, request, terms, plan, released=released, launcher=name)
+            return admit(book, request, terms, plan, released=released, launcher=name, as_one=True)
         except PrivacyError as refusal:
             account = book.accounts.get(request.cohort)
             return Admission(
