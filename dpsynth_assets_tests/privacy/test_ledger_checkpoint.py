@@ -199,7 +199,7 @@ def test_budgets_are_kept_across_checkpoints(place):
 
 def test_the_format_is_raised_with_what_accounts_hold():
     """A field more or less is another format: change FORMAT, and these lists."""
-    assert witness.CHECKPOINT_FORMAT == 13
+    assert witness.CHECKPOINT_FORMAT == 14
     assert [field.name for field in dataclasses.fields(Book)] == [
         "seq", "head", "accounts", "partitions", "approvals",
     ]  # fmt: skip

@@ -15,15 +15,15 @@ What this keeps off, and what not:
 - The launcher edits the file. Other settings are another plan, without approvals. A weaker rule
   needs the approvals of the one that stands. Until one stands the file alone binds, also between
   the first approval that it asks for and the last.
-- One approver, of several that are asked for, fixes nothing alone: a plan that was approved in part
-  binds nobody, so neither a mistaken list of keys nor a lost key locks the dataset.
+- One approver, of several that are asked for, fixes nothing alone: a rule whose approvals are not
+  complete binds no plan but its own, so a mistaken list of keys does not lock the dataset.
 - Who writes the file and cannot write to the ledger changes nothing that stands; an approver sees
   the whole plan before signing it (`dpsynth approve`).
 - Who writes to the ledger, where nothing stands yet, can fix a rule of their own, as they can spend
   the budget. The ledger names them.
 - A copy of a ledger holds its approvals, also a copy of its first entries alone. They approve there
   what they approved here, within the same budget, and nothing else; what both charge is added up in
-  neither. The witness and heads that were noted elsewhere tell of copies. Whose approvals in a test
+  neither. The witness, and heads that were noted elsewhere, reveal copies. Whose approvals in a test
   must not count elsewhere gives the dataset another name there.
 - A key is told from another key, not a person from another person: who may list keys in the dataset
   file, and who holds which of them, is for the officer to say. So is another name for the same

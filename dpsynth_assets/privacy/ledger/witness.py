@@ -145,7 +145,7 @@ def _lost(seen: Seen, found: str) -> LedgerIntegrityError:
     )
 
 
-CHECKPOINT_FORMAT = 13
+CHECKPOINT_FORMAT = 14
 """To be raised with any change of what accounts hold, or of how entries are posted to them."""
 
 ENTRIES_BETWEEN = 500
