@@ -233,7 +233,7 @@ class Tables(NamedTuple):
         benchmark: Whether the leaderboard shows it; `file`: cells hold it; None: not computed.
     """
 
-    report: Literal["scores", "text", "file"] | None = "scores"
+    report: Literal["scores", "text", "terms", "file"] | None = "scores"
     benchmark: Literal["leaderboard", "file"] | None = "leaderboard"
 
 

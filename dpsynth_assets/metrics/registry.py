@@ -22,6 +22,7 @@ from dpsynth_assets.metrics.in_context import IN_CONTEXT_ACCURACY
 from dpsynth_assets.metrics.judged import QUALITY, QUALITY_CONTROL
 from dpsynth_assets.metrics.mauve import MAUVE, MAUVE_ROWS
 from dpsynth_assets.metrics.metric import Metric
+from dpsynth_assets.metrics.surviving_terms import SURVIVING_TERMS
 from dpsynth_assets.metrics.text import (
     CANARIES_FOUND,
     DISTINCT,
@@ -59,6 +60,7 @@ _OWN = (
     VERBATIM_SHARE,
     NEAR_DUPLICATE_SHARE,
     CANARIES_FOUND,
+    *SURVIVING_TERMS,
     PARSE_RATE,
     VALIDATION_RATE,
     NEXT_WORD_PERPLEXITY,
@@ -100,7 +102,7 @@ def pictured() -> dict[str, Metric]:
     return {metric.name: metric for metric in reported() if metric.picture}
 
 
-def reported(table: Literal["scores", "text"] | None = None) -> list[Metric]:
+def reported(table: Literal["scores", "text", "terms"] | None = None) -> list[Metric]:
     """Metrics of an internal report, or of one of its tables."""
     return [
         m for m in registered().values() if m.tables.report and table in (None, m.tables.report)

@@ -12,6 +12,7 @@ from typing import Any
 
 from dpsynth_assets.metrics.evaluation import REAL_DATA
 from dpsynth_assets.metrics.registry import pictured, reported
+from dpsynth_assets.metrics.surviving_terms import HOLDERS, TOLD, least_holders
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
 from dpsynth_assets.report import method_plots
 from dpsynth_assets.report.pages import (
@@ -77,6 +78,26 @@ def text_columns() -> Columns:
     return [("name", "corpus"), *((metric.name, metric.title) for metric in reported("text"))]
 
 
+def surviving_blocks(table: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """How much of what records say is in each corpus; none where no term was counted."""
+    bands = [(metric.name, metric.title) for metric in reported("terms")]
+    if not any(row.get(name) is not None for row in table for name, _ in bands):
+        return []
+    rows = [{**row, HOLDERS: _least_holders(row)} for row in table]
+    columns = [("name", "corpus"), *bands, (HOLDERS, "records it takes at least")]
+    shares = _table(rows, columns, "Terms of the records that each corpus has")
+    return [Heading("What survives", 2), Paragraph(TOLD), shares]
+
+
+def _least_holders(row: Mapping[str, Any]) -> int | None:
+    """Of a corpus whose ε and δ hold for every dataset."""
+    guarantee = row.get("guarantee"), row.get("epsilon"), row.get("delta")
+    match guarantee:
+        case "dp", float(epsilon), float(delta):
+            return least_holders(epsilon, delta)
+    return None
+
+
 @dataclass(frozen=True)
 class Report:
     """One report in two forms."""
@@ -119,6 +140,7 @@ def render_report(
         Heading("Text and copying", 2),
         *(Paragraph(sentence) for sentence in copying_sentences(table)),
         _table(table, text_columns(), "Text of each corpus, and what it repeats"),
+        *surviving_blocks(table),
         *sample_blocks(samples),
         Heading("How this was measured", 2),
         *_measured(context),
