@@ -187,7 +187,7 @@ CHINESE = "第三天的包裹迟到了，我给商店写了一封信，希望得
         (LETTER, None),
         (GERMAN, "of their words among the commonest of English"),
         (CHINESE, "of their letters in another script"),
-        (LETTER * 20, "100% with more; half of all have"),
+        (LETTER * 20, "100% longer texts; half of all texts have"),
     ],
     ids=["English", "German", "Chinese", "long"],
 )

@@ -189,7 +189,7 @@ def test_corpus_and_real_data_are_scored_on_one_number_of_rows(run, tmp_path):
     assert scores["energy_distance_std"] > 0
     told = scores["verdicts"]
     assert told[0] == (
-        "Corpus and real data are scored on 60 rows; MAUVE is given from 100 rows a side on."
+        "Corpus and real data are scored on 60 rows; MAUVE needs at least 100 rows on each side."
     )
     assert any(line.startswith("By energy distance: ") for line in told)
     assert told[0] in (tmp_path / "out" / "report.html").read_text()

@@ -180,7 +180,7 @@ def _offer(
     free = planned.rows_are_free
     bought = wanted if free else planned.plan.rows_estimate or 0
     if not free and bought < wanted:
-        return f"its budget buys {bought:,} rows, {wanted:,} are wanted"
+        return f"its budget pays for {bought:,} rows, but {wanted:,} are asked for"
     epsilon = spec.budget.epsilon / spec.budget.rounds
     domain = base.domain if base else ""
     return Offer(
@@ -227,7 +227,7 @@ def _unfit(candidate: Candidate, spec: PrivateDatasetSpec) -> str:
     cells = max(1, labels) * (CLUSTERS if "cluster_histogram" in candidate.declared else 1)
     if cells * candidate.batch > records:
         return (
-            f"batches of {candidate.batch} records: {records:,} records in {cells} labels or "
+            f"its batches hold {candidate.batch} records: {records:,} records in {cells} labels or "
             "clusters do not fill one batch in each"
         )
     return ""
@@ -274,11 +274,11 @@ def _notes(spec: PrivateDatasetSpec, cells: Sequence[Measured], wanted: int) -> 
         yield "These prices use zCDP; the cohort's tight accounting is slightly cheaper."
     if spec.public_facts.records is None:
         yield (
-            "No number of records is declared (public_facts.records): the shares shown were "
-            "measured with the fewest records."
+            "No number of records is declared (public_facts.records): the shares shown are those "
+            "measured with the smallest number of records."
         )
     if wanted > 10 * _SCORED_ROWS:
-        yield f"{wanted:,} rows are far more than were scored: expect more near-duplicates."
+        yield f"{wanted:,} rows are far more than the benchmark scored: expect near-duplicates."
     if spec.constraining_schema is not None:
         yield (
             "Records are structured: methods that write only valid records come first. In private "

@@ -105,17 +105,17 @@ class Expectation:
         """The share, and how far datasets differ; a bound where all cells had more to go on."""
         told = _percent(self.share)
         if self.factor < LEAST_FACTOR:
-            return f"at most {told} (nothing was measured for so few records at this ε)"
+            return f"at most {told} (no measurement has so few records at this ε)"
         between = f" (measured near: {_percent(self.low)} to {_percent(self.high)})"
         return told + ("" if self.low == self.high else between)
 
     def distance_in_words(self) -> str:
         """The nearest cell, and how far off it is."""
         near, times = self.nearest, self.factor
-        same = "your ε times records is about the same"
-        asked = f"your ε times records is {times:.2g} times that of the cell"
+        same = "your ε × number of records is about the same"
+        asked = f"your ε × number of records is {times:.2g} times as large"
         return (
-            f"nearest cell: {near.dataset}, ε = {declared(near.epsilon)}, "
+            f"nearest benchmark cell: {near.dataset}, ε = {declared(near.epsilon)}, "
             f"{near.records:,} records; {same if 0.95 < times < 1.05 else asked}"
         )
 

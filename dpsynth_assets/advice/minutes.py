@@ -59,18 +59,18 @@ class ExpectedMinutes:
     unknown: str = ""
 
 
-TRIAL = "Measuring the speed of this machine, once: takes seconds"
+TRIAL = "Measuring the speed of this machine, which is done once and takes seconds"
 """What a person is told who waits for a trial."""
 
 
 def whole_in_words(minutes: float | None, unknown: str) -> str:
     """Says how long a run takes here, or why that is unknown."""
     if minutes is None:
-        return f"Minutes on this machine: not known, since {unknown}."
+        return f"Minutes on this machine are not known, since {unknown}."
     about = "1 minute" if minutes < 1.5 else f"{minutes:.0f} minutes"
     return (
-        f"The whole run takes about {about} on this machine, from an empty home and with nothing "
-        "else running; stored results are used again."
+        f"The whole run takes about {about} on this machine if its folder is empty and nothing "
+        "else runs; stored results make it shorter."
     )
 
 
@@ -121,7 +121,7 @@ def _elsewhere(part: PlannedMethod | PlannedShared) -> str:
             if not isinstance(model, EngineSpec):
                 continue
             if model.is_endpoint or model.takes_devices:
-                return f"{part.folder} writes through an engine of kind {model.kind}"
+                return f"{part.folder} uses {model.kind}, whose speed was not measured"
             if model.model is not None:
                 return f"{part.folder} runs {model.model}, whose speed was not measured"
     return ""

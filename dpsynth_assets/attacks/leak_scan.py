@@ -280,9 +280,9 @@ def _inflated(content: bytes, wbits: int) -> tuple[bytes, bytes]:
     except zlib.error:
         raise _Unreadable("damaged compressed data") from None
     if unpacker.unconsumed_tail:
-        raise _Unreadable("unpacks to more bytes than are searched")
+        raise _Unreadable("unpacks to more bytes than the search reads")
     if not unpacker.eof:
-        raise _Unreadable("compressed data that is cut short")
+        raise _Unreadable("compressed data that ends too early")
     return unpacked, unpacker.unused_data
 
 
@@ -290,7 +290,7 @@ def _zip_members(content: bytes) -> Iterator[bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if sum(member.file_size for member in archive.infolist()) > MAXIMUM_UNPACKED_BYTES:
-                raise _Unreadable("unpacks to more bytes than are searched")
+                raise _Unreadable("unpacks to more bytes than the search reads")
             for member in archive.infolist():
                 yield member.filename.encode()
                 yield archive.read(member)

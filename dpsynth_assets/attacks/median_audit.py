@@ -254,7 +254,7 @@ class MedianAudit:
         batches = self.batches
         worst = max((batch.excess for batch in batches), default=0.0)
         note = "; ".join(
-            f"batch {b.batch}: γ {rounded_up(b.claimed, '.3g')}, by removal "
+            f"batch {b.batch}: γ {rounded_up(b.claimed, '.3g')}, by removing contexts "
             f"{rounded_down(b.removed, '.3g')} ({b.attained:.0%})"
             for b in batches
         )

@@ -45,18 +45,18 @@ TITLES: dict[Promise, str] = {
     "secrets": "Guarantees for declared secrets alone",
 }
 NOTES: dict[Promise, str] = {
-    "worst case": "ε holds for all records.",
-    "ex post": "ε depends on the records and is known afterwards: such corpora are compared with "
-    "one another alone.",
-    "secrets": "Only the declared secret words are protected, by the bound on what a guess gains.",
+    "worst case": "ε holds for every possible set of records.",
+    "ex post": "ε depends on the records and is known only afterwards: such corpora are compared "
+    "only with one another.",
+    "secrets": "Only declared secrets are protected: the success of a guess is bounded.",
 }
 _READ = (
     "Every corpus of a dataset is scored on the same number of rows against the same held-out "
     "records. ± and intervals come from resampled seeds and rows. The gap runs from public_only, "
-    "the public model alone, to one_real_example, the same model with a real record in its prompt, "
-    "without privacy; a share of it is given only where the two differ by more than chance. "
-    "Near-duplicates: share of rows with another row at a cosine of .95. Perplexity is that of "
-    "rows under the public model: low for fluent rows, also for wrong ones."
+    "the public model alone, to one_real_example, the same model with a real record in its "
+    "prompt, without privacy; a share of the gap is given only if the two differ by more than "
+    "chance. Near-duplicates: share of rows with another row at a cosine of .95. Perplexity is "
+    "that of the rows under the public model: it is low for fluent rows, even if they are wrong."
 )
 
 
@@ -148,9 +148,9 @@ def _dataset(board: Leaderboard, dataset: str, drawn: Mapping[str, bytes]) -> It
     refused = [f"{each.line} at ε = {each.asked:g}: {each.refusal}" for each in own if each.refusal]
     if refused:
         told = tuple(Paragraph(line) for line in dict.fromkeys(refused))
-        yield Fold("Refused by their plans", told)
+        yield Fold("Methods whose plans are refused", told)
     if any((found := board.verdicts.get(dataset, {})).get("better", {}).values()):
-        yield Fold("Which corpus is better than which", tuple(_matrices(dataset, **found)))
+        yield Fold("Comparison of each pair of corpora", tuple(_matrices(dataset, **found)))
 
 
 def _table(lines: Sequence[Standing], caption: str) -> TableBlock:
@@ -170,7 +170,7 @@ def _matrices(
     ):
         letters[title] = next(c for c in title.upper() if c not in letters.values())
     legend = ", ".join(f"{letter} = {title}" for title, letter in letters.items())
-    yield Paragraph(f"By which metrics the corpus of a row is better than another: {legend}.")
+    yield Paragraph(f"Metrics by which a row's corpus is better than a column's: {legend}.")
     for at, table in better.items():
         beaten = [name for name in table if any(name in row for row in table.values())]
         rows_of = tuple(

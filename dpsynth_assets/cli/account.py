@@ -21,7 +21,7 @@ _NO_NUMBER = ValueError, OverflowError, ZeroDivisionError, MemoryError
 
 @app.callback()
 def account() -> None:
-    """Prices events without any data."""
+    """Compute the ε of accounting events, without data."""
 
 
 @app.command()
@@ -32,12 +32,12 @@ def compose(
     at_epsilon: float | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prices events on the same records; their sensitivities are in them already.
+    """Compute the total ε of events on the same records; each event includes its sensitivity.
 
     Args:
-        events: JSON list such as [{"type": "gaussian", …}]; - reads it from standard input.
+        events: JSON file, a list such as [{"type": "gaussian", …}]; `-` reads standard input.
         delta: Public δ of the guarantee, in (0, 1).
-        accountant: zcdp: valid for adaptive plans. tight: for a plan fixed beforehand.
+        accountant: zcdp: valid if releases depend on earlier ones. tight: for a fixed plan.
         at_epsilon: Also print δ at this ε.
         as_json: Print JSON.
     """
@@ -55,7 +55,7 @@ def compose(
         each = " + ".join(map(_up, facts["epsilon_of_each_alone"]))
         sentences = [
             f"ε = {_up(facts['epsilon'])} at δ = {declared(delta)} ({accountant} accountant): "
-            f"{len(parts)} events together; one by one they cost {each}."
+            f"{len(parts)} events together; separately they cost {each}."
         ]
         if at_epsilon is not None:
             reached = float(privacy_profile(parts, [at_epsilon], accountant)[0])
@@ -78,7 +78,7 @@ def _read(source: Path) -> list[Event]:
         text = sys.stdin.read() if str(source) == "-" else source.read_text(encoding="utf-8")
         written = json.loads(text)
     except (OSError, json.JSONDecodeError) as problem:
-        raise ValueError(f"Expected a JSON list of events, got none: {problem}.") from None
+        raise ValueError(f"Expected a JSON list of events, got other text: {problem}.") from None
     if not (isinstance(written, list) and all(isinstance(part, dict) for part in written)):
         raise ValueError(f"Expected a JSON list of events in {source}, got another JSON value.")
     if not written:

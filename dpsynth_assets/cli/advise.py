@@ -40,19 +40,19 @@ def advise(
     domain: str | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which methods fit, best first, and why the others do not.
+    """List the methods that can be used, best first, and why others cannot.
 
-    Reads declarations and the leaderboard of public corpora; no record and no score of yours.
-    Exit code 2 if no method fits.
+    Reads declarations and the leaderboard of public corpora, but none of your records or scores.
+    Exit code 2 if no method can be used.
 
     Args:
-        cohort: Name of a declared private dataset; none: the options say what is declared.
-        rows: Rows that are wanted.
+        cohort: Name of a declared private dataset; without it, the options describe the data.
+        rows: Number of rows that you need.
         records: Declared number of records.
         epsilon: Budget ε.
         delta: Budget δ.
         labels: Number of declared labels.
-        domain: What the texts are; none: as the public base says.
+        domain: What the texts are; default: the domain of the public base.
         as_json: Print JSON.
     """
     if cohort is not None:
@@ -71,7 +71,7 @@ def advise(
 
 def _title(spec: Any, rows: int | None) -> str:
     known = spec.public_facts.records
-    told = "no declared number of records" if known is None else f"{known:,} records"
+    told = "an undeclared number of records" if known is None else f"{known:,} records"
     wanted = "" if rows is None else f", {rows:,} rows wanted"
     return f"Methods for {told} at ε = {declared(spec.budget.epsilon)}{wanted}, best first"
 
@@ -87,11 +87,11 @@ def _print(title: str, found: Advice) -> None:
         }
         show_table(found.offers, columns, title=title)
     else:
-        say("No method fits.")
+        say("No method can run with these declarations.")
     for offer in found.offers:
         distance = "" if offer.expectation is None else f"; {offer.expectation.distance_in_words()}"
         say(f"  {offer.title}: declare {offer.asks}{distance}")
-    say("\nWhat does not fit:", *(f"  {name}: {why}" for name, why in found.others))
+    say("\nMethods that cannot run:", *(f"  {name}: {why}" for name, why in found.others))
     say(*(f"\n{note}" for note in found.notes))
 
 
@@ -128,7 +128,7 @@ def proposed_methods(
     return ProposedMethods(
         chosen=_cohort(first),
         beside=tuple(map(_cohort, others[:BESIDE])),
-        why=f"The method that advice ranks first for {_told(choices, minutes)}: {_of(first)}.",
+        why=f"The first choice of `dpsynth advise` for {_told(choices, minutes)}: {_of(first)}.",
     )
 
 
@@ -152,15 +152,15 @@ def _cohort(offer: Offer) -> ProposedCohort:
 
 def _of(offer: Offer) -> str:
     """What to expect of a method, in a few words."""
-    taken = "minutes not known"
+    taken = "unknown time"
     if offer.minutes is not None:
-        taken = f"about {max(1, round(offer.minutes))} minutes here"
-    share = f"share of the gap to expect {_share(offer)}"
+        taken = f"about {max(1, round(offer.minutes))} minutes on this machine"
+    share = f"expected share of the gap: {_share(offer)}"
     return f"{offer.title}, {share}, {offer.rows:,} rows, {taken}"
 
 
 def _told(choices: Choices, minutes: float | None) -> str:
-    records = "no declared number of records"
+    records = "an undeclared number of records"
     if choices.records is not None:
         records = f"{choices.records:,} declared records"
     within = "" if minutes is None else f" within {minutes:g} minutes"
@@ -171,11 +171,11 @@ def _why_none(able: list[Offer], advice: Advice, minutes: float | None) -> str:
     if able:
         least = min(each.minutes or 0 for each in able)
         return (
-            f"Expected --minutes of at least {least:.0f}, which the quickest method takes here, "
-            f"got {minutes:g}. Raise it, or leave it out."
+            f"Expected --minutes of at least {least:.0f}, the time of the quickest method on this "
+            f"machine, got {minutes:g}. Raise --minutes, or leave it out."
         )
     why = "; ".join(f"{name}: {reason}" for name, reason in advice.others[:3])
-    return f"Expected a method that fits what is declared, got none ({why}). Raise --epsilon."
+    return f"Expected a method that can run on these data, got none ({why}). Raise --epsilon."
 
 
 def declaration_of(choices: Choices) -> PrivateDatasetSpec:

@@ -13,7 +13,7 @@ from dpsynth_assets.privacy.ledger.actors import make_key, read_key
 
 
 def key(as_json: AsJson = False) -> None:
-    """Print the public key of this installation; make the key, for its owner alone, if none is.
+    """Print the public key of this installation; make a key, for its owner alone, if there is none.
 
     It signs what this installation writes to the ledger: charges, approvals, recoveries, purges.
 
@@ -32,15 +32,15 @@ def approve(
     as_json: AsJson = False,
     yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
 ) -> None:
-    """Approve a cohort's plan with this key: the ledger then counts it before a charge.
+    """Approve a cohort's plan with the key of this installation.
 
-    Shows what would be paid for and asks. An approval of the key that signs the charge does not
-    count; an edit of the dataset file needs new approvals.
+    Shows the releases of the plan and asks. An approval by the key that signs the charge does not
+    count for it. After an edit of the dataset file, new approvals are needed.
 
     Args:
         cohort: Name of a declared private dataset.
         as_json: Print JSON.
-        yes: Approve without asking, as scripts must.
+        yes: Approve without asking; scripts need it.
     """
     from dpsynth_assets.methods.planning import plan_dataset
     from dpsynth_assets.releases.store import opened_ledger
@@ -59,7 +59,7 @@ def approve(
     facts = {"plan": entry.plan_digest, "entry": entry.seq, "approved_by": keys, "counts": counts}
     told = (
         f"Entry {entry.seq}: {entry.actor} approves plan {str(entry.plan_digest)[:12]} of "
-        f"{spec.account}. It has {' and '.join(counts)} approvals, the launcher's among them."
+        f"{spec.account}. It has {' and '.join(counts)} approvals; one by the payer does not count."
     )
     answer(facts, as_json, lambda: say(told))
 

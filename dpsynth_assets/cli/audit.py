@@ -65,8 +65,8 @@ app = typer.Typer(
     cls=CohortOrCommand,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="`dpsynth audit COHORT` audits what a cohort spent and released; the commands test the "
-    "privacy mechanisms of this installation against their own claims.",
+    help="`dpsynth audit COHORT` checks the records of what a cohort spent and released. `run`, "
+    "`show` and `list` concern audits, which test privacy mechanisms against their claims.",
 )
 
 
@@ -115,12 +115,12 @@ def used_by(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the releases that read one record or one unit, and say nothing about any other.
+    """List the releases that read one record or one privacy unit, and no other record.
 
     Args:
         name: A declared private dataset.
         record: Id of a record; `-` reads it from standard input.
-        unit: Id of a unit, e.g. a user; `-` reads it from stdin.
+        unit: Id of a privacy unit, e.g. a user; `-` reads it from standard input.
         ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
         as_json: Print JSON.
     """
@@ -201,7 +201,7 @@ def _print_trail(trail: AuditTrail) -> None:
 
 def _print_uses(uses: list[dict[str, str]]) -> None:
     if not uses:
-        typer.echo("Not in the source of any release.")
+        typer.echo("No release read a source with this record or unit.")
         return
     names = ("asset", "release", "method", "data_version", "guarantee", "state", "read_at")
     show_table(uses, {name: itemgetter(name) for name in names}, width=140)
@@ -216,11 +216,11 @@ def run(
     with_planted_bugs: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the audits and keep their results; exit code 1 if one fails or misses a bug.
+    """Run the audits and store the results; exit code 1 if an audit fails or misses a bug.
 
     Args:
-        cohort: Measure the cohort's own model instead: how far rounding moves its logits
-            (logit-slack). Public contexts alone are read.
+        cohort: Instead measure how far rounding changes the logits of this cohort's model
+            (logit-slack). Reads public contexts only.
         only: Name of an audit; may be repeated.
         with_planted_bugs: Also check that each audit notices the bugs planted for it.
         as_json: Print JSON.
@@ -239,8 +239,8 @@ def run(
     if cohort is not None and not as_json:
         least = rounded_up(results[0].observed, ".3g")
         say(
-            f"Largest move of {results[0].note}: {least}. Declare a logit_slack above 0 and at "
-            "least this large; plans charge for it. Larger moves remain possible."
+            f"Largest change of a logit ({results[0].note}): {least}. Declare a logit_slack above "
+            "0 and at least this large; plans charge for it. Larger changes remain possible."
         )
     _show(results, as_json)
 
@@ -258,7 +258,7 @@ def show(as_json: AsJson = False) -> None:
 
 @app.command("list")
 def list_audits(as_json: AsJson = False) -> None:
-    """List what is audited, and which bugs each audit notices.
+    """List the audits, and the bugs that each audit notices.
 
     Args:
         as_json: Print JSON.
@@ -267,7 +267,7 @@ def list_audits(as_json: AsJson = False) -> None:
         "audit": lambda each: each.name,
         "claim": lambda each: each.claim,
         "kind": lambda each: str(each.kind),
-        "bugs it notices": lambda each: ", ".join(each.planted),
+        "bugs that it notices": lambda each: ", ".join(each.planted),
     }
     facts = [_facts(audit) for audit in AUDITS]
     answer(facts, as_json, lambda: show_table(AUDITS, columns, width=120))

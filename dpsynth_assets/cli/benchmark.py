@@ -21,15 +21,15 @@ def run(
     dataset: list[str] | None = None,
     line: list[str] | None = None,
 ) -> None:
-    """Make and score the missing cells; an interrupted run continues where it stopped.
+    """Run the missing cells and score them; an interrupted run continues where it stopped.
 
     Exit code 2 if the benchmark cannot be used.
 
     Args:
         name: Name of a declared benchmark, or its YAML file.
-        minutes: Start no cell after this number of minutes.
-        dataset: Only this dataset; may be given again.
-        line: Only this line; may be given again.
+        minutes: Start no further cell after this number of minutes.
+        dataset: Only this dataset; may be repeated.
+        line: Only this line (method with settings); may be repeated.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -63,11 +63,11 @@ def run(
 
 @app.command()
 def report(name: str, output: Path | None = None, as_json: AsJson = False) -> None:
-    """Compare the finished cells on one page; makes no new ones.
+    """Compare the finished cells on one page, without making further cells.
 
     Args:
         name: Name of a declared benchmark, or its YAML file.
-        output: Folder of leaderboard.md, .html and .json.
+        output: Folder to write leaderboard.md, .html and .json to.
         as_json: Print JSON.
     """
     from dpsynth_assets.benchmark.leaderboard_page import (
@@ -89,11 +89,11 @@ def report(name: str, output: Path | None = None, as_json: AsJson = False) -> No
 
 @app.command()
 def export(name: str, file: Path) -> None:
-    """Write facts and scores of all finished cells into one file, without rows.
+    """Write facts and scores of all finished cells, but no rows, into one file.
 
     Args:
         name: Name of a declared benchmark, or its YAML file.
-        file: File of all finished cells, a line each.
+        file: File to write, with one line per finished cell.
     """
     from dpsynth_assets.benchmark.leaderboard_page import benchmark_folder, export_cells
 
@@ -103,11 +103,11 @@ def export(name: str, file: Path) -> None:
 
 @app.command(name="import")
 def import_(name: str, file: Path) -> None:
-    """Import cells that another machine has finished; present ones are kept.
+    """Import cells that another machine has finished; cells that exist here are kept.
 
     Args:
         name: Name of a declared benchmark, or its YAML file.
-        file: What `export` has written.
+        file: File that `dpsynth benchmark export` wrote.
     """
     from dpsynth_assets.benchmark.leaderboard_page import benchmark_folder, import_cells
 
@@ -166,7 +166,7 @@ def _scores(found: dict[str, Any]) -> str:
     from dpsynth_assets.metrics.registry import compared
 
     if "refusal" in found:
-        return f"refused: {found['refusal']}"
+        return f"method refused: {found['refusal']}"
     shown = {name: metric.form for name, metric in compared().items()} | {"rows": "d"}
     told = [f"{name} {found[name]:{form}}" for name, form in shown.items() if name in found]
     return ", ".join([*told, f"{found.get('processor_seconds', 0):.0f} processor s"])

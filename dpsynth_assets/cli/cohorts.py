@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 12
 """Cohorts that the overview shows, those of the latest results first: it is to fit a screen."""
 
-_CAPTION = "rounds: those left of the declared ones; audit: disagreements that the last audit found"
+_CAPTION = "rounds: declared rounds that are left; audit: disagreements that the last audit found"
 
 
 def cohort_names(incomplete: str) -> list[str]:
@@ -170,10 +170,10 @@ def _refuse_shared_records(spec: PrivateDatasetSpec, files: Sequence[DatasetFile
 
 
 def budgets(as_json: AsJson = False) -> None:
-    """Show ε spent and left of every cohort, and the rounds left.
+    """Show the ε spent, the ε left and the rounds left of every cohort.
 
-    Writes the page `budgets.html` beside the audit pages. Exit code 1 if a cohort is overspent, the
-    ledger does not verify, or an audit found a disagreement.
+    Writes the page `budgets.html` next to the audit pages. Exit code 1 if a cohort is overspent,
+    the ledger does not verify, or an audit found a disagreement.
     """
     from dpsynth_assets.cli.ledger import ledger_if_any
     from dpsynth_assets.orchestration.assets.privacy_budgets import budgets_now, write_page
@@ -228,10 +228,10 @@ def overview() -> None:
         columns = {name: itemgetter(name) for name in rows[0] if name != "written"}
         show_table(rows[:MOST_ROWS], columns)
     if len(rows) > MOST_ROWS:
-        say(f"{len(rows) - MOST_ROWS} more: dpsynth datasets list.")
+        say(f"{len(rows) - MOST_ROWS} more: see `dpsynth datasets list`.")
     if found.refused:
         files = len(found.refused)
-        say(f"{files} dataset file(s) cannot be used: dpsynth datasets check.", style="red")
+        say(f"{files} unusable dataset file(s): `dpsynth datasets check` says why.", style="red")
     say(
         "Your own data: dpsynth init NAME --from FILE. Web UI: dpsynth ui.",
         "All commands: dpsynth --help.",

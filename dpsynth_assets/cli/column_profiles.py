@@ -189,7 +189,7 @@ def read_rows(source: SourceSpec, names: Sequence[str]) -> pl.DataFrame:
             break
     if (torn := read.height - read[READABLE].sum()) > MAX_SET_ASIDE * read.height:
         raise SourceError(
-            expected="as many fields on every line as the header has, or one JSON object a line",
+            expected="as many fields on every line as the header has, or one JSON object per line",
             got=f"{torn} of {read.height} lines that differ in {source.path}",
             remedy="Fix these lines: put a field with a separator or a quotation mark in quotes.",
         )

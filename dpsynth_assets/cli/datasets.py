@@ -48,12 +48,12 @@ _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 def check(
     files: Annotated[list[Path] | None, typer.Argument()] = None, as_json: AsJson = False
 ) -> None:
-    """Check dataset files and the records they name; exit code 2 where one cannot be used.
+    """Check dataset files and their records; exit code 2 if one cannot be used.
 
     Shows the steward how many records are set aside and in which rows, never their content.
 
     Args:
-        files: Dataset files; none: all of defs and DPSYNTH_DATASETS.
+        files: Dataset files; default: all in defs and in DPSYNTH_DATASETS.
         as_json: Print JSON.
     """
     from dpsynth_assets.records import check_dataset_file
@@ -86,7 +86,7 @@ def _print_check(problems: Sequence[Problem], files: int) -> None:
 
 @app.command("list")
 def list_datasets(as_json: AsJson = False) -> None:
-    """List the declared datasets and public bases; exit code 2 where a file cannot be used."""
+    """List the declared datasets and public bases; exit code 2 if a file cannot be used."""
     declared = standing(dataset_folders())
     rows = [_summary(file.spec, file.path) for file in declared.usable]
     columns = {title: partial(_cell, name) for name, title in _SUMMARY.items()}
@@ -96,10 +96,10 @@ def list_datasets(as_json: AsJson = False) -> None:
 
 @app.command()
 def cohorts(as_json: AsJson = False) -> None:
-    """Register files and windows that are complete, and list the cohorts of partitioned datasets.
+    """Register complete files and time windows as cohorts, and list the cohorts.
 
-    Each becomes a partition in the web UI, at once: what the sensor `register_cohorts` does. Reads
-    no record, launches nothing and spends nothing.
+    Each cohort becomes a partition in the web UI; the sensor `register_cohorts` does the same.
+    Reads no record, starts no run and spends no budget.
     """
     from dpsynth_assets.orchestration.assets.keys import register_partitions
     from dpsynth_assets.orchestration.instance import dagster_instance
@@ -183,13 +183,13 @@ def _cell(name: str, row: dict[str, Any]) -> str:
 
 @app.command()
 def fields() -> None:
-    """Print the reference of every field of a dataset file, as Markdown."""
+    """Print a description of every field of a dataset file, as Markdown."""
     typer.echo(field_reference())
 
 
 @app.command()
 def methods() -> None:
-    """Print the methods and every setting each of them takes, as Markdown."""
+    """Print the methods and all their settings, as Markdown."""
     from dpsynth_assets.methods.registry import REGISTRY
 
     for method in REGISTRY.values():
@@ -301,7 +301,7 @@ def _language(base: PublicDataSpec, sample: pl.Series) -> Iterator[Problem]:
             "public_data",
             f"texts in English, which {' and '.join(english)} in base {base.name!r} were made for",
             got,
-            "Declare a base with models of their language: rows will otherwise be in English.",
+            "Declare a base with models of your language; otherwise rows will be in English.",
             "warning",
         )
 
@@ -317,9 +317,9 @@ def _lengths(
     if (longer := int((counts > read).sum()) / len(counts)) > 0.1:
         yield Problem(
             "public_data",
-            f"texts of at most {read} tokens, which the text embedder of base {base.name!r} reads",
-            f"{longer:.0%} with more; half of all have {median} or more",
-            "Clusters, votes and scores see no more than their beginnings: raise "
+            f"texts of at most {read} tokens, the limit of the text embedder of base {base.name!r}",
+            f"{longer:.0%} longer texts; half of all texts have {median} tokens or more",
+            "Clusters, votes and scores use only the beginning of a longer text: raise "
             "text_embedder.max_tokens of the base, or split the texts.",
             "warning",
         )
@@ -327,10 +327,10 @@ def _lengths(
         if median > 1.25 * limit:  # Other models count somewhat otherwise.
             yield Problem(
                 field,
-                f"rows as long as the texts, of which half have about {median} tokens or more",
-                f"rows that end after {limit}",
-                "Raise it if rows should be as long; they then cost more time, and private "
-                "prediction more budget.",
+                f"rows as long as the texts (half of them have about {median} tokens or more)",
+                f"rows that end after {limit} tokens",
+                "Raise it for longer rows: they take more time and, in private prediction, more "
+                "budget.",
                 "warning",
             )
 
@@ -415,6 +415,6 @@ def _row_problems(spec: PrivateDatasetSpec, plan: "DatasetPlan") -> list[Problem
     chosen = [each for each in plan.methods if not asked or each.folder in asked]
     if any(planned.writing is not None for planned in chosen):
         return []
-    expected = "a corpus of the schedule that writes any number of rows at no cost"
-    remedy = "The budget determines their number of rows: drop rows, or name another corpus."
+    expected = "a scheduled corpus of a method that writes any number of rows at no cost"
+    remedy = "The budget determines the rows of these corpora: drop rows, or name another corpus."
     return [Problem("schedule.rows", expected, ", ".join(each.folder for each in chosen), remedy)]

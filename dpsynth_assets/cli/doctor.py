@@ -32,7 +32,7 @@ class _ToldError(Exception):
 
 
 def doctor() -> None:
-    """Show versions, processor, kernels, stores and problems, for a report of a fault.
+    """Show versions, processor, kernels, stores and problems, for a bug report.
 
     Reads no record and no text. Of environment variables it shows names only. Exit code 1 if
     something does not work.
@@ -91,7 +91,7 @@ def _ledger() -> str:
 
     ledger = ledger_if_any()
     if ledger is not None and not ledger.verify().ok:
-        raise _ToldError("it does not verify: run `dpsynth ledger verify`.")
+        raise _ToldError("the ledger does not verify: run `dpsynth ledger verify`.")
     return "no charge yet" if ledger is None else "verifies"
 
 

@@ -82,9 +82,9 @@ def evaluate(  # noqa: PLR0913 - options are arguments
         synthetic: Synthetic corpus in one of the same formats.
         text_column: Column of text in all files.
         label_column: Column of labels; accuracy needs it.
-        encoding: Encoding of CSV files that are not UTF-8; default: by the header.
-        public: Public text, whose spans are no leak.
-        rows: Most rows scored a side; no more than the corpus has.
+        encoding: Encoding of CSV files that are not UTF-8; default: guessed from the header.
+        public: Public text: a span that occurs in it does not count as copied.
+        rows: Maximum number of rows scored on each side; the corpus may have fewer.
         as_json: Print JSON.
         output: Folder for report.html, report.md and metrics.json.
     """
@@ -127,8 +127,8 @@ def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "
         raise PrivacyError(line) from None
     if there - frame.height > MAX_SET_ASIDE * there or frame.is_empty():
         raise PrivacyError(
-            f"Expected rows with text in {path}, got {frame.height} among {there} rows. Fix the "
-            "others: they are malformed, have no text, or are not UTF-8 (--encoding, e.g. cp1252)."
+            f"Expected text in every row of {path}, got {frame.height} rows with text out of "
+            f"{there}. Fix the others: they are malformed, have no text, or are not UTF-8."
         )
     return Rowset(frame["text"].to_list(), frame["label"].to_list())
 
@@ -144,7 +144,7 @@ def _without_accuracy(files: Mapping[Path, Rowset], column: str) -> str:
     real, corpus = (set(rows.labels) for rows in files.values())
     if strange := sorted(corpus - real):
         named = ", ".join(map(repr, strange[:_LABELS_NAMED]))
-        return f"no real row has the label {named} of the corpus; write labels alike in both files"
+        return f"no real row has the label {named} of the corpus; use equal labels in both files"
     return "" if len(real) > 1 else "all real rows have one label"
 
 
@@ -206,7 +206,7 @@ def _verdicts(
 ) -> list[str]:
     """On how many rows both were scored, and where the corpus differs from real data."""
     few = settings.max_rows < MINIMUM_ROWS
-    mauve = f"; MAUVE is given from {MINIMUM_ROWS} rows a side on" if few else ""
+    mauve = f"; MAUVE needs at least {MINIMUM_ROWS} rows on each side" if few else ""
     scored = f"Corpus and real data are scored on {settings.max_rows} rows{mauve}."
     if table[0].rows < settings.max_rows:
         scored = f"{scored} There are only {table[0].rows} real rows: give more."
@@ -214,7 +214,7 @@ def _verdicts(
         scored = f"{scored} No accuracy: {why_unlabelled}."
     told = verdicts({score.name: score.estimates for score in table})
     if not all(score.estimates for score in table):
-        return [f"{scored} No verdict, which needs {LEAST_ROWS} rows a side."]
+        return [f"{scored} No verdict: it needs at least {LEAST_ROWS} rows on each side."]
     return [scored, *told, interval_rule("rows")]
 
 
@@ -239,7 +239,7 @@ def _write_report(
     metrics = [name for name in pictured() if rows[1][name] is not None]
     pictures = {name: scores_plot(rows, name) for name in metrics}
     lengths = [len(text.split()) for text in corpus.texts[: settings.max_rows]]
-    pictures["lengths"] = cumulative_plot({"synthetic": lengths}, "words a text", "texts")
+    pictures["lengths"] = cumulative_plot({"synthetic": lengths}, "words per text", "texts")
     samples = {"synthetic": list(zip(corpus.labels, corpus.texts, strict=True))}
     told = context["verdicts"]
     facts = {name: value for name, value in context.items() if name != "verdicts"}

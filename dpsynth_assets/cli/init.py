@@ -62,7 +62,7 @@ def init(  # noqa: PLR0913 - options are arguments
     force: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a dataset file for your own data: columns by their names, and what you must decide.
+    """Write a dataset file for your own data, and list the decisions that you must make.
 
     Reads the file on this machine and sends nothing anywhere. No text is printed or written; the
     values of columns that look like labels are shown, for you to list the public ones. The
@@ -71,26 +71,26 @@ def init(  # noqa: PLR0913 - options are arguments
     Args:
         name: Name of the dataset: lower case, digits, _.
         source: CSV, JSON Lines, Parquet, or a save_to_disk folder.
-        separator: Character between the fields of a CSV file; default: by its header.
-        encoding: Encoding of a CSV file, e.g. cp1252; default: by its header.
-        text: Column of the text; default: by its name.
-        id_column: Column of the id, or "none"; default: by its name.
+        separator: Character between the fields of a CSV file; default: guessed from its header.
+        encoding: Encoding of a CSV file, e.g. cp1252; default: guessed from its header.
+        text: Column of the text; default: guessed from the names.
+        id_column: Column of the id, or "none"; default: guessed from the names.
         label: Label column; the values found are shown, and you list the public ones.
         public_labels: Label column and its values, which are public.
         words_of: How prompts write a label value that is a code, e.g. 'ABBR=what an
             abbreviation means'; on a terminal you are asked.
-        unit: Column of the persons who are protected, or "record"; default: by its name.
-        max_records: Records used of one unit.
+        unit: Column that names the privacy unit (a person), or "record"; default: guessed.
+        max_records: Maximum number of records used of one privacy unit.
         epsilon: Budget ε.
         delta: Budget δ, a public constant.
         records: Number of records, if it is public.
-        words: Words of a typical record, if public.
-        minutes: Minutes a run may take here; default: any number.
+        words: Number of words in a typical record, if it is public.
+        minutes: Minutes that a run may take on this machine; default: no limit.
         domain: What the texts are, in a few public words: the file gets a public base of its
             own, written from them.
         public_data: Public base to build on; default: english.
-        folder: Folder of dataset files; default: the first of DPSYNTH_DATASETS.
-        force: Replace a file that is there.
+        folder: Folder to write to; default: the first folder of DPSYNTH_DATASETS.
+        force: Replace an existing file.
         as_json: Print JSON.
     """
     if domain and public_data:
@@ -228,7 +228,7 @@ def _text(profiles: Columns) -> str:
     hint = f" Column {profiles.text!r} reads like sentences." if profiles.text else ""
     return refuse(
         f"Expected one column of text among {', '.join(profiles)}, got {got}.{hint} Name it with "
-        "--text COLUMN; records without one become text with columns.object (docs/datasets.md)."
+        "--text COLUMN; for records without such a column, use columns.object (docs/datasets.md)."
     )
 
 
@@ -238,10 +238,10 @@ def _id(profiles: Columns) -> str | None:
     if not named or (len(named) == 1 and profiles[named[0]].looks_like_id):
         return next(iter(named), None)
     got = "several" if len(named) > 1 else "values that repeat or are missing"
-    hint = f" The values of {profiles.id!r} differ." if profiles.id else ""
+    hint = f" The values of {profiles.id!r} are unique." if profiles.id else ""
     return refuse(
-        f"Expected one column of ids that differ among {', '.join(named)}, got {got}.{hint} "
-        "Decide: --id COLUMN, or --id none."
+        f"Expected one column of unique ids among {', '.join(named)}, got {got}.{hint} Decide: "
+        "--id COLUMN, or --id none."
     )
 
 
@@ -252,8 +252,8 @@ def _unit(profiles: Columns) -> str | None:
         return next(iter(named), None)
     got = "several" if len(named) > 1 else "records without a value"
     return refuse(
-        f"Expected one column of persons among {', '.join(named)}, got {got}. Decide whose "
-        "presence is hidden: --unit COLUMN, or --unit record."
+        f"Expected one column that identifies persons among {', '.join(named)}, got {got}. Decide "
+        "whose presence is hidden: --unit COLUMN, or --unit record."
     )
 
 

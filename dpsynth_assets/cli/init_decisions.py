@@ -168,8 +168,8 @@ def recognised_source(path: str, separator: str, encoding: str) -> SourceSpec:
             field="--from",
             expected="a file on this machine",
             got=path,
-            remedy="Download it first: suggestions need the records, and a dataset file may name "
-            "the address afterwards.",
+            remedy="Download it first: suggestions need the records; the dataset file may then "
+            "name the address.",
         )
     named = {"separator": separator, "encoding": encoding}
     place = str(Path(path).expanduser().absolute())
@@ -240,7 +240,7 @@ def label_words(labels: Labels, given: Sequence[str], *, asks: bool) -> dict[str
         found[value] = words
     if asks and sys.stdin.isatty():
         for code in codes_of(labels, found):
-            words = typer.prompt(f"{code!r} in words (Enter: as it is)", default=code).strip()
+            words = typer.prompt(f"{code!r} in words (Enter keeps it)", default=code).strip()
             found |= {} if words in ("", code) else {code: words}
     return found
 

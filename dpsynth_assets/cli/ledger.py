@@ -121,13 +121,13 @@ def head(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the head that proofs of exported packages lead to.
+    """Print the ledger head that proofs of exported packages refer to.
 
-    Publish it where every reader can see it. It covers public columns only, so it may always be
-    published.
+    Publish it where every reader can see it. It is computed from public columns only, so it may
+    always be published.
 
     Args:
-        entries: Use only this number of first entries; default: all.
+        entries: Use only the first ENTRIES entries; default: all.
         ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
         as_json: Print JSON.
     """
@@ -180,7 +180,7 @@ def _dataset_facts(spend: DatasetSpend) -> dict[str, object]:
 _SPENT = {
     "total guarantee": lambda spend: spend.total_guarantee,
     "ε guaranteed": lambda spend: epsilon_up(spend.guaranteed_epsilon),
-    "ε spent (reading)": lambda spend: epsilon_up(spend.epsilon),
+    "ε spent (odometer)": lambda spend: epsilon_up(spend.epsilon),
 }
 
 
@@ -247,32 +247,32 @@ def _not_summed(spend: CohortSpend) -> str:
 
 def _reason(text: str) -> str:
     if not text.strip():
-        raise typer.BadParameter("Expected a reason, got a blank. Say why, in a sentence.")
+        raise typer.BadParameter("Expected a reason, got blank text. Write a sentence.")
     return text.strip()
 
 
-Because = Annotated[str, typer.Option(callback=_reason, help="Why; kept in the ledger, so public.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Because = Annotated[str, typer.Option(callback=_reason, help="Reason; public in the ledger.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @app.command()
 def restore(backup: Path, because: Because, yes: Yes = False) -> None:
-    """Replace a lost ledger by a copy in which nothing is missing.
+    """Replace a lost ledger by a complete copy.
 
     The copy must verify and hold the last entry that this installation saw. The restoration is an
     entry of the ledger. A PostgreSQL ledger is restored with the tools of its server.
 
     Args:
         backup: A copy of the SQLite ledger.
-        because: Why; kept in the ledger, so public.
-        yes: Do not ask.
+        because: The reason; the ledger keeps it, and it is public.
+        yes: Do not ask for confirmation.
     """
     url, witness = home().ledger_url, Witness(home().witness)
     place, seen = sqlite_path(url), witness.load()
     if place is None:
         raise PrivacyError(
-            "Expected a SQLite ledger, got a database server. Restore it with pg_restore; the next "
-            "step compares it with what this installation has seen."
+            "Expected a SQLite ledger, got a database server. Restore it with pg_restore; the "
+            "next charge or audit compares it with what this installation has seen."
         )
     entries = _verified(backup)
     held = {entry.seq: entry.hash for entry in entries}
@@ -298,9 +298,9 @@ def restore(backup: Path, because: Because, yes: Yes = False) -> None:
 
 @app.command()
 def accept(because: Because, yes: Yes = False) -> None:
-    """Continue with a ledger in which entries are missing; the loss stays recorded.
+    """Continue with a ledger in which entries are missing, and record the loss.
 
-    What the lost entries charged is then counted nowhere. Every label and statement of this
+    The charges of the lost entries are then counted nowhere. Every label and statement of this
     installation says so from now on.
     """
     url, witness = home().ledger_url, Witness(home().witness)

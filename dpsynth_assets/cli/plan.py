@@ -27,13 +27,13 @@ def plan(
     as_json: AsJson = False,
     prompts: Annotated[bool, typer.Option("--prompts")] = False,
 ) -> None:
-    """Price every declared release from public facts alone; exit code 2 if one is refused.
+    """Show the privacy cost of each release, from public facts; exit code 2 if one is refused.
 
     Args:
         cohort: Name of a declared private dataset.
-        everything: Price the methods that the file does not name, too.
+        everything: Also show the cost of methods that the file does not name.
         as_json: Print JSON.
-        prompts: Print what the language model is asked, by label.
+        prompts: Print the prompts of the language model for each label.
     """
     from dpsynth_assets.methods.planning import plan_dataset, price_undeclared
 
@@ -188,9 +188,9 @@ def _noise(parameters: Any) -> str:
     if "break_even_private_fraction" not in parameters:
         return f"{eta} a token"
     return (
-        f"{eta}, and a test of ε = {rounded_up(parameters['svt_epsilon'], '.3g')}, for a private "
-        f"token; the test saves budget below {parameters['break_even_private_fraction']:.0%} "
-        "private tokens"
+        f"{eta}, and a test of ε = {rounded_up(parameters['svt_epsilon'], '.3g')}, per private "
+        "token; the test saves budget if fewer than "
+        f"{parameters['break_even_private_fraction']:.0%} of the tokens are private"
     )
 
 
@@ -207,8 +207,8 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
         whole_in_words(facts["minutes"], facts["minutes_unknown"]),
         *(
             f"Secrets: prior {declared(promise['prior'])}, posterior "
-            f"{epsilon_up(promise['reached'])} after all rounds, of "
-            f"{declared(promise['promised'])} promised."
+            f"{epsilon_up(promise['reached'])} after all rounds (promised: at most "
+            f"{declared(promise['promised'])})."
             for promise in facts["secrets"]
         ),
     )
@@ -216,8 +216,8 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
     if facts["advice"]:
         told = ", ".join(f"{name} {share}" for name, share in facts["advice"].items())
         say(
-            f"Advice from public corpora, share of the gap to expect: {told}. "
-            f"dpsynth advise {facts['cohort']} says more."
+            f"Expected share of the gap, from results on public corpora: {told}. dpsynth advise "
+            f"{facts['cohort']} says more."
         )
     say(*facts["refusals"], style="red")
     if everything and facts["undeclared"]:
@@ -228,7 +228,7 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
         refused = len(facts["undeclared"]) - len(able)
         say(
             f"Methods not in the file: {', '.join(able) or 'none that could run'}; {refused} "
-            f"refused. dpsynth plan {facts['cohort']} --all prices them."
+            f"refused. dpsynth plan {facts['cohort']} --all shows their cost."
         )
 
 
@@ -237,7 +237,7 @@ def _in_memory(folder: str, taken: Mapping[str, Any]) -> str:
     count = "" if taken["passes"] is None else f"{taken['passes']} passes, each "
     told = (
         f"{folder}: {count}up to {taken['rows']} contexts of {taken['tokens']} tokens, "
-        f"{_gib(taken['cache_bytes'])} of keys and values, {_gib(taken['peak_bytes'])} in all"
+        f"{_gib(taken['cache_bytes'])} for keys and values, {_gib(taken['peak_bytes'])} in total"
     )
     if taken["room_bytes"] is None:
         return f"{told}; this machine has no such device, so what fits there is not known."
@@ -258,7 +258,7 @@ _COLUMNS = {
     "guarantee": lambda row: row["guarantee"],
     "share": lambda row: _or_dash(row["budget_share"], "{:.2g}".format),
     "ε alone": lambda row: _or_dash(row["epsilon"], epsilon_up),
-    "tokens a batch": lambda row: str(row["tokens_per_batch"] or "—"),
+    "tokens per batch": lambda row: str(row["tokens_per_batch"] or "—"),
     "rows": lambda row: _rows(row["release"], row["rows_estimate"]),
     "tail": lambda row: _or_dash(row.get("tail"), itemgetter("described")),
     "minutes": lambda row: _or_dash(row.get("minutes"), "{:.1f}".format),

@@ -30,16 +30,16 @@ def purge(
     dry_run: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove records, embeddings, internal tables and left-over checkpoints from the store.
+    """Remove records, embeddings, internal tables and old checkpoints from the sensitive store.
 
-    The ledger records who did it.
+    The ledger records who removed them.
 
     Args:
         cohort: Purge this dataset only; default: all.
-        older_than: Only what was last written longer ago: 30d, 12h, 45m.
-        unfinished: Also passes and checkpoints of charges that are not committed: they pay
-            again.
-        contributions: Also the table that tells which releases used which record.
+        older_than: Remove only files last written longer ago than this: 30d, 12h, 45m.
+        unfinished: Also remove passes and checkpoints of charges that are not committed: such
+            releases are charged again.
+        contributions: Also remove the table that says which releases used which record.
         dry_run: Only list what would be removed.
         as_json: Print JSON.
     """
@@ -117,7 +117,7 @@ def leak_scan(
     """Search every byte outside the sensitive store for canaries; exit code 1 if one is found.
 
     Args:
-        canaries: File with one canary a line, at least eight bytes each.
+        canaries: File with one canary per line, each of at least eight bytes.
         folders: Where to search; default: DPSYNTH_HOME and DAGSTER_HOME.
         as_json: Print JSON.
     """

@@ -24,9 +24,9 @@ CORPORA_BESIDE = 3
 
 
 def report(cohort: CohortName, as_json: AsJson = False) -> None:
-    """Show the corpora of a cohort: guarantee, rows, samples, scores, spend, and where they lie.
+    """Show the corpora of a cohort: guarantee, rows, samples, scores, spend and file paths.
 
-    Reads what was released and the internal scores; nothing private, and nothing is charged.
+    Reads the releases and the internal scores; reads no private record and charges nothing.
     """
     spec = find_cohort(cohort)
     corpora = [_corpus(label, spec.columns.labels) for label in _published(cohort)]
@@ -174,8 +174,8 @@ def statement(cohort: CohortName, pack: bool = False, as_json: AsJson = False) -
 
     Args:
         cohort: Name of a declared private dataset.
-        pack: Write statement, answers, tests of anonymisation and published values into a folder.
-        as_json: Print JSON: everything that a pack says.
+        pack: Write a folder: statement, answers, tests of anonymisation, published ε values.
+        as_json: Print the whole pack as JSON.
     """
     from dpsynth_assets.cli.ledger import open_ledger
     from dpsynth_assets.exports.pack import HTML, pack_of, statement_in, write_pack
@@ -198,15 +198,15 @@ def export(
     license_id: Annotated[str, typer.Option("--license")] = "",
     language: str = "",
 ) -> None:
-    """Write a folder that leaves: rows or weights, card, privacy label, proof from the ledger.
+    """Write a package to share: rows or weights, card, privacy label, proof from the ledger.
 
-    Charges nothing and leaves one line in the ledger, with the digest of every file. `dpsynth
+    Charges nothing and adds one entry to the ledger, with the digest of every file. `dpsynth
     verify` checks the folder anywhere, without the ledger.
 
     Args:
         cohort: Name of a declared private dataset.
         method: Key of a method in the dataset file.
-        what: Its rows, or the weights that wrote them.
+        what: Its rows, or the weights of the model that wrote them.
         output: Folder to write; default: below DPSYNTH_HOME/exports.
         license_id: Licence for the card, e.g. cc-by-4.0.
         language: Language of the texts, e.g. en.
@@ -237,9 +237,9 @@ def export(
 
 
 def verify(folder: Path, head: str | None = None, as_json: AsJson = False) -> None:
-    """Say whether files, label, card and proof of a package agree; exit code 1 if not.
+    """Check that files, label, card and proof of a package agree; exit code 1 if they do not.
 
-    Needs no ledger. Without --head, nothing says that the owner stands by the proof's head.
+    Needs no ledger. Only with --head is the proof compared with a head the owner published.
 
     Args:
         folder: A folder that `dpsynth export` wrote.
@@ -263,7 +263,7 @@ def verify(folder: Path, head: str | None = None, as_json: AsJson = False) -> No
 
 def _agreement(label: dict, entries: int, root: str, published: str | None) -> list[str]:
     compared = (
-        "It is the head you named."
+        "This is the head that you named."
         if published is not None
         else "Compare it with a head that the owner has published: --head."
     )

@@ -70,14 +70,14 @@ def run(
 ) -> None:
     """Materialise a cohort: clusters, histograms, corpora, evaluation, statement.
 
-    Shows what would be paid for and asks, unless everything selected was paid for before.
+    Shows which releases would spend budget and asks, unless all of them were paid for before.
 
     Args:
         cohort: Name of a declared private dataset.
-        select: Dagster asset selection; default: the cohort and what it is built on.
-        release: Name of a new release: draws again and pays. Default: reuse or first.
+        select: Dagster asset selection; default: the cohort and its public base.
+        release: Name of a new release, which is drawn and charged. Default: stored releases.
         as_json: Print JSON.
-        yes: Pay without asking, as scripts must.
+        yes: Spend budget without asking; scripts need it.
     """
     if (problem := name_problem(release)) is not None:
         raise typer.BadParameter(problem)
@@ -97,10 +97,10 @@ def run(
 def demo(yes: bool = False) -> None:
     """Make two corpora from 4,000 invented letters to a bank, and score them.
 
-    Outside a clone the letters are written to `data/demo` of this folder first.
+    Outside a clone of the repository, it first writes the letters to `data/demo` of this folder.
 
     Args:
-        yes: Pay without asking.
+        yes: Spend budget without asking.
     """
     folder = project_root() / "data" / "demo"
     if not (folder / "private_enquiries.jsonl").exists():
@@ -182,8 +182,8 @@ def _ask_before_paying(
         return None, tags, expected
     if pending and not sys.stdin.isatty():
         raise typer.BadParameter(
-            f"Expected --yes without a terminal to ask on, got none; {len(pending)} release(s) of "
-            f"{spec.name!r} would be paid for. Add --yes to pay."
+            f"Expected --yes where there is no terminal for a question, got none; {len(pending)} "
+            f"release(s) of {spec.name!r} would be paid for. Add --yes to pay."
         )
     if pending:
         typer.confirm("Pay for these releases?", abort=True, err=True)
@@ -204,8 +204,8 @@ def _expect_room(spec: PrivateDatasetSpec, assets: set[str], release: str, ledge
     refused = pending_refusal(spec, plan_dataset(spec), assets, name, ledger)
     if refused is not None:
         raise PrivacyError(
-            f"{refused} No run was started; --select runs a part of the cohort, such as releases "
-            "that were paid for before."
+            f"{refused} No run was started. To run only a part of the cohort, such as releases "
+            "that were paid for before, use --select."
         )
 
 
@@ -320,8 +320,8 @@ def show_pending(
     say(
         whole_in_words(expected.whole, expected.unknown),
         *(
-            f"{each.asset}: this name was charged before, for another declaration or other "
-            "inputs, and is charged again now. To reuse that release, restore the dataset file."
+            f"{each.asset}: a release of this name was charged for another declaration or other "
+            "inputs; this run charges it again. To reuse it, restore the dataset file."
             for each in pending
             if each.again
         ),

@@ -38,22 +38,22 @@ def serve(  # noqa: PLR0913 - one option a setting
     tls_key: Annotated[Path | None, typer.Option(**_PEM)] = None,
     accept_ex_post: Annotated[bool, typer.Option("--accept-ex-post")] = False,
 ) -> None:
-    """Serve rows of what a cohort has released, until interrupted.
+    """Serve rows from the releases of a cohort, until interrupted.
 
-    A request names a label and a number of rows. It spends nothing; the ledger gets one line a day
-    and artifact, without anything of a request. DPSYNTH_SERVE_TOKEN is asked of every client.
+    A request names a label and a number of rows, and spends no budget. The ledger gets one entry
+    per day and artifact, without the content of requests. Clients must send DPSYNTH_SERVE_TOKEN.
 
     Args:
         cohort: Name of a declared private dataset.
-        method: Serve this method; again for more. Default: all.
+        method: Serve this method; may be repeated. Default: all.
         host: Address to serve on.
         port: Port.
         engine: auto (vLLM where installed), declared, or a kind of engine.
-        rows: Most rows of one request.
-        waiting: Most rows that wait at once.
-        tls_certificate: PEM file.
-        tls_key: PEM file.
-        accept_ex_post: Also what is not (ε, δ)-DP.
+        rows: Maximum number of rows in one request.
+        waiting: Maximum number of rows that wait at the same time.
+        tls_certificate: PEM file with the certificate of this server.
+        tls_key: PEM file with the private key of the certificate.
+        accept_ex_post: Also serve releases that are not (ε, δ)-DP.
     """
     from dpsynth_assets.models.engines import EngineError
     from dpsynth_assets.orchestration.web.guard import Guard, declared_hosts
@@ -147,8 +147,8 @@ def _canaries(spec: PrivateDatasetSpec) -> list[str]:
         contains_canary((), found)
     except (OSError, ValueError) as problem:
         raise PrivacyError(
-            f"evaluation.canaries of {spec.name}: expected a list of canaries that can be searched "
-            f"for, got none ({problem}). Fix it, or drop the field."
+            f"evaluation.canaries of {spec.name}: expected a list of usable canaries, got another "
+            f"one ({problem}). Fix it, or drop the field."
         ) from None
     return found
 
@@ -207,21 +207,21 @@ def ui(
 ) -> None:
     """Serve the web UI and run the daemon, until interrupted.
 
-    Refuses requests that pages of other sites make a browser send. A proxy that serves the UI under
-    another name puts that name in DPSYNTH_UI_HOSTS.
+    Refuses requests that a browser sends for pages of other sites. If a proxy serves the UI under
+    another host name, add that name to DPSYNTH_UI_HOSTS.
 
     Args:
         host: Address to serve on.
         port: Port.
-        workspace: Other locations.
-        read_only: Show everything, change nothing; no daemon.
+        workspace: Dagster workspace file with other code locations.
+        read_only: Show everything, but allow no change and run no daemon.
     """
     from dpsynth_assets.orchestration.instance import prepare_dagster_home
     from dpsynth_assets.orchestration.web.services import serve
 
     prepare_dagster_home()
     expect_free(host, port)
-    typer.echo("Opening: reads the definitions, which may take half a minute.", err=True)
+    typer.echo("Starting: reading the definitions may take half a minute.", err=True)
     serve(host, port, workspace, read_only=read_only)
 
 

@@ -42,7 +42,7 @@ def epsilon_option(value: float) -> float:
     """
     if not value > 0:
         raise typer.BadParameter(
-            f"Expected a number above 0, got {declared(value)}. Common are 1 to 10."
+            f"Expected a number above 0, got {declared(value)}. Values from 1 to 10 are common."
         )
     return value
 
@@ -100,7 +100,7 @@ def refusals(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as problem:
-        said = str(problem) or "Expected settings of a feasible size, got larger ones."
+        said = str(problem) or "Expected settings that can be computed, got too large ones."
         refuse(" ".join(said.split()))
 
 
@@ -252,7 +252,7 @@ def _of_the_machine(error: OSError) -> tuple[str, int]:
     place = f"{error.filename}: " if isinstance(error.filename, str | PurePath) else ""
     reason = os.strerror(error.errno or 0)
     if isinstance(error, _OF_A_PATH):
-        return f"{place}{reason}. Fix the path, or its rights.", WRONG_REQUEST
+        return f"{place}{reason}. Fix the path or its permissions.", WRONG_REQUEST
     return f"{place}{reason}. Fix this and run again.", FAILED
 
 

@@ -70,7 +70,7 @@ def test_an_expectation_names_its_nearest_cell_and_the_distance():
     assert found is not None
     assert (found.nearest.dataset, found.factor) == ("news", pytest.approx(2.0))
     assert (found.low, found.high) == (0.5, 0.9)
-    assert "your ε times records is 2 times that of the cell" in found.distance_in_words()
+    assert "your ε × number of records is 2 times as large" in found.distance_in_words()
     assert expected("epsvec", 2.0, 4000, cells) is None
 
 
@@ -173,7 +173,7 @@ def test_declared_secrets_are_protected_by_one_method_and_priced_with_no_other()
 def test_a_share_is_a_bound_where_every_cell_had_more_to_go_on():
     cells = [cell("aug_pe", 0.9, epsilon=10, records=4000)]
     assert expected("aug_pe", 1.0, 500, cells).share_in_words() == (
-        "at most 90 % (nothing was measured for so few records at this ε)"
+        "at most 90 % (no measurement has so few records at this ε)"
     )
     assert expected("aug_pe", 10.0, 4000, cells).share_in_words() == "90 %"
 
@@ -187,7 +187,7 @@ def test_the_command_reads_no_record_and_prints_what_it_expects(tmp_path, monkey
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
     shown = CliRunner().invoke(app, ["advise", "--records", "5000", "--epsilon", "3"])
     assert shown.exit_code == 0, shown.output
-    assert "What does not fit" in shown.output
+    assert "Methods that cannot run" in shown.output
     content = json.loads(CliRunner().invoke(app, ["advise", "--json"]).stdout)
     assert content["offers"]
     assert not (tmp_path / "home" / "ledger").exists()

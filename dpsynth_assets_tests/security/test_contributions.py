@@ -130,4 +130,5 @@ def test_the_command_answers_for_one_id_and_alike_for_an_absent_one(tmp_path, mo
     assert use["state"] == "charged only"
     assert "record-b" not in json.dumps(use)
     absent = ask("--record", "nobody")
-    assert absent == ask("--unit", "nobody") == "Not in the source of any release.\n"
+    told = "No release read a source with this record or unit.\n"
+    assert absent == ask("--unit", "nobody") == told
