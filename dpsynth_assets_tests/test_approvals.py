@@ -32,7 +32,9 @@ def said(*arguments, code=0):
     return told
 
 
-def test_a_cohort_is_paid_for_once_others_have_approved_its_file(tmp_path, person):
+@pytest.fixture
+def asked(tmp_path, person):
+    """Fields of a dataset file that asks for two approvals, by keys that were made for it."""
     keys = []
     for name in ("ben", "cem"):
         person(name)
@@ -40,14 +42,19 @@ def test_a_cohort_is_paid_for_once_others_have_approved_its_file(tmp_path, perso
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
         assert said("key").stdout.strip() == keys[-1]
     (tmp_path / "reviews.csv").write_text("text\na letter\n")
-    fields = {
+    return {
         **FIELDS,
         "source": {"path": str(tmp_path / "reviews.csv")},
         "budget": {"epsilon": 60.0, "delta": 1e-6},
         "cluster_histogram": {},
+        "approvals": 2,
+        "approvers": keys,
     }
-    asked = {**fields, "approvals": 2, "approvers": keys}
-    file = tmp_path / "declared" / "reviews.yaml"
+
+
+def test_a_cohort_is_paid_for_once_others_have_approved_its_file(tmp_path, person, asked):
+    keys, file = asked["approvers"], tmp_path / "declared" / "reviews.yaml"
+    unasked = {name: value for name, value in asked.items() if not name.startswith("approv")}
 
     def refusal(changes):
         spec = parse_dataset_file(written(file, changes))[0][0].spec
@@ -65,5 +72,27 @@ def test_a_cohort_is_paid_for_once_others_have_approved_its_file(tmp_path, perso
     person("ann")
     assert refusal(asked) is None
     assert "got 0" in refusal({**asked, "description": "Letters."})
-    assert "as they stand in the ledger" in refusal(fields)
+    assert "as they stand in the ledger" in refusal(unasked)
     said("approve", "nobody", code=2)
+
+
+def test_an_approver_sees_what_is_signed_and_what_was_edited(tmp_path, person, asked):
+    file = written(tmp_path / "declared" / "reviews.yaml", asked)
+    person("cem")
+    first = said("approve", "reviews", "--yes").stderr
+    for told in ("one record", "add-remove", "ε = 60", "δ = 1e-06", "2 of 2 approvals"):
+        assert told in first
+    assert "reviews/mean_uniform" in first
+    assert "method: mean_uniform" in first
+    person("ben")
+    said("approve", "reviews", "--yes")
+    lowered = asked | {"approvals": 1, "approvers": asked["approvers"][1:], "description": "Old."}
+    written(file, lowered | {"budget": {"epsilon": 70.0, "delta": 1e-6}})
+    told = CliRunner().invoke(app, ["approve", "reviews"], input="n\n", env={"COLUMNS": "200"})
+    rows = {line.split("│")[1].strip(): line for line in told.stderr.splitlines() if "│" in line}
+    assert "ε = 70" in rows["epsilon"]
+    assert "ε = 60" in rows["epsilon"]
+    assert "the same" in rows["delta"]
+    assert "the same" not in rows["dataset file"]
+    assert "LOWERS what the ledger asks for: from 2 of 2" in told.stderr
+    assert len(PrivacyLedger().open().entries()) == 2

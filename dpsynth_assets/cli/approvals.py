@@ -1,15 +1,23 @@
 """`dpsynth key` makes the key that signs; `dpsynth approve` approves what others will pay for."""
 
+import json
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
+import yaml
 from rich.console import Console
 
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
-from dpsynth_assets.cli.terminal import AsJson, answer, say, show_table
+from dpsynth_assets.cli.terminal import AsJson, answer, complain, printable, say, show_table
 from dpsynth_assets.paths import actor, home, signing_key
-from dpsynth_assets.privacy.directed_rounding import declared
-from dpsynth_assets.privacy.ledger.actors import make_key, read_key
+from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
+from dpsynth_assets.privacy.events import event_from_json
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
+from dpsynth_assets.privacy.ledger.actors import Approvals, make_key, read_key
+from dpsynth_assets.privacy.ledger.schema import APPROVAL, asked_for, plan_digest, plan_to_json
+
+_NAMES = {"relation": "neighbouring relation", "unit": "privacy unit"}
 
 
 def key(as_json: AsJson = False) -> None:
@@ -34,8 +42,9 @@ def approve(
 ) -> None:
     """Approve a cohort's plan with the key of this installation.
 
-    Shows the releases of the plan and asks. An approval by the key that signs the charge does not
-    count for it. After an edit of the dataset file, new approvals are needed.
+    Shows all that is signed, beside what was approved before, and asks. An approval by the key that
+    signs the charge does not count for it. After an edit of the dataset file, new approvals are
+    needed.
 
     Args:
         cohort: Name of a declared private dataset.
@@ -47,29 +56,77 @@ def approve(
 
     spec = find_cohort(cohort, to_spend=True)
     plan, ledger = plan_dataset(spec), opened_ledger(home().ledger_url)
-    ledger.approvals(spec.dataset).check_approver(spec.account, plan.budget, actor())
+    held = ledger.approvals(spec.dataset)
+    held.check_approver(spec.account, plan.budget, actor())
+    _show(spec, plan, ledger)
+    _warn(held, plan.budget)
     if not yes:
-        _show(plan)
         typer.confirm("Approve this plan?", abort=True, err=True)
     entry = ledger.approve(spec.account, spec.dataset, plan.budget, plan.releases)
-    held = ledger.approvals(spec.dataset)
-    keys = held.given[str(entry.plan_digest)]
-    rules = dict.fromkeys(held.rules(plan.budget))
-    counts = [f"{len({*keys}.intersection(rule.keys))} of {rule.needed}" for rule in rules]
-    facts = {"plan": entry.plan_digest, "entry": entry.seq, "approved_by": keys, "counts": counts}
+    held, approved = ledger.approvals(spec.dataset), str(entry.plan_digest)
+    rules = {asked_for(rule): rule for rule in held.rules(plan.budget)}
+    counts = [f"{held.count(approved, rule)} of {rule.needed}" for rule in rules.values()]
+    facts = {"plan": approved, "entry": entry.seq, "approved_by": held.given[approved]}
     told = (
-        f"Entry {entry.seq}: {entry.actor} approves plan {str(entry.plan_digest)[:12]} of "
-        f"{spec.account}. It has {' and '.join(counts)} approvals; one by the payer does not count."
+        f"Entry {entry.seq}: {entry.actor} approves plan {approved[:12]} of {spec.account}. It has "
+        f"{' and '.join(counts)} approvals; one by the payer does not count."
     )
-    answer(facts, as_json, lambda: say(told))
+    answer({**facts, "counts": counts}, as_json, lambda: say(told))
 
 
-def _show(plan: Any) -> None:
-    """Prints the releases of a plan, and its budget."""
-    of, at = declared(plan.budget.epsilon), declared(plan.budget.delta)
-    title = f"Plan of {plan.terms.cohort}: ε = {of} at δ = {at}"
-    columns = {
-        "release": lambda each: each.asset,
-        "event": lambda each: "ex-post" if each.event is None else type(each.event).__name__,
+def _show(spec: Any, plan: Any, ledger: Ledger) -> None:
+    """Prints all that is signed, beside the plan that was approved before, and the dataset file.
+
+    That plan is the last that this key approved, if any: one that another key approved since could
+    hide an edit.
+    """
+    approved = plan_digest(spec.account, plan.budget, plan.releases)
+    given = [each for each in ledger.stream(spec.account) if each.kind == APPROVAL]
+    others = [each for each in given if each.plan_digest != approved]
+    own = [each for each in others if each.actor == actor().name]
+    now, then = _signed(plan.budget, plan_to_json(plan.releases)), dict[str, str]()
+    columns: dict[str, Any] = {"": itemgetter(0), "this plan": itemgetter(1)}
+    if earlier := (own or others)[-1:]:
+        then = _signed(BudgetTerms.from_json(str(earlier[0].terms_json)), str(earlier[0].plan_json))
+        columns[f"approved in entry {earlier[0].seq}"] = lambda row: (
+            "the same" if row[1] == row[2] else row[2]
+        )
+    title = (
+        f"Plan {approved[:12]} of {spec.account}: one round ε = {epsilon_up(plan.total_epsilon)}"
+    )
+    rows = [(name, now.get(name, "—"), then.get(name, "—")) for name in now | then]
+    show_table(rows, columns, title=title, to=Console(stderr=True))
+    fields = spec.model_dump(mode="json", exclude_defaults=True)
+    say("The dataset file, without defaults:", yaml.safe_dump(fields, sort_keys=False), err=True)
+
+
+def _signed(terms: BudgetTerms, plan_json: str) -> dict[str, str]:
+    """Every term, the dataset file's digest, and every release, as a table shows them."""
+    from dpsynth_assets.report.label_texts import mechanism_sentence
+
+    bounds = terms.secret.bounds if terms.secret else ()
+    held = terms.secret and f", in at most {terms.secret.occurrences} records"
+    told = {_NAMES.get(name, name): str(value) for name, value in vars(terms).items()} | {
+        "epsilon": f"ε = {declared(terms.epsilon)}",
+        "delta": f"δ = {declared(terms.delta)}",
+        "privacy unit": terms.unit.describe(),
+        "public_facts": "; ".join(terms.public_facts) or "None",
+        "secret": "; ".join(f"prior {p}, posterior {r}{held}" for p, r in bounds) or "None",
+        "approvals": asked_for(terms.approvals),
+        "dataset file": terms.approvals.declaration[:12] if terms.approvals else "not signed",
     }
-    show_table(plan.releases, columns, title=title, to=Console(stderr=True))
+    for asset, event in json.loads(plan_json):
+        told[asset] = "ex-post" if event is None else mechanism_sentence(event_from_json(event))
+    return {name: printable(value) for name, value in told.items()}
+
+
+def _warn(held: Approvals, terms: BudgetTerms) -> None:
+    """Says that an edit changes who must approve."""
+    stands, asked = held.standing, terms.approvals
+    if stands is None or asked_for(stands) == asked_for(asked):
+        return
+    stronger = asked and asked.needed >= stands.needed and {*asked.keys} <= {*stands.keys}
+    complain(
+        f"This plan {'changes' if stronger else 'LOWERS'} what the ledger asks for: from "
+        f"{asked_for(stands)} to {asked_for(asked)}. That stands once the plan is paid for."
+    )

@@ -125,6 +125,13 @@ class ApprovalTerms:
             )
 
 
+def asked_for(rule: ApprovalTerms | None) -> str:
+    """Approvals that are asked for, in words: the same for any file that asks for the same."""
+    if rule is None:
+        return "no approval"
+    return f"{rule.needed} of {len(rule.keys)} approvals, by the keys {', '.join(rule.keys)}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class BudgetTerms:
     """Budget that a dataset file allows, stored with every entry.
