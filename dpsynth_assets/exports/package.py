@@ -5,13 +5,14 @@ A package is written whole or not at all, after the ledger has a line of what le
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from dpsynth_assets.attacks.audits.audit import Charge
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind, text_of
 from dpsynth_assets.files.whole import file_digests, file_names, replaced_whole
@@ -43,8 +44,8 @@ PROMPTS_FILE = "prompts.json"
 MECHANISM = "export"
 RELEASE = "release"
 """Name of the exported release among the inputs of a package's entry."""
-FindAudits = Callable[[list[Any]], list[dict[str, Any]]]
-"""Events of the releases behind -> stored results of the mechanism audits that concern them."""
+FindAudits = Callable[[Iterable[Charge]], list[dict[str, Any]]]
+"""Charges of the releases behind -> stored results of the audits that concern them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +196,8 @@ def export_generator(
     charge = last_release(packager.ledger, packager.store, asset, packager.spec.account)
     entries = packager.ledger.entries()
     attacks = refuse_refuted(entries, charge.reservation)
-    behind = [each.event for each in ChargeGraph(entries).charges_behind(charge.reservation)]
-    audits = [*find_audits(behind), *attacks]
+    behind = ChargeGraph(entries).charges_behind(charge.reservation)
+    audits = [*find_audits((each.mechanism, each.event) for each in behind), *attacks]
     label = corpus_label(entries, charge.reservation, audits, kind=GENERATOR)
     weights = packager.store.files(charge.reservation)
     prompts = generator.prompts(planned.method, weights)

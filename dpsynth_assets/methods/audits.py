@@ -1,13 +1,12 @@
-"""Every audit there is, of mechanisms and of methods, by its name and by the events it concerns."""
+"""Every audit there is, of mechanisms and of methods, by its name and by what it concerns."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from dpsynth_assets.attacks.audits import MECHANISM_AUDITS, latest_results
-from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, claims, event_types
+from dpsynth_assets.attacks.audits.audit import EVERY_RELEASE, Audit, Charge, claims, event_types
 from dpsynth_assets.methods.canaries import CANARY_AUDITS
-from dpsynth_assets.privacy.events import Event
 
 _MADE = {audit.name: audit for audit in (*MECHANISM_AUDITS, *CANARY_AUDITS)}
 AUDITS: tuple[Audit, ...] = tuple(_MADE[name] for name in claims())
@@ -27,23 +26,22 @@ def find_audit(name: str) -> Audit:
     raise ValueError(f"Expected an audit among {names}, got {name!r}.")
 
 
-def audits_for(events: Iterable[Event | None]) -> tuple[Audit, ...]:
-    """Lists the audits that releases rest on.
+def audits_for(charges: Iterable[Charge]) -> tuple[Audit, ...]:
+    """Lists the audits that releases rest on: of their events, of their methods, and of all.
 
     Args:
-        events: Events of ledger entries or of a plan; None stands for a release without one, as
-            ex-post releases are. The audits of what all releases share are always among them.
+        charges: Of a ledger or of a plan.
     """
-    wanted = {EVERY_RELEASE, *(kind for event in events for kind in event_types(event))}
+    wanted = {EVERY_RELEASE}.union(*((name, *event_types(event)) for name, event in charges))
     return tuple(audit for audit in AUDITS if wanted & set(audit.events))
 
 
-def results_for(path: Path, events: Iterable[Event | None]) -> list[dict[str, Any]]:
-    """Picks the last results that releases of these events rest on, as a label prints them.
+def results_for(path: Path, charges: Iterable[Charge]) -> list[dict[str, Any]]:
+    """Picks the last results that these releases rest on, as a label prints them.
 
     Args:
         path: File that `save_results` wrote, or none.
-        events: As `audits_for` takes them.
+        charges: As `audits_for` takes them.
 
     Returns:
         One mapping an audit that was run here, with its result, mechanism, claim and measure.
@@ -56,6 +54,6 @@ def results_for(path: Path, events: Iterable[Event | None]) -> list[dict[str, An
             "claim": audit.claim,
             "measure": audit.measure,
         }
-        for audit in audits_for(events)
+        for audit in audits_for(charges)
         if audit.name in latest
     ]

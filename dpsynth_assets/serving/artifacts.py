@@ -133,8 +133,7 @@ class Artifact:
         )
         entries = cohort.ledger.entries()
         charged = ChargeGraph(entries).charges_behind(stored.reservation.id)
-        events = [each.event for each in charged]
-        audits = cohort.find_audits(events)
+        audits = cohort.find_audits((each.mechanism, each.event) for each in charged)
         return corpus_label(entries, stored.reservation.id, audits, kind=ROWS)
 
     def open(self) -> AbstractContextManager[RowSource]:

@@ -49,6 +49,8 @@ from dpsynth_assets.attacks.audits.audit import (
 from dpsynth_assets.attacks.circumstances import circumstances
 from dpsynth_assets.cli import audit as cli
 from dpsynth_assets.methods.audits import AUDITS, audits_for, find_audit, results_for
+from dpsynth_assets.methods.canaries import CANARY_AUDITS
+from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.privacy import events
 from dpsynth_assets.privacy.events import (
     BoundedRangeEvent,
@@ -56,10 +58,12 @@ from dpsynth_assets.privacy.events import (
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     GaussianEvent,
+    PoissonGaussianEvent,
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon
 from dpsynth_assets.report.pages import markdown_table
 
+GAUSSIAN = ("epsvec", GaussianEvent(noise_multiplier=1.0))
 RATES = np.linspace(0.001, 0.999, 97)
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -234,7 +238,7 @@ def test_audits_for_a_composition_are_those_of_its_parts():
         events=(DiscreteGaussianEvent(noise_std=2.0), BoundedRangeEvent(eta=1.0, count=2))
     )
     assert event_types(both) == ("bounded_range", "discrete_gaussian")
-    names = {audit.name for audit in audits_for([both])}
+    names = {audit.name for audit in audits_for([("aug_pe", both)])}
     assert {
         "voting",
         "accountant-noisy-counts",
@@ -243,7 +247,19 @@ def test_audits_for_a_composition_are_those_of_its_parts():
         "one-draw-a-charge",
     } <= names
     assert not names & {"median-bound", "public-token-test", "dp-sgd-poisson"}
-    assert "median-bound" in {audit.name for audit in audits_for([None])}
+    assert "median-bound" in {audit.name for audit in audits_for([("median_clustered", None)])}
+
+
+def test_attacks_on_methods_are_listed_for_those_methods():
+    sampled = PoissonGaussianEvent(sampling_probability=0.1, noise_multiplier=1.0, steps=2)
+    for method, own in (("ctcl", "training"), ("secpe", "clusters"), ("of_others", None)):
+        names = {audit.name for audit in audits_for([(method, sampled)])}
+        assert "dp-sgd-poisson" in names
+        assert {each for each in names if each.startswith("canaries-in-")} == (
+            {f"canaries-in-{own}"} if own else set()
+        )
+    attacked = {name for audit in CANARY_AUDITS for name in audit.events}
+    assert attacked <= set(REGISTRY)
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
@@ -330,12 +346,12 @@ def test_a_new_result_replaces_the_old_one_of_the_same_audit_alone(tmp_path):
 
 def test_labels_get_the_results_their_events_rest_on(tmp_path):
     path = tmp_path / "audits.json"
-    assert results_for(path, [GaussianEvent(noise_multiplier=1.0)]) == []
+    assert results_for(path, [GAUSSIAN]) == []
     save_results(path, [result(), result(name="median-bound"), result(bug="b", passed=False)])
-    (found,) = results_for(path, [GaussianEvent(noise_multiplier=1.0)])
+    (found,) = results_for(path, [GAUSSIAN])
     assert (found["name"], found["passed"]) == ("one-draw-a-charge", True)
     assert found["claim"] == find_audit("one-draw-a-charge").claim
-    assert len(results_for(path, [None])) == 2
+    assert len(results_for(path, [("median_clustered", None)])) == 2
 
 
 def test_a_result_holds_while_nothing_changed_and_a_failure_never(tmp_path):
@@ -359,7 +375,7 @@ def test_a_result_holds_while_nothing_changed_and_a_failure_never(tmp_path):
 def test_no_label_prints_the_circumstances_of_a_machine(tmp_path):
     path = tmp_path / "audits.json"
     save_results(path, [result(circumstances=circumstances())])
-    (found,) = results_for(path, [GaussianEvent(noise_multiplier=1.0)])
+    (found,) = results_for(path, [GAUSSIAN])
     assert circumstances() not in found.values()
     assert "circumstances" not in found
 

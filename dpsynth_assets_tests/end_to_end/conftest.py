@@ -18,7 +18,7 @@ from dpsynth_assets.datasets import PrivateDatasetSpec, PublicDataSpec
 from dpsynth_assets.defs.resources import resources
 from dpsynth_assets.methods.audits import audits_for
 from dpsynth_assets.methods.planning import plan_dataset
-from dpsynth_assets.orchestration.assets.audit import planned_events
+from dpsynth_assets.orchestration.assets.audit import planned_charges
 from dpsynth_assets.orchestration.assets.public import public_definitions
 from dpsynth_assets.orchestration.components.cohort import declared_definitions
 from dpsynth_assets_tests.prepared import audited, made_base, made_once
@@ -205,7 +205,7 @@ def installation_in(folder: Path) -> Iterator[dg.DagsterInstance]:
 
 def keep_audits(temporary: Any, home: Path, spec: PrivateDatasetSpec) -> None:
     """Keeps the session's results of the audits of a cohort's mechanisms in a home."""
-    audits = audits_for(planned_events(plan_dataset(spec)))
+    audits = audits_for(planned_charges(plan_dataset(spec)))
     save_results(home / "audits.json", [audited(temporary, audit.name) for audit in audits])
 
 

@@ -25,6 +25,9 @@ EX_POST = "ex_post"
 EVERY_RELEASE = "every_release"
 """Stands for what all releases share: noise source, accountant, ledger."""
 
+Charge = tuple[str, Event | None]
+"""What made a release, by the name in its charge, e.g. `ctcl`; its event, None where ex-post."""
+
 ADD_REMOVE, REPLACE_ONE = NeighboringRelation.ADD_REMOVE, NeighboringRelation.REPLACE_ONE
 
 ROUNDING = 1e-9
@@ -176,7 +179,7 @@ class Audit:
         observe: Measures the real code.
         planted: For each bug, a measurement of code that has it; each must fail.
         events: Event types (`event_to_json`) whose releases rest on the claim, or `EX_POST` or
-            `EVERY_RELEASE`.
+            `EVERY_RELEASE`; of an attack on methods, their names instead.
         measure: What `claimed` and `observed` count.
         kind: Whether it is exact.
     """

@@ -1,12 +1,13 @@
 """The audit stage: mechanism audits, a cohort's privacy statement, and checks of what was said."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from dpsynth_assets.attacks.audits.audit import ROUNDING, AuditResult
+from dpsynth_assets.attacks.audits.audit import ROUNDING, AuditResult, Charge
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretKindSpec, SecretsSpec
 from dpsynth_assets.exports.pack import PAGE, write_pack
@@ -36,7 +37,6 @@ from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
-from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
 from dpsynth_assets.report.budgets import rounds_left, scheduled_methods
 from dpsynth_assets.report.cards import (
@@ -67,10 +67,10 @@ def audit_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definit
     )
 
 
-def planned_events(plan: DatasetPlan) -> list[Event | None]:
-    """Every event the cohort may be charged; None stands for ex-post releases."""
-    shared = [part.event for part in plan.shared]
-    return [*shared, *(planned.plan.event for planned in plan.methods)]
+def planned_charges(plan: DatasetPlan) -> list[Charge]:
+    """Everything the cohort may be charged."""
+    shared = [(part.folder, part.event) for part in plan.shared]
+    return [*shared, *((each.method.name, each.plan.event) for each in plan.methods)]
 
 
 def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
@@ -79,7 +79,7 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
             spec, AUDIT, MECHANISM_AUDITS, PUBLIC, "dpsynth_assets.attacks.audits.audit.Audit"
         ),
         kinds={"python"},
-        code_version=version_of("audits", [str(event) for event in planned_events(plan)]),
+        code_version=version_of("audits", [str(charge) for charge in planned_charges(plan)]),
         description=(
             "Audits of the mechanisms this dataset uses, run on this installation on made-up "
             "neighbours: each compares what a mechanism does with what is charged for it. "
@@ -93,7 +93,7 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         from dpsynth_assets.attacks.audits import run_audits, save_results, still_valid
         from dpsynth_assets.methods.audits import audits_for
 
-        chosen = audits_for(planned_events(plan))
+        chosen = audits_for(planned_charges(plan))
         kept = {result.name: result for result in still_valid(home().audits, chosen)}
         report = progress.start(context, f"Auditing the mechanisms of {spec.name}")
         made = run_audits([audit for audit in chosen if audit.name not in kept], report)
@@ -189,7 +189,7 @@ def _privacy_statement(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
     def privacy_statement(ledger: PrivacyLedger) -> dg.MaterializeResult:
         book = ledger.open()
         attacks = attacks_on_cohort(spec.account, book.entries())
-        audits = [*audit_results(planned_events(plan)), *attacks]
+        audits = [*audit_results(planned_charges(plan)), *attacks]
         audits += recall_results(spec.name) if spec.secrets is not None else []
         label, text = statement(spec.account, book, audits)
         folder = home().released / spec.name
@@ -281,11 +281,11 @@ def _recalls() -> dict[str, Any]:
         ) from None
 
 
-def audit_results(events: list[Event | None]) -> list[dict[str, Any]]:
-    """Stored results of the audits that concern these events, for a label."""
+def audit_results(charges: Iterable[Charge]) -> list[dict[str, Any]]:
+    """Stored results of the audits that concern these charges, for a label."""
     from dpsynth_assets.methods.audits import results_for
 
-    return results_for(home().audits, events)
+    return results_for(home().audits, charges)
 
 
 def _statement_checks(spec: PrivateDatasetSpec, key: dg.AssetKey) -> list[dg.AssetChecksDefinition]:

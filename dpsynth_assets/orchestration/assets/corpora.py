@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,9 +40,8 @@ from dpsynth_assets.orchestration.resources.private_section import public_sectio
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up, rounded_up
-from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import BudgetTerms, CohortSpend, Ledger
+from dpsynth_assets.privacy.ledger import BudgetTerms, ChargeGraph, CohortSpend, Ledger
 from dpsynth_assets.releases.published_rows import published_rows
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
@@ -140,8 +138,7 @@ def corpus_asset(
                 spec.name,
                 AGREES,
             )
-        behind = plan.graph.events_behind(planned.corpus)
-        published = publish_corpus(spec, planned, candidate_corpus, book, behind)
+        published = publish_corpus(spec, planned, candidate_corpus, book)
         return dg.MaterializeResult(
             metadata=published.metadata, data_version=dg.DataVersion(published.data_version)
         )
@@ -212,7 +209,6 @@ def publish_corpus(
     planned: PlannedMethod,
     candidate: pl.DataFrame,
     ledger: Ledger,
-    builds_on: Sequence[Event] = (),
 ) -> Published:
     """Replaces the published folder with the candidate's rows, a card and a privacy label.
 
@@ -221,7 +217,6 @@ def publish_corpus(
         planned: The method.
         candidate: Rows that passed the gate.
         ledger: Paid for them.
-        builds_on: Events of the releases behind the rows, whose audits the label lists.
 
     Raises:
         dg.Failure: An attack on the settings of this very release refuted its claim. What is there
@@ -232,7 +227,8 @@ def publish_corpus(
     attacks = attacks_on_release(entries, reservation)
     if (refused := refusal(attacks)) is not None:
         raise dg.Failure(description=refused, allow_retries=False)
-    audits = [*audit_results([planned.plan.event, *builds_on]), *attacks]
+    behind = ChargeGraph(entries).charges_behind(reservation)
+    audits = [*audit_results((each.mechanism, each.event) for each in behind), *attacks]
     if planned.method.guarantee is GuaranteeType.SECRET:
         audits += recall_results(spec.name)
     spent = ledger.spend(spec.account)
