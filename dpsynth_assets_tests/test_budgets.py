@@ -338,7 +338,7 @@ def test_the_hourly_audit_shows_the_budgets_and_fails_their_check_where_they_can
     monkeypatch.setattr(
         "dpsynth_assets.orchestration.assets.privacy_budgets.read_budgets", unreadable
     )
-    assert "Could not read the budgets (OSError: no ledger)" in hourly_audit(instance)
+    assert "Cannot read the budgets (OSError: no ledger)" in hourly_audit(instance)
     assert check_results(instance) == ["FAILED"] * 2
 
 

@@ -59,7 +59,11 @@ def test_warnings_pass_and_errors_do_not(folder):
             "in words what a text is, got 'ABBR', '3', 'neg'",
         ),
         ({"ABBR": "abbreviation", "neg": "complaint"}, "Short questions", ""),
-        (["Sports", "Sci/Tech"], "Questions", "several words in the domain of the public base"),
+        (
+            ["Sports", "Sci/Tech"],
+            "Questions",
+            "at least two words in the domain of the public",
+        ),
     ],
 )
 def test_words_that_tell_a_model_little_are_warned_of(folder, monkeypatch, labels, domain, told):

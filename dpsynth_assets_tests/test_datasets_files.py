@@ -40,7 +40,7 @@ def test_an_unknown_nested_key_is_looked_up_in_its_own_model(tmp_path):
 NO_GATE = "no gate reads private text. Drop it;"
 NOT_TRAINED = "no model is trained from scratch. Drop it for SmolLM2, or write kind: pretrained"
 REMOVED = {
-    "budget.monthly_epsilon": (3, "write rounds, which share epsilon evenly, or drop it."),
+    "budget.monthly_epsilon": (3, "write rounds, which share epsilon evenly."),
     "release_gate": ({"copied_spans": "block"}, NO_GATE),
     "evaluation.copied_spans": ("block", NO_GATE),
     "prompt.prompt_variables": (["tone"], "write {label} in the prompts. Drop it."),
@@ -51,8 +51,8 @@ REMOVED = {
     "conditional_generator.kind": ("embedded", NOT_TRAINED),
     "conditional_generator.settings": ({}, NOT_TRAINED),
     "conditional_generator.aspects": ({"kind": "vllm"}, NOT_TRAINED),
-    "mean_with_shots": ({}, "write mean_uniform, which scored no worse."),
-    "epsvec steering_layers": ([3], "name them as layers, which are all steered."),
+    "mean_with_shots": ({}, "write mean_uniform, which scored as well."),
+    "epsvec steering_layers": ([3], "write layers, which are all steered."),
     "aug_pe label_shares": ("released", 'its value is always "equal". Drop it.'),
     "aug_pe label_budget_share": (0.1, "its value is always 0.05. Drop it."),
     "aug_pe copied_spans": ("block", NO_GATE),

@@ -138,7 +138,7 @@ def test_a_shared_account_under_the_same_terms_holds(folder):
         (
             {"budget": {"epsilon": 4, "delta": 1e-6, "accountant": "tight"}},
             "budget.accountant",
-            "A fixed plan holds the releases of one file",
+            "A fixed plan covers only the releases of one",
         ),
         ({"shares_records_with": "two"}, "shares_records_with", "expected another dataset"),
     ],
@@ -160,4 +160,4 @@ def test_an_account_that_is_shared_already_is_not_passed_on(folder):
         declare(folder, "three", "copy.csv", shares_records_with="two"),
     ]
     (problem,) = problems_of(*files)
-    assert problem.got == "'two', which shares those of 'one'"
+    assert problem.got == "'two', which shares with 'one'"

@@ -45,7 +45,7 @@ REFUSED = [
     ),
     (
         {"methods": TENTHS, "cluster_histogram": {"budget_share": 0.01}},
-        "at most 1 in all, got 1.01",
+        "a sum of at most 1, got 1.01",
     ),
     ({"methods": TWICE}, "'m' twice"),
     ({"topic_histogram": {"noise_std": 0.5}}, "greater than or equal to 1"),
@@ -59,7 +59,7 @@ REFUSED = [
     ({"privacy_unit": {"max_records": 2}}, "1 where the unit is one record"),
     ({"neighboring_relation": "zero-out"}, "public number of records"),
     ({"columns": {"text": "a", "id": "a"}}, "distinct columns"),
-    ({"privacy_unit": {"column": "text", "max_records": 1}}, "another column than the text"),
+    ({"privacy_unit": {"column": "text", "max_records": 1}}, "a column other than the text"),
     (
         {"neighboring_relation": "zero-out", "public_facts": {"records": 12, "slots": True}},
         "an id column",
@@ -132,8 +132,8 @@ def test_a_domain_stands_on_one_line():
     for changes, word in [
         ({"domain": "Let\nters", "language_model": smollm2}, "on one line"),
         ({"domain": "{examples}", "language_model": smollm2}, "without braces"),
-        ({"invented": {"documents": 20}}, "domain beside it"),
-        (with_source | {"invented": {"documents": 20}}, "a base without source"),
+        ({"invented": {"documents": 20}}, "domain as well"),
+        (with_source | {"invented": {"documents": 20}}, "invented documents without source"),
     ]:
         with pytest.raises(ValidationError, match=word):
             PublicDataSpec(name="a", **changes)

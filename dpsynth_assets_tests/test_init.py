@@ -176,7 +176,7 @@ def test_a_short_word_is_a_code_unless_english_text_has_it(label, is_code):
 def test_codes_are_asked_for_in_words(folder, tmp_path):
     source, named = written(tmp_path), ("--public-labels", "topic=BILL,delivery")
     told = init("complaints", "--from", source, *named)
-    assert "BILL: codes tell a model nothing" in " ".join(told.output.split())
+    assert "BILL: a model does not understand codes" in " ".join(told.output.split())
     words = ("--label-words", "BILL=a wrong bill", "--domain", "Letters to a shop", "--force")
     assert init("complaints", "--from", source, *named, *words).exit_code == 0
     labels = {"topic": {"BILL": "a wrong bill", "delivery": "delivery"}}

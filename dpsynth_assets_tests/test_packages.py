@@ -116,7 +116,7 @@ def test_rows_that_unpack_to_more_than_their_file_can_mean_are_not_read(
     monkeypatch.setattr(refusals, "LARGEST_RATIO", 0)
     monkeypatch.setattr(pl, "read_parquet", lambda _: pytest.fail("read whole"))
     (problem,) = verify_package(package).problems
-    assert problem == "rows: expected those of the release that was paid for, got others."
+    assert problem == "rows: expected the content of the paid release, got another."
     (rows,) = (package / "data").iterdir()
     for named in ("rows.bin", "rows.PARQUET"):  # Polars reads a folder's files by any name.
         rows = rows.rename(package / "data" / named)
@@ -162,7 +162,7 @@ def test_a_true_label_on_other_rows_is_found(house, tmp_path, lie):
     """Who owns the ledger packs them himself, so that every digest of the export is true."""
     head = packed(house, tmp_path / "lie", lie)
     found = verify_package(tmp_path / "lie", head.root)
-    assert found.problems == ("rows: expected those of the release that was paid for, got others.",)
+    assert found.problems == ("rows: expected the content of the paid release, got another.",)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_true_label_on_other_weights_is_found(house, tmp_path):
         )
     assert verify_package(tmp_path / "true").problems == ()
     (problem,) = verify_package(tmp_path / "lie").problems
-    assert problem == "files: expected those of the release that was paid for, got others."
+    assert problem == "files: expected the content of the paid release, got another."
 
 
 @pytest.mark.parametrize("labels", [(), ("label",), ("subject", "tone")])
@@ -279,4 +279,4 @@ def test_a_release_without_the_digest_of_its_rows_shows_nothing_of_them(house):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verification, "ROWS", "a digest that no entry holds")
         (problem,) = verify_package(house[2]).problems
-    assert "expected those of the release that was paid for" in problem
+    assert "expected the content of the paid release" in problem

@@ -121,7 +121,7 @@ def _elsewhere(part: PlannedMethod | PlannedShared) -> str:
             if not isinstance(model, EngineSpec):
                 continue
             if model.is_endpoint or model.takes_devices:
-                return f"{part.folder} uses {model.kind}, whose speed was not measured"
+                return f"{part.folder} uses an unmeasured engine of kind {model.kind}"
             if model.model is not None:
                 return f"{part.folder} runs {model.model}, whose speed was not measured"
     return ""

@@ -70,7 +70,7 @@ class CohortsSpec(Declaration):
                 "first",
                 f"the first day of a {self.period}, e.g. {begin}",
                 str(self.first),
-                "Windows follow the calendar, so that which windows exist is public.",
+                "Windows follow the calendar, so that the list of windows is public.",
             )
         return self
 
@@ -87,7 +87,7 @@ class CohortsSpec(Declaration):
                 "pattern",
                 f"a file name with one or more of the placeholders {known}, each once",
                 repr(self.pattern),
-                "Without one every file would be the same cohort; folders belong to source.path.",
+                "Without one, all files would be one cohort; write folders in source.path.",
             )
         return self
 

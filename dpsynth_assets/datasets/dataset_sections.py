@@ -156,9 +156,9 @@ class ColumnsSpec(Declaration):
             if name == "text" or name.startswith(OWN_COLUMNS):
                 refuse(
                     f"labels.{index}",
-                    f"another name than text, and than those that begin with {OWN_COLUMNS}",
+                    f"a name other than text that does not begin with {OWN_COLUMNS}",
                     repr(name),
-                    "Published rows have columns of these names: rename it in the source.",
+                    ("Published rows have columns of these names: rename yours in the source."),
                 )
         if self.object and "text" in self.model_fields_set:
             refuse("object", "columns.text or columns.object", "both", "Drop one of them.")
@@ -179,7 +179,7 @@ class PrivacyUnitSpec(Declaration):
         if self.column is None and self.max_records != 1:
             refuse(
                 "max_records",
-                "1 where the unit is one record",
+                "1, since the unit is one record",
                 str(self.max_records),
                 "Name the unit's column, or drop max_records.",
             )
@@ -188,7 +188,7 @@ class PrivacyUnitSpec(Declaration):
                 "max_records",
                 f"a bound on the records of one {self.column!r}",
                 "none",
-                "Write max_records: 1 for one record a unit, or the bound you accept paying for.",
+                ("Write max_records: 1 for one record per unit; a larger bound costs more."),
             )
         return self
 
@@ -329,11 +329,11 @@ def cron_problem(cron: str) -> str | None:
         days, month = croniter.expand(cron)[0][2:4]
         croniter(cron, _SOME_DAY).get_next(datetime)
     except CroniterBadDateError:
-        return f"{cron}, which no year has"
+        return f"{cron}, a date that no year has"
     except CroniterError:
         return f"{cron}, which is not a cron expression"
     if month == [_FEBRUARY] and len(days) == 1 and days[0] in _NEVER_IN_FEBRUARY:
-        return f"{cron}, which no year has"
+        return f"{cron}, a date that no year has"
     return None
 
 

@@ -74,7 +74,7 @@ def _public_word(value: Any) -> Any:
     if isinstance(value, bool):
         refuse("", "text", f"the YAML boolean {str(value).lower()}", 'Quote it, e.g. "yes".')
     if isinstance(value, str) and len(value.strip().splitlines()) > 1:
-        refuse("", "text on one line", "a line break", "Take it out.")
+        refuse("", "text on one line", "a line break", "Remove the line break.")
     return str(value) if isinstance(value, int | float) else value
 
 
@@ -122,20 +122,20 @@ _MOST_PROBLEMS = 100
 """Of one file: a person corrects some and asks again, and each is compared with all known keys."""
 
 _NO_GATE = (
-    "It was removed: no gate reads private text. Drop it; the internal asset copied_spans shows "
-    "the steward what a corpus repeats."
+    "It was removed: no gate reads private text. Drop it; the internal asset copied_spans "
+    "shows the steward what a corpus repeats."
 )
 _NOT_TRAINED = (
     "It was removed: no model is trained from scratch. Drop it for SmolLM2, or write kind: "
     "pretrained and model."
 )
-_FIXED = "It was removed: it has one value. Drop it."
-_RULED = "It was removed: rows likelier than any public text are rejected. Drop it."
+_FIXED = "It was removed: only one value was possible. Drop it."
+_RULED = "It was removed: rows likelier than any public text are always rejected. Drop it."
 
 REMOVED: Mapping[str, str] = {
     "few_shot": "It was removed: write epsvec, which writes more rows, or mean_uniform.",
-    "mean_with_shots": "It was removed: write mean_uniform, which scored no worse.",
-    "monthly_epsilon": "It was removed: write rounds, which share epsilon evenly, or drop it.",
+    "mean_with_shots": "It was removed: write mean_uniform, which scored as well.",
+    "monthly_epsilon": "It was removed: write rounds, which share epsilon evenly.",
     "release_gate": _NO_GATE,
     "copied_spans": _NO_GATE,
     "prompt_tokens": "It was removed: write lora_rank.",
@@ -143,7 +143,7 @@ REMOVED: Mapping[str, str] = {
     "rejection.highest_quantile": _RULED,
     "rejection.public_texts": _FIXED,
     "rejection.max_text_tokens": _FIXED,
-    "steering_layers": "It was removed: name them as layers, which are all steered.",
+    "steering_layers": "It was removed: write layers, which are all steered.",
     "kind: embedded": _NOT_TRAINED,
     "language_model.training_tokens": _NOT_TRAINED,
     "language_model.settings": _NOT_TRAINED,
@@ -200,7 +200,7 @@ def problems_of(
         if not _is_other_branch(detail, found)
     ]
     if (left := len(found) - _MOST_PROBLEMS) > 0:
-        fix = "Fix those above, and ask again."
+        fix = "Fix the problems above, and check again."
         shown.append(Problem("", "fewer problems", f"{left} more", fix, file=str(file)))
     return shown
 

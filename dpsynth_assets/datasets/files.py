@@ -287,7 +287,7 @@ def _loaded(path: Path) -> list[Any]:
         value = waiting.pop()
         values += 1
         if values > LARGEST_FILE_VALUES:
-            raise TooLargeError("aliases that stand for too many values")
+            raise TooLargeError("aliases that expand to too many values")
         if isinstance(value, Mapping):
             waiting.extend(value.values())
         elif isinstance(value, list):

@@ -171,14 +171,14 @@ class PrivateDatasetSpec(Declaration):
         for index, key in enumerate(self.approvers):
             if not SIGNED_BY.fullmatch(key) or key in self.approvers[:index]:
                 twice = f"{key[:20]}… twice" if key in self.approvers[:index] else repr(key)
-                expected = "a public key of its own, ed25519: and 64 hexadecimal digits"
+                expected = "a different public key per approver, ed25519: and 64 hexadecimal digits"
                 refuse(f"approvers.{index}", expected, twice, "Write what `dpsynth key` prints.")
         if (self.approvals or 0) > len(self.approvers) or (self.approvers and not self.approvals):
             refuse(
                 "approvals",
-                f"1 to {len(self.approvers)} approvals, as many as there are approvers at most"
+                f"1 to {len(self.approvers)} approvals, at most one per approver"
                 if self.approvers
-                else "approvers, whose keys may give approvals",
+                else "a list of approvers, whose keys can approve",
                 str(self.approvals or "none"),
                 "Write approvals: 2, and a list of approvers with at least as many keys.",
             )
@@ -206,7 +206,7 @@ class PrivateDatasetSpec(Declaration):
         if not self.columns.object and self.privacy_unit.column == self.columns.text:
             refuse(
                 "privacy_unit.column",
-                "another column than the text",
+                "a column other than the text",
                 repr(self.columns.text),
                 "Drop it: without a column the unit is one record.",
             )
@@ -232,7 +232,7 @@ class PrivateDatasetSpec(Declaration):
         if self.prompt is not None and self.prompt.text_end:
             refuse(
                 "prompt.text_end",
-                "no text_end beside a schema, whose text ends by itself",
+                "no text_end with a schema, since a schema ends its texts",
                 repr(self.prompt.text_end),
                 "Drop it, or set structured.constrained_decoding: false.",
             )
@@ -242,7 +242,7 @@ class PrivateDatasetSpec(Declaration):
             if error.start:
                 refuse(
                     "prompt.text_start",
-                    "the beginning of a text of structured.json_schema, its first property first",
+                    ("the beginning of a text of structured.json_schema, with its first property"),
                     repr(start),
                     "Fix it, or set structured.constrained_decoding: false.",
                 )
@@ -276,7 +276,7 @@ class PrivateDatasetSpec(Declaration):
         if (total := sum(self._shares())) > 1:
             refuse(
                 "methods",
-                "budget shares (cluster_histogram and methods) of at most 1 in all",
+                "budget shares (cluster_histogram and methods) with a sum of at most 1",
                 f"{float(total):g}",
                 "Lower a budget_share, or drop a method.",
             )
@@ -319,7 +319,7 @@ class PrivateDatasetSpec(Declaration):
                 "recognised by its id.",
             )
         if len(self.name) > 64 - KEY_CHARACTERS:
-            limit = f"at most {64 - KEY_CHARACTERS} characters, since cohorts add their key"
+            limit = f"at most {64 - KEY_CHARACTERS} characters, since a cohort's key is added"
             refuse("name", limit, f"{len(self.name)}", "Choose a shorter name.")
         folder, _, name = self.source.path.rpartition("/")
         if self.cohorts.by == "file" and ("://" in folder or set("*?[") & set(folder) or not name):
@@ -342,7 +342,7 @@ class PrivateDatasetSpec(Declaration):
                 "budget.accountant",
                 "zcdp where an account is shared",
                 str(self.budget.accountant),
-                "A fixed plan holds the releases of one file: write zcdp in both files.",
+                "A fixed plan covers only the releases of one file: write zcdp in both files.",
             )
         if self.cohorts is not None:
             refuse("cohorts", "none where an account is shared", "some", "Drop one of the two.")
@@ -368,7 +368,7 @@ class PrivateDatasetSpec(Declaration):
         if self.public_facts.slots and self.columns.id is None:
             refuse(
                 "columns.id",
-                "an id column where places are public: without one they follow from the texts",
+                "an id column, since places are public: without ids, places depend on the texts",
                 "none",
                 "Name a column of public ids, or drop public_facts.slots.",
             )
@@ -384,7 +384,7 @@ class PrivateDatasetSpec(Declaration):
                 "secrets.adjacency",
                 "substitution where records are replaced (neighboring_relation: replace-one)",
                 "removal",
-                "Replacing records never gives the dataset without a secret's records.",
+                "Replacing records never results in the dataset without the secret's records.",
             )
         if self.secrets.public_incidence is not None and self.columns.id is None:
             refuse(
@@ -398,8 +398,8 @@ class PrivateDatasetSpec(Declaration):
         ):
             refuse(
                 "secrets.public_incidence",
-                "none beside privacy_unit.column, whose ids are unique within a unit only, or "
-                "cohorts, which hold a part of the listed records",
+                "no public_incidence with privacy_unit.column (ids are unique only within a "
+                "unit) or with cohorts (each holds only some of the listed records)",
                 "both",
                 "Drop one of the two.",
             )
@@ -408,6 +408,6 @@ class PrivateDatasetSpec(Declaration):
                 "budget.accountant",
                 "tight where a bound on secrets is declared",
                 str(self.budget.accountant),
-                "A (p, r) bound composes as dominating pairs of a fixed plan: write tight.",
+                "A (p, r) bound is composed from dominating pairs of a fixed plan: write tight.",
             )
         return self

@@ -105,7 +105,7 @@ class PromptSpec(Declaration):
                     name,
                     f"{{{word}}} once",
                     "none" if not times else f"{times} of them",
-                    "Write it where the private text belongs.",
+                    "Write it once, where the private text belongs.",
                 )
         return self
 
@@ -123,7 +123,7 @@ class PromptSpec(Declaration):
                 if name in self.model_fields_set:
                     refuse(
                         name,
-                        "prompt.private beside it",
+                        "prompt.private as well",
                         "none",
                         f"Write prompt.private, or drop {name}.",
                     )
@@ -182,8 +182,8 @@ class StructuredSpec(Declaration):
         """
         if isinstance(self.json_schema, str):
             raise ValueError(  # noqa: TRY004
-                f"Expected a JSON schema, got the path {self.json_schema!r}. "
-                "Load the dataset file with its environment set."
+                f"Expected a JSON schema, got the path {self.json_schema!r}. Load the dataset "
+                "file with its environment variables set."
             )
         return self.json_schema
 
@@ -334,9 +334,9 @@ def _short_domain(spec: "PrivateDatasetSpec", base: "PublicDataSpec") -> list[Pr
     return [
         Problem(
             "public_data",
-            f"several words in the domain of the public base {base.name}",
+            f"at least two words in the domain of the public base {base.name}",
             repr(base.domain),
-            "Say what kind of texts they are, of what and for whom.",
+            "Say what kind of texts they are, what they are about and for whom.",
             "warning",
         )
     ]

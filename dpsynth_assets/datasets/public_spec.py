@@ -235,14 +235,14 @@ class LanguageModelSpec(Declaration):
         if self.decoder == "exact" and self.dtype not in ("auto", "float32"):
             refuse(
                 "decoder",
-                "dtype float32 beside decoder: exact",
+                "dtype: float32 with decoder: exact",
                 f"dtype {self.dtype!r}",
-                "Drop it, or write decoder: transformers.",
+                "Drop dtype, or write decoder: transformers.",
             )
         if self.decoder == "vllm" and self.device != "auto":
             refuse(
                 "decoder",
-                "device auto beside decoder: vllm, which has its own",
+                "device: auto with decoder: vllm, which chooses the device",
                 f"device {self.device!r}",
                 "Drop device, or write decoder: transformers.",
             )
@@ -378,20 +378,20 @@ class PublicDataSpec(Declaration):
         if "invented" in self.model_fields_set and self.source is not None:
             refuse(
                 "invented",
-                "a base without source",
-                "a source beside it",
+                "invented documents without source",
+                "both",
                 "Drop one: documents are read from the source, or invented.",
             )
         if "invented" in self.model_fields_set and not self.domain:
-            refuse("invented", "domain beside it", "none", "Write domain: <what the texts are>.")
+            refuse("invented", "domain as well", "none", "Write domain: <what the texts are>.")
         if self.source == []:
             refuse("source", "at least one source", "an empty list", "Add one, or drop the key.")
         if isinstance(self.source, list) and "columns" in self.model_fields_set:
             refuse(
                 "columns",
                 "columns inside each source where there are several",
-                "columns beside them",
-                "Move it under each entry of source.",
+                "columns next to the list of sources",
+                "Move columns into each entry of source.",
             )
         return self
 
@@ -411,6 +411,4 @@ def _weights_named(kind: str, model: str | None) -> None:
 def _one_line(field: str, words: str) -> None:
     """Refuses words that would change the form of a prompt."""
     if any(sign in words for sign in "\n\r{}"):
-        refuse(
-            field, "words on one line, without braces", "a line break or a brace", "Take it out."
-        )
+        refuse(field, "words on one line, without braces", "a line break or a brace", "Remove it.")

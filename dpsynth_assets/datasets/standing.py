@@ -232,18 +232,16 @@ def _of_account(spec: PrivateDatasetSpec, others: _Declared) -> Iterator[Problem
         expected, got = "the name of a declared private dataset", repr(spec.account)
         yield Problem(field, expected, got, suggest(spec.account, sorted(owners)))
     elif owner.account != owner.name or owner.cohorts is not None:
-        what = (
-            "is partitioned into cohorts" if owner.cohorts else f"shares those of {owner.account!r}"
-        )
+        what = "is partitioned into cohorts" if owner.cohorts else f"shares with {owner.account!r}"
         expected = "a dataset with one account of its own"
-        remedy = "Name the dataset that owns the account; one that is partitioned cannot be shared."
+        remedy = "Name the dataset that owns the account; a partitioned dataset cannot be shared."
         yield Problem(field, expected, f"{owner.name!r}, which {what}", remedy)
     else:
-        remedy = "Both charge one account: write the same in both files."
+        remedy = "Both datasets charge one account: write the same value in both files."
         for name, read in _TERMS.items():
             mine, theirs = read(spec), read(owner)
             if mine != theirs:
-                yield Problem(name, f"{theirs}, as {owner.name!r} has it", f"{mine}", remedy)
+                yield Problem(name, f"{theirs}, as in {owner.name!r}", f"{mine}", remedy)
 
 
 def _of_source(spec: PrivateDatasetSpec, others: _Declared) -> Iterator[Problem]:

@@ -111,7 +111,7 @@ def _audit_hourly() -> dg.SensorDefinition:
         context.update_cursor(json.dumps(last))
         problems = []
         if failed:
-            problems.append(f"Could not audit {', '.join(failed)}: dpsynth audit NAME says why.")
+            problems.append(f"Could not audit {', '.join(failed)}: `dpsynth audit NAME` says why.")
         if done or failed:
             problems.append(report_budgets_or_problem(PrivacyLedger().open, instance))
         for problem in filter(None, problems):

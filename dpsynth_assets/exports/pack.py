@@ -50,7 +50,7 @@ _PLANTS = re.compile("/|^canaries-in-")
 _DEEDS = {
     RESERVE: "Asked for a charge",
     APPROVAL: "Approved a plan",
-    RECOVERY: "Restored the ledger, or went on without lost entries",
+    RECOVERY: "Restored the ledger, or continued without lost entries",
     PURGE: "Removed private files",
 }
 """What people do, by the kind of entry that says who did it."""

@@ -63,7 +63,7 @@ def _summary(pack: Mapping[str, Any]) -> Tiles:
                 "none" if facts["epsilon"] is None else epsilon_up(facts["epsilon"]),
                 f"of everything released together, δ = {rounded_up(facts['delta'])}",
             ),
-            Tile("Protects", facts["label"]["privacy_unit"], "the unit of privacy"),
+            Tile("Protects", facts["label"]["privacy_unit"], "the privacy unit"),
             Tile("Charges", str(len(facts["charges"])), "of this cohort in the ledger"),
             Tile("Audits and attacks", str(len(tests)), f"on record; {refuted} refuted a claim"),
             Tile("Left to a person", str(left), "questions, marked on this page"),
@@ -77,7 +77,7 @@ def _statement(facts: Mapping[str, Any]) -> list[Block]:
     return [
         *([] if facts["ledger_ok"] else [shut]),
         Heading("Privacy statement", 2),
-        Paragraph("The statement, with every release, is `privacy_statement.md` beside this page."),
+        Paragraph("The statement, with all releases, is `privacy_statement.md` in this folder."),
         Facts(tuple(("Not protected", each) for each in facts["label"]["not_protected"])),
     ]
 
@@ -89,7 +89,7 @@ def _posteriors(facts: Mapping[str, Any]) -> list[Block]:
         "each believed before, at most": lambda each: f"{declared(100.0 * each['before'])} %",
         "the right one named afterwards, at most": lambda each: percent(each["after"]),
     }
-    caption = f"What all releases tell about one unit, at ε = {epsilon_up(facts['epsilon'])}"
+    caption = f"What all releases reveal about a unit, at ε = {epsilon_up(facts['epsilon'])}"
     return [table_of(facts["posteriors"], columns, caption=caption, numeric=set(columns))]
 
 
@@ -109,7 +109,7 @@ def _published(pack: Mapping[str, Any]) -> list[Block]:
     own = [row["deployment"] == values["own"] for row in shown]
     if not any(own):
         return [table]
-    picture = Picture("Published values of ε, on a scale of factors", _dots(shown, own))
+    picture = Picture("Published values of ε, on a logarithmic scale", _dots(shown, own))
     return [picture, table]
 
 

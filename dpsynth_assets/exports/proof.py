@@ -98,7 +98,7 @@ class LedgerProof:
             found = cls._parsed(text_of(folder / PROOF_FILE))
             lost = [each.entry.seq for each in found.entries if not leads_to(each, found.head)]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise PrivacyError("expected a readable proof, got none or something else.") from None
+            raise PrivacyError("expected a readable proof, got no file or another one.") from None
         if lost:
             raise PrivacyError(
                 f"entry {lost[0]} does not lead to the head: the entry, its path or the head was "

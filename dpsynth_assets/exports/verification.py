@@ -229,7 +229,7 @@ def _content_problems(
         released = sorted(set(file_names(folder)) - written)
         found = files_digest({name: digest_of(folder / name) for name in released})
     if found != told.get(what):
-        return [f"{what}: expected those of the release that was paid for, got others."]
+        return [f"{what}: expected the content of the paid release, got another."]
     return []
 
 

@@ -49,7 +49,7 @@ def redacted(name: str, error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
         return (
             f"{name} failed: {os.strerror(error.errno)}. Free space on the disks of DPSYNTH_HOME "
-            "and the source, or check their rights, and run again: what was stored is used."
+            "and the source, or check permissions, and run again: what was stored is used."
         )
     if kind == _OF_A_DATABASE:
         return (

@@ -246,7 +246,7 @@ def planned(  # noqa: PLR0913 - a plan has these parts
     if paid != mechanisms.keys():
         raise TypeError(
             f"Expected a mechanism for each paid stage of {method.name} ({sorted(paid)}), got "
-            f"{sorted(mechanisms)}. What is not priced would be released at no cost."
+            f"{sorted(mechanisms)}. A mechanism without a price would release at no cost."
         )
     if method.terms.prompts is not None:  # Other prompts are another release.
         parameters = {**parameters, "prompts": method.terms.prompts.to_json()}

@@ -286,7 +286,7 @@ class Advice:
 
     defaults: "Callable[[CohortTerms], Mapping[str, Any]]" = lambda _: {}
     candidates: Callable[[DeclaredFacts], tuple[Candidate, ...]] = lambda _: ()
-    unadvised: str = "its package names no settings to weigh"
+    unadvised: str = "its package proposes no settings for advice"
     for_rows: Callable[[int], Mapping[str, Any]] = lambda _: {}
 
 

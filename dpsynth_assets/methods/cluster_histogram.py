@@ -50,7 +50,7 @@ class ClusterHistogram(BaseModel, frozen=True):
                 "Expected one list of centres and one of counts for each label, of equal lengths."
             )
         if len(self.dp_counts_before) not in (0, len(self.labels)):
-            raise ValueError("Expected counts before rebalancing for every label, or for none.")
+            raise ValueError("Expected counts before rebalancing for all labels or for no label.")
         return self
 
 

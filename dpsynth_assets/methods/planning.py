@@ -314,8 +314,8 @@ def divided_secret_shares(
     declared = sum(share for share in claims.values() if share is not None)
     if declared > 1.0 + 1e-9:
         raise ValueError(
-            f"Expected secret_share of at most 1 in all, got {declared:g}. Lower one, or leave "
-            "them out: what is left is then divided evenly."
+            f"Expected secret_share with a sum of at most 1, got {declared:g}. Lower one, or "
+            "leave them out: the rest is then divided evenly."
         )
     moved = secret.occurrences * dp_mu
     of_dp = max((moved / _mu(*bound)) ** 2 for bound in secret.bounds)

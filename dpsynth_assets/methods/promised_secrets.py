@@ -68,7 +68,7 @@ def promise_problems(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[Proble
         Problem(
             file="",
             field=f"secrets.kinds.{kinds.index((promise.prior, promise.promised))}.posterior",
-            expected=f"a plan that leaves a secret of prior {declared(promise.prior)} a "
+            expected=f"a plan that keeps a secret with prior {declared(promise.prior)} at a "
             f"posterior of at most {declared(promise.promised)}",
             got=_what_is_told(plan, promise, plan.budget.secret),
             remedy=_remedy(spec, plan, plan.budget.secret),
@@ -80,7 +80,7 @@ def promise_problems(spec: PrivateDatasetSpec, plan: DatasetPlan) -> list[Proble
 
 def _what_is_told(plan: DatasetPlan, promise: KeptPromise, secret: SecretTerms) -> str:
     if methods := _ex_post_methods(plan):
-        return f"{', '.join(methods)}, whose ex-post bound limits nothing beforehand"
+        return f"{', '.join(methods)}, whose ex-post bound is not known beforehand"
     steps = "neighbouring step" if secret.occurrences == 1 else "neighbouring steps"
     return (
         f"{rounded_up(promise.reached)} from all releases together ({secret.occurrences} {steps})"
@@ -94,8 +94,7 @@ def _remedy(spec: PrivateDatasetSpec, plan: DatasetPlan, secret: SecretTerms) ->
         fits = _epsilon_that_fits(secret, spec.budget.delta)
         return (
             f"Lower budget.epsilon (about {rounded_down(fits, '.2g')} would do) or "
-            "secrets.kinds.max_records, raise the posterior, or drop secrets: nothing is promised "
-            "then."
+            "secrets.kinds.max_records, raise the posterior, or drop secrets and their promise."
         )
     return "Lower budget.epsilon, a secret_share or budget.rounds, or raise the posterior."
 

@@ -270,8 +270,8 @@ def refusal_for_inputs(planned: "PlannedMethod", known: Methods, *, has_topics: 
         why = [other.plan.refusal, *input_problems(other, known, has_topics=has_topics)]
         if any(why):
             return (
-                f"Expected {folder}, which {planned.folder} builds on, to be possible, got a "
-                f"refusal. Fix {folder} first."
+                f"Expected {folder}, which {planned.folder} builds on, to be a method that can "
+                f"run, got a refusal. Fix {folder} first."
             )
     return None
 
@@ -302,7 +302,7 @@ def _corpus_problem(planned: "PlannedMethod", folder: str, known: Methods) -> In
             field="settings",
             expected=f"a DP corpus for {planned.folder} to build on",
             got=f"{other.folder}, which is {_IN_WORDS[other.plan.guarantee]}",
-            remedy="Rows of it are no more private than it is: name the folder of a DP method.",
+            remedy="Rows made from it have no stronger guarantee: name the folder of a DP method.",
         )
     return _no_generator(planned, known[folder]) or _nothing_to_choose(planned, known[folder])
 
@@ -315,7 +315,7 @@ def _no_generator(planned: "PlannedMethod", other: "PlannedMethod") -> InputProb
     return InputProblem(
         field="settings",
         expected=f"the folder of a method that fine-tunes a language model, for {planned.folder}",
-        got=f"{other.folder}, which fine-tunes none",
+        got=f"{other.folder}, which fine-tunes no model",
         remedy="Name one such as ctcl, over a public base with conditional_generator: "
         "{kind: language_model}.",
     )

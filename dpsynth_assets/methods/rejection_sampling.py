@@ -87,7 +87,7 @@ class RejectionSettings(Settings):
             )
         if self.judge != "rubric" and self.engine is not None:
             raise ValueError(
-                f"Expected no engine for judge: {self.judge}, got one. Drop it, or take judge: "
+                f"Expected no engine for judge: {self.judge}, got one. Drop engine, or use judge: "
                 "rubric."
             )
         return self
@@ -148,8 +148,8 @@ def settings_of(said: RejectionSettings | None) -> RejectionSettings:
 
 
 _KEPT = (
-    "Which rows are kept: one that breaks a public rule, or that a judge rejects, is written again "
-    "at no cost, or left out where private tokens drew it. Empty: all rules, no judge."
+    "Which rows are kept: a row that breaks a public rule or that a judge rejects is written "
+    "again at no cost; if private tokens drew it, it is left out. Empty: all rules, no judge."
 )
 KEPT_ROWS: Any = Field(default=None, description=_KEPT)
 """The setting in the config of every method that writes rows."""

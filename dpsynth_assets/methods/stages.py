@@ -202,8 +202,8 @@ class Stage(Step):
         """Refuses a public stage that asks for private inputs."""
         if self.public and (self.needs_embeddings or self.needs_secrets or self.mechanism):
             raise ValueError(
-                f"Expected the public stage {self.name} to read nothing private, got a request for "
-                "private inputs. Make it a paid stage."
+                f"Expected the public stage {self.name} to read no private data, got a request "
+                "for private inputs. Make it a paid stage."
             )
 
     @property

@@ -204,7 +204,7 @@ def gap_sentence(
 
 
 _CEILING = (
-    "The ceiling is one public model with real examples in its prompt: a reference, and no upper "
+    "The ceiling is one public model with real examples in its prompt: a reference, not an upper "
     "bound."
 )
 
@@ -272,8 +272,8 @@ def _below_floor(
     ]
     if below:
         yield (
-            f"Worse than public text alone ({floor}): {', '.join(below)}. By these scores nothing "
-            "was gained from the private records: try another method, or a larger ε."
+            f"Worse than public text alone ({floor}): {', '.join(below)}. These scores show no "
+            "gain from the private records: try another method, or a larger ε."
         )
 
 

@@ -83,9 +83,9 @@ ENCODER_ACCURACY = Metric(
     narrow_title="encoder",
     picture="Accuracy of an encoder fine-tuned on each corpus",
     axis="Accuracy of a fine-tuned encoder",
-    meaning="Share of real records whose label an encoder names that was trained on the corpus; "
-    "more is better. ± is over the runs and the real records; rows of the corpus are not drawn "
-    "again.",
+    meaning="Share of real records whose label an encoder trained on the corpus predicts "
+    "correctly; more is better. ± covers the runs and the real records; rows of the "
+    "corpus are not resampled.",
 )
 
 ENCODER_ON_CORPUS = Metric(
@@ -95,6 +95,6 @@ ENCODER_ON_CORPUS = Metric(
     needs=_NEEDS,
     least_rows=LEAST_ROWS,
     tables=Tables("scores", "file"),
-    meaning="Share of the corpus's rows whose label an encoder names that was trained on real "
-    "records. Best near that of real data: more means rows plainer than real ones.",
+    meaning="Share of the corpus's rows whose label an encoder trained on real records predicts. "
+    "Best near that of real data: more means rows that are easier to classify.",
 )

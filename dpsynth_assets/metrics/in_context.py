@@ -89,6 +89,6 @@ IN_CONTEXT_ACCURACY = Metric(
     needs=frozenset({Need.LABELS, Need.IN_CONTEXT}),
     least_rows=LEAST_ROWS,
     narrow_title="in context",
-    meaning=f"Share of real records whose label the public model names after {SHOTS} rows of the "
-    "corpus in its prompt; more is better.",
+    meaning=f"Share of real records whose label the public model predicts with {SHOTS} rows of "
+    "the corpus in its prompt; more is better.",
 )

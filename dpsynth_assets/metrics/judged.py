@@ -89,9 +89,9 @@ QUALITY = Metric(
     needs=frozenset({Need.JUDGE}),
     least_rows=CONTROL_ROWS,
     tables=Tables("text", "file"),
-    meaning="Probability that the public model finds a row fluent, grammatical and coherent, the "
-    "mean over rows. Best near that of real data. A dash: the judge cannot tell real rows from "
-    "shuffled words, and gives no verdict.",
+    meaning="Mean probability, over rows, that the public model judges a row fluent, grammatical "
+    "and coherent. Best near that of real data. A dash: the judge cannot distinguish "
+    "real rows from shuffled words, so it gives no verdict.",
 )
 
 QUALITY_CONTROL = Metric(
@@ -102,6 +102,6 @@ QUALITY_CONTROL = Metric(
     needs=frozenset({Need.JUDGE}),
     least_rows=CONTROL_ROWS,
     tables=Tables("text", "file"),
-    meaning="Share of held-out records that the judge places above their own words in another "
+    meaning="Share of held-out records that the judge scores above the same words in another "
     f"order. Below {LEAST_RIGHT:.0%} it gives no verdict.",
 )

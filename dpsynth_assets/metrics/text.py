@@ -126,8 +126,8 @@ LENGTH_DISTANCE = Metric(
     least_rows=1,
     tables=OF_ROWS,
     narrow_title="lengths",
-    meaning="Words by which a text would have to be lengthened or shortened, on average, to give "
-    "the lengths of held-out records; less is better.",
+    meaning="Mean number of words that must be added to or removed from a text to match the "
+    "lengths of held-out records; less is better.",
 )
 
 DISTINCT = [_distinct(n) for n in (1, 2, 3)]
@@ -140,8 +140,8 @@ DISTINCT_OPENINGS = Metric(
     percent=True,
     tables=OF_ROWS,
     narrow_title="openings",
-    meaning="Texts with different first three words, as a share of all. Best near that of real "
-    "data: less means that texts begin alike.",
+    meaning="Different first three words, as a share of all texts. Best near that of real data: "
+    "less means that texts begin alike.",
 )
 
 LABEL_DISTANCE = Metric(
@@ -153,7 +153,7 @@ LABEL_DISTANCE = Metric(
     least_rows=1,
     tables=OF_ROWS,
     narrow_title="labels",
-    meaning="Share of rows, in [0, 1], that would need another label to give the shares of "
+    meaning="Share of rows, in [0, 1], that need another label to match the label shares of "
     "held-out records; less is better.",
 )
 
@@ -319,8 +319,8 @@ NEAR_DUPLICATES = Metric(
     decimals=2,
     tables=OF_ROWS,
     narrow_title="near-duplicates",
-    meaning="Share of rows, in [0, 1], that say nearly the same as another row of the corpus; "
-    "less is better.",
+    meaning="Share of rows, in [0, 1], that nearly repeat another row of the corpus; less is "
+    "better.",
 )
 
 PERPLEXITY = Metric(
@@ -330,7 +330,7 @@ PERPLEXITY = Metric(
     less_is_better=True,
     decimals=0,
     needs=frozenset({Need.LANGUAGE_MODEL}),
-    meaning=f"Of a token under the public model, over {FLUENCY_ROWS} rows. Best near that of real "
+    meaning=f"Per token under the public model, over {FLUENCY_ROWS} rows. Best near that of real "
     "data: less means smoother text, or repetition.",
     tables=OF_ROWS,
 )

@@ -116,7 +116,7 @@ class LikelihoodJudge:
         public = public[np.isfinite(public)]
         if len(public) < 10:
             raise JudgeError(
-                f"Expected at least 10 public texts to take a threshold from, got {len(public)}; "
+                f"Expected at least 10 public texts to compute a threshold, got {len(public)}; "
                 "give the public base more text."
             )
         self.lowest, self.highest = map(float, np.quantile(public, (lowest_quantile, 1.0)))

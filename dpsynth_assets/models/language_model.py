@@ -293,8 +293,8 @@ def _load_message(source: str, error: Exception) -> str:
             "HF_HUB_OFFLINE=0, or give a folder."
         )
     return (
-        f"Expected {source!r} on the Hugging Face hub or in its cache, could not fetch it; check "
-        "the id, the network and, for a gated model, `hf auth login`; or give a folder."
+        f"Expected {source!r} on the Hugging Face hub or in its cache, got nothing; check the id, "
+        "the network and, for a gated model, `hf auth login`; or give a folder."
     )
 
 

@@ -30,7 +30,7 @@ from dpsynth_assets.releases.store import StoredReleases, candidate_problem, sea
 PAID_FOR: Final = "rows_are_what_was_paid_for"
 GATE: dict[str, str] = {
     "budget_kept": "The cohort's cumulative ε in the ledger is within its declared budget.",
-    "ledger_chain_valid": "Every ledger entry hashes to what the next entry recorded.",
+    "ledger_chain_valid": "Every ledger entry has the hash that the next entry recorded.",
     PAID_FOR: (
         "The rows, and every release they were made from, are those whose hashes the ledger holds."
     ),
@@ -106,7 +106,7 @@ def evaluate_conditions(
         ),
         "ledger_chain_valid": Condition(
             not chain,
-            "no problem of the ledger's chain",
+            "a ledger chain without problems",
             f"{len(chain)} problems" if chain else "none",
             "`dpsynth ledger verify` names them; restore the ledger from its last copy.",
         ),
@@ -127,8 +127,8 @@ def evaluate_conditions(
             "no declared canary",
             "at least one" if has_canary else "none",
             "If the list names words that also occur in public text, correct evaluation.canaries "
-            "and materialise the candidate again, which is free. Else the rows may copy records: "
-            f"leave them unpublished; {_ANOTHER}.",
+            "and materialise the candidate again, which is free. Otherwise the rows may copy "
+            f"records: do not publish them; {_ANOTHER}.",
         ),
     }
 

@@ -212,8 +212,8 @@ def schedule_definitions(
         cron_schedule=declared.cron,
         execution_timezone=declared.timezone,
         default_status=dg.DefaultScheduleStatus.STOPPED,
-        description=f"Materialises the newest complete cohort of {spec.name}; where that was "
-        "released before, regenerates it while its budget allows, and otherwise says why not."
+        description=f"Materialises the newest complete cohort of {spec.name}; if it was released "
+        "before, regenerates it while its budget allows, and otherwise says why not."
         if by_cohort
         else f"Regenerates {spec.name} while its budget allows; otherwise says why not. Declared "
         f"rounds: {spec.budget.rounds}. Each tick says how many are left.",

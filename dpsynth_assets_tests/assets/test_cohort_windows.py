@@ -223,7 +223,7 @@ def test_names_of_files_and_keys_are_the_same_thing():
             "a unit with records in several cohorts".capitalize(),
         ),
         ({"columns": {}}, "recognised by its id"),
-        ({"name": "a" * 60}, "since cohorts add their key"),
+        ({"name": "a" * 60}, "since a cohort's key is added"),
     ],
 )
 def test_what_would_not_compose_in_parallel_is_refused(changes, words):
@@ -237,9 +237,9 @@ def test_what_would_not_compose_in_parallel_is_refused(changes, words):
         ({**BY_MONTH, "first": "2026-01-15"}, "the first day of a month, e.g. 2026-01-01"),
         ({**BY_MONTH, "pattern": "x"}, "no pattern for by: window, got one. Drop it"),
         ({"by": "window", "column": "created", "period": "month"}, "got none. Write first"),
-        ({"by": "file", "pattern": "mail.jsonl"}, "Without one every file"),
+        ({"by": "file", "pattern": "mail.jsonl"}, "Without one, all files"),
         ({"by": "file", "pattern": "{who}.jsonl"}, "placeholders among"),
-        ({"by": "file", "pattern": "{year}/{month}.jsonl"}, "folders belong to source.path"),
+        ({"by": "file", "pattern": "{year}/{month}.jsonl"}, "write folders in source.path"),
     ],
 )
 def test_a_rule_that_does_not_part_is_refused(cohorts, words):

@@ -38,7 +38,7 @@ BROKEN = {
     "laughs": (
         "a0: &a0 [x,x]\n"
         + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)),
-        "aliases that stand for too many values",
+        "aliases that expand to too many values",
     ),
     "code": ("a: !!python/object/apply:os.system ['true']\n", "could not determine a constructor"),
     "unmethodical": (

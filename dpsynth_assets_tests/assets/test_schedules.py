@@ -232,7 +232,7 @@ attributes:
             "schedule.cron",
             "0 25 1 * *, which is not a cron expression",
         ),
-        ("rounds: 1", 'cron: "0 3 30 2 *"', "schedule.cron", "which no year has"),
+        ("rounds: 1", 'cron: "0 3 30 2 *"', "schedule.cron", "a date that no year has"),
         (
             "rounds: 1",
             'cron: "0 3 1 * *", timezone: Europe/Berlon',

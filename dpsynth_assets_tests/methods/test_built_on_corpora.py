@@ -122,10 +122,10 @@ def test_a_generator_takes_the_place_of_the_public_model(run, method, settings, 
 
 @pytest.mark.parametrize(("method", "settings"), ON_GENERATOR)
 def test_a_corpus_without_fine_tuned_language_model_is_refused(run, method, settings):
-    with pytest.raises(PrivacyError, match="which fine-tunes none"):
+    with pytest.raises(PrivacyError, match="which fine-tunes no model"):
         run(method, {**settings, "generator": "first"})
     encoder = {**TRAINING, "architecture": "encoder_decoder"}
-    with pytest.raises(PrivacyError, match="which fine-tunes none"):
+    with pytest.raises(PrivacyError, match="which fine-tunes no model"):
         run(method, settings, behind=({**TUNED, "settings": encoder},))
     assert not run.ledger.entries()
 

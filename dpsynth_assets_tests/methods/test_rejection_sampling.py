@@ -160,7 +160,7 @@ def test_the_first_round_draws_as_without_a_judge_and_others_anew():
 
 
 def test_settings_that_contradict_each_other_are_refused():
-    with pytest.raises(ValidationError, match="take judge: rubric"):
+    with pytest.raises(ValidationError, match="use judge: rubric"):
         RejectionSettings(engine={"kind": "transformers"})
 
 

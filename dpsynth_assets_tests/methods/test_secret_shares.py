@@ -105,7 +105,7 @@ def test_shares_beyond_the_whole_are_refused_and_no_other_method_is():
     claims = [secpe(name, secret_share=0.6) for name in ("one", "two")]
     one, two, other = plan_dataset(spec(*claims, small, epsilon=1.0)).methods
     for refused in (one, two):
-        assert "at most 1 in all, got 1.2" in refused.plan.refusal
+        assert "a sum of at most 1, got 1.2" in refused.plan.refusal
         assert not refused.plan.charges
     assert other.plan.refusal is None
 

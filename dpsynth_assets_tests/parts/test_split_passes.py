@@ -184,7 +184,7 @@ def test_a_method_draws_its_passes_over_parts(home, name):
     assert [facts["private_tokens"], facts["public_tokens"]] == drawn
     assert {row["batch"] for row in made.value.rows.to_dicts()} <= set(range(facts["batches"]))
     assert told[-1][0] == 1.0
-    assert all("steps under way" not in message for _, message in told)
+    assert all("steps in progress" not in message for _, message in told)
     again = released(bound(name), in_parts(home, LocalWorkers(1)))
     assert again.value.rows.equals(made.value.rows)
     assert again.cost == made.cost

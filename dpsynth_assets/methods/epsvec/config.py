@@ -113,8 +113,8 @@ class EpsVecConfig(MethodConfig):
             return self
         if not layers or min(layers) < 0 or len(set(layers)) != len(layers):
             raise ValueError(
-                f"Expected distinct layer numbers of 0 or more, got {list(layers)}. Drop it for "
-                "the default."
+                f"Expected distinct layer numbers of 0 or more, got {list(layers)}. Drop `layers` "
+                "for the default."
             )
         if len(self.strengths) not in (1, len(layers)):
             raise ValueError(

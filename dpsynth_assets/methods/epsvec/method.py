@@ -176,7 +176,7 @@ class EpsVec(Method[EpsVecConfig]):
             ),
             Stage(
                 name=SHOTS,
-                title="Candidates nearest to most records, by a noisy histogram.",
+                title=("Candidates that are nearest to most records, by a noisy histogram."),
                 kinds=("python",),
                 needs_embeddings=True,
                 in_parts=True,
@@ -190,8 +190,8 @@ class EpsVec(Method[EpsVecConfig]):
             Stage(
                 name=NEGATIVES,
                 title=(
-                    "Texts that the model writes from the fixed shots, and its hidden states while "
-                    "it reads them."
+                    "Texts that the model writes from the fixed shots, and the model's hidden "
+                    "states for these texts."
                 ),
                 after=before,
                 make=lambda public, *rest: self._work(public).make_negatives(*rest),

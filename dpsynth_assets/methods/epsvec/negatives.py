@@ -116,7 +116,7 @@ def make_negatives(
     states = tuple(
         reader.read(label, each, provenance=provenance) for label, each in enumerate(texts)
     )
-    progress(0.8, "bounding differences by public text")
+    progress(0.8, "computing clip bounds from public text")
     return Negatives(
         texts=texts,
         states=states,

@@ -98,12 +98,10 @@ class EvolutionConfig(MethodConfig):
         if self.api == "engine" and None in prompts:
             raise ValueError(
                 "Expected random_prompt and variation_prompt for api: engine, got none. Give the "
-                "two prompt files, or let api: public_model write."
+                "two prompt files, or set api: public_model."
             )
         if self.api == "public_model" and prompts != (None, None):
-            raise ValueError(
-                "Expected no prompt files for api: public_model, got some. Write api: engine."
-            )
+            raise ValueError("Expected no prompt files for api: public_model, got some. Drop them.")
         return self
 
     def degree(self, iteration: int) -> float:

@@ -379,7 +379,7 @@ class EvolutionMethod(Method[EvolutionT]):
             )
         if config.population < len(terms.labels):
             return (
-                f"Expected population >= {len(terms.labels)}, one for each label, got "
+                f"Expected population >= {len(terms.labels)}, one candidate per label, got "
                 f"{config.population}. Raise it."
             )
         if config.api != "engine":
@@ -387,7 +387,7 @@ class EvolutionMethod(Method[EvolutionT]):
         if terms.engine.model is None:
             return (
                 "Expected engine.model in the dataset file for api: engine, got none. Name a "
-                "model, or let api: public_model write."
+                "model, or set api: public_model."
             )
         try:
             read_prompts(config, terms)

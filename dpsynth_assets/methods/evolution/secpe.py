@@ -131,7 +131,7 @@ _OF_EVOLUTION = frozenset(
 
 def _for_secrets(facts: DeclaredFacts) -> tuple[Candidate, ...]:
     """As Aug-PE, where secrets are declared."""
-    asks = "secrets, and a tight accountant; it protects them alone, not whole records"
+    asks = "secrets and accountant: tight; it protects only secrets, not whole records"
     settings = evolution_settings(facts)
     return (Candidate(line="secpe", settings=settings, asks=asks, concerns="secrets"),)
 
@@ -161,7 +161,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         clusters = self.stage(
             CLUSTER_STAGE,
             title=(
-                "Public clusters moved by sampled private records, counts and centres with noise "
+                "Noisy counts and centres of public clusters, from sampled private records "
                 "(SecPE, Algorithm 2). Protects declared secrets only: no record, no other content."
             ),
             kinds=("numpy",),

@@ -99,7 +99,7 @@ def conditioning(
     """
     if keywords and public.topic_model is None:
         raise ValueError(
-            "Expected a topic model, whose keywords conditions carry, got none. Declare "
+            "Expected a topic model, whose keywords are in the conditions, got none. Declare "
             "topic_model in the public base."
         )
     said = len(terms.labels) > 1 or templates is not None

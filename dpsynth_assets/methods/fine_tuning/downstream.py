@@ -149,12 +149,12 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
         if config.learning_rate is None:
             return (
                 "Expected a learning_rate for task: classification, got null: public text has no "
-                f"labels to rehearse on. Leave it out ({CLASSIFIER_RATE:g}) or give one."
+                f"labels to rehearse on. Leave it out ({CLASSIFIER_RATE:g}), or give a number."
             )
         if config.lora_rank is not None:
             return (
-                f"Expected no lora_rank for task: classification, got {config.lora_rank}: a linear "
-                "layer has nothing to adapt. Leave it out."
+                f"Expected no lora_rank for task: classification, got {config.lora_rank}: the "
+                "only trained layer is linear. Leave lora_rank out."
             )
         return None
 

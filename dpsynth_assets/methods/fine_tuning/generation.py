@@ -275,7 +275,7 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
         kept = RowFilter.of(self.config.rejection, self.terms, public, self.form)
         with self._opened(public) as writer:
             if writer.kind != kind:
-                progress(0.0, f"written by {writer.kind}: {kind} cannot serve this model")
+                progress(0.0, f"engine {writer.kind} writes: {kind} cannot serve this model")
             corpus = write_rows(writer, known, cells, public.seed, progress, kept=kept)
         return replace(corpus, facts={**corpus.facts, "engine_kind": writer.kind})
 
@@ -386,7 +386,7 @@ class DpFineTuning(GeneratorMethod[DpFineTuningConfig]):
     config_type = DpFineTuningConfig
     advice = Advice(
         defaults=generator_settings,
-        unadvised="is ctcl without topics; on Yelp ctcl was better (docs/benchmarks.md)",
+        unadvised="it is ctcl without topics; on Yelp ctcl was better (docs/benchmarks.md)",
     )
 
     @property

@@ -35,7 +35,7 @@ class Resampled(Method[ResampledConfig]):
     paper = "Yu et al. 2024, Privacy-preserving instructions for aligning large language models"
     arxiv = "2402.13659"
     config_type = ResampledConfig
-    advice = Advice(unadvised="chooses rows of another method's corpus; it writes none itself")
+    advice = Advice(unadvised="it chooses rows of another method's corpus and writes no rows")
     capabilities = (BuildsOn(corpora=lambda own: (own.config.corpus,), chooses_rows=True),)
 
     def writing(self) -> Writing:
@@ -115,8 +115,8 @@ class Resampled(Method[ResampledConfig]):
             name = self.config.corpus
             raise ValueError(
                 f"Expected fewer rows than the corpus of {name} holds ({available}), to choose "
-                f"among them, got {rows}. Ask for fewer, or write more rows of {name}: both are "
-                "free."
+                f"among them, got {rows}. Ask for fewer, or write more rows of {name}; both cost "
+                "no ε."
             )
 
 

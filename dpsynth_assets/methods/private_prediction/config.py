@@ -97,7 +97,7 @@ class PrivatePredictionConfig(MethodConfig):
     def _lengths_agree(self) -> Self:
         if self.min_tokens_for_new_document > self.max_document_tokens:
             raise ValueError(
-                f"Expected min_tokens_for_new_document <= max_document_tokens, got "
+                "Expected min_tokens_for_new_document <= max_document_tokens, got "
                 f"{self.min_tokens_for_new_document} > {self.max_document_tokens}. Lower it."
             )
         return self

@@ -290,7 +290,7 @@ class MeanSvtOnGenerator(OnGenerator, MeanSvt):
     config_type = MeanSvtOnGeneratorConfig
     advice = Advice(
         defaults=suited(PRETRAINED_MEAN),
-        unadvised="builds on another method's generator, which is paid for beside it",
+        unadvised="it uses another method's generator, which is charged in addition",
     )
     # No attack: it plants keys before any generator exists; `mean_svt` draws alike.
     capabilities = (READS_GENERATOR, DrawsTokens(BatchPrediction.pass_shape))

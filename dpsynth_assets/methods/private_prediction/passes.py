@@ -205,7 +205,7 @@ class PassProgress:
             beside = f", {free} public ones" if free else ""
             message += f" with {paid} of at most {self._planned} private tokens{beside}"
         if self._under_way:
-            message += f", {self._under_way} steps under way"
+            message += f", {self._under_way} steps in progress"
         done = self._finished + self._under_way / self._most
         self._progress(min(1.0, done / self._passes), message)
 

@@ -176,7 +176,7 @@ class Decoder(ABC):
                 a processor are not float32, or this decoder is not steered.
         """
         if added and Capability.STEERING not in self.capabilities:
-            raise ValueError("Expected no steering of this decoder, got some; take another kind.")
+            raise ValueError("Expected no steering of this decoder, got some; use another kind.")
         if any(not 1 <= len(prompt) <= prompt_columns for prompt in prompts):
             raise ValueError(
                 f"Expected prompts of 1..{prompt_columns} tokens, got a shorter or longer one. Cut "
@@ -205,7 +205,7 @@ class Decoder(ABC):
         """
         del texts, reading
         raise EngineError(
-            "Expected a decoder that shows hidden states, got one that does not; take another kind."
+            "Expected a decoder that shows hidden states, got one that does not; use another kind."
         )
 
     @property

@@ -194,8 +194,8 @@ class LocalEngine(Engine):
         self._require_known(ids)
         if any(len(row) + limit > self.positions for row, limit in zip(ids, limits, strict=True)):
             raise EngineError(
-                f"Expected prompt and new tokens within {self.positions} positions of {self.name}, "
-                "got a longer prompt; lower max_new_tokens or take fewer or shorter examples."
+                f"Expected prompt and new tokens within {self.positions} positions of "
+                f"{self.name}, got a longer prompt; lower max_new_tokens or use fewer examples."
             )
         return ids
 
@@ -256,7 +256,7 @@ class DecoderEngine(LocalEngine):
             EngineError: The engine was closed.
         """
         if self._decoder is None:
-            raise EngineError("Expected an open engine, got one that was closed; open it again.")
+            raise EngineError("Expected an open engine, got a closed one; open it again.")
         return self._decoder
 
     def close(self) -> None:
@@ -310,7 +310,7 @@ class DecoderEngine(LocalEngine):
     def _memory_message(self) -> str:
         return (
             f"{self.name} ran out of memory on {self.language_model.device} with batches of "
-            f"{self._batch_rows} rows; lower batch_rows or max_new_tokens, or take another device."
+            f"{self._batch_rows} rows; lower batch_rows or max_new_tokens, or use another device."
         )
 
 
@@ -338,8 +338,8 @@ def scaled_vectors(
     check_layers(tuple(vectors), layers)
     if isinstance(strengths, Mapping) and set(strengths) != set(vectors):
         raise EngineError(
-            f"Expected a strength for each of the layers {sorted(vectors)}, "
-            f"got {sorted(strengths)}; give one number to use it for all."
+            f"Expected a strength for each of the layers {sorted(vectors)}, got "
+            f"{sorted(strengths)}; give one number for all layers."
         )
     scaled = {}
     for layer in sorted(vectors):

@@ -236,7 +236,7 @@ class OpenAiEndpoint(Engine):
                 self._sleep(wait)
         raise EngineError(
             f"Expected an answer of the endpoint within {self._attempts} tries, last got "
-            f"{failure}; check that it runs, or raise attempts or timeout_seconds."
+            f"{failure}; check that the endpoint runs, or raise attempts or timeout_seconds."
         )
 
     def _body(self, prompt: str, sampling: Sampling, row: int, limit: int) -> dict[str, Any]:

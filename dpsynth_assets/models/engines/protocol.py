@@ -89,7 +89,7 @@ class Sampling:
         """Refuses limits without room, and stop texts beside a schema."""
         given = self.max_new_tokens
         if any(limit < 1 for limit in ((given,) if isinstance(given, int) else given)):
-            raise ValueError("Expected max_new_tokens >= 1, got less; drop such prompts first.")
+            raise ValueError("Expected max_new_tokens >= 1, got less; drop these prompts first.")
         if self.json_schema is not None and self.stop:
             raise ValueError("Expected no stop texts with a schema, whose text ends by itself.")
 

@@ -92,8 +92,8 @@ def _refuse_influence(moved: float, allowed: float) -> None:
         raise ValueError(
             "Expected records that share a pass to move the sum of their clipped gradients by at "
             f"most {allowed:.1e} of the bound, got {moved:.1e} on public text: a layer mixes "
-            "examples, or rounds more than is charged. Set exact_sums: true, which passes each "
-            "record alone, or take another model."
+            "examples, or rounds more than is charged. Set exact_sums: true, which processes "
+            "each record alone, or use another model."
         )
 
 

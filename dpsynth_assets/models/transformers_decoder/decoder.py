@@ -360,7 +360,7 @@ class TransformersDecoder(Decoder):
             f"Expected {needed / 2**30:.1f} GiB of {self.device.type} memory on this machine for "
             f"{rows} contexts of {tokens} tokens, got room for {room / 2**30:.1f} GiB, "
             f"{rows_within(left, self._taken, rows, tokens)} contexts. Lower batches_per_forward, "
-            "expected_batch_size or lengths, or take more memory or dtype: bfloat16."
+            "expected_batch_size or lengths of texts, or use more memory or dtype: bfloat16."
         )
 
     def _taken(self, rows: int, tokens: int) -> int:

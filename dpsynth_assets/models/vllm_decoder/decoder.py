@@ -390,7 +390,7 @@ class VllmDecoder(Decoder):
             self.close()
             raise VllmDecoderError(
                 f"Expected a model with attention layers only, got {self.name} with recurrent "
-                "layers, which cannot begin another document. Use decoder: transformers."
+                "layers, which cannot start a new document. Use decoder: transformers."
             )
 
     def _opened(

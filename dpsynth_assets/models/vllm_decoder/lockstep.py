@@ -112,7 +112,7 @@ class Step:
                 document is another than was said, or the group a second time.
         """
         if len(rows) != len(logits):
-            raise LockstepError(_broken("a row that belongs to no group"))
+            raise LockstepError(_broken("a row without a group"))
         if any(row.group != self._group for row in rows.values()):
             raise LockstepError(_broken("a context of another pass"))
         partial = self._partial_rows(len(logits))
@@ -132,7 +132,7 @@ class Step:
 def _broken(got: str) -> str:
     return (
         f"Expected all contexts of one pass in one step of vLLM, got {got}; nothing was sampled. "
-        "This is a fault of the lock step: report it, and use decoder: transformers."
+        "This is a bug of dpsynth_assets: report it, and use decoder: transformers."
     )
 
 

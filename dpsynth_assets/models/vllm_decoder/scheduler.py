@@ -85,8 +85,8 @@ class LockstepScheduler(Scheduler):
         written = request.num_output_tokens
         if kept > written:
             raise LockstepError(
-                "Expected documents that grow by one token a step, got one that was written "
-                "elsewhere. Begin it with 0 tokens."
+                "Expected documents that grow by one token per step, got one that was written "
+                "elsewhere. Start it with 0 tokens."
             )
         if kept < written:
             del request._output_token_ids[kept:]
@@ -200,8 +200,8 @@ class LockstepLogits(LogitsProcessor):
 
         if self._step is None:
             raise LockstepError(
-                "Expected no step of vLLM now, got one; nothing was sampled. This is a fault of "
-                "the lock step: report it, and use decoder: transformers."
+                "Expected no step of vLLM now, got one; nothing was sampled. This is a bug of "
+                "dpsynth_assets: report it, and use decoder: transformers."
             )
         self._step.see(self._rows, logits)
         return torch.zeros_like(logits[:, :1])

@@ -129,7 +129,7 @@ def _common(
 def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     checks = {
         WITHIN_CLAIM: "No key overlap proves an ε above the stated one.",
-        NO_COPYING: "No method writes planted keys more often than keys it never saw.",
+        NO_COPYING: "No method writes planted keys more often than keys that it never saw.",
         HAS_POWER: (
             "Without privacy at least one model writes the keys: the test can detect copying."
         ),
@@ -146,9 +146,9 @@ def _reconstruction_test(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asse
         ),
         description=(
             "Tests whether planted 5-digit keys are written more often than keys that no method "
-            "saw: invented records, the dataset's mechanisms, settings, prompts and model, and a "
-            "second model that only copies, without prompts (Amin et al. 2025, D.5.1). Costs no "
-            "budget."
+            "saw. Uses invented records with the dataset's mechanisms, settings, prompts and "
+            "model, and a second model that only copies, without prompts (Amin et al. 2025, "
+            "D.5.1). Costs no budget."
         ),
     )
     @public_section(f"{spec.name}/{AUDIT}/{RECONSTRUCTION}")
@@ -222,10 +222,10 @@ def _check(
 # Median
 
 _MEDIAN_AUDIT = (
-    "Measures how much of the median's ex-post bound the contexts of one privacy unit account for. "
-    "Tokens are drawn from batches of public documents; their cost is computed again, exactly, "
-    "without each context and without every set as large as one unit may have (a sample of such "
-    "sets where there are many) (Amin et al. 2025, D.5.2). Costs no budget."
+    "Measures how much of the median's ex-post bound the contexts of one privacy unit account "
+    "for. Tokens are drawn from batches of public documents; their cost is computed again, "
+    "exactly, with each context removed and with each set removed that one unit may contribute "
+    "(a sample of the sets if there are many; Amin et al. 2025, D.5.2). Costs no budget."
 )
 
 

@@ -82,8 +82,8 @@ def _mechanism_audits(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsD
         code_version=version_of("audits", [str(charge) for charge in planned_charges(plan)]),
         description=(
             "Audits of the mechanisms this dataset uses, run on this installation on made-up "
-            "neighbours: each compares what a mechanism does with what is charged for it. "
-            "Printed on every card. Run again when code, libraries or processor changed."
+            "neighbours: each compares what a mechanism does with its charge. Every card "
+            "shows the results. Run again when code, libraries or processor changed."
         ),
     )
     @public_section(f"Auditing the mechanisms of {spec.name}")
@@ -295,7 +295,7 @@ def _statement_checks(spec: PrivateDatasetSpec, key: dg.AssetKey) -> list[dg.Ass
         """Every ledger entry hashes to what the next entry recorded."""
         report = ledger.open().verify()
         problems = [str(problem) for problem in report.problems]
-        shown = compared("every entry hashes to what the next one recorded", problems)
+        shown = compared("every entry has the hash that the next entry recorded", problems)
         return dg.AssetCheckResult(passed=report.ok, metadata={**shown, "entries": report.entries})
 
     @dg.asset_check(asset=key, name="statement_equals_ledger", blocking=True)

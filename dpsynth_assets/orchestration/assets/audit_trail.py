@@ -250,9 +250,9 @@ def audit_trail_definitions(
         code_version=version_of("audit trail", 2),
         description=(
             "Every spend with run, parameters, versions, guarantee, cumulative and remaining ε; "
-            "every released file followed back to its charges; CSV, JSON and HTML. Free. "
-            "`dpsynth/spend_table` says of each release its ε alone and what it added, its run, "
-            f"who launched it, who may read it and what it builds on. {LEVELS}"
+            "every released file followed back to its charges; CSV, JSON and HTML. Costs "
+            "nothing. `dpsynth/spend_table` lists, for each release: its own ε, the ε it added, "
+            f"its run, who launched it, who may read it, and the releases it builds on. {LEVELS}"
         ),
     )
     @public_section(f"The audit trail of {spec.name}")

@@ -152,8 +152,8 @@ def _description(spec: PrivateDatasetSpec, plan: DatasetPlan, planned: PlannedMe
     return (
         f"{price}{scores_link(spec)}.\n\n{named(planned)}: its published corpus, guarantee "
         f"{planned.plan.guarantee}. Parquet with text, labels, id and DP-safe provenance, and a "
-        "dataset card. Published only if the release gate passes; free of charge. Reads no private "
-        "record."
+        "dataset card. Published only if the release gate passes; charges nothing. Reads no "
+        "private record."
     )
 
 

@@ -105,8 +105,8 @@ def _private_embeddings(spec: PrivateDatasetSpec) -> dg.AssetsDefinition:
         **step,
         code_version=version_of("embeddings", spec.public_data, *_of_parts(spec)),
         description=(
-            f"Embeddings of the private records, float32 (N, d), unit length, {made} and reused "
-            "by clusters and evaluation. Owner-only store."
+            f"Embeddings of the private records, float32 (N, d), unit length, {made} and used by "
+            "clusters and evaluation. Owner-only store."
         ),
     )
     @private_section(f"Embedding dataset {spec.name!r}")
@@ -146,8 +146,8 @@ def _secrets(spec: PrivateDatasetSpec, declared: SecretsSpec) -> dg.AssetsDefini
         code_version=version_of("secrets", declared),
         description=(
             "Which private record holds which declared secret, and the dictionary of secrets "
-            "found. Owner-only store; no count is shown. What its detectors miss is measured on "
-            "secrets planted in public text."
+            "found. Owner-only store; no count is shown. How much the detectors miss is measured "
+            "on secrets planted in public text."
         ),
     )
     @private_section(f"Finding secrets of dataset {spec.name!r}")

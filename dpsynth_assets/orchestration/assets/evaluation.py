@@ -108,7 +108,7 @@ def _version(
 def _public_only_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.AssetsDefinition:
     @dg.asset(
         **_reference(spec, PUBLIC_ONLY, PUBLIC, "public only", "generate_public_only"),
-        description="The floor, ε = 0: the public model asked for each label, no private data.",
+        description="The floor, ε = 0: text of the public model for each label, no private data.",
     )
     @public_section(f"{spec.name}/{REFERENCES}/{PUBLIC_ONLY}")
     def public_only_corpus(
@@ -145,8 +145,8 @@ def _non_private_corpus(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Asset
         deps=[shared_key(spec.name, "private_records")],
         description=(
             f"The ceiling, ε = ∞: the same model with {examples_shown(plan)} of the real records "
-            "in its prompt, the largest number of examples that a method shows. It copies private "
-            "text, stays in the owner-only store, and nothing released depends on it."
+            "in its prompt, the largest number of examples that a method shows. It copies "
+            "private text, stays in the owner-only store, and no release depends on it."
         ),
     )
     @private_section(f"{spec.name}/{REFERENCES}/{CEILING}")
@@ -220,9 +220,9 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("evaluation", spec.evaluation),
         description=(
-            "MAUVE, downstream accuracy, lengths, diversity, overlap and canaries of every corpus, "
-            "beside real data, the public-only floor and the non-private ceiling; and of models "
-            "trained privately without a corpus. Internal."
+            "MAUVE, downstream accuracy, lengths, diversity, overlap and canaries of every "
+            "corpus, next to real data, the public-only floor and the non-private ceiling; also "
+            "of privately trained models that have no corpus. Internal."
         ),
     )
     @private_section(f"{spec.name}/evaluation/evaluation_report")
@@ -324,8 +324,8 @@ def _composite_label(spec: PrivateDatasetSpec) -> pl.Expr:
 COPIED_SPANS = "copied_spans"
 NO_COPIED_SPAN = "no_copied_span"
 _NO_COPIED_SPAN = (
-    "No long span that is particular to one or two private units occurs verbatim. Internal: it "
-    "warns the steward and blocks nothing."
+    "The corpus repeats no long span that only one or two private units have. Internal: the "
+    "check warns the steward and blocks nothing."
 )
 COPIED_SPANS_CODE = "1"
 """Version of the comparison."""

@@ -135,11 +135,11 @@ def described(planned: PlannedMethod) -> str:
     if plan.epsilon is not None and spends(kind):
         cost = epsilon_up(plan.epsilon)
         spend = (
-            f"The method charges ε = {cost} in all, counted by itself; values drawn once are "
-            "stored and used again."
+            f"The method charges ε = {cost} in total, considered alone; stored values are used "
+            "again at no cost."
         )
     elif not spends(kind):
-        spend = "Charges nothing itself: it builds on other releases."
+        spend = "Charges nothing: it builds on other releases."
     elif plan.guarantee is GuaranteeType.SECRET:
         spend = "Charges the secrets' bound and no ε: it protects declared secrets, no record."
     else:

@@ -39,10 +39,10 @@ class ReleaseConfig(dg.Config):
         default="",
         description=(
             "Name of the release. The same name under the same dataset file is never charged "
-            "twice. A new name is a new draw and is charged. So is the same name after a change of "
-            "ε, labels, public counts, the version of the source or a setting that the release "
-            "depends on: the run's log then names the change. Empty: the run's tag "
-            '`dpsynth/release`, else "1".'
+            "twice. A new name is a new draw and is charged. The same name is charged again after "
+            "a change of ε, labels, public counts, source version or a setting that the release "
+            "depends on: the run's log names the change. If empty: the run's tag "
+            '`dpsynth/release`, or "1".'
         ),
     )
 
@@ -55,7 +55,7 @@ class CorpusConfig(ReleaseConfig):
         ge=0,
         le=100_000_000,
         description=(
-            "Rows to write; 0: as many as the dataset file says. More rows are never charged again."
+            "Rows to write; 0: the number in the dataset file. More rows are never charged again."
         ),
     )
 

@@ -167,7 +167,7 @@ def report_budgets_or_problem(
     try:
         report_budgets(open_ledger(), instance, audited)
     except Exception as error:  # noqa: BLE001 - what the caller showed stays
-        problem = f"Could not read the budgets ({type(error).__name__}: {error})"
+        problem = f"Cannot read the budgets ({type(error).__name__}: {error})"
         _show_check([problem], instance)
         return f"{problem}: dpsynth budgets says why."
     return ""
@@ -212,10 +212,10 @@ def budget_definitions() -> dg.Definitions:
         check_specs=check_specs(BUDGETS, {BUDGETS_HOLD: _HOLDS}),
         code_version=version_of("privacy budgets", 1),
         description=(
-            "The budget of every cohort: ε (epsilon) spent and left, rounds left and the month in "
-            "which they run out, guarantee, last run, disagreements that its audit found. Brought "
-            "up to date after each run that ends with an audit trail, and hourly. Free; "
-            f"reads ledger and event log alone. {LEVELS}"
+            "The budget of every cohort: ε (epsilon) spent and left, rounds left and the month "
+            "in which they run out, guarantee, last run, disagreements that its audit found. "
+            "Brought up to date after each run that ends with an audit trail, and hourly. Costs "
+            f"nothing; reads only ledger and event log. {LEVELS}"
         ),
     )
     @public_section("The privacy budgets")

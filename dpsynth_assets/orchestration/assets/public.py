@@ -118,9 +118,9 @@ def _invented_corpus(spec: PublicDataSpec) -> dg.AssetsDefinition:
         kinds={"pytorch", "polars", "parquet"},
         version=("invented corpus", spec.domain, spec.invented, spec.max_documents),
         description=(
-            "Public documents (text, label) that the language model wrote from the domain and the "
-            "kinds of text the base declares, ε = 0: so clusters, topics and first populations "
-            "resemble such texts."
+            "Public documents (text, label) that the language model wrote from the domain and "
+            "the kinds of text the base declares, ε = 0. Clusters, topics and first populations "
+            "then resemble such texts."
         ),
         reads=("public_language_model",),
         resources=("models", "progress"),
@@ -260,8 +260,8 @@ def _topic_model(spec: PublicDataSpec) -> dg.AssetsDefinition:
         kinds={"hdbscan", "numpy"},
         version=("topic model", spec.topic_model),
         description=(
-            "Topics of the public corpus, each with ten keywords, and a bin for what belongs to "
-            "none (Tan et al. 2025, Section 3.2)."
+            "Topics of the public corpus, each with ten keywords, and a bin for documents of no "
+            "topic (Tan et al. 2025, Section 3.2)."
         ),
         reads=("public_corpus", "public_embeddings", "text_embedder"),
         resources=("models", "progress"),
@@ -280,8 +280,8 @@ def _conditional_generator(spec: PublicDataSpec) -> dg.AssetsDefinition:
         kinds={"pytorch", "huggingface"},
         version=("conditional generator", declared),
         description=(
-            "The model that writes a document after its aspects (keywords, type), named weights or "
-            "the base's language model; fine-tuning starts here."
+            "The model that writes a document from its aspects (keywords, type): weights that "
+            "the base names, or its language model. Fine-tuning starts from it."
         ),
         reads=() if declared.kind == "pretrained" else ("public_language_model",),
     )

@@ -327,6 +327,6 @@ def _written_from(planned: PlannedMethod) -> str:
     if planned.plan.refusal is not None:
         return described(planned)
     return (
-        f"{named(planned)}. Written from what its stages released: "
-        "charges nothing for any number of rows."
+        f"{named(planned)}. Written from the releases of its stages: any number of rows costs "
+        "nothing."
     )

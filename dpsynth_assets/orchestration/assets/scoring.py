@@ -185,7 +185,7 @@ def _asked_rows(
 def compared_rows_sentence(spec: PrivateDatasetSpec, corpora: Sequence[CorpusToScore]) -> str:
     """Says on how many rows all corpora are scored, and what sets the number."""
     name, rows = min(_asked_rows(spec, corpora), key=lambda asked: asked[1])
-    mauve = f"; MAUVE is given from {MINIMUM_ROWS} rows on" if rows < MINIMUM_ROWS else ""
+    mauve = f"; MAUVE needs at least {MINIMUM_ROWS} rows" if rows < MINIMUM_ROWS else ""
     return f"Every corpus is scored on {rows} rows, the smallest number, that of {name}{mauve}."
 
 
@@ -299,7 +299,7 @@ def _pictures(table: list[dict[str, Any]], scored: Sequence[Scored]) -> dict[str
     lengths = {
         s.corpus.name: [len(t.split()) for t in s.corpus.rows["text"]] for s in scored if s.corpus
     }
-    pictures["lengths"] = plots.cumulative_plot(lengths, "words a text", "texts")
+    pictures["lengths"] = plots.cumulative_plot(lengths, "words per text", "texts")
     return pictures
 
 

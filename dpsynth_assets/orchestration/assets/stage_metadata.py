@@ -136,9 +136,9 @@ SAMPLE_CHARACTERS: Final = 400
 MEANINGS: Final = {
     "text": "The synthetic text.",
     "label": "Its label; several label columns are joined into one.",
-    "id": "Its name in this corpus: cohort, method and a running number.",
+    "id": "Its id in this corpus: cohort, method and a serial number.",
     "method": "The method that wrote it.",
-    "origin": "Where the method took it from, as it says for each row.",
+    "origin": "The source of the row, as the method reports it.",
     "batch": "The batch of private predictions that it was drawn from.",
     "cluster": "The cluster of public text whose records were in its prompt.",
     "topic": "The public topic that it was written for.",
@@ -155,7 +155,7 @@ def column_schema(rows: pl.DataFrame, labels: Sequence[str] = ()) -> dict[str, A
         rows: The corpus.
         labels: Its label columns.
     """
-    other = "Released beside the text by the method."
+    other = "Released by the method together with the text."
     columns = [
         dg.TableColumn(
             name,

@@ -89,7 +89,7 @@ def contained(file: Path, build: Callable[[], dg.Definitions]) -> dg.Definitions
             field="",
             expected="a declaration that can be planned",
             got=f"a refusal ({message_of(error).rstrip('.')})",
-            remedy="Fix what it names; `dpsynth datasets check` says the field.",
+            remedy="Fix what the refusal names; `dpsynth datasets check` names the field.",
         )
         return refused_definitions(file, [problem])
 
@@ -132,7 +132,7 @@ def planning_problems(spec: PrivateDatasetSpec) -> list[Problem]:
     except Exception as error:  # noqa: BLE001 - methods of other packages may raise anything
         got = f"a refusal ({message_of(error).rstrip('.')})"
         expected = "settings whose cost can be computed"
-        return [_problem("methods", expected, got, "Fix what it names.")]
+        return [_problem("methods", expected, got, "Fix what the refusal names.")]
     return []
 
 

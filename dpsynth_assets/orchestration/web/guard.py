@@ -80,10 +80,10 @@ class Guard:
                 "got another host. Add the name your proxy serves to that variable."
             )
         if not all(_same_place(origin, host[0]) for origin in headers.getlist("origin")):
-            return "Expected a request of this server's own pages, got one of another origin."
+            return "Expected a request from this server's own pages, got one from another origin."
         is_http = scope["type"] == "http"
         if not self._fetched_here(scope, headers, is_http=is_http):
-            return "Expected a request of this server's own pages, got one of another site."
+            return "Expected a request from this server's own pages, got one from another site."
         return self._method_problem(scope, headers) if is_http else None
 
     def _is_here(self, host: str, server: Any) -> bool:
@@ -119,14 +119,14 @@ class Guard:
         if method in ("GET", "HEAD"):
             is_page = "text/html" in headers.get("accept", "")  # as Dagster reads it
             if path.rstrip("/") == "/graphql" and not is_page:
-                return "Expected GraphQL by a POST of application/json, got a GET."
+                return "Expected a GraphQL request as POST of application/json, got a GET."
             return None
         sent = headers.getlist("content-type")
         kinds = [kind.partition(";")[0].strip().lower() for kind in sent]
         if method != "POST" or kinds != ["application/json"]:
             return f"Expected a POST of application/json, got {method[:10]} of another type."
         if self._read_only and path.rstrip("/") != "/graphql":
-            return "This server is read-only: it takes no reports."
+            return "This server is read-only: it accepts no reports."
         return None
 
     def _path(self, scope: Any) -> str:

@@ -162,7 +162,7 @@ def page_routes(headers: dict[str, str], *, read_only: bool) -> list[Route]:
             return PlainTextResponse(f"{told}\n", 403, shown)
         file = written_page(place, path)
         if file is None:
-            return PlainTextResponse("No such page is written.\n", 404, shown)
+            return PlainTextResponse("This page does not exist yet.\n", 404, shown)
         kind = _TYPES.get(file.suffix, "text/plain")
         return FileResponse(file, headers=shown, media_type=f"{kind}; charset=utf-8")
 

@@ -80,7 +80,7 @@ def _daemon(workspace: Path) -> Iterator[None]:
     def watch() -> None:
         code = daemon.wait()
         if not ending.is_set():
-            sys.stderr.write(f"The daemon ended with status {code}: the web server ends, too.\n")
+            sys.stderr.write(f"The daemon ended with status {code}; the web server stops too.\n")
             os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -34,7 +34,7 @@ def test_ablations_have_fewer_or_freer_stages(cases):
 
 
 def test_a_public_stage_cannot_ask_for_private_inputs():
-    with pytest.raises(ValueError, match="read nothing private"):
+    with pytest.raises(ValueError, match="read no private data"):
         Stage(name="pool", title="Pool.", make=print, needs_embeddings=True)
 
 

@@ -101,7 +101,7 @@ def test_an_encoder_decoder_is_written_here_and_says_so(cases, public, folders, 
         cases, public, Ctcl, CtclConfig(**SMALL), folders["encoder_decoder"], engine=engine
     )
     assert made.facts["engine_kind"] == "transformers"
-    assert told[0] == f"written by transformers: {engine.kind} cannot serve this model"
+    assert told[0] == f"engine transformers writes: {engine.kind} cannot serve this model"
     assert made.rows.height + made.facts["places_left_empty"] == 12
 
 

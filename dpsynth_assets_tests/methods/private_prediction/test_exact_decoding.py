@@ -69,7 +69,7 @@ def test_a_base_decodes_exactly_by_its_declaration(spec, exactly):
 
 
 def test_the_exact_decoder_is_refused_beside_low_precision():
-    with pytest.raises(ValueError, match="beside decoder: exact") as refusal:
+    with pytest.raises(ValueError, match="with decoder: exact") as refusal:
         LanguageModelSpec(kind="smollm2", decoder="exact", dtype="bfloat16")
     assert "\n" not in refusal.value.errors()[0]["msg"]
 

@@ -110,7 +110,7 @@ def test_steps_that_draws_decide_on_are_not_told():
     told = PassProgress(2, 2, RULES, lambda share, message: seen.append(message))
     for number in range(1, 101):
         told.step(number)
-    assert seen[-1] == "0 of 2 passes, 90 steps under way"
+    assert seen[-1] == "0 of 2 passes, 90 steps in progress"
     told.finish(100, None)
     assert seen[-1] == "1 of 2 passes"
 

@@ -239,7 +239,7 @@ def test_running_out_of_memory_gives_one_line(engine, prompts, monkeypatch):
 
 @pytest.mark.parametrize("limits", [0, (3, 0)])
 def test_prompts_without_room_for_a_token_are_refused(limits):
-    with pytest.raises(ValueError, match="drop such prompts"):
+    with pytest.raises(ValueError, match="drop these prompts"):
         Sampling(max_new_tokens=limits)
 
 
@@ -304,7 +304,7 @@ def test_a_declaration_opens_it(toy_model, prompts):
     assert open_engine(spec, language_model=toy_model) is opened
     with serving(spec, toy_model) as own:
         own.generate(prompts[:1], sampling)
-    with pytest.raises(EngineError, match="got one that was closed"):
+    with pytest.raises(EngineError, match="got a closed one"):
         own.generate(prompts[:1], sampling)
 
 
