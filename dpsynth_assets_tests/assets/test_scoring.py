@@ -141,8 +141,8 @@ def test_all_corpora_are_scored_on_the_smallest_number_asked_of_any(spec, corpor
     small = [*corpora, _corpus("small", 40)]
     assert {entry.scores.rows for entry in _scored(spec, small)} == {40}
     assert compared_rows_sentence(spec, small) == (
-        "Every corpus is scored on 40 rows, the smallest number, that of small; MAUVE is given "
-        "from 100 rows on."
+        "Every corpus is scored on 40 rows, the smallest number, that of small; MAUVE needs "
+        "at least 100 rows."
     )
 
 
