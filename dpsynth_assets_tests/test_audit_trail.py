@@ -157,7 +157,7 @@ def test_the_table_of_spends_answers_five_questions_of_each(installation):
     assert f"[{RUN[:8]}](/runs/{RUN})" in lines[-1]
     assert "(/assets/letters/mean/candidate\\_corpus)" not in lines[-1]
     assert "](/assets/letters/mean/candidate_corpus)" in lines[-1]
-    assert "no reader: charged, nothing stored" in lines[-1]
+    assert "no reader: charged, but nothing was stored" in lines[-1]
     assert "2\\|\\[x\\](y)" in lines[-1]
     assert "released (dp)" in lines[-2]
     assert {line.count(" | ") for line in lines if "---" not in line} == {13}

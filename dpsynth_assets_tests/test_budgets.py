@@ -209,7 +209,7 @@ def test_the_month_of_the_last_round_follows_from_schedule_and_rounds():
 
 def test_a_cohort_without_a_whole_round_or_without_a_corpus_is_said_to_be_so():
     spent = cohort_budget(rounds=1, rounds_left=0, spent=10.0, total=15.0, left=5.0)
-    assert until(spent) == "less than a round is left"
+    assert until(spent) == "less than one round is left"
     assert until(replace(spent, spent=14.99, left=0.01)) == "used up"
     assert not spent.paid_for_nothing
     assert replace(spent, published=False).paid_for_nothing

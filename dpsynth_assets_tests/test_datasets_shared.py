@@ -126,13 +126,17 @@ def test_a_shared_account_under_the_same_terms_holds(folder):
 @pytest.mark.parametrize(
     ("changes", "field", "words"),
     [
-        ({"budget": {"epsilon": 8, "delta": 1e-6}}, "budget.epsilon", "4.0, as 'one' has it"),
-        ({"budget": {"epsilon": 4, "delta": 1e-7}}, "budget.delta", "1e-06, as 'one' has it"),
-        ({"neighboring_relation": "replace-one"}, "neighboring_relation", "add-remove, as 'one'"),
+        ({"budget": {"epsilon": 8, "delta": 1e-6}}, "budget.epsilon", "4.0, as in 'one'"),
+        ({"budget": {"epsilon": 4, "delta": 1e-7}}, "budget.delta", "1e-06, as in 'one'"),
+        (
+            {"neighboring_relation": "replace-one"},
+            "neighboring_relation",
+            "add-remove, as in 'one'",
+        ),
         (
             {"privacy_unit": {"column": "id", "max_records": 2}},
             "privacy_unit",
-            "as 'one' has it, got",
+            "as in 'one', got",
         ),
         ({"shares_records_with": "onne"}, "shares_records_with", "Did you mean 'one'?"),
         (

@@ -56,7 +56,7 @@ REFUSED = [
     ({"columns": {"labels": ["stars"]}}, "public values of label column 'stars'"),
     ({"public_facts": {"labels": {"stars": [1]}}}, "columns.labels"),
     ({"privacy_unit": {"column": "customer"}}, "bound on the records"),
-    ({"privacy_unit": {"max_records": 2}}, "1 where the unit is one record"),
+    ({"privacy_unit": {"max_records": 2}}, "1, since the unit is one record"),
     ({"neighboring_relation": "zero-out"}, "public number of records"),
     ({"columns": {"text": "a", "id": "a"}}, "distinct columns"),
     ({"privacy_unit": {"column": "text", "max_records": 1}}, "a column other than the text"),

@@ -219,4 +219,4 @@ def test_what_another_version_published_is_to_be_published_again(ledger, tmp_pat
         [problem] = problems(folder, ledger.entries())
         assert "expected dpsynth/privacy-label/3" in problem
         assert "got dpsynth/privacy-label/1 by dpsynth_assets" in problem
-        assert "Publish again, which charges nothing." in problem
+        assert "Publish again, at no cost." in problem

@@ -381,7 +381,7 @@ def training(ledger, **chosen):
 def test_a_label_says_what_the_sensitivity_of_a_training_rests_on(ledger):
     native, exact = training(ledger), training(ledger, exact_sums=True)
     assert "float32 (Products.NATIVE)" in native
-    assert "is not proved but assumed of rounding errors" in native
+    assert "it is assumed, not proved, that one record" in native
     assert "float64 (Products.FLOAT64)" in exact
     assert "is proved" in exact
     assert "not proved" not in exact

@@ -137,7 +137,7 @@ def test_files_of_another_encoding_are_named_where_none_fits_all(tmp_path):
     file = write(tmp_path, [], source={"path": str(tmp_path / "*.csv"), "max_set_aside": 1})
     problem = only(check(file), file)
     assert problem.got.endswith("UTF-8 in a.csv and another encoding, e.g. cp1252, in b.csv")
-    assert problem.remedy == "Save the latter as UTF-8: one encoding is read for all."
+    assert problem.remedy == "Save the latter as UTF-8: all files must have the same encoding."
     source = {"path": str(tmp_path / "*.csv"), "encoding": "cp1252"}
     misread = only(check(write(tmp_path, [], source=source)), file)
     assert misread.field == "source.encoding"

@@ -256,7 +256,9 @@ def test_a_release_on_a_base_that_got_a_domain_is_asked_about_again(tmp_path, mo
 
 @pytest.mark.parametrize("name", ["r1 ", " r1", "r\u200b1", "r1\n", "\u00a0"])
 def test_a_name_that_looks_like_another_is_refused(name):
-    with pytest.raises(typer.BadParameter, match="another name is another release") as raised:
+    with pytest.raises(
+        typer.BadParameter, match="a different name is a different release"
+    ) as raised:
         run_module.run("letters", release=name)
     assert raised.value.message.isprintable()
     context = SimpleNamespace(run=SimpleNamespace(tags={RELEASE: name}))

@@ -59,8 +59,8 @@ def smallest_multiplier(cost: Callable[[float], float], guess: float, target: fl
             break
         points.append((following, cost(following)))
     raise ValueError(
-        f"Expected some noise multiplier to meet ε = {target}, got none up to "
-        f"{CEILING:g}: raise target_epsilon or release less."
+        f"Expected a noise multiplier that reaches ε = {target}, got none up to {CEILING:g}: "
+        "raise target_epsilon or release less."
     )
 
 

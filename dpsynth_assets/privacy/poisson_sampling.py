@@ -81,7 +81,7 @@ class StepMeter:
         """
         if self._left != self._steps:
             raise UnaccountedReleaseError(
-                "Expected to resume before the first batch, got a run under way. Open a new run."
+                "Expected to resume before the first batch, got a started run. Open a new run."
             )
         if not 0 <= step <= self._steps:
             raise UnaccountedReleaseError(

@@ -108,7 +108,7 @@ def invent_documents(
     if not all(own for own, share in zip(kept, shares, strict=True) if share):
         raise LanguageModelError(
             f"Expected {engine.name} to write documents of every label, got none of at least one. "
-            "Say in domain and labels what the texts are, or name a source of public documents."
+            "Describe the texts in domain and labels, or name a source of public documents."
         )
     found = [
         (own[turn], name)

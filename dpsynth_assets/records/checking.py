@@ -66,7 +66,7 @@ class Checked:
 _ADVICE: dict[Rule, tuple[str, str, str]] = {
     Rule.UNREADABLE: (
         "source.path",
-        "one JSON object a line, or as many CSV fields as the header has, with quotes that close",
+        "one JSON object per line, or as many CSV fields as the header has, with quotes that close",
         "Fix these lines: put a field with a separator or a quotation mark in quotes.",
     ),
     Rule.NOT_TEXT: ("columns.text", "a string in every record", "Quote these values."),
@@ -196,7 +196,7 @@ def _in_no_cohort(raw: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem]:
         strangers = none + early
         found = {"without one": none, f"before {first}": early}
         got = ", ".join(f"{count} {which}" for which, count in found.items() if count)
-        remedy = "They are in no cohort: fix or drop them, or declare an earlier cohorts.first."
+        remedy = "These are in no cohort: fix or drop them, or declare an earlier cohorts.first."
     else:
         names = [file.name for file in matching_files(spec.source)]
         other = [name for name in names if spec.cohorts.file_key(name) is None]
@@ -235,7 +235,7 @@ def _of_kept_ids(judged: pl.DataFrame, spec: PrivateDatasetSpec) -> list[Problem
         "neighboring_relation",
         "public ids: a replaced record keeps its id, so ids are not protected",
         f"replace-one with {', '.join(f'{field}: {name}' for field, name in kept.items())}",
-        "Do nothing if ids reveal nothing; otherwise use neighboring_relation: add-remove.",
+        ("Keep it if ids reveal nothing; otherwise use neighboring_relation: add-remove."),
         "note",
     )
     return [note]
@@ -247,7 +247,7 @@ def _cleaned(texts: pl.Series) -> list[Problem]:
     if not rows:
         return []
     got = f"{_counted(rows)} with some, read as blanks ({_shown(rows)})"
-    remedy = "Nothing has to be done; clean them at the source if they matter."
+    remedy = "You need not do anything; clean them at the source if they matter."
     return [Problem("columns.text", "text without control characters", got, remedy, "warning")]
 
 

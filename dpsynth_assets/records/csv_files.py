@@ -132,9 +132,9 @@ def refuse_stray_dialect(source: SourceSpec, kind: str) -> None:
         if kind != "csv" and (declared := getattr(source, name)) != usual:
             raise SourceError(
                 field=f"source.{name}",
-                expected="a CSV file beside it",
+                expected="a CSV file for this key",
                 got=f"{declared!r} for a {kind} source",
-                remedy="Drop it: the format says how its texts are written.",
+                remedy="Drop this key: the format determines how texts are written.",
             )
 
 

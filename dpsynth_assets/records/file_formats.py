@@ -26,7 +26,7 @@ from dpsynth_assets.records.columns import (
     guarded,
 )
 
-_JSON_FILE = "a JSON Lines file, one object a line"
+_JSON_FILE = "a JSON Lines file, one object per line"
 
 
 def arrow_columns(file: Path) -> list[str]:
@@ -119,7 +119,7 @@ def _class_names(written: bytes | None, place: Sequence[str], file: Path) -> dic
     if not readable:
         raise SourceError(
             expected=f"Hugging Face's metadata with the features of the columns in {file}",
-            got="some that cannot be read",
+            got="metadata that cannot be read",
             remedy="Save the dataset again with `datasets`, or write it without that metadata.",
         )
     return names
@@ -163,7 +163,7 @@ def _refuse_array(lines: Sequence[str], records: Sequence[object], file: Path) -
         raise SourceError(
             expected=_JSON_FILE,
             got=f"{file}, which begins as a JSON array",
-            remedy="Write its elements one a line, e.g. jq -c '.[]' FILE.",
+            remedy="Write its elements one per line, e.g. jq -c '.[]' FILE.",
         )
 
 

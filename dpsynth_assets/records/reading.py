@@ -115,7 +115,7 @@ def unfit(tally: Tally, spec: PrivateDatasetSpec) -> Iterator[SourceError]:
             field="public_facts.records",
             expected=f"about {declared} records (within a tenth), as public_facts.records says",
             got=str(tally.records),
-            remedy="Correct public_facts.records, or name the version it counts.",
+            remedy="Correct public_facts.records, or name the version that it counts.",
         )
 
 
@@ -127,7 +127,7 @@ def refuse_unfit(tally: Tally, spec: PrivateDatasetSpec) -> None:
     """
     if any(unfit(tally, spec)):
         raise PrivacyError(
-            f"The records of {spec.name!r} are not as its dataset file says: nothing was charged. "
+            f"The records of {spec.name!r} differ from its dataset file: nothing was charged. "
             "`dpsynth datasets check` on the steward's terminal says why."
         )
 

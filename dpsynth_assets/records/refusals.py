@@ -103,7 +103,7 @@ def refuse_unpacked_bytes(file: Path, size: int) -> None:
         raise SourceError(
             expected=f"a Parquet file that unpacks to at most {LARGEST_RATIO} times its size",
             got=f"{file}, which unpacks to more",
-            remedy="Write the file again from the records themselves.",
+            remedy="Write the file again from the original records.",
         )
 
 
@@ -184,7 +184,7 @@ def refuse_many_rows(file: Path, rows: int) -> None:
     """
     if rows > max(UNSUSPICIOUS_ROWS, LARGEST_ROWS_PER_BYTE * file.stat().st_size):
         raise SourceError(
-            expected=f"a Parquet file of at most {LARGEST_ROWS_PER_BYTE} rows a byte",
+            expected=f"a Parquet file of at most {LARGEST_ROWS_PER_BYTE} rows per byte",
             got=f"{file}, which declares more",
             remedy="Write the file again from the records themselves.",
         )

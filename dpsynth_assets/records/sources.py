@@ -146,7 +146,7 @@ def stray_encodings(source: SourceSpec) -> tuple[str, str] | None:
     )
     if right and other:
         got = f"UTF-8 in {_listed(right)} and another encoding, e.g. cp1252, in {_listed(other)}"
-        return got, "Save the latter as UTF-8: one encoding is read for all."
+        return got, "Save the latter as UTF-8: all files must have the same encoding."
     if right and source.encoding != UTF_8:
         return f"UTF-8 in {_listed(right)}", f"Replace {source.encoding} by utf-8, or drop it."
     return None
@@ -227,7 +227,7 @@ def _folder_files(folder: Path) -> list[Path]:
         if len(splits) != 1:
             raise SourceError(
                 expected="one split of the dataset",
-                got=f"a folder of splits ({', '.join(split.name for split in splits)})",
+                got=f"a folder with several splits ({', '.join(split.name for split in splits)})",
                 remedy=f"Point it at one of them, e.g. {folder / 'train'}.",
             )
         folder = splits[0]

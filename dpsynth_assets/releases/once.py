@@ -215,7 +215,7 @@ class Releasing:
 
     @property
     def _paid_for(self) -> str:
-        return f"{self.request.asset} is drawn and paid for."
+        return f"{self.request.asset} was drawn and paid for."
 
     def _first_stored(self, reservation: Reservation) -> StoredRelease:
         """Uses what a run that was taken for dead has stored under this very charge.
@@ -266,7 +266,7 @@ class Releasing:
             )[0]
         except StoreUnavailableError as problem:
             raise StoreUnavailableError(
-                f"{problem} The charge of {self.request.asset} stands and its value is lost."
+                f"{problem} The charge of {self.request.asset} remains, and its value is lost."
             ) from None
 
     def _commit(
@@ -369,7 +369,7 @@ class Releasing:
             except OSError as problem:
                 raise StoreUnavailableError(
                     f"The sensitive store cannot be written ({problem.strerror}). Nothing was "
-                    "charged: free space there, or check the rights of the folder, and run again."
+                    "charged: free space there, or check its permissions, and run again."
                 ) from None
             except StoreUnavailableError as problem:
                 raise StoreUnavailableError(f"{problem} Nothing was charged.") from None
@@ -402,7 +402,7 @@ class Releasing:
             raise UnaccountedReleaseError(
                 f"Expected {self.request.asset} to cost what was charged before private data was "
                 "read, got a release with another cost. The value was discarded and the charge "
-                "stands; report the mechanism."
+                "remains; report this bug of the mechanism."
             )
 
 

@@ -100,7 +100,7 @@ def candidate_behind(rows: pl.DataFrame, name: str, method: str) -> pl.DataFrame
         or rows[own["id"]].to_list() != [f"{name}-{number}" for number in range(rows.height)]
         or set(rows[own["method"]].to_list()) - {method}
     ):
-        raise ValueError("Expected rows as they are published, got others.")
+        raise ValueError("Expected the published rows, got other rows.")
     rows = rows.rename({column: each for each, column in there.items()})
     joined = pl.concat_str(labels, separator=LABEL_SEPARATOR, ignore_nulls=True)
     return rows.with_columns((joined if labels else pl.lit("")).alias("label"))

@@ -253,7 +253,7 @@ def _remedy(error: Exception, remote: bool) -> str:
         return "Install the extra `s3` or `gcs` of dpsynth_assets."
     if remote:
         return "Check the address, the credentials and the network, and run again."
-    return "Free space, or check the rights of the folder, and run again."
+    return "Free space, or check the permissions of the folder, and run again."
 
 
 def opened_ledger(url: str) -> Ledger:

@@ -85,8 +85,8 @@ def once_there_is_room(write: Callable[[], ResultT], told: str) -> ResultT:
                 f"{os.strerror(problem.errno or 0)}." if isinstance(problem, OSError) else problem
             )
             say(
-                f"{reason} {told} Fix this while the run waits, and nothing is lost. It tries "
-                f"again for {left / 60:.0f} minutes."
+                f"{reason} {told} If you fix this while the run waits, nothing is lost. The run "
+                f"tries again for {left / 60:.0f} minutes."
             )
         time.sleep(min(POLL_SECONDS, max(0.1, left)))
 
@@ -141,9 +141,9 @@ def _file_lock(folder: Path, key: str, waiting: Callable[[], None]) -> Iterator[
             held.enter_context(replacing.alone(place, waiting))
         except OSError as error:
             raise PrivacyError(
-                f"The ledger's folder {folder.parent} cannot be written ({error.strerror}), "
-                "and a readonly ledger cannot be charged. Nothing was charged: check the file, its "
-                "rights and its disk, and run again."
+                f"The ledger's folder {folder.parent} cannot be written ({error.strerror}), and a "
+                "readonly ledger cannot be charged. Nothing was charged: check the file, its "
+                "permissions and its disk, and run again."
             ) from None
         yield
 

@@ -107,15 +107,15 @@ def _false_claim(
         if event.epsilon is None or event is not latest:
             return None
         again = "Materialise the asset again, which is free."
-        return f"{who} shows an ε and names no charge. {again}"
+        return f"{who} shows an ε but names no charge. {again}"
     charge = charges.get(event.reservation)
     if charge is None:
-        return f"{who} names a charge that the ledger does not know."
+        return f"{who} names a charge that is not in the ledger."
     if charge.asset.split("/")[:2] != event.asset.split("/")[:2]:
         return f"{who} names ledger entry {charge.seq}, which is a charge of {charge.asset}."
     shown = None if event.event is None else canonical_json(dict(event.event))
     if shown not in (None, charge.event_json):
-        return f"{who} shows another accounting event than ledger entry {charge.seq}."
+        return f"{who} shows an accounting event different from ledger entry {charge.seq}."
     if event.guarantee is not None and event.guarantee != charge.guarantee:
         return (
             f"{who} shows the guarantee {event.guarantee!r}, ledger entry {charge.seq} says "

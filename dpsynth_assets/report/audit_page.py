@@ -77,7 +77,7 @@ def _summary(trail: AuditTrail) -> Tiles:
     ]
     for last in {spend.cohort: spend for spend in trail.spends}.values():
         of_delta = f"δ = {rounded_up(last.delta)}, {last.cohort}"
-        reading = "reading of the odometer, a diagnostic"
+        reading = "odometer reading, no guarantee"
         tiles += [
             Tile("ε guaranteed", epsilon_up(last.epsilon_guaranteed), of_delta),
             Tile("ε spent so far", epsilon_up(last.epsilon_cumulative), reading),
@@ -143,11 +143,11 @@ LEVELS = (
 """The privacy levels of assets, in one sentence each."""
 
 EXPLAINED = (
-    "**ε alone** is the best bound of a release by itself. **ε added** is by how much it raises "
-    "the total so far, which the accountant of the budget composes of all charges. A first or "
-    "small release may add more than its ε alone, since its own best bound does not compose; many "
-    "releases together cost less than the sum of their ε alone. The privacy statement gives the "
-    "guarantee of all releases together; the card of a corpus gives that of the corpus, inputs "
+    "**ε alone** is the best bound of a release by itself. **ε added** is how much it raises the "
+    "total so far, which the accountant composes from all charges. A first or small release may "
+    "add more than its ε alone, since its own best bound does not compose; many releases "
+    "together cost less than the sum of their ε alone. The privacy statement gives the guarantee "
+    "of all releases together; the card of a corpus gives that of the corpus, inputs "
     "included.\n\n**who may read** names the level. A charge that stored nothing is never given "
     "back: private records may have been read under it. **builds on** names the charges behind a "
     "release by their entry in the ledger; ε of a corpus includes theirs. Releases and runs are "
@@ -171,7 +171,7 @@ _SPENDS: Mapping[str, Callable[[Spend], Cell]] = {
     "who may read": lambda spend: (
         f"released ({spend.guarantee})"
         if spend.state == RELEASED_STATE
-        else "no reader: charged, nothing stored"
+        else "no reader: charged, but nothing was stored"
     ),
     "builds on": lambda spend: (
         ", ".join(f"entry {seq}" for seq in spend.builds_on) or "no other charge"
@@ -282,7 +282,7 @@ def until(cohort: CohortBudget) -> str:
     """Month in which the rounds run out, or why none is told."""
     if cohort.rounds_left == 0:
         left = cohort.left is not None and cohort.share < NEARLY_ALL
-        return "less than a round is left" if left else "used up"
+        return "less than one round is left" if left else "used up"
     return cohort.ends or ("no schedule" if not cohort.schedule else "—")
 
 

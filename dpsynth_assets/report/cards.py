@@ -370,7 +370,7 @@ def _version_problem(label: dict[str, Any]) -> list[str]:
         return []
     return [
         f"{LABEL_FILE}: composition and card: expected {SCHEMA} by {CODE}, got {written[0]} by "
-        f"{code}: written by another version. Publish again, which charges nothing."
+        f"{code}: written by another version. Publish again, at no cost."
     ]
 
 
@@ -379,8 +379,8 @@ def _as_of(label: dict[str, Any], entries: Sequence[LedgerEntry]) -> list[Ledger
     last = label["cohort"]["as_of_entry"]
     if not isinstance(last, int) or not 0 < last <= len(entries):
         raise PrivacyError(
-            f"expected a ledger of {last} entries or more, got {len(entries)}: the ledger is "
-            "another one, or its tail was removed."
+            f"expected a ledger of {last} entries or more, got {len(entries)}: this is another "
+            "ledger, or its last entries were removed."
         )
     return list(entries[:last])
 

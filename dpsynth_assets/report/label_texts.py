@@ -95,7 +95,7 @@ def losses_of_ledger(entries: Sequence[LedgerEntry]) -> list[str]:
     """States, for each loss that a person accepted, that what was lost is counted nowhere."""
     return [
         f"the ledger lost entries, and a person accepted the loss on {entry.recorded_at[:10]} "
-        f"({entry.parameters.get('because', '')}): what they charged is counted nowhere"
+        f"({entry.parameters.get('because', '')}): their charges are counted nowhere"
         for entry in entries
         if entry.kind == "recovery" and entry.parameters.get("action") == "accept"
     ]

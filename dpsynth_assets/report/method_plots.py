@@ -28,10 +28,10 @@ TITLES = {
     "batch_costs": "Ex-post cost of each batch (internal)",
     "token_costs": "Ex-post cost of a token by its place in a document (internal)",
     "noisy_cluster_sizes": "Released counts of clusters before and after rebalancing",
-    "private_tokens": "Tokens that were drawn from private predictions",
+    "private_tokens": "Tokens drawn from private predictions",
     "tokens_per_batch": "Tokens in each batch",
     "documents_per_batch": "Documents in each batch",
-    "votes_by_rank": "Released votes of the candidates, by rank, a line a round",
+    "votes_by_rank": "Released votes of the candidates, by rank, one line per round",
     "votes_by_label": "Released votes of the last round, by label",
 }
 """Captions by name of a picture, for a report."""

@@ -35,22 +35,22 @@ from dpsynth_assets.report.pages import (
 
 BANNER = (
     "INTERNAL: scored against private held-out text without noise. Not covered by any privacy "
-    "guarantee. Do not publish, and do not choose what to release by it."
+    "guarantee. Do not publish it, and do not use it to choose what to release."
 )
 PICTURE_TITLES = {
-    "lengths": "Words a text",
+    "lengths": "Words per text",
     **method_plots.TITLES,
 }
 READING = (
     "± is the standard deviation over resampled rows, of the corpus and of the held-out records, "
     "which are resampled alike for all corpora. A share of the gap between floor and ceiling is "
-    "given with its 95 % interval, and only where the 95 % interval of the difference of floor and "
-    "ceiling excludes zero. MAUVE is measured against held-out records and compares only between "
-    "rows of this table. Accuracy is of a linear classifier on frozen embeddings, trained on the "
-    "corpus and tested on held-out records. Floor is the public model alone, ceiling the same "
-    "model with a real record in its prompt and no privacy. The row of real data shows what a "
-    "perfect generator would reach, and how much held-out records overlap with source records "
-    "without any copying. A row named `… model` is a model trained privately on the records "
+    "given with its 95 % interval, and only where the 95 % interval of the difference of floor "
+    "and ceiling excludes zero. MAUVE is measured against held-out records and is comparable "
+    "only between rows of this table. Accuracy is of a linear classifier on frozen embeddings, "
+    "trained on the corpus and tested on held-out records. Floor is the public model alone, "
+    "ceiling the same model with a real record in its prompt and no privacy. The row of real "
+    "data shows what a perfect generator would reach, and how much held-out and source records "
+    "overlap without copying. A row named `… model` is a model trained privately on the records "
     "themselves: it has no text."
 )
 Samples = Mapping[str, Sequence[tuple[str, str]]]
@@ -279,8 +279,8 @@ def sample_blocks(samples: Samples) -> list[Block]:
     blocks: list[Block] = [
         Heading("Samples of synthetic text", 2),
         Paragraph(
-            "The first rows of each corpus by label, every label at least once; a dash stands "
-            "where a corpus has no further row of that label. Texts that go on are cut."
+            "The first rows of each corpus by label, every label at least once; a dash means "
+            "that a corpus has no further row of that label. Long texts are cut."
         ),
     ]
     for start in range(0, len(names), CORPORA_BESIDE):

@@ -255,15 +255,15 @@ class FrameRecords:
         other = self._installed.fingerprints.admit(reader, prints)
         if other is not None:
             raise PrivacyError(
-                f"cohort: expected records that no other account pays for, got some that {other!r} "
-                f"has read: {name!r} would spend a second budget on them. Name that cohort."
+                "cohort: expected records that no other account pays for, got some that "
+                f"{other!r} has read: {name!r} would spend a second budget on them. Use it."
             )
 
     def _replaced(self) -> PrivacyError:
         return PrivacyError(
             f"private: expected the records that release {self.release!r} of {self.spec.name!r} "
-            "was paid for, got others. Nothing was charged: give those records, or, if these are "
-            "meant, another name of the release, which is charged again."
+            "was paid for, got others. Nothing was charged: give those records or, for these "
+            "records, another release name, which is charged again."
         )
 
 

@@ -78,7 +78,7 @@ def name_problem(name: str) -> str | None:
         return None
     return (
         "Expected a name of a release without blanks at its ends and without invisible "
-        f"characters, got {name!a}. Write the name again: another name is another release."
+        f"characters, got {name!a}. Write the name again: a different name is a different release."
     )
 
 
@@ -315,8 +315,8 @@ class _StageRun(_Opened):
         bound = self.records.drawn_from(self.stage)
         if self.records.rests_on(self.stage) != self._rests_on:
             raise PrivacyError(
-                f"Expected the embeddings of {self.name} as its charge describes them, got others, "
-                "which another run made meanwhile. Nothing was charged: run again."
+                f"Expected the embeddings of {self.name} as its charge describes them, got "
+                "others, which another run has made since. Nothing was charged: run again."
             )
         return {
             **self.node.drawn_from,
@@ -337,7 +337,7 @@ class _StageRun(_Opened):
         public, checkpoint = self.public, self.records.checkpoint(reservation)
         progress = self.runner.progress
         with (
-            withheld(self.name, "Its charge stands: run again, and it is resumed."),
+            withheld(self.name, "The charge remains: run again to resume it."),
             self.records.opened(self.stage, reservation) as read,
         ):
             private, started = self._with_passes(read, reservation), time.monotonic()

@@ -103,7 +103,7 @@ def _values(kind: SecretKindSpec) -> tuple[Callable[[Random], str] | None, str]:
     if kind.detector in ("dictionary", "rare_words"):
         return invented_word, "Words of an invented list, with other letter case and endings."
     if planter := planter_of(kind.entity):
-        return planter, f"Made-up values of {kind.entity}, one in four disguised."
+        return planter, f"Made-up values of {kind.entity}; one in four is disguised."
     return None, "Not measured: declare examples of what this kind looks like."
 
 

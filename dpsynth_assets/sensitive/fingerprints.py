@@ -231,7 +231,7 @@ def refuse_private_table(texts: Iterable[str], field: str) -> None:
     if Fingerprints(files_below(private), private).holds_most_of(texts):
         raise PrivacyError(
             f"{field}: expected text that anyone may read, got a table of which a cohort of this "
-            "installation has read a large part. What is computed from it is shown without noise: "
+            "installation has read a large part. Results from this text are shown without noise: "
             "name public text."
         )
 
@@ -251,9 +251,9 @@ def refuse_unmatched(spec: PrivateDatasetSpec, prints: Prints, key: bytes) -> No
     listed = id_prints(read_public_incidence(promise).record_ids, key)
     if not np.isin(listed, NONE if prints.ids is None else prints.ids).all():
         raise PrivacyError(
-            "secrets.public_incidence: expected ids of records of the dataset, got some of no "
-            "record, or of no record that is used. Nothing was charged: list the ids of columns.id "
-            f"({spec.columns.id!r}) as the source has them, and no others."
+            "secrets.public_incidence: expected ids of records of the dataset, got ids of no "
+            "record, or of no record that is used. Nothing was charged: list the ids of "
+            f"columns.id ({spec.columns.id!r}) as the source has them, and no others."
         )
 
 

@@ -170,9 +170,8 @@ def _require_current(part: Folder, content: tuple[str | None, ...]) -> None:
     folder = dataset_folder(part)
     if part not in RecordParts(files_of(part), folder).places or content_of(part) != content:
         raise PrivacyError(
-            f"Expected the records of {folder.name!r} to stay as they were while embedded, got "
-            "others, or none. Materialise "
-            f"{folder.name}/shared/private_embeddings again."
+            f"Expected the records of {folder.name!r} to stay the same while they are embedded, "
+            f"got others, or none. Materialise {folder.name}/shared/private_embeddings again."
         )
 
 

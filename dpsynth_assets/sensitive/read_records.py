@@ -42,10 +42,10 @@ def replaced_records(cohort: str, version: str | None = None) -> str:
     """Says in one line that records of a cohort were replaced under their version."""
     which = "this version" if version is None else f"version {version!r}"
     return (
-        f"source.version: expected the records of {which} as they were when releases of {cohort!r} "
-        "were paid for, got others under the same version. Nothing was charged: restore the source "
-        "and its columns, or, if these records are meant, raise source.version: every release is "
-        "then charged again (`dpsynth plan` shows it)."
+        f"source.version: expected the records of {which} as they were when releases of "
+        f"{cohort!r} were paid for, got others under the same version. Nothing was charged: "
+        "restore the source and its columns or, to use these records, raise source.version: "
+        "every release is then charged again (`dpsynth plan` shows it)."
     )
 
 

@@ -157,7 +157,7 @@ def read_table(part: Folder, name: str, files: PrivateFiles | None = None) -> pl
     if files.exists(noted) and hashlib.sha256(content).hexdigest() != files.read(noted).decode():
         raise PrivacyError(
             f"Expected {name} of {part.name!r} in the sensitive store as it was written, got "
-            "another content. Materialise private_records again: an open charge is continued."
+            "other content. Materialise private_records again: an open charge is continued."
         )
     return pl.read_parquet(io.BytesIO(content))
 

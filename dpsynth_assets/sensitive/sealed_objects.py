@@ -252,8 +252,8 @@ class SealedObjects:
         if not self._opens(probe):
             raise SensitiveKeyError(
                 f"Expected {KEY_VARIABLE} to be the key that the sensitive store at {self._root} "
-                "was begun with, got another one. Export that key, or delete every object below "
-                "the prefix and materialise private_records again."
+                "was created with, got another one. Export that key, or delete every object "
+                "below the prefix and materialise private_records again."
             )
         _proven.add((str(self._root), self._key))
 
@@ -303,6 +303,6 @@ def _required_key() -> SealingKey:
         raise SensitiveKeyError(
             f"{KEY_VARIABLE}: expected a key, without which {SENSITIVE_VARIABLE} is refused, got "
             "none: nothing private leaves this machine unencrypted. Make one with `openssl rand "
-            "-base64 32`, give it to every machine, and keep it where the store is not."
+            "-base64 32`, give it to every machine, and keep it in another place than the store."
         )
     return key

@@ -90,12 +90,12 @@ class RowRequest(BaseModel):
             known = ", ".join(map(repr, source.labels))
             raise RefusedError(
                 f"{where}: expected one of the labels ({known}), got another text. A request "
-                "names a label; it is no prompt.",
+                "names a label, not a prompt.",
                 where,
             )
         if (rows := len(self.prompts) * self.n) > most_rows:
             line = f"n: expected at most {most_rows} rows in a request, got {rows}."
-            raise RefusedError(f"{line} Ask several times.", "n")
+            raise RefusedError(f"{line} Send several requests.", "n")
         longest = self.sampling.max_new_tokens
         if longest is not None and longest > source.longest:
             line = f"max_tokens: expected at most {source.longest}, got {longest}."

@@ -20,7 +20,7 @@ SECONDS_TO_RETRY = 5
 
 def _too_many() -> RefusedError:
     """More rows wait than the server takes, or it ends."""
-    line = f"Expected fewer waiting rows. Ask again in {SECONDS_TO_RETRY} seconds."
+    line = f"Expected fewer waiting rows. Send the request again in {SECONDS_TO_RETRY} seconds."
     return RefusedError(line, status=429)
 
 

@@ -72,7 +72,7 @@ class LocalWorkers(Workers):
 
 
 def _awaited(part: Folder, future: "Future[Outcome]") -> Any:
-    what = "a process that ended, out of memory perhaps"
+    what = "a process that ended, perhaps out of memory"
     return awaited(part, future.result, BrokenProcessPool, what)
 
 

@@ -73,7 +73,7 @@ def test_records_that_a_check_refuses_are_refused_in_one_constant_sentence(
     with pytest.raises(PrivacyError) as refused:
         store_records(spec, store, LocalWorkers(1))
     assert str(refused.value) == (
-        "The records of 'one' are not as its dataset file says: nothing was charged. `dpsynth "
+        "The records of 'one' differ from its dataset file: nothing was charged. `dpsynth "
         "datasets check` on the steward's terminal says why."
     )
     assert not [*store.folder("one").rglob("*.parquet")]

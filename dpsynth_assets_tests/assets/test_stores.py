@@ -132,7 +132,7 @@ def test_a_flipped_byte_of_the_plain_records_is_noticed(sensitive):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    with pytest.raises(PrivacyError, match="as it was written, got another content"):
+    with pytest.raises(PrivacyError, match="as it was written, got other content"):
         sensitive.read_internal("tickets", "source", purpose="embed records")
 
 

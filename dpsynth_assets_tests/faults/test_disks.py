@@ -232,7 +232,7 @@ def test_a_read_only_ledger_refuses_before_anything_private_is_read(house, small
     outcome = house.run(FAULTS_RELEASE="2")
     assert not outcome["success"]
     assert "readonly" in outcome["failures"][0]
-    assert "check the file, its rights" in outcome["failures"][0]
+    assert "check the file, its permissions" in outcome["failures"][0]
     assert len(house.passed(BEFORE)) == 2
     assert len(house.passed(RESERVED)) == 1
     assert mounted("-o", "remount,rw", small_disk).returncode == 0

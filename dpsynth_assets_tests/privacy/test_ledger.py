@@ -202,7 +202,7 @@ def test_epsilon_may_be_raised_and_each_entry_keeps_its_own(ledger):
 
 
 def test_no_guarantee_and_no_event_are_refused(ledger):
-    with pytest.raises(PrivacyError, match="do not release"):
+    with pytest.raises(PrivacyError, match="Do not release"):
         ledger.reserve(make_request(guarantee=GuaranteeType.NONE), make_terms())
     for guarantee in (GuaranteeType.DP, GuaranteeType.SECRET):
         with pytest.raises(PrivacyError, match="infinite ε"):

@@ -89,7 +89,7 @@ def test_a_signature_fits_its_own_entry_alone(tmp_path, book, moved):
     again = entry_hash(book().entries()[1])  # Whoever may write rows can hash them anew.
     edit(tmp_path, f"UPDATE privacy_ledger SET hash = '{again}' WHERE seq = 2")
     (problem,) = book().verify().problems
-    assert (problem.seq, "signature that does not fit" in problem.message) == (second.seq, True)
+    assert (problem.seq, "an invalid signature" in problem.message) == (second.seq, True)
 
 
 @pytest.mark.parametrize("forged", ["none", "zeros", "of another key", "of an account"])
@@ -106,7 +106,7 @@ def test_an_approval_that_its_approver_did_not_sign_opens_no_gate(tmp_path, book
     taken = "NULL" if made.signature is None else f"'{made.signature}'"
     values = f"actor = '{made.actor}', signature = {taken}, hash = '{made.hash}'"
     edit(tmp_path, f"UPDATE privacy_ledger SET {values} WHERE seq = 1")
-    said = "is an approval without" if forged == "of an account" else "has a signature that does"
+    said = "is an approval without" if forged == "of an account" else "has an invalid signature"
     with pytest.raises(PrivacyError, match=f"entry 1 {said}"):
         book("ann").reserve(make_request(), terms, PLAN)
 
@@ -227,7 +227,7 @@ def test_approvals_that_count_for_nothing_are_refused(tmp_path, book, asking):
             approve(book, terms, name)
     (tmp_path / "ann").chmod(0o640)
     (tmp_path / "ben").write_text("no key")
-    for name, said in [("ann", "got one with the rights 640"), ("ben", "another file")]:
+    for name, said in [("ann", "got one with the permissions 640"), ("ben", "another file")]:
         refused(book, make_terms(), said, name=name)
     assert not book().entries()
 

@@ -128,7 +128,7 @@ def without(name):
         ({"event_json": None}, "no terms or no event"),
         ({"event_json": json.dumps({"type": "truncated_poisson_gaussian"})}, "cannot read"),
         ({"kind": "decision"}, "got 'decision'"),
-        ({"kind": "recovery"}, "is a recovery and holds a charge"),
+        ({"kind": "recovery"}, "is of kind recovery but contains a charge"),
         *(({"terms_json": without(name)}, f"others: {name}") for name in TERM_NAMES),
         ({"terms_json": json.dumps({**json.loads(TERMS), "monthly_epsilon": 2.0})}, "monthly"),
     ],

@@ -173,7 +173,7 @@ def test_vectors_of_a_cohort_in_shards_never_read_source_records_together(
 
 @pytest.mark.parametrize("name", ["1 ", " 1", "1\u200b", "1\n"])
 def test_a_name_that_looks_like_a_paid_one_is_refused(houses, name):
-    with pytest.raises(PrivacyError, match="another name is another release"):
+    with pytest.raises(PrivacyError, match="a different name is a different release"):
         replace(houses["ctcl"].runner, release_name=name)
 
 
@@ -241,7 +241,7 @@ def test_a_failure_is_withheld_and_its_charge_is_resumed(houses):
     asset = f"{house.runner.plan.spec.name}/mean_uniform/candidate_corpus"
     said = str(caught.value)
     assert said.startswith(f"{asset} failed with RuntimeError. Its message is withheld")
-    assert said.endswith("Its charge stands: run again, and it is resumed.")
+    assert said.endswith("The charge remains: run again to resume it.")
     assert caught.value.__cause__ is None
     paid = len(house.runner.ledger.entries())
     (made,) = house.again(part, release_name="failed")

@@ -121,7 +121,7 @@ def test_a_parquet_file_with_more_rows_than_bytes_can_mean_is_refused(tmp_path):
     column = pa.DictionaryArray.from_arrays(places, pa.array([SECRET]))
     pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet", compression="zstd")
     assert (tmp_path / "a.parquet").stat().st_size < 100_000
-    assert "rows a byte" in refusal(tmp_path / "a.parquet")
+    assert "rows per byte" in refusal(tmp_path / "a.parquet")
 
 
 def test_ordinary_compressed_text_is_no_bomb(tmp_path):

@@ -310,7 +310,7 @@ def test_a_store_without_a_key_is_refused_in_one_line(remote, monkeypatch):
 def test_a_store_begun_with_another_key_is_neither_written_nor_paid_for(remote, place, monkeypatch):
     before = objects(place)
     monkeypatch.setenv(KEY_VARIABLE, key(2))
-    begun = "begun with, got another one"
+    begun = "created with, got another one"
     for refused, words in (
         (lambda: remote.passes("letters", OPEN).begin(), begun),
         # The digest of the records that are there is read first.

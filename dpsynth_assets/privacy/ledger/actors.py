@@ -142,7 +142,7 @@ def read_key(place: Path) -> Actor:
         ) from None
     if rights & _OTHERS:
         raise PrivacyError(
-            f"Expected a signing key for its owner alone in {place}, got one with the rights "
+            f"Expected a signing key for its owner alone in {place}, got one with the permissions "
             f"{rights & 0o777:o}. Nothing was charged: others may have copied it. Remove it, make "
             "another with `dpsynth key`, and list that one."
         )
@@ -209,12 +209,12 @@ class Approvals:
         if actor.key is None:
             raise PrivacyError(
                 f"Expected a key that signs the approval of cohort {cohort!r}, got none. Make one "
-                "with `dpsynth key`, and let it be listed among the approvers of the dataset file."
+                "with `dpsynth key`, and have it added to approvers in the dataset file."
             )
         if all(actor.name not in rule.keys for rule in rules):
             raise PrivacyError(
-                f"Expected a key among the approvers of cohort {cohort!r}, got {actor.name}. Let "
-                "it be listed in the dataset file, which needs the approvals asked for so far."
+                f"Expected a key among the approvers of cohort {cohort!r}, got {actor.name}. Have "
+                "it added in the dataset file; this edit needs the approvals required so far."
             )
 
     def check(

@@ -278,9 +278,7 @@ def check_guarantee(request: ReleaseRequest, terms: BudgetTerms) -> None:
                 "Choose another method, or accept ex-post releases in the dataset file."
             )
     elif request.guarantee is GuaranteeType.NONE:
-        raise PrivacyError(
-            f"Expected a guarantee for {where}, got none. Keep the value internal: do not release."
-        )
+        raise PrivacyError(f"Expected a guarantee for {where}, got none. Do not release the value.")
     elif request.event is None:
         raise PrivacyError(
             f"Expected an accounting event for {where}, got none ({request.guarantee} release). "
@@ -301,7 +299,7 @@ def _check_secrets(request: ReleaseRequest, terms: BudgetTerms, where: str) -> N
     if request.event is not None and not is_secret(request.event, entirely=True):
         raise PrivacyError(
             f"Expected mixture-of-Gaussians events for {where}, a secret release, got another "
-            "event. Charge what also protects records as a DP release."
+            "event. Charge a release that also protects records as a DP release."
         )
     if terms.secret is None:
         raise PrivacyError(
@@ -310,9 +308,9 @@ def _check_secrets(request: ReleaseRequest, terms: BudgetTerms, where: str) -> N
         )
     if terms.accountant != TIGHT:
         raise PrivacyError(
-            f"Expected accountant {TIGHT} for {where}, a secret release, got {terms.accountant}: a "
-            "(p, r) bound composes as dominating pairs, which are no filter. Set `accountant: "
-            f"{TIGHT}` in the dataset file."
+            f"Expected accountant {TIGHT} for {where}, a secret release, got {terms.accountant}: "
+            "a (p, r) bound is composed from dominating pairs, which need a fixed plan. "
+            f"Set `accountant: {TIGHT}` in the dataset file."
         )
 
 
@@ -353,7 +351,7 @@ def _check_promise(account: CohortAccount, terms: BudgetTerms) -> None:
     if before is not None and now is not None and not now.keeps(before):
         raise PrivacyError(
             f"Expected secrets bounded by {_bounds(before)} or less for cohort {account.cohort!r}, "
-            f"as promised when it was charged, got {_bounds(now)}: the promise is of all releases. "
+            f"as promised when it was charged, got {_bounds(now)}: promises cover all releases. "
             "Restore secrets.kinds in the dataset file, or name a cohort of other records."
         )
 
@@ -383,10 +381,10 @@ def check_one_account(accounts: Mapping[str, CohortAccount], request: ReleaseReq
         if account.is_charged and name in (account.cohort, account.dataset):
             raise PrivacyError(
                 f"Expected account {account.cohort!r} for {request.asset}, which has charges of "
-                f"its own for {name!r}, got account {request.cohort!r}: neither would state what "
-                "the records have lost. Nothing was charged. Remove `shares_records_with` from the "
-                f"dataset file of {name!r} if its records are others; release no more of records "
-                "that both accounts have paid for."
+                f"its own for {name!r}, got account {request.cohort!r}: neither account would "
+                "state the whole privacy loss. Nothing was charged. Remove `shares_records_with` "
+                f"from the dataset file of {name!r} if its records are different; release nothing "
+                "more from records that both accounts have paid for."
             )
 
 
@@ -422,7 +420,7 @@ def pinned_plan(
     if not keeps_to_plan(account, plan_json):
         raise PlanChangedError(
             f"Expected the plan that cohort {request.cohort!r} was first charged for, got another "
-            f"one: a fixed plan cannot follow its own releases. {remedy}"
+            f"one: a fixed plan may not depend on its own releases. {remedy}"
         )
     if account is not None and account.adaptive:
         raise PlanChangedError(
@@ -433,8 +431,8 @@ def pinned_plan(
         return plan_json  # Free of ε: any number of rows may follow from a planned release.
     if (request.asset, request.event_json) not in plan_copies(plan_json):
         raise PlanChangedError(
-            f"Expected a planned release of cohort {request.cohort!r}, got {request.asset} with an "
-            f"event that the plan does not hold. {remedy}"
+            f"Expected a planned release of cohort {request.cohort!r}, got {request.asset} with "
+            f"an event that is not in the plan. {remedy}"
         )
     return plan_json
 

@@ -59,7 +59,7 @@ def sealed(entry: LedgerEntry, actor: Actor | None = None) -> LedgerEntry:
 def signature_problem(entry: LedgerEntry) -> str | None:
     """Says that an entry is not signed by the actor it names; None where it is."""
     signed = fits(entry.actor, entry.signature, entry_hash(entry._replace(signature=None)))
-    return None if signed else "has a signature that does not fit: its actor did not write it"
+    return None if signed else "has an invalid signature: its actor did not write it"
 
 
 def link_problem(entry: LedgerEntry, previous_seq: int, previous_hash: str) -> str | None:

@@ -191,7 +191,7 @@ class Database:
         except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
             raise PrivacyError(
                 f"The ledger at {self._place} is not available ({_reason(error)}). Nothing private "
-                "may be read without it: check the file, its rights or the server, and try again."
+                "may be read without it: check its permissions or the server, and try again."
             ) from None
         except sa.exc.DatabaseError as error:
             raise LedgerIntegrityError(

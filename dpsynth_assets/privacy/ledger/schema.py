@@ -115,7 +115,7 @@ class ApprovalTerms:
         """Sorts the keys, and refuses what no approvals could meet."""
         object.__setattr__(self, "keys", tuple(sorted(self.keys)))
         if unfit := sorted({key for key in self.keys if not SIGNED_BY.fullmatch(key)}):
-            raise ValueError(f"Expected public keys of `dpsynth key`, got {unfit[0]!r}.")
+            raise ValueError(f"Expected keys that `dpsynth key` prints, got {unfit[0]!r}.")
         if len(set(self.keys)) != len(self.keys):
             raise ValueError("Expected each approver's key once, got one twice.")
         if not 1 <= self.needed <= len(self.keys):
@@ -442,7 +442,7 @@ def entry_problem(entry: LedgerEntry) -> str | None:
             return "is an approval without a signature, or of another plan than it holds"
     elif entry.kind in (RECOVERY, PURGE):
         if entry.event_json is not None or entry.terms_json is not None:
-            return f"is a {entry.kind} and holds a charge"
+            return f"is of kind {entry.kind} but contains a charge"
     elif entry.kind != COMMIT:
         return f"expected one of the kinds {', '.join(KINDS)}, got {entry.kind!r}"
     return None

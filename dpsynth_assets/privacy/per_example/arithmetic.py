@@ -239,16 +239,16 @@ def refuse_undeclared_slack(model: "torch.nn.Module", *, autocast: bool = False)
     if kind is not None:
         raise ValueError(
             f"Expected a declared gradient_slack for passes of several records in {kind}, got "
-            "none: that of float32 does not hold. Set exact_sums: true, which passes each record "
-            "alone, or declare what was measured."
+            "none: that of float32 does not hold. Set exact_sums: true, which processes each "
+            "record alone, or declare what was measured."
         )
     config: Any = getattr(model, "config", None)
     positions = str(getattr(config, "rope_parameters", None))
     if "longrope" in positions or "dynamic" in positions:
         raise ValueError(
-            "Expected positions that do not follow the longest record of a pass, got a model of "
-            "dynamic positions (rope_parameters). Set exact_sums: true, which passes each record "
-            "alone."
+            "Expected positions that do not depend on the longest record of a pass, got a model "
+            "with dynamic positions (rope_parameters). Set exact_sums: true, which processes "
+            "each record alone."
         )
 
 
