@@ -1,10 +1,7 @@
 """The terminal: examples that parse, help and overview that open without heavy libraries."""
 
 import json
-import os
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -17,6 +14,7 @@ from dpsynth_assets.methods.dataset_plan import stage_request
 from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.assets.test_definitions import HEAVY
+from dpsynth_assets_tests.children import python
 
 SCREEN = {"COLUMNS": "100"}
 
@@ -51,14 +49,7 @@ def opened(*words, **environment):
         "except SystemExit:\n    pass\n"
         f"print(json.dumps(sorted(set({(*HEAVY, 'dagster', 'polars')!r}) & set(sys.modules))))"
     )
-    told = subprocess.run(
-        [sys.executable, "-c", code, *words],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, **environment},
-    )
-    return json.loads(told.stdout.splitlines()[-1])
+    return json.loads(python("-c", code, *words, **environment).splitlines()[-1])
 
 
 def test_every_command_has_examples_and_every_example_a_command():
@@ -107,19 +98,12 @@ def test_what_comes_before_a_command_imports_nothing_heavy(words):
 
 def completed(line):
     """What the shell offers for the last word of a line."""
-    told = subprocess.run(
-        [sys.executable, "-c", "from dpsynth_assets.cli.main import app; app(prog_name='dpsynth')"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={
-            **os.environ,
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(line.count(" ")),
-            "_DPSYNTH_COMPLETE": "complete_bash",
-        },
-    )
-    return told.stdout.split()
+    return python(
+        *("-c", "from dpsynth_assets.cli.main import app; app(prog_name='dpsynth')"),
+        COMP_WORDS=line,
+        COMP_CWORD=str(line.count(" ")),
+        _DPSYNTH_COMPLETE="complete_bash",
+    ).split()
 
 
 def test_the_shell_completes_commands_and_cohorts():

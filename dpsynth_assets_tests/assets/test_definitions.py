@@ -1,8 +1,5 @@
 """The code location: quick to open, whole, and extended by YAML alone."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import dagster as dg
@@ -17,6 +14,7 @@ from dpsynth_assets.orchestration.components import PrivateDataset, PublicData
 from dpsynth_assets.orchestration.components.refused import REFUSED_TAG
 from dpsynth_assets.orchestration.resources.model_pool import PROCESSOR_POOL
 from dpsynth_assets.tags import MECHANISM, PRIVACY
+from dpsynth_assets_tests.children import python
 from dpsynth_assets_tests.prepared import keep_demo_plans
 
 ROOT = Path(__file__).parents[2]
@@ -56,18 +54,8 @@ def test_a_fixed_plan_dataset_opens_without_the_accounting_library_once_it_was_p
     )
     here = {"DPSYNTH_DATASETS": str(tmp_path), "DPSYNTH_HOME": str(tmp_path / "home")}
 
-    def opened():
-        return subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=ROOT,
-            env={**os.environ, **here},
-        ).stdout.strip()
-
-    assert opened().startswith("True")
-    assert opened() == "True []"
+    assert python("-c", code, **here).startswith("True")
+    assert python("-c", code, **here).strip() == "True []"
 
 
 def test_every_asset_states_its_privacy_level_and_belongs_to_a_group(graph):

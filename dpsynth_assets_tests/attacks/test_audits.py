@@ -6,8 +6,6 @@ Simulations check coverage at false alarms of 5%; their own false-alarm probabil
 import dataclasses
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +60,7 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon
 from dpsynth_assets.report.pages import markdown_table
+from dpsynth_assets_tests.children import python
 
 GAUSSIAN = ("epsvec", GaussianEvent(noise_multiplier=1.0))
 RATES = np.linspace(0.001, 0.999, 97)
@@ -272,10 +271,7 @@ def test_importing_the_audits_loads_no_deep_learning_library():
         "import sys, dpsynth_assets.attacks.audits, dpsynth_assets.cli.audit; "
         "print(sorted({'torch', 'scipy', 'opendp', 'dp_accounting'} & set(sys.modules)))"
     )
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    assert loaded.stdout.strip() == "[]"
+    assert python("-c", code).strip() == "[]"
 
 
 # Running and storing

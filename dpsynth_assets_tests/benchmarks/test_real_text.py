@@ -4,14 +4,13 @@ On the invented letters, which need no real corpus.
 """
 
 import json
-import os
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from dpsynth_assets_tests.children import python
 from dpsynth_assets_tests.tiny_models import write_language_model
 
 ROOT = Path(__file__).parents[2]
@@ -45,19 +44,8 @@ def work(tmp_path_factory) -> Path:
     """A folder with a finished table: a reference, a method, one built on another corpus."""
     folder = tmp_path_factory.mktemp("real_text")
     write_language_model(folder / "model")
-    environment = os.environ | {
-        "DPSYNTH_HOME": str(folder / "home"),
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-    }
-    made = subprocess.run(
-        [sys.executable, *command(folder, "--methods", "real_data", "aug_pe", "resampled")],
-        check=False,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
-    assert made.returncode == 0, made.stderr[-3000:]
+    asked = command(folder, "--methods", "real_data", "aug_pe", "resampled")
+    python(*asked, DPSYNTH_HOME=str(folder / "home"))
     return folder
 
 

@@ -161,21 +161,10 @@ def embeddings() -> dict[str, Moved]:
 
 
 def tiny_llama() -> Any:
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from dpsynth_assets_tests.tiny_models import random_llama
 
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=200,
-        hidden_size=64,
-        intermediate_size=172,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        initializer_range=0.2,
-    )
-    return LlamaForCausalLM(config).eval()
+    sizes = {"hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 3}
+    return random_llama(200, num_attention_heads=4, num_key_value_heads=2, **sizes)
 
 
 def token_texts(count: int, longest: int) -> list[list[int]]:

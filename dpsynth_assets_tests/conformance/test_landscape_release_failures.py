@@ -5,6 +5,7 @@ Noise from seeds and noise drawn anew at each start are bugs that audits notice.
 
 import ast
 import inspect
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,11 @@ from dpsynth_assets.attacks.audits.gradients import private_gradient
 from dpsynth_assets.attacks.audits.ledger_rules import REAL, seeded_everywhere
 from dpsynth_assets.attacks.audits.sums import release_vector_mean
 from dpsynth_assets.privacy.batch_terms import BatchTerms
-from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import GaussianVoting, NoisyHistogram
 from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
+from dpsynth_assets_tests.privacy.dp_sgd_cases import mechanism
 
 ADD_REMOVE = NeighboringRelation.ADD_REMOVE
 KERNEL = Path(inspect.getfile(privacy)).parent
@@ -49,15 +50,7 @@ def test_seeding_for_an_audit_leaves_the_process_as_it_was():
 # Settings read off private records (InvisibleInk: lengths, clip bound and number of texts).
 
 
-def dp_sgd():
-    return DpSgdMechanism(
-        l2_bound=1.0,
-        noise_multiplier=1.0,
-        sampling_probability=0.5,
-        steps=1,
-        expected_batch_size=5.0,
-        relation=ADD_REMOVE,
-    )
+dp_sgd = partial(mechanism, sampling_probability=0.5, steps=1)
 
 
 def gradients_of(mechanism, records=10):

@@ -5,15 +5,13 @@ set of kernels runs in a process of its own, since libraries choose their kernel
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.privacy.per_example.arithmetic import GRADIENT_SLACK
+from dpsynth_assets_tests.children import python
 
 pytestmark = pytest.mark.slow
 
@@ -75,13 +73,8 @@ def run(request):
     chosen = dict(KERNELS[request.param])
     if chosen["OPENBLAS_CORETYPE"] == "SkylakeX" and not _has_avx512():
         del chosen["OPENBLAS_CORETYPE"]  # The machine's own kernels instead.
-    process = subprocess.run(
-        [sys.executable, "-m", "dpsynth_assets_tests.conformance.row_functions"],
-        env=os.environ | chosen | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)},
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-2000:]
-    return json.loads(process.stdout)
+    module = "dpsynth_assets_tests.conformance.row_functions"
+    return json.loads(python("-m", module, HF_HUB_OFFLINE="1", **chosen))
 
 
 def test_no_record_moves_what_is_computed_of_another(run):

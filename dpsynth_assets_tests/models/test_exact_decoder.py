@@ -1,9 +1,5 @@
 """A row's logits are a function of its own context, bit for bit, on every kernel set."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -39,6 +35,7 @@ from dpsynth_assets.models.exact_decoder.integer_products import (
 )
 from dpsynth_assets.models.exact_decoder.opening import read_decoder
 from dpsynth_assets.models.exact_decoder.weights import LlamaShape, computes_folder
+from dpsynth_assets_tests.children import python
 
 VOCABULARY, COLUMNS, NEW, ROWS = 131, 24, 6, 19
 CONFIG = LlamaConfig(
@@ -355,11 +352,7 @@ for bags in (True, False):
     ids=lambda setting: "-".join(setting.values()),
 )
 def test_the_law_holds_on_other_kernel_sets(setting):
-    environment = {**os.environ, **setting}
-    done = subprocess.run(
-        [sys.executable, "-c", _LAW], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    python("-c", _LAW, **setting)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """The kernels for CUDA devices keep the law, and compute what processors do."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from dpsynth_assets_tests.children import python
 
 pytest.importorskip("triton")
 
@@ -83,11 +81,4 @@ def test_the_law_holds_in_the_kernels():
     import torch
 
     interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", _LAW],
-        env=os.environ | interpreted,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    python("-c", _LAW, **interpreted)

@@ -7,13 +7,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    BartConfig,
-    BartForConditionalGeneration,
-    CohereConfig,
-    LlamaConfig,
-)
 
 from dpsynth_assets.models import fine_tuning
 from dpsynth_assets.models.fine_tuning import (
@@ -31,11 +24,10 @@ from dpsynth_assets.models.fine_tuning.sources import micro_batches, part_size
 from dpsynth_assets.models.fine_tuning.training import LINES, LOSSES, public_steps
 from dpsynth_assets.models.language_model import IGNORED, mean_token_losses, padded
 from dpsynth_assets.privacy import dp_sgd
-from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
+from dpsynth_assets_tests.privacy import dp_sgd_cases
+from dpsynth_assets_tests.privacy.small_models import small
 
-VOCABULARY = 40
 CAUSAL = CausalLoss(pad_token_id=1, start_token_id=2)
 
 
@@ -56,37 +48,9 @@ class SequenceLoss:
 SEQUENCE = SequenceLoss()
 
 
-def bart():
-    torch.manual_seed(0)
-    config = BartConfig(
-        vocab_size=VOCABULARY,
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=24,
-        decoder_ffn_dim=24,
-        max_position_embeddings=32,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
-        decoder_start_token_id=2,
-        forced_eos_token_id=None,
-    )
-    return BartForConditionalGeneration(config)
-
-
-def causal(kind, **own):
-    torch.manual_seed(0)
-    sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24}
-    layers = {"num_hidden_layers": 1, "num_attention_heads": 2}
-    special = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-    return AutoModelForCausalLM.from_config(kind(**sizes, **layers, **special, **own))
-
-
-llama = partial(causal, LlamaConfig, max_position_embeddings=32, tie_word_embeddings=True)
-cohere = partial(causal, CohereConfig, num_key_value_heads=1, logit_scale=1.0)
+bart = partial(small, "Bart", decoder_layers=1, scale_embedding=False)
+llama = partial(small, "Llama", num_hidden_layers=1, num_key_value_heads=2, attention_bias=False)
+cohere = partial(small, "Cohere", num_hidden_layers=1, logit_scale=1.0)
 """A causal model whose norms book-keeping does not know."""
 
 
@@ -100,15 +64,14 @@ def examples(count=24, seed=3):
     ]
 
 
-def mechanism(steps=4, **changes):
-    fields = {
-        "l2_bound": 1.0,
-        "noise_multiplier": 0.5,
-        "sampling_probability": 0.5,
-        "expected_batch_size": 12.0,
-        "relation": NeighboringRelation.ADD_REMOVE,
-    }
-    return DpSgdMechanism(steps=steps, **{**fields, **changes})
+mechanism = partial(
+    dp_sgd_cases.mechanism,
+    l2_bound=1.0,
+    noise_multiplier=0.5,
+    sampling_probability=0.5,
+    expected_batch_size=12.0,
+    steps=4,
+)
 
 
 def settings(**changes):

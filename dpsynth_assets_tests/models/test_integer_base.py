@@ -1,11 +1,12 @@
 """Frozen layers in integers: what they compute, and that a record alone gives the same bits."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from dpsynth_assets.models.fine_tuning import (
     CausalLoss,
@@ -16,19 +17,22 @@ from dpsynth_assets.models.fine_tuning import (
 )
 from dpsynth_assets.models.fine_tuning.sources import micro_batches
 from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
+from dpsynth_assets_tests.tiny_models import random_llama
 
 LOSS = CausalLoss(pad_token_id=0, start_token_id=1)
 BOUND = 0.5
 
 
-def llama():
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=97, hidden_size=48, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
-        initializer_range=0.2, tie_word_embeddings=True,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
+llama = partial(
+    random_llama,
+    97,
+    hidden_size=48,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    tie_word_embeddings=True,
+)
 
 
 def adapted(*, integers=True, modules=None):

@@ -1,8 +1,9 @@
-"""A ledger without entries, and sums in one block or in many."""
+"""A ledger without entries, sums in one block or in many, and training without its noise."""
 
 import pytest
+import torch
 
-from dpsynth_assets.privacy import clipping
+from dpsynth_assets.privacy import clipping, dp_sgd
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets_tests.privacy.ledger_cases import sqlite_url
 
@@ -15,3 +16,16 @@ def ledger(tmp_path):
 @pytest.fixture(params=[1 << 21, 64], ids=["one block", "many blocks"])
 def block_entries(request, monkeypatch):
     monkeypatch.setattr(clipping, "BLOCK_ENTRIES", request.param)
+
+
+@pytest.fixture
+def noiseless(monkeypatch):
+    """Gradients without noise; the deviations that were asked for."""
+    asked = []
+
+    def zeros(reference, deviation):
+        asked.append(deviation)
+        return torch.zeros_like(reference)
+
+    monkeypatch.setattr(dp_sgd, "gaussian_like", zeros)
+    return asked

@@ -2,8 +2,6 @@
 
 import ast
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +13,7 @@ from typer.testing import CliRunner
 import dpsynth_assets
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.privacy.cpu import check_declared_threads, one_thread_each, run_alone
+from dpsynth_assets_tests.children import python
 
 POOLS_OF_WAITING_THREADS = {"models/engines/openai_endpoint.py"}
 """Threads that wait for a server and compute nothing."""
@@ -178,10 +177,7 @@ def test_a_forked_child_starts_threads_of_its_own():
         "    os._exit(run_alone([lambda: 7], 1)[0])\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    told = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert told.stdout.split() == ["7"]
+    assert python("-c", code).split() == ["7"]
 
 
 def test_work_that_has_not_begun_is_dropped_when_the_block_fails():

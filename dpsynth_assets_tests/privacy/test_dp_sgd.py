@@ -1,6 +1,7 @@
 """Laws of DP-SGD. Each statistical test raises a false alarm at most 1e-8 of the time."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,13 +10,13 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from dpsynth_assets.attacks.audits.gradients import linear_layers, private_gradient
-from dpsynth_assets.privacy import dp_sgd
-from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism, dp_sgd_event
+from dpsynth_assets.privacy.dp_sgd import dp_sgd_event
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import PoissonGaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.per_example import LossOfPart, Products
 from dpsynth_assets.privacy.poisson_sampling import poisson_sample
+from dpsynth_assets_tests.privacy import dp_sgd_cases
 
 ADD_REMOVE, ZERO_OUT, REPLACE_ONE = NeighboringRelation
 FALSE_ALARM = 1e-9
@@ -24,9 +25,7 @@ SAMPLING = {"sampling_probability": 0.25, "noise_multiplier": 1.5, "steps": 4}
 WIDTHS = [6, 1, 5]
 
 
-def mechanism(**changes):
-    settings_ = {"l2_bound": 2.0, "expected_batch_size": 5.0, "relation": ADD_REMOVE, **SAMPLING}
-    return DpSgdMechanism(**{**settings_, **changes})
+mechanism = partial(dp_sgd_cases.mechanism, l2_bound=2.0, expected_batch_size=5.0, **SAMPLING)
 
 
 def gradients(rows, seed=0):
@@ -43,18 +42,6 @@ def clipped_sum(per_record, bound):
     """The sum in plain NumPy, without margin."""
     norms = np.linalg.norm(per_record, axis=1, keepdims=True)
     return (per_record * np.minimum(1.0, bound / norms)).sum(axis=0)
-
-
-@pytest.fixture
-def noiseless(monkeypatch):
-    asked = []
-
-    def zeros(reference, deviation):
-        asked.append(deviation)
-        return torch.zeros_like(reference)
-
-    monkeypatch.setattr(dp_sgd, "gaussian_like", zeros)
-    return asked
 
 
 @pytest.mark.parametrize("relation", list(NeighboringRelation))

@@ -12,9 +12,7 @@ from torch.nn import functional
 
 from dpsynth_assets.privacy import cpu
 from dpsynth_assets.privacy.cpu import shares_weights
-from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.per_example import (
     GRADIENT_SLACK,
     LossOfPart,
@@ -28,6 +26,7 @@ from dpsynth_assets.privacy.per_example import (
 from dpsynth_assets.privacy.per_example.arithmetic import SumLattice
 from dpsynth_assets.privacy.per_example.recording import recording
 from dpsynth_assets.privacy.per_example.uses import Factors, Product
+from dpsynth_assets_tests.privacy.dp_sgd_cases import mechanism
 from dpsynth_assets_tests.privacy.small_models import (
     VOCABULARY,
     clipped_sum,
@@ -484,28 +483,7 @@ def test_bfloat16_passes_stay_within_the_bound():
 # The mechanism
 
 
-def mechanism(**changes):
-    fields = {
-        "l2_bound": 0.5,
-        "noise_multiplier": 1.0,
-        "sampling_probability": 1.0,
-        "steps": 3,
-        "expected_batch_size": 4.0,
-        "relation": NeighboringRelation.ADD_REMOVE,
-    }
-    return DpSgdMechanism(**{**fields, **changes})
-
-
-def test_the_mechanism_releases_the_clipped_sum_with_noise_over_its_fixed_number(monkeypatch):
-    from dpsynth_assets.privacy import dp_sgd
-
-    asked = []
-
-    def zeros(reference, deviation):
-        asked.append(deviation)
-        return torch.zeros_like(reference)
-
-    monkeypatch.setattr(dp_sgd, "gaussian_like", zeros)
+def test_the_mechanism_releases_the_clipped_sum_with_noise_over_its_fixed_number(noiseless):
     model, tested = built("BART"), mechanism(most_in_company=BATCH, gradient_slack=0.02)
     next(tested.batches(BATCH))
     gradients = PerExampleGradients(model)
@@ -514,7 +492,7 @@ def test_the_mechanism_releases_the_clipped_sum_with_noise_over_its_fixed_number
     kept_back = 1 + BATCH * 0.02
     expected = clipped(model, [[0, 1, 2], [3, 4]], 0.5 / kept_back) / 4.0
     torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-8)
-    assert set(asked) == {0.5}
+    assert set(noiseless) == {0.5}
     assert [each.shape for each in released] == [each.shape for each in gradients.parameters]
 
 

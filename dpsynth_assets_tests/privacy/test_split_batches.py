@@ -1,32 +1,22 @@
 """Laws of batches that workers share, and of the lattice on which their sums lie."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from dpsynth_assets.privacy import dp_sgd
-from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
-from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.per_example import LossOfPart, PerExampleGradients, Products
 from dpsynth_assets.privacy.per_example.arithmetic import SumLattice
+from dpsynth_assets_tests.privacy import dp_sgd_cases
 
 RECORDS = 24
 
 
-def mechanism(**changes):
-    settings = {
-        "l2_bound": 0.7,
-        "noise_multiplier": 1.0,
-        "sampling_probability": 1.0,
-        "steps": 2,
-        "expected_batch_size": 5.0,
-        "relation": NeighboringRelation.ADD_REMOVE,
-    }
-    return DpSgdMechanism(**{**settings, **changes})
+mechanism = partial(dp_sgd_cases.mechanism, l2_bound=0.7, steps=2, expected_batch_size=5.0)
 
 
 def model():
@@ -45,18 +35,6 @@ def parts(rows):
 
 def flat(sums):
     return torch.cat([each.flatten() for each in sums])
-
-
-@pytest.fixture
-def noiseless(monkeypatch):
-    asked = []
-
-    def zeros(reference, deviation):
-        asked.append(deviation)
-        return torch.zeros_like(reference)
-
-    monkeypatch.setattr(dp_sgd, "gaussian_like", zeros)
-    return asked
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -1,7 +1,5 @@
 """Engines open once per process, from a declaration whose mistakes are found before that."""
 
-import json
-import subprocess
 import sys
 
 import pytest
@@ -13,6 +11,7 @@ from dpsynth_assets.models.engines.decoder_engine import DecoderEngine
 from dpsynth_assets.models.engines.openai_endpoint import OpenAiEndpoint
 from dpsynth_assets.models.engines.protocol import close_engines, open_engine, serving
 from dpsynth_assets.models.language_model import LanguageModel
+from dpsynth_assets_tests.children import python
 
 ENDPOINT = {"kind": "openai", "model": "m", "base_url": "https://host/v1"}
 
@@ -118,9 +117,7 @@ import dpsynth_assets.models.vllm_decoder.engine
 import dpsynth_assets.models.engines.openai_endpoint
 print(json.dumps([name for name in ("torch", "transformers") if name in sys.modules]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    assert json.loads(done.stdout) == []
+    assert python("-c", program).strip() == "[]"
 
 
 def test_vllm_that_is_not_installed_gives_one_line(toy_folder, monkeypatch):

@@ -2,14 +2,13 @@
 
 import random
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
 from dpsynth_assets.models.vllm_decoder.lockstep import Document, LockstepError, Row, Step
+from dpsynth_assets_tests.children import python
 
 VOCABULARY = 11
 
@@ -126,5 +125,4 @@ def test_nothing_of_vllm_is_imported_unless_it_is_chosen():
         "import dpsynth_assets.methods.private_prediction\n"
         "print(sorted({'vllm', 'torch'} & sys.modules.keys()))\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"
+    assert python("-c", code).strip() == "[]"
