@@ -62,6 +62,28 @@ def test_its_numbers_are_those_of_the_ledger(ledger, spec):
     assert first["behind"][0] == "Ledger: entries 1, 3"
 
 
+def test_it_states_the_terms_of_now_and_those_of_charges(ledger):
+    keys = [f"ed25519:{digit * 64}" for digit in "ab"]
+    release(ledger, make_terms(epsilon=8.0))
+    asks = {"approvals": 1, "approvers": keys, "budget": {"epsilon": 9.0, "delta": 1e-6}}
+    answers = {
+        q["question"][:2]: " ".join(q["answer"])
+        for q in questions(pack_of(private(name="tickets", **asks), ledger))
+    }
+    assert "now allows ε = 9 in all; at the last charge it allowed ε = 8." in answers["1."]
+    assert f"now asks for 1 of 2 approvals, by the keys {', '.join(keys)};" in answers["14"]
+    assert "Entry 1 asked for something else: no approval." in answers["14"]
+
+
+def test_under_replace_one_it_compares_contents(ledger, spec):
+    release(ledger, make_terms(relation="replace-one"))
+    answers = {q["question"][:9]: " ".join(q["answer"]) for q in questions(pack_of(spec, ledger))}
+    for part in ("2. Which ", "Singling "):
+        assert "with other content in the records of one unit" in answers[part]
+        assert "as without them" not in answers[part]
+    assert "and not that it is there" in answers["4. Is it "]
+
+
 def test_a_realised_bound_is_in_no_file_and_no_epsilon_is_claimed(ledger, spec):
     request = make_request(guarantee=GuaranteeType.EX_POST, event=None)
     charged = ledger.reserve(request, make_terms(accepts_ex_post=True))

@@ -24,7 +24,7 @@ from dpsynth_assets.paths import SENSITIVE_VARIABLE, home
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
-from dpsynth_assets.privacy.ledger.schema import APPROVAL, PURGE, RECOVERY, RESERVE
+from dpsynth_assets.privacy.ledger.schema import APPROVAL, PURGE, RECOVERY, RESERVE, asked_for
 from dpsynth_assets.privacy.secret_protection import posterior_of_dp
 from dpsynth_assets.report.cards import (
     LABEL_FILE,
@@ -124,7 +124,9 @@ def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
     paid = [e for e in entries if e.kind == RESERVE and e.cohort == spec.account]
     recalls = [result["name"] for result in label["audits"] if is_recall(result)]
     tests = [result for result in label["audits"] if result["name"] not in recalls]
-    asked = paid[-1].terms.approvals if paid[-1].terms else None
+    asked: dict[str, list[int]] = {}
+    for entry in paid:
+        asked.setdefault(asked_for(entry.terms and entry.terms.approvals), []).append(entry.seq)
     return {
         "name": spec.name,
         "cohort": spec.account,
@@ -144,7 +146,7 @@ def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
         "versions": sorted({entry.data_version for entry in paid}),
         "recoveries": [entry.seq for entry in entries if entry.kind == RECOVERY],
         "deeds": list(_deeds(entries, {spec.account, spec.name, ""})),
-        "approvals": None if asked is None else {"needed": asked.needed, "keys": asked.keys},
+        "approvals": {"declared": asked_for(spec.approval_terms), "charged": asked},
         "dataset": _dataset(ledger, spec.dataset),
         "recalls": recalls,
         "audits": [result for result in tests if not _PLANTS.search(result["name"])],
@@ -157,7 +159,6 @@ def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
             "purged": purges_after_success(),
         },
         "year": int(paid[-1].recorded_at[:4]),
-        "budget_epsilon": cohort["budget_epsilon"],
     }
 
 
