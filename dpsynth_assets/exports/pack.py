@@ -120,7 +120,7 @@ def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
     published = released_folder(spec.name, "") / LABEL_FILE
     audits = json.loads(published.read_text())["audits"] if published.exists() else []
     label = cohort_label(entries, spec.account, audits)
-    told, cohort = releases(entries, label), label["cohort"]
+    told = releases(entries, label)
     paid = [e for e in entries if e.kind == RESERVE and e.cohort == spec.account]
     recalls = [result["name"] for result in label["audits"] if is_recall(result)]
     tests = [result for result in label["audits"] if result["name"] not in recalls]
