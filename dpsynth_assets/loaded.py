@@ -1,4 +1,4 @@
-"""When this process began to load the package: imported before anything else of it."""
+"""Records when this process began to load the package; it is imported before all other modules."""
 
 import time
 

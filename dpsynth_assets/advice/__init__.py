@@ -1,4 +1,4 @@
-"""Which method, for whose data, at what price: chosen from public facts and the leaderboard.
+"""Recommends methods for declared data, with their costs, from public facts and the leaderboard.
 
 Nothing here reads a record, or a score of private records.
 """

@@ -1,4 +1,4 @@
-"""Methods in order of what one may expect of them, and why the others do not fit."""
+"""Ranks the methods that suit declared data, and says why the others cannot be used."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What the leaderboard says of a method at some ε and number of records.
+"""Estimates a method's score at an ε and number of records from leaderboard results.
 
 Noise on votes, sums and histograms shrinks as ε times records grows, so cells are compared by that
 product: a cell with half of it is as far away as one with twice of it. Which method is best differs

@@ -1,4 +1,4 @@
-"""Minutes of a run on this machine: what every step computes, times what that takes here.
+"""Estimates the minutes of a run on this machine: the work of every step times measured speed.
 
 They are of a run from an empty home; what is stored already takes none of them.
 

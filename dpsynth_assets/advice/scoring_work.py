@@ -1,4 +1,4 @@
-"""What an evaluation computes: references, embedded rows, models that are trained or asked.
+"""Counts the work of an evaluation: references, embedded rows, and models trained or queried.
 
 **Privacy** Settings and declared facts alone.
 """

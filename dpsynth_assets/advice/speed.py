@@ -1,4 +1,4 @@
-"""How fast this machine computes: a trial of two seconds, kept with all that it depends on.
+"""Measures how fast this machine computes in two seconds, and stores the result.
 
 What is tried is what runs: the decoder of the base's language model, its embedder, and products in
 float32 as training takes them. Opening the model comes before the trial, as before every run.

@@ -1,4 +1,4 @@
-"""Attacks that a method can be put to: their names, their results' names, and what they test."""
+"""Names and descriptions of the attacks on methods, and of their results."""
 
 from enum import StrEnum
 

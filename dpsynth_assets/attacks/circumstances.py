@@ -1,4 +1,4 @@
-"""What the result of an audit or attack depends on besides its settings: code, libraries, machine.
+"""Records what the result of an audit or attack depends on: code, libraries, machine.
 
 Audits and attacks run on made-up or public records, so nothing else can change what they find. A
 result that was found under equal circumstances and equal settings need not be found again.

@@ -1,4 +1,4 @@
-"""Searches every byte below given folders for canaries: file names, contents, and what is packed.
+"""Searches folders for canaries in every byte: file names, contents, archives and compressed data.
 
 Databases are read table by table (a value may be across pages), Parquet and Arrow files column by
 column, archives and compressed values once unpacked, a few layers deep. A report names files and

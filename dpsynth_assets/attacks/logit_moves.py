@@ -1,4 +1,4 @@
-"""How far the other rows of a pass move a row's logits, measured on public contexts.
+"""Measures on public contexts how far the other rows of a pass change a row's logits.
 
 What is drawn from private contexts is covered by its sensitivity only where a row's logits follow
 its own tokens, or move by no more than the slack that is charged. Here public contexts are decoded

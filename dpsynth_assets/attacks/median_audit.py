@@ -1,4 +1,4 @@
-"""Exact audit of drawn median tokens: how much of γ the contexts of one unit really account for.
+"""Exact audit of drawn median tokens: how much of γ the contexts of one unit account for.
 
 Each drawn token's log-probability is computed again without each context and, where a unit may
 have more than one, without sets of as many; and with crafted contexts in their place. γ must bound

@@ -1,4 +1,4 @@
-"""Membership tests: does a release tell whether records of the attacker's making were among others?
+"""Membership tests: does a release reveal whether planted records were in the data?
 
 m canaries are each put in by a fair coin of its own, all in one run. Each moves what is released as
 far as a record can, in a direction that no other canary moves, so that one run is m trials. The

@@ -1,4 +1,4 @@
-"""One cell of a benchmark: a corpus of one cohort, method, ε and seed, kept with its scores.
+"""One cell of a benchmark: the corpus of one dataset, method, ε and seed, stored with its scores.
 
 A method runs through `run_method` alone, with a ledger and a store of its own: on real data the
 accounts of all cells over one corpus would add up. What is printed as ε comes from the label of the

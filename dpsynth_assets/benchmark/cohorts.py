@@ -1,4 +1,4 @@
-"""Public corpora in the place of private records, cut, shuffled and split once for all cells.
+"""Public corpora that stand in for private records: sampled, shuffled and split once for all cells.
 
 And the scores of corpora beside them: all on the same number of rows; a corpus with fewer has none.
 """

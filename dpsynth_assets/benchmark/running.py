@@ -1,4 +1,4 @@
-"""The cells of a declared benchmark, and what makes and scores them: once each, then kept."""
+"""Runs and scores the cells of a declared benchmark, each once, and stores them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

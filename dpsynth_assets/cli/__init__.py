@@ -1,1 +1,1 @@
-"""The `dpsynth` command, a module a verb."""
+"""The `dpsynth` command, with one module per subcommand."""

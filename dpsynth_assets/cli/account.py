@@ -1,4 +1,4 @@
-"""`dpsynth account`: what listed events cost, without data."""
+"""`dpsynth account`: computes the ε of listed accounting events, without data."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`dpsynth advise`: which method, for whose data, at what price, from public facts alone.
+"""`dpsynth advise`: recommends methods for declared data, with their costs, from public facts.
 
 And the methods that `dpsynth init` writes: what advice ranks first for what the steward declared.
 It is told nothing that was counted in the records: a proposal stands in a public file.

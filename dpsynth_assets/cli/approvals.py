@@ -1,4 +1,4 @@
-"""`dpsynth key` makes the key that signs; `dpsynth approve` approves what others will pay for."""
+"""`dpsynth key` makes a signing key; `dpsynth approve` approves a plan that others will run."""
 
 import json
 from operator import itemgetter

@@ -1,4 +1,4 @@
-"""`dpsynth audit`: audit a cohort's spends, and test the mechanisms against their own claims.
+"""`dpsynth audit`: audits a cohort's charges, and tests the mechanisms against their claims.
 
 `audit COHORT` shows every spend and every released file, and whether all records agree; `audit run`
 tests mechanisms, and `audit run COHORT` measures how far rounding moves logits of the cohort's own

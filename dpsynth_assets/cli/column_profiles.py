@@ -1,4 +1,4 @@
-"""Profiles of a file's columns, and what each of them may be: for the steward's own terminal.
+"""Profiles the columns of a file and guesses their roles, for the steward's terminal only.
 
 What `dpsynth init` puts in force is read off the schema, by the names of columns alone: a
 dataset file is public, and a choice that followed from values would tell something of the records.

@@ -1,4 +1,4 @@
-"""`dpsynth doctor`: what a report of a fault says about an installation, without private text."""
+"""`dpsynth doctor`: describes an installation for a bug report, without private text."""
 
 import importlib.metadata
 import os

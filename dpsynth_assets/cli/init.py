@@ -1,4 +1,4 @@
-"""`dpsynth init`: a commented dataset file for one's own data, and what must be decided.
+"""`dpsynth init`: writes a commented dataset file for one's own data, and lists open decisions.
 
 The file is public. In it stands only what the source's schema (names of columns, and how the
 header is written) and the options say; what was read off the records is shown on the terminal

@@ -1,4 +1,4 @@
-"""What `dpsynth init` asks of the steward: how files are written, labels in words, and decisions.
+"""Questions of `dpsynth init` to the steward: file format, words for labels, and decisions.
 
 For the steward's own terminal: numbers here follow from private records and go into no file. How a
 CSV file is written is read off its header alone, so that it may stand in one.

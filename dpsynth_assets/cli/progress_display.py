@@ -1,4 +1,4 @@
-"""How far a run is: bars above one line for the whole run; in a file or a pipe, lines with ETA."""
+"""Shows the progress of a run: bars on a terminal, lines with a remaining time elsewhere."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What lies on this machine: `dpsynth purge` removes it, `dpsynth leak-scan` searches it."""
+"""`dpsynth purge` removes private files of this machine; `dpsynth leak-scan` searches its files."""
 
 import os
 import re

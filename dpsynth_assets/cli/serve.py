@@ -1,4 +1,4 @@
-"""`dpsynth serve`, rows of what was released behind an OpenAI-compatible API; `dpsynth ui`."""
+"""`dpsynth serve` serves rows through an OpenAI-compatible API; `dpsynth ui` starts the web UI."""
 
 import importlib.util
 import ipaddress

@@ -1,4 +1,4 @@
-"""Which of the declared dataset files can be used, and what is wrong with the others.
+"""Decides which declared dataset files can be used, and reports what is wrong with the others.
 
 A file that is broken, a name that two files have, and a base that is not declared each cost only
 the files they are in: all others are used. Files that read the same records need one account, and

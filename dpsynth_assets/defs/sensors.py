@@ -1,4 +1,4 @@
-"""What belongs to no folder here: sensors that follow, register, audit and purge; all budgets.
+"""Sensors that run automation, register cohorts, audit and purge, and the asset of all budgets.
 
 And datasets and public bases outside the package, in folders of DPSYNTH_DATASETS.
 """

@@ -1,4 +1,4 @@
-"""Packages for others: a corpus or a generator, with its label and proof of what it cost.
+"""Packages to share: a corpus or a generator, with its label and a proof of its charges.
 
 Read in this order: `package` (writing one, and its line in the ledger), `proof` (the ledger entries
 behind it), `verification` (without the ledger).

@@ -1,4 +1,4 @@
-"""The officer's pack: what a privacy officer is asked about a cohort, answered from the ledger.
+"""The officer's pack: questions of a privacy officer about a cohort, answered from the ledger.
 
 The words stand in `pack.txt.j2`, the values of other deployments in `deployments.yaml`. What
 neither ledger, label, dataset file nor settings say is printed as a question to a person.

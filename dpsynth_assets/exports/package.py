@@ -1,4 +1,4 @@
-"""What may leave: a corpus as it was published, or a generator as the ledger sealed it.
+"""Writes a package to share: a published corpus, or a generator as the ledger recorded it.
 
 A package is written whole or not at all, after the ledger has a line of what leaves in it.
 """

@@ -1,4 +1,4 @@
-"""Checks a package without the ledger: files, label, card and proof must tell the same story.
+"""Checks a package without the ledger: files, label, card and proof must agree.
 
 Rows and weights are compared twice: with what left (the entry of the export), and with what was
 released under the charge that the label names. Then the package is written again, byte for byte.

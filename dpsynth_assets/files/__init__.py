@@ -1,1 +1,1 @@
-"""Files: replaced whole, kept by digest, locked; tables and pages; errors that show no text."""
+"""File handling: atomic replacement, caching by digest, locks, tables, pages and safe errors."""

@@ -1,4 +1,4 @@
-"""What packages of other projects add, by entry points of a group."""
+"""Loads extensions of other packages through Python entry points."""
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points

@@ -1,4 +1,4 @@
-"""Versions of declarations, texts and arrays, and values kept in files that versions name.
+"""Caches values in files whose names contain a version: a digest of declarations, texts or arrays.
 
 Equal ones give equal versions. A file that cannot be read as what it should be, for any reason,
 counts as missing: the value is made again and takes its place. Where nothing can be written the

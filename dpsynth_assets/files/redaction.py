@@ -1,4 +1,4 @@
-"""What a failure may show: one line of an error that may quote private data, and no memory."""
+"""Redacts errors that may quote private data to one line, and prevents core dumps."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, for their owner alone, and room for them.
+"""Writes files and folders atomically, readable by their owner only, and checks free space.
 
 `replaced` and `alone` stand in the kernel, which imports nothing of ours: the ledger uses them. A
 disk has a rename, which moves a finished folder into place in one step. An object store has none:

@@ -1,1 +1,1 @@
-"""The papers, by family. Each family registers one or more generation methods."""
+"""Generation methods, by family of papers. Each family registers one or more methods."""

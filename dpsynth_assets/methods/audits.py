@@ -1,4 +1,4 @@
-"""Every audit there is, of mechanisms and of methods, by its name and by what it concerns."""
+"""Lists all audits, of mechanisms and of methods, by name and by subject."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The contract of every method: bound to its settings and its cohort, released stage by stage.
+"""The interface of every method: bound to its settings and cohort, it releases stage by stage.
 
 A method is bound: it holds its validated settings and the cohort's declared terms. It lists its
 stages, each of which knows what it reads and how it is run; plans them, so that each paid stage has

@@ -1,4 +1,4 @@
-"""What a method can do beside its contract: it declares these values, and a reader looks one up.
+"""Optional abilities of a method, which it declares as values.
 
 A reader asks `capability(method, ServesRows)`, of a class or of a bound method, and gets what was
 declared, or None. So a method of another package has every capability that it declares, and no

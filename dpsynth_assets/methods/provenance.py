@@ -1,4 +1,4 @@
-"""What a plan will release and from what: the graph that a ledger holds once it was charged.
+"""The graph of a plan: what it will release, and from which other releases.
 
 Nodes are the shared histograms, the stages of every method, and the corpora; an edge is what one
 reads of another. Definitions, requests, prices and audits read it.

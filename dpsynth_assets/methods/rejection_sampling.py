@@ -1,4 +1,4 @@
-"""Which written rows are kept: those that break no public rule and that a judge accepts.
+"""Selects written rows: those that break no public rule and that a judge accepts.
 
 Where rows are free, every place of a corpus (its label, its topic) is written until a row is
 accepted or the rounds are spent, so the shares of labels and topics stay those that were asked for,

@@ -1,4 +1,4 @@
-"""Stages of a method, each with the mechanism that is charged, and the plan that holds them."""
+"""Stages of a method with their mechanisms, and the plan that contains them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a step computes, counted from settings and public facts: what its minutes follow from.
+"""Counts the work of a step from settings and public facts, to estimate its minutes.
 
 **Privacy** Nothing here reads records: their number counts only where it is declared, and their
 length is that of the public documents.

@@ -1,4 +1,4 @@
-"""Quality of rows as the public language model judges it: one question, answered by yes or no.
+"""Text quality as judged by the public language model: one yes-or-no question per row.
 
 The model reads a text and a question that names the criteria of the paper's rubric. The score is
 the probability of "yes" against "no" as the next token, so that no answer has to be written or

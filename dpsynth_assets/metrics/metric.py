@@ -1,4 +1,4 @@
-"""What a metric is, and what it is measured on: a corpus beside held-out records.
+"""Defines a metric: its function, its inputs (a corpus and held-out records), and its presentation.
 
 A metric says in one value what it is called, how it is computed, what it needs, and where it is
 shown. `registry.py` lists all of them; reports, leaderboards, verdicts and `dpsynth evaluate` read

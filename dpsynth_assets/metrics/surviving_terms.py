@@ -1,4 +1,4 @@
-"""What survives: share of the records' words and word pairs in a corpus, by how many hold them.
+"""Share of the records' words and word pairs in a corpus, by number of records that contain them.
 
 Style and labels can be right where nothing that the records say is left. A term is a word or two
 words in a row, as `attacks/overlap.py` reads them, that no public document has: names and numbers

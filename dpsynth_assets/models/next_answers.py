@@ -1,4 +1,4 @@
-"""How likely given answers are as the next token of prompts, many prompts a pass."""
+"""Probabilities of given answers as the next token of prompts, many prompts per pass."""
 
 import copy
 from collections.abc import Sequence

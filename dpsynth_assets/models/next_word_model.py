@@ -1,4 +1,4 @@
-"""The small causal model whose next-word accuracy says what a corpus taught it.
+"""A small causal model, whose next-word accuracy after training measures a corpus.
 
 Vocabulary, size, start and training budget are public constants, the same for every corpus, so that
 what differs between two models is the text they read.

@@ -1,1 +1,1 @@
-"""What imports Dagster: components, assets, checks, schedules, resources, the web server."""
+"""All modules that import Dagster: components, assets, checks, schedules, resources, web server."""

@@ -1,4 +1,4 @@
-"""What we use of Dagster that it does not promise to keep: all of it stands here.
+"""All uses of Dagster's private interfaces, which may change without notice.
 
 Tried with Dagster 1.13.27. After an upgrade the tests of what imports this module say what moved.
 """

@@ -1,1 +1,1 @@
-"""Everything a proof depends on: mechanisms, accounting, ledger. Imports nothing of ours."""
+"""The privacy kernel: mechanisms, accounting, ledger. Imports no other part of the product."""

@@ -1,4 +1,4 @@
-"""CPU threads that each do a whole piece of work alone, and work on the rows of a batch in blocks.
+"""CPU threads for whole pieces of work, and for the rows of a batch in blocks.
 
 The operations of a small model are too short to share: threads that meet after each of them spend
 their time waking one another, tenfold on a busy machine. One thread for every operation also leaves

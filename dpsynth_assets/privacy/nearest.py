@@ -1,4 +1,4 @@
-"""The nearest public row of each private row, exactly: what one record decides, it decides alone.
+"""Finds the nearest public row of each private row exactly, independent of all other private rows.
 
 Letters: N private rows, C public rows, d dimensions. A private row x gets the public row c of the
 largest score x·c − o(c), with a public offset o. Scores are float32 matrix products of blocks, and

@@ -1,4 +1,4 @@
-"""The public-token test: a private token is paid for only where public text would not do.
+"""The public-token test: a private token is charged only if the public token does not suffice.
 
 AboveThreshold (the sparse vector technique) asks for each batch, token after token, whether the
 records' mean next-token distribution is far from that of the public prompt. All answers of one

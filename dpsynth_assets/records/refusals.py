@@ -1,4 +1,4 @@
-"""Files that are refused before they are read: archives, pickles, bombs, and links that lead away.
+"""Refuses files before reading them: archives, pickles, decompression bombs, links out of a folder.
 
 Everything here looks at a file as a whole, never at one record, so a refusal is a refusal of the
 source. What one record can do (control characters, ten megabytes of text, a formula, instructions

@@ -1,4 +1,4 @@
-"""Rows of a corpus as they are published, and the digest by which the ledger knows them."""
+"""Rows of a corpus as published, and the digest that the ledger records for them."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What a draw waits for, and what it may not do unasked.
+"""Waiting before and during a draw: for space, locks and servers; no charge without consent.
 
 One run at a time draws a release; a second waits and uses what the first stored (`alone`). Without
 that lock two people who launch the same cohort would both pay for the same release, and a retry

@@ -1,1 +1,1 @@
-"""What makes a release: charged once, drawn once, stored, found again at no cost."""
+"""Runs a release: charges and draws it once, stores it, and reuses it at no cost."""

@@ -1,4 +1,4 @@
-"""Where a release gets private records from: the sensitive store, or a frame in memory."""
+"""Sources of private records for a release: the sensitive store, or a frame in memory."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

@@ -1,4 +1,4 @@
-"""The one thing that releases: request, charge, draw or stored value, for every way in.
+"""The runner of all releases: request, charge, then draw or use the stored value.
 
 Assets, `run_method`, benchmarks and rehearsals hold a Runner. What a release reads, what it is
 known by, what is checked before a charge, what a killed run left, and what of an error may be said

@@ -1,4 +1,4 @@
-"""The one seam between the sensitive store and the place where its files lie.
+"""The interface between the sensitive store and the place of its files.
 
 Two kinds of place keep to it: a local folder (`OwnerOnlyFiles`) and a prefix of an
 object store (`sealed_objects.SealedObjects`). What reads and writes private files goes through it

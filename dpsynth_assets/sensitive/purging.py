@@ -1,4 +1,4 @@
-"""Removing private intermediates: after a cohort is finished, by age, or on a person's word.
+"""Removes private intermediate files: after a cohort is finished, by age, or on request.
 
 What is removed: records, embeddings, internal tables, and plain files that a killed process left.
 What stays unless it is asked for: finished passes and checkpoints of a charge that is not committed

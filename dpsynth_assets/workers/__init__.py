@@ -1,4 +1,4 @@
-"""Who does the shards of a stage: this process, other processes of this machine, or a Ray cluster.
+"""Runs the shards of a stage: in this process, in other local processes, or on a Ray cluster.
 
 A stage that goes over shards of the records calls `Workers.map_parts` and knows no more. What holds
 for every kind of workers is in `protocol.py`.

@@ -1,4 +1,4 @@
-"""What every kind of workers does with the shards of a stage.
+"""The interface of all kinds of workers, which run the shards of a stage.
 
 - A shard travels as a path. The worker reads the records from the sensitive store itself.
 - What comes back is in the order of the shards, whichever was finished first. So a sum over shards

@@ -1,4 +1,4 @@
-"""Audits that a privacy officer runs on his own installation: claims, tests and planted bugs.
+"""Audits of the privacy mechanisms of an installation: claims, tests and planted bugs.
 
 Read in this order: `audit` (claim, measurement, bugs, and what refutes a claim), one module a
 family of mechanisms, `claims.yaml` (the words of each audit), and here: how audits are run, and

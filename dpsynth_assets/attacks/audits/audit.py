@@ -1,4 +1,4 @@
-"""The audit of a mechanism: a claim, a measurement of it, and bugs it must notice."""
+"""Defines an audit of a mechanism: a claim, a measurement, and bugs that it must detect."""
 
 import importlib.metadata
 import time

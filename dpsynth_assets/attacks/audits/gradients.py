@@ -1,4 +1,4 @@
-"""Audits of DP-SGD: what one record moves in a clipped sum, and what a noisy run reveals of it.
+"""Audits of DP-SGD: how far one record changes a clipped sum, and what a noisy run reveals.
 
 Orthogonal gradient canaries make one training run many independent trials. Record i's gradient is
 the clip bound along coordinate i, so under the documented mechanism the noisy gradients of

@@ -1,4 +1,4 @@
-"""Audits of the ledger's rules and of what is stated, on a scratch ledger in a temporary folder.
+"""Audits of the ledger's rules and statements, on a temporary ledger.
 
 A release is drawn once: a retry returns the stored value. The starts of a generator follow the
 order that every mechanism asset follows: reserve, draw, store, commit.

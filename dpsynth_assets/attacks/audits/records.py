@@ -1,4 +1,4 @@
-"""Audits of what is computed of each record: one record moves what is its own, and nothing else.
+"""Audits of computations on records: one record may change only its own results.
 
 Rows: other records must not move it, not by one bit. These audits run on this machine's kernels.
 The planted bug rounds a row by its place on every machine: even and odd places add up the same

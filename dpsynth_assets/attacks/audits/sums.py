@@ -1,4 +1,4 @@
-"""Audits of noisy sums: histograms, joint vector means, votes. One release is many trials.
+"""Audits of noisy sums (histograms, joint vector means, votes): one release gives many trials.
 
 Each bin or pair of bins, each candidate that one record gives all its votes to, and each orthogonal
 canary is a trial: canary i is the clip bound times unit vector i in every block; half of the

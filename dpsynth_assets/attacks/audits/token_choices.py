@@ -1,4 +1,4 @@
-"""Audits of other ways to a token: medians and the public-token test.
+"""Audits of two other token mechanisms: medians and the public-token test.
 
 Medians: the real mechanism draws a token for each batch and reports γ; the likelihoods of that
 token under the batch and under its neighbours are computed here, independently of the kernel's

@@ -1,4 +1,4 @@
-"""EPSVec: text written along the direction from what a model writes to what the records are.
+"""EPSVec: steers a model along the direction from its own texts to the private records.
 
 Banayeeanzade et al. 2026. Read in this order: `config`, `plan` (how much noise), `shots` (fixed
 shots by a noisy histogram), `states` (the scaffold around every text, and hidden states),

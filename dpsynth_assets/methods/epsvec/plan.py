@@ -1,4 +1,4 @@
-"""Prices EPSVec from declared facts: one histogram of whole counts, one joint noisy mean."""
+"""Plans the noise of EPSVec from declared facts: one histogram of counts, one joint noisy mean."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The scaffold around every text of EPSVec, and states of texts that are read behind it.
+"""Prompts around every text of EPSVec, and the model's hidden states of these texts.
 
 The same scaffold (instructions, fixed shots, an opened document) stands before candidates,
 negatives, private records and rows, so that their states and texts differ by what is written, not

@@ -1,4 +1,4 @@
-"""Writers of texts: at random for a label, or as a variation of a text. All of it is public.
+"""Functions that write texts, at random or as variations of a text, without private data.
 
 The public language model writes, or any engine that two prompt files tell what to write.
 

@@ -1,4 +1,4 @@
-"""The loop that Aug-PE and SecPE share: write candidates, have them voted on, let the best go on.
+"""The loop of Aug-PE and SecPE: write candidates, collect votes, keep the best candidates.
 
 A round has two steps, and each is checkpointed whole as it ends: candidates are written
 (`Phase.WRITTEN`), votes are released and survivors chosen (`Phase.VOTED`). A run that was killed

@@ -1,4 +1,4 @@
-"""Candidate texts with their labels and ancestry, who of them survives, and what is released.
+"""Candidate texts with labels and ancestry: which of them survive, and which are released.
 
 A population is public or released, and survivors follow from released votes, which noise makes
 negative here and there: nothing here is private.

@@ -1,4 +1,4 @@
-"""Public clusters of each label, what moves them and at which noise, and the file of the release.
+"""Public clusters of each label, the noise of their counts and centres, and the stored release.
 
 Centres and counts are released once: they do not depend on the candidates, so that one release
 serves every round of votes, where Algorithm 3 of the paper draws new ones in each.

@@ -1,4 +1,4 @@
-"""Conditions of a generator: what is said of a record in training, and of a row in writing.
+"""Conditions of a generator: keywords and types, from a record in training and a topic in writing.
 
 Both sides write through `condition_text`, so that what was learned is what is asked for.
 

@@ -1,4 +1,4 @@
-"""Prices a private training from declared facts: how much noise its share of the budget needs."""
+"""Plans a private training from declared facts: how much noise its share of the budget requires."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""One pass of the loop, and rows and facts of a corpus from all of them."""
+"""Collects the rows and facts of a corpus from all passes of the generation loop."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,4 +1,4 @@
-"""Batches as public facts decide them: how many there are, and what they cost.
+"""Plans batches from public facts: how many there are, and how many tokens each may draw.
 
 All of it reads settings, declared facts and released numbers, and no record. So what
 may be wrong with the batches is known, and asked, before anything is charged. Batches are cells

@@ -1,4 +1,4 @@
-"""What computes the logits of private prompts: the decoder, the prompts' tokens, and its rounding.
+"""Decoders of private prompts: their tokens, their logits and the slack for rounding.
 
 Decoder and schema are declared; plans and charges name them. Prompts have a public greatest length.
 

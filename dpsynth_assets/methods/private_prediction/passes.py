@@ -1,4 +1,4 @@
-"""The passes of a run: drawn here, side by side for a small model, or by workers, and kept.
+"""Runs the passes of a release, here or on workers, and stores what they draw.
 
 Workers draw where records are in shards. A worker draws a pass whole: it reads the records of that
 pass, opens the model, draws with noise of its own entropy, and keeps what it drew, once. The driver

@@ -1,4 +1,4 @@
-"""A method's run on made-up keys: its own mechanism, its own settings, texts of five digits.
+"""Runs a method on made-up keys of five digits, with its own mechanism and settings.
 
 Everything that decides privacy is the dataset's: mechanism, clip bound, temperature, batch size,
 examples in a context, slack, sampling, relation and unit. Batches are few and plans short, so that

@@ -1,4 +1,4 @@
-"""Preconditions of a run: what public settings and released numbers must allow before a charge."""
+"""Checks before a charge that public settings and released numbers allow the run."""
 
 import math
 from collections.abc import Callable, Sequence

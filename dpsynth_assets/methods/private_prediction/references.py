@@ -1,4 +1,4 @@
-"""Floor and ceiling: the methods' prompts without private data, and without privacy.
+"""Floor and ceiling: the same prompts with no private data, and with private data but no privacy.
 
 Neither runs a mechanism, so both are sampled as one would without privacy: at temperature 1 among
 the likeliest tokens. A method's own temperature makes a token cheap where many contexts are

@@ -1,4 +1,4 @@
-"""Tails of the private-prediction methods, each by the rule that it draws tokens with.
+"""Tails of private prediction: the share of draws on tokens that no context proposes.
 
 Letters: A tokens among which one is drawn, c clip bound, C bound of differences, τ temperature, f
 share of the expected contexts that a batch holds, m mean score of the leading token.

@@ -1,4 +1,4 @@
-"""One protocol of decoders, one loop that writes free text over it, and their parts.
+"""The protocol of decoders, and the loop that writes free text with them.
 
 `protocol` says what a decoder does; `writing` cuts prompts into passes and writes them. Decoders
 are opened by their kind (`engines.protocol`): exact integers, transformers, vLLM, or another's.

@@ -1,4 +1,4 @@
-"""The protocol of decoders: a model reads prompts, gives next-token logits, and may be read inside.
+"""The protocol of decoders: read prompts, return next-token logits, expose hidden states.
 
 Private prediction and engines decode through it alone; which model computes is a decoder's matter.
 """

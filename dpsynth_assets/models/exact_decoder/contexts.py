@@ -1,4 +1,4 @@
-"""Prompts read once, documents continued, restarted and dropped; states of texts, pooled."""
+"""Contexts of the exact decoder: prompts read once, documents continued, restarted and dropped."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""What decoding takes of a device's memory: counted from public numbers, before anything runs.
+"""Computes the device memory that decoding needs, from public numbers, before anything runs.
 
 Weights are not counted: they are in memory already where a number of rows is asked for.
 

@@ -1,4 +1,4 @@
-"""Opens a decoder after a trial: packed logits beside those of the model's own forward pass.
+"""Opens a decoder after a test that compares its packed logits with the model's own forward pass.
 
 Architectures differ in masks, positions and what they keep of a row. One that our cache does not
 serve is refused here, under any name, rather than decoded wrongly.

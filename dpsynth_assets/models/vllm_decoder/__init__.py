@@ -1,4 +1,4 @@
-"""vLLM as a decoder of private prediction: contexts whose requests step together, and no others.
+"""vLLM as a decoder of private prediction: it steps all contexts of a group together.
 
 Private prediction asks for the logits of all contexts of a pass, and chooses their next token from
 them. vLLM chooses tokens by itself and schedules each request by itself. Three small parts of ours

@@ -1,4 +1,4 @@
-"""The lock step: contexts that step together, the check of each step, and documents in the worker.
+"""Checks in vLLM that all contexts of a group step together, and keeps their documents.
 
 The worker's part is written for vLLM 0.32's model runner V1 without asynchronous scheduling: there
 a request's tokens stand in the runner's own state, and in a row of its batch while the request is

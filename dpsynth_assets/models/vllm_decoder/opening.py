@@ -1,4 +1,4 @@
-"""Opens a model in vLLM: one of them in a process at a time, on first use."""
+"""Opens a model in vLLM on first use; one process holds one model at a time."""
 
 import atexit
 from threading import Lock

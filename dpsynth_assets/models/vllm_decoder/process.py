@@ -1,4 +1,4 @@
-"""What several vLLMs of one process share: how one is opened, and the end of the last of them."""
+"""Opens and closes the vLLM instances of one process."""
 
 import os
 from threading import Lock

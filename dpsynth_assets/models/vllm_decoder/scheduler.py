@@ -1,4 +1,4 @@
-"""What vLLM loads by name: a scheduler of groups that step together, and a logits processor.
+"""Classes that vLLM loads by name: a scheduler of groups, and a logits processor.
 
 Written against the hooks of vLLM 0.32's scheduler (`_reserve_prefill_lookahead` says how many
 tokens of a request a step takes, `_handle_blocked_waiting_request` whether one may begin).

@@ -1,4 +1,4 @@
-"""The audit stage: mechanism audits, a cohort's privacy statement, and checks of what was said."""
+"""The audit stage: mechanism audits, a cohort's privacy statement, and checks of both."""
 
 import json
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The audit trail as an asset: what the event log claims, beside what the ledger has sealed."""
+"""The audit trail as an asset: compares Dagster's event log with the ledger."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Automation of what follows new releases: post-processing, and nothing that spends."""
+"""Automation after new releases: it runs post-processing and never spends budget."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

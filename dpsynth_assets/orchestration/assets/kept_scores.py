@@ -1,4 +1,4 @@
-"""Scores that need not be computed again: they are drawn with fixed seeds.
+"""Stores scores that need not be computed again, since they are drawn with fixed seeds.
 
 Scores of a corpus are a function of its rows, the private records and their embeddings, the
 settings of the evaluation, the embedder, the code, the libraries and the machine. A digest of all

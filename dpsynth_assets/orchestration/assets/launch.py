@@ -1,4 +1,4 @@
-"""Choices of a person who launches a release, and the tags by which its run is found again."""
+"""Options of a person who launches a release, and the tags that identify its run."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""One asset for every stage, for all methods: the Runner's release, with metadata.
+"""Builds the asset of a stage, for all methods: it runs the release and adds metadata.
 
 Stages of methods and histograms that a dataset's methods share are released by the same steps
 (`run.runner`). A public stage takes them too: it reads nothing private, requires no resource that

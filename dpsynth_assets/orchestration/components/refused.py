@@ -1,4 +1,4 @@
-"""Dataset files that cannot be used: each is an asset that says why, and harms nothing else.
+"""Dataset files that cannot be used: each becomes an asset that says why.
 
 A refused file has no assets of its own, so nothing that it declares can run or be charged.
 """

@@ -1,4 +1,4 @@
-"""Results of checks that the web UI shows: taken outside of their step, or kept from before a run.
+"""Results of asset checks for the web UI: added outside their step, or kept from earlier runs.
 
 Dagster shows the newest row that it holds of a check, and a run writes one for each check that it
 plans. So a result that is reported while a run is under way would hide the run's own, and a run

@@ -1,4 +1,4 @@
-"""Finds runs that are alive: each holds a lock of the operating system that ends with its process.
+"""Finds runs that are alive, by a file lock that the operating system frees with the process.
 
 A killed run reports nothing, so Dagster shows it as started and keeps its place in a pool. Its lock
 tells: a process that can take it knows that the owner has ended, for any reason, after a restart of

@@ -1,4 +1,4 @@
-"""Sections of steps: a failure shows its message unless private text may be in it.
+"""Sections of steps that hide error messages if private text may be in them.
 
 Dagster redacts every error of a step (DAGSTER_REDACT_USER_CODE_ERRORS) and logs it unredacted. So
 each step runs in one of two sections, which replace an error by one that may be shown: a public one

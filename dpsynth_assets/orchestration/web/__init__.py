@@ -1,1 +1,1 @@
-"""The web UI: a server that answers its own pages alone, and the daemon beside it."""
+"""The web UI: a server that accepts only requests of its own pages, and the daemon."""

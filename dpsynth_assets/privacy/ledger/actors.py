@@ -1,4 +1,4 @@
-"""Who acts, and who has approved: the keys that sign entries, and the gate before a charge.
+"""Actors and approvals: the keys that sign entries, and the check before a charge.
 
 Every entry names its actor. A signature (Ed25519) is over all columns of its entry, the number and
 the previous hash included, so that it fits no other entry, and no ledger that begins otherwise.

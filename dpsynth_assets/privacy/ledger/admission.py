@@ -1,4 +1,4 @@
-"""Decides, before anything private is read, whether a release may be charged.
+"""Decides whether a release may be charged, before private data is read.
 
 Conditions on a request come first: a guarantee, the terms and the plan of the first charge, one
 account and one partition of its records, and approvals. Then it is priced.

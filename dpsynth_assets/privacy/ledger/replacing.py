@@ -1,4 +1,4 @@
-"""The one way in which a file changes: whole, on disk, for its owner alone.
+"""Replaces a file atomically, synced to disk and readable by its owner only.
 
 It stands in the kernel, which imports nothing of ours, because the ledger's own files change so.
 """

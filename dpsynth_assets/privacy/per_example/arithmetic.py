@@ -1,4 +1,4 @@
-"""Floating point of clipped sums: which products are taken in which type, and what that costs.
+"""Floating-point arithmetic of clipped sums: types of products, and bounds on rounding.
 
 Exact sums lie on a lattice, so that they do not depend on the order of adding. What records that
 share a pass may move one another's clipped gradients is bounded and charged.
