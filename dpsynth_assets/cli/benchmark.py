@@ -11,7 +11,7 @@ from dpsynth_assets.cli.progress_display import progress_lines
 from dpsynth_assets.cli.terminal import AsJson, say, show_json
 from dpsynth_assets.methods.inputs import ProgressCallback
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, help="Run methods side by side on public corpora.")
 
 
 @app.command()

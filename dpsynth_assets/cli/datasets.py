@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
     from dpsynth_assets.methods.provenance import InputProblem
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, help="Check and list dataset files.")
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
