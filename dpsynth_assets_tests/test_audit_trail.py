@@ -407,7 +407,7 @@ def test_a_cohort_that_cannot_be_audited_fails_its_check_and_keeps_no_other_from
     told, cursor = audit_now(installation)
     assert told == (
         "Audited zoo. Could not audit letters (OSError: store of Zaphod): "
-        "dpsynth audit NAME says why."
+        "`dpsynth audit NAME` says why."
     )
     assert set(json.loads(cursor)) == {"letters", "zoo"}
     assert live_result(installation) == [False]

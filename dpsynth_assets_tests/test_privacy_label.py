@@ -394,7 +394,7 @@ def test_a_label_says_what_batch_mates_may_move_and_what_is_kept_back_for_it(led
     shared = {"passes": "shared", "gradient_slack": 2.0**-17, "most_in_company": 360}
     together = training(ledger, rests_on={"gradients": shared})
     assert "moves by at most 7.62e-06 of the clipping bound" in together
-    assert "kept back of the bound for 360 records" in together
+    assert "leaves room for 360 such moves" in together
     alone = training(ledger, rests_on={"gradients": {"passes": "alone"}}, exact_sums=True)
     assert "Every record passes through the model alone in training" in alone
     assert "7.62e-06" not in alone

@@ -197,7 +197,7 @@ def test_a_release_that_was_paid_for_is_not_asked_about_and_an_edited_one_is(dec
     assert (named.again, again.again) == (False, True)
     console = Console(record=True, width=200)
     run_module.show_pending(edited, [again], ledger, console)
-    assert f"{asset}: this name was charged before" in console.export_text()
+    assert f"{asset}: a release of this name was charged" in console.export_text()
 
 
 def test_a_release_of_another_name_pays_for_none_without_a_name(declared):
