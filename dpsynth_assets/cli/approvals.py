@@ -91,9 +91,7 @@ def _show(spec: Any, plan: Any, ledger: Ledger) -> None:
         columns[f"approved in entry {earlier[0].seq}"] = lambda row: (
             "the same" if row[1] == row[2] else row[2]
         )
-    title = (
-        f"Plan {approved[:12]} of {spec.account}: one round ε = {epsilon_up(plan.total_epsilon)}"
-    )
+    title = f"Plan {approved[:12]}: one round takes ε = {epsilon_up(plan.total_epsilon)}"
     rows = [(name, now.get(name, "—"), then.get(name, "—")) for name in now | then]
     show_table(rows, columns, title=title, to=Console(stderr=True))
     fields = spec.model_dump(mode="json", exclude_defaults=True)
@@ -117,7 +115,7 @@ def _signed(terms: BudgetTerms, plan_json: str) -> dict[str, str]:
     }
     for asset, event in json.loads(plan_json):
         told[asset] = "ex-post" if event is None else mechanism_sentence(event_from_json(event))
-    return {name: printable(value) for name, value in told.items()}
+    return {printable(name): printable(value) for name, value in told.items()}
 
 
 def _warn(held: Approvals, terms: BudgetTerms) -> None:

@@ -25,6 +25,8 @@ What this keeps off, and what not:
   what they approved here, within the same budget, and nothing else; what both charge is added up in
   neither. The witness, and heads that were noted elsewhere, reveal copies. Where approvals in a
   test must not count elsewhere, the dataset has another name there.
+- A ledger that lost entries has lost what they fixed. A person who went on without them is named
+  there, too.
 - A key is told from another key, not a person from another person: who may list keys in the dataset
   file, and who holds which of them, is for the officer to say. So is another name for the same
   records, which is another budget, too.

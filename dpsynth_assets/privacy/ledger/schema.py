@@ -129,7 +129,8 @@ def asked_for(rule: ApprovalTerms | None) -> str:
     """Approvals that are asked for, in words: the same for any file that asks for the same."""
     if rule is None:
         return "no approval"
-    return f"{rule.needed} of {len(rule.keys)} approvals, by the keys {', '.join(rule.keys)}"
+    others = "by keys other than the payer's, among"
+    return f"{rule.needed} of {len(rule.keys)} approvals {others} {', '.join(rule.keys)}"
 
 
 @dataclass(frozen=True, kw_only=True)
