@@ -191,7 +191,7 @@ def test_the_plan_command_prints_the_promise_it_breaks_and_fails(tmp_path, monke
     written(tmp_path / "datasets" / "notes.yaml", fields)
     told = CliRunner().invoke(app, ["plan", "notes"], env={"COLUMNS": "240"})
     assert told.exit_code == 2
-    assert "posterior 1 after all rounds, of 0.001 promised" in told.output
+    assert "posterior 1 after all rounds (promised: at most 0.001)" in told.output
     assert "notes: secrets.kinds.0.posterior: expected" in told.output
 
 

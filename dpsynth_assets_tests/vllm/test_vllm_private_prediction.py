@@ -579,7 +579,7 @@ class TestBroken:
 
     def test_documents_grow_by_one_token(self, broken, contexts):
         two = torch.full((len(contexts),), 2)
-        with pytest.raises(LockstepError, match="one token a step"):
+        with pytest.raises(LockstepError, match="one token per step"):
             contexts.next_logits(two, two)
 
     def test_a_step_that_fails_otherwise_says_its_kind_alone(self, broken, capfd):

@@ -196,7 +196,7 @@ def test_records_go_to_the_nearest_centre_that_their_label_keeps(cases):
 
 
 def test_counts_before_rebalancing_for_some_labels_only_are_refused():
-    with pytest.raises(ValueError, match="every label, or for none"):
+    with pytest.raises(ValueError, match="for all labels or for no label"):
         ClusterHistogram(**HISTOGRAM.model_dump() | {"dp_counts_before": ((1, 2, 3),)})
 
 
