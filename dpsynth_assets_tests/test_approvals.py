@@ -94,5 +94,5 @@ def test_an_approver_sees_what_is_signed_and_what_was_edited(tmp_path, person, a
     assert "ε = 60" in rows["epsilon"]
     assert "the same" in rows["delta"]
     assert "the same" not in rows["dataset file"]
-    assert "LOWERS what the ledger asks for: from 2 of 2" in told.stderr
+    assert "LOWERS the required approvals: from 2 of 2" in told.stderr
     assert len(PrivacyLedger().open().entries()) == 2

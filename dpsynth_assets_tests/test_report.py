@@ -88,7 +88,7 @@ def test_surviving_terms_stand_beside_the_number_of_records_that_the_guarantee_a
     assert "What survives" not in _report().markdown
     told = {"terms_of_5_to_9_records": 0.25}
     page = _report_of([TABLE[0] | told, TABLE[1] | told, {**TABLE[1], "guarantee": "ex-post"}])
-    assert "| corpus | terms of 5 to 9 records | records it takes at least |" in page
+    assert "| corpus | terms of 5 to 9 records | records needed at least |" in page
     assert "| real data | 25.0 % | — |" in page
     assert "| 25.0 % | 2 |" in page
 

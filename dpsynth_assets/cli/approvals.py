@@ -125,6 +125,6 @@ def _warn(held: Approvals, terms: BudgetTerms) -> None:
         return
     stronger = asked and asked.needed >= stands.needed and {*asked.keys} <= {*stands.keys}
     complain(
-        f"This plan {'changes' if stronger else 'LOWERS'} what the ledger asks for: from "
-        f"{asked_for(stands)} to {asked_for(asked)}. That stands once the plan is paid for."
+        f"This plan {'changes' if stronger else 'LOWERS'} the required approvals: from "
+        f"{asked_for(stands)} to {asked_for(asked)}. The new rule holds once the plan is charged."
     )

@@ -51,10 +51,10 @@ HOLDERS = "least_holders"
 """Key of `least_holders` in a row of the report."""
 
 TOLD = (
-    "Words and word pairs of source records that no public document has: the share that some row "
-    "has, by how many records hold them. Held by fewer records than the last column says, a term "
-    f"that one corpus in {1 / CHANCE:,.0f} would have by chance is in at most {CHANCE + MORE:.3f} "
-    "of corpora, by ε and δ alone. Methods need far more records."
+    "Terms are words and word pairs of source records that no public document has: the share that "
+    "some row has, by number of records that hold them. If fewer records hold a term than the last "
+    f"column says and one corpus in {1 / CHANCE:,.0f} would have it by chance, it is in at most "
+    f"{CHANCE + MORE:.3f} of corpora, by ε and δ alone. Methods need far more records."
 )
 """Said above the table."""
 

@@ -84,7 +84,7 @@ def surviving_blocks(table: Sequence[Mapping[str, Any]]) -> list[Block]:
     if not any(row.get(name) is not None for row in table for name, _ in bands):
         return []
     rows = [{**row, HOLDERS: _least_holders(row)} for row in table]
-    columns = [("name", "corpus"), *bands, (HOLDERS, "records it takes at least")]
+    columns = [("name", "corpus"), *bands, (HOLDERS, "records needed at least")]
     shares = _table(rows, columns, "Terms of the records that each corpus has")
     return [Heading("What survives", 2), Paragraph(TOLD), shares]
 
