@@ -21,6 +21,7 @@ from dpsynth_assets_tests.tiny_models import write_generator, write_language_mod
 if TYPE_CHECKING:
     from dpsynth_assets.models.conditional_generator import ConditionalGenerator
     from dpsynth_assets.models.language_model import LanguageModel
+    from dpsynth_assets.privacy.ledger import Ledger
 
 # Tests are never timed: a busy machine draws examples slowly, and fails nothing by it.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -88,6 +89,14 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("DPSYNTH_LEDGER_URL", "DPSYNTH_STORE_URL", "DPSYNTH_DATASETS"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "home"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> "Ledger":
+    """A ledger without entries in this test's folder."""
+    from dpsynth_assets.privacy.ledger import Ledger
+
+    return Ledger(f"sqlite:///{tmp_path / 'ledger' / 'ledger.sqlite'}")
 
 
 @pytest.fixture

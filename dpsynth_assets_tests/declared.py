@@ -1,7 +1,8 @@
-"""Declarations and dataset files of tests: the fewest fields that hold, and a test's changes."""
+"""Declarations, dataset files and results of audits: the fewest fields, and a test's changes."""
 
 import yaml
 
+from dpsynth_assets.attacks.audits.audit import AuditResult
 from dpsynth_assets.datasets import PrivateDatasetSpec
 
 FIELDS = {
@@ -23,6 +24,20 @@ def written(file, attributes, kind="PrivateDataset"):
     document = {"type": f"dpsynth_assets.components.{kind}", "attributes": attributes}
     file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return file
+
+
+def audit_result(name="one-draw-a-charge", **changes):
+    """What an audit found; `passed` decides what it observed."""
+    fields = {
+        "kind": "exact",
+        "claimed": 1.0,
+        "observed": 1.0 if changes.get("passed", True) else 2.0,
+        "passed": True,
+        "seconds": 0.1,
+        "version": "0",
+        "finished_at": "2026-01-01T00:00:00+00:00",
+    }
+    return AuditResult(name=name, **{**fields, **changes})
 
 
 def only(problems, file):

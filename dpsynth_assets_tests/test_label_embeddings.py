@@ -12,18 +12,12 @@ from dpsynth_assets.models.text_embedder import Arithmetic
 from dpsynth_assets.orchestration.resources.stores import SensitiveStore
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.events import POST_PROCESSING
-from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.label import corpus_label
 from dpsynth_assets.report.label_texts import embedded, texts
-from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release, sqlite_url
+from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, release
 from dpsynth_assets_tests.stored import write_embeddings
 
 HISTOGRAM = "tickets/shared/cluster_histogram"
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(sqlite_url(tmp_path))
 
 
 def stated(arithmetic):

@@ -13,7 +13,7 @@ from dpsynth_assets.orchestration.metadata import spend_metadata
 from dpsynth_assets.privacy.accounting import epsilon_of
 from dpsynth_assets.privacy.events import POST_PROCESSING, BoundedRangeEvent, GaussianEvent
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets.privacy.ledger import Ledger, PlannedRelease
+from dpsynth_assets.privacy.ledger import PlannedRelease
 from dpsynth_assets.report.audit_page import audit_page
 from dpsynth_assets.report.audit_trail import AuditTrail, entries_of, spends_of
 from dpsynth_assets.report.cards import (
@@ -31,11 +31,6 @@ from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms, 
 TOKENS = BoundedRangeEvent(eta=0.0944, count=200)  # ε = 3.32327997… at δ = 1e-6 under zcdp
 FIRST, SECOND = GaussianEvent(noise_multiplier=2.2), GaussianEvent(noise_multiplier=5.0)
 A, B = "tickets/a/corpus", "tickets/b/corpus"
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(sqlite_url(tmp_path))
 
 
 def charge(ledger, asset, event, terms, **changes):

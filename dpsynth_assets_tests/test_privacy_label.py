@@ -57,11 +57,6 @@ SECTIONS = {
 }
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(sqlite_url(tmp_path))
-
-
 def histogram_and_corpus(ledger, **changes):
     """Releases a histogram and a corpus that builds on it; returns the corpus's reservation."""
     behind = release(ledger, asset="tickets/shared/cluster_histogram", event=HISTOGRAM)

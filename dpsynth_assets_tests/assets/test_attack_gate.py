@@ -11,7 +11,6 @@ import pytest
 from dagster._core.execution.api import create_execution_plan
 
 from dpsynth_assets.attacks.audits import latest_results
-from dpsynth_assets.attacks.audits.audit import AuditResult
 from dpsynth_assets.attacks.catalogue import MEDIANS, RECONSTRUCTIONS
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.dataset_plan import stage_request
@@ -19,7 +18,6 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets import corpora
 from dpsynth_assets.orchestration.assets.corpora import publish_corpus
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
-from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report import attack_record
 from dpsynth_assets.report.attack_record import (
     attacks_on,
@@ -32,6 +30,7 @@ from dpsynth_assets.report.attack_record import (
 )
 from dpsynth_assets.report.cards import corpus_problems, released_folder
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
+from dpsynth_assets_tests.declared import audit_result
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, sqlite_url
 
 MODEL = "f00d"
@@ -57,11 +56,6 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "home"
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(sqlite_url(tmp_path))
-
-
 def charge(ledger, spec, plan, *, model=MODEL, release="first"):
     """Charges the only method as its asset does; returns the charge's entry."""
     (planned,) = plan.methods
@@ -73,25 +67,13 @@ def charge(ledger, spec, plan, *, model=MODEL, release="first"):
     return next(e for e in ledger.entries() if e.reservation == reservation.id)
 
 
-def result(name, settings, *, passed=True, at="2026-01-01T00:00:00+00:00"):
-    return AuditResult(
-        name=name,
-        kind="statistical",
-        claimed=2.0,
-        observed=0.0 if passed else 3.0,
-        passed=passed,
-        seconds=0.1,
-        version="1",
-        finished_at=at,
-        settings=settings,
-    )
-
-
 def record(plan, *, model=MODEL, passed=True, folder="mean_uniform"):
     """Records reconstruction tests of the only method under its settings."""
     settings = settings_of_method(plan.methods[0], plan.budget, model)
-    results = [result(f"letters/{folder}/{each}", settings) for each in RECONSTRUCTIONS]
-    results[0] = result(results[0].name, settings, passed=passed)
+    results = [
+        audit_result(f"letters/{folder}/{each}", settings=settings) for each in RECONSTRUCTIONS
+    ]
+    results[0] = audit_result(results[0].name, settings=settings, passed=passed)
     save_attacks(results)
 
 
@@ -227,7 +209,7 @@ def test_a_refuted_claim_stops_publication_with_one_line_and_leaves_what_was_the
     line = stopped.value.description
     assert "\n" not in line
     assert f"letters/mean_uniform/{RECONSTRUCTIONS[0]}" in line
-    assert "3 where 2 is claimed" in line
+    assert "2 where 1 is claimed" in line
     assert "Nothing was published" in line
     assert not stopped.value.allow_retries
     assert json.loads((folder / "privacy_label.json").read_text()) == label

@@ -648,20 +648,6 @@ def test_a_cohort_whose_first_run_does_not_fit_is_skipped_with_the_reason(today,
 # Accounts
 
 
-def test_cohorts_of_a_dataset_pay_in_parallel_and_the_largest_stands_for_all():
-    spec = letters(cohorts=BY_MONTH)
-    register_cohorts("letters", ["2026_01", "2026_02"])
-    first, second = cohorts_of(spec)
-    charge(first)
-    charge(second)
-    charge(second, release="2")
-    ledger = PrivacyLedger().open()
-    total = ledger.dataset_spend("letters")
-    assert total.composition == "parallel"
-    assert total.epsilon == ledger.spend("letters_2026_02").epsilon
-    assert total.epsilon > ledger.spend("letters_2026_01").epsilon > 0
-
-
 def test_another_rule_for_the_same_dataset_is_refused_by_the_ledger():
     register_cohorts("letters", ["2026_01"])
     charge(cohorts_of(letters(cohorts=BY_MONTH))[0])

@@ -15,7 +15,6 @@ from dpsynth_assets.models.label_classifier import new_label_classifier, save_la
 from dpsynth_assets.orchestration.assets.evaluation import evaluation_definitions
 from dpsynth_assets.orchestration.assets.scoring import model_keys, report_table, score_models
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
-from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.render import render_report
 from dpsynth_assets_tests.end_to_end.conftest import private_spec
 
@@ -42,11 +41,6 @@ def spec(tmp_path, monkeypatch):
 @pytest.fixture
 def plan(spec):
     return plan_dataset(spec)
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(f"sqlite:///{tmp_path / 'ledger' / 'ledger.sqlite'}")
 
 
 @pytest.fixture

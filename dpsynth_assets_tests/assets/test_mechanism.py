@@ -35,11 +35,6 @@ def request(**changes):
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    return Ledger(f"sqlite:///{tmp_path / 'ledger' / 'ledger.sqlite'}")
-
-
-@pytest.fixture
 def store(tmp_path):
     return ReleaseStore.at(str(tmp_path / "releases"))
 

@@ -19,7 +19,6 @@ from dpsynth_assets.orchestration.resources.stores import (
     ReleaseStore,
     SensitiveStore,
 )
-from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.cards import released_rows_path
 from dpsynth_assets_tests.assets.declared_cases import letters
 from dpsynth_assets_tests.privacy.ledger_cases import sqlite_url
@@ -39,11 +38,6 @@ def home(tmp_path, monkeypatch):
     table = {"record_id": ids, "unit_id": ids, "text": texts, "label": ["a"] * len(texts)}
     write_records(SensitiveStore(), "letters", "source", pl.DataFrame(table))
     return tmp_path / "home"
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(sqlite_url(tmp_path))
 
 
 def declared(**changes):

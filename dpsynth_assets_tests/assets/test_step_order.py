@@ -11,10 +11,10 @@ from dagster._core.execution.retries import RetryMode
 
 from dpsynth_assets.attacks import audits
 from dpsynth_assets.attacks.audits import save_results
-from dpsynth_assets.attacks.audits.audit import AuditResult
 from dpsynth_assets.orchestration.assets.automation import AFTER_CORPORA, PRIORITY, first_rows_first
 from dpsynth_assets.paths import home
 from dpsynth_assets_tests.assets.declared_cases import definitions_of, letters
+from dpsynth_assets_tests.declared import audit_result
 
 COHORTS = ("tickets", "enquiries", "savings", "cases", "feedback")
 
@@ -130,19 +130,6 @@ def test_an_op_keeps_its_tags_and_its_pool():
 # Audits that fail
 
 
-def found(name, *, passed):
-    return AuditResult(
-        name=name,
-        kind="exact",
-        claimed=1.0,
-        observed=1.0 if passed else 2.0,
-        passed=passed,
-        seconds=0.0,
-        version="1",
-        finished_at="2026-01-01T00:00:00+00:00",
-    )
-
-
 def run_with(monkeypatch, tmp_path, passed, extra=()):
     """Runs audits that pass but for one, and the corpus that waits for them; returns its steps."""
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
@@ -150,7 +137,7 @@ def run_with(monkeypatch, tmp_path, passed, extra=()):
         audits,
         "run_audits",
         lambda chosen, report: [
-            found(each.name, passed=passed or place > 0) for place, each in enumerate(chosen)
+            audit_result(each.name, passed=passed or place > 0) for place, each in enumerate(chosen)
         ],
     )
     save_results(home().audits, extra)
@@ -172,7 +159,7 @@ def test_a_failed_audit_of_its_mechanism_publishes_nothing(monkeypatch, tmp_path
 
 def test_a_failed_audit_of_any_mechanism_here_publishes_nothing(monkeypatch, tmp_path):
     """Another dataset may pay from the same account, and its methods stay in that account's ε."""
-    other = found("dp-sgd-poisson", passed=False)
+    other = audit_result("dp-sgd-poisson", passed=False)
     assert CORPUS not in run_with(monkeypatch, tmp_path, passed=True, extra=[other])
 
 

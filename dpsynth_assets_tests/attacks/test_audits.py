@@ -32,7 +32,6 @@ from dpsynth_assets.attacks.audits.audit import (
     EX_POST,
     Audit,
     AuditKind,
-    AuditResult,
     Bug,
     Finding,
     audit_event_counts,
@@ -61,6 +60,7 @@ from dpsynth_assets.privacy.events import (
 from dpsynth_assets.privacy.gaussian_dp import gaussian_delta, gaussian_epsilon
 from dpsynth_assets.report.pages import markdown_table
 from dpsynth_assets_tests.children import python
+from dpsynth_assets_tests.declared import audit_result
 
 GAUSSIAN = ("epsvec", GaussianEvent(noise_multiplier=1.0))
 RATES = np.linspace(0.001, 0.999, 97)
@@ -311,25 +311,14 @@ def test_results_are_good_where_real_code_passes_and_planted_bugs_do_not(observe
     assert [share for share, _ in told] == [0.0, 0.5, 1.0]
 
 
-def result(**changes):
-    fields = {
-        "name": "one-draw-a-charge",
-        "kind": "exact",
-        "claimed": 1.0,
-        "observed": 1.0,
-        "passed": True,
-        "seconds": 0.1,
-        "version": "0",
-        "finished_at": "2026-01-01T00:00:00+00:00",
-    }
-    return AuditResult(**{**fields, **changes})
-
-
 def test_a_new_result_replaces_the_old_one_of_the_same_audit_alone(tmp_path):
     path = tmp_path / "home" / "audits.json"
     assert latest_results(path) == []
-    save_results(path, [result(), result(bug="b", passed=False), result(name="median-bound")])
-    save_results(path, [result(observed=3.0, passed=False)])
+    save_results(
+        path,
+        [audit_result(), audit_result(bug="b", passed=False), audit_result(name="median-bound")],
+    )
+    save_results(path, [audit_result(observed=3.0, passed=False)])
     stored = latest_results(path, with_planted_bugs=True)
     assert {(each.name, each.bug, each.passed) for each in stored} == {
         ("one-draw-a-charge", None, False),
@@ -343,7 +332,10 @@ def test_a_new_result_replaces_the_old_one_of_the_same_audit_alone(tmp_path):
 def test_labels_get_the_results_their_events_rest_on(tmp_path):
     path = tmp_path / "audits.json"
     assert results_for(path, [GAUSSIAN]) == []
-    save_results(path, [result(), result(name="median-bound"), result(bug="b", passed=False)])
+    save_results(
+        path,
+        [audit_result(), audit_result(name="median-bound"), audit_result(bug="b", passed=False)],
+    )
     (found,) = results_for(path, [GAUSSIAN])
     assert (found["name"], found["passed"]) == ("one-draw-a-charge", True)
     assert found["claim"] == find_audit("one-draw-a-charge").claim
@@ -362,7 +354,7 @@ def test_a_result_holds_while_nothing_changed_and_a_failure_never(tmp_path):
         ({"circumstances": now, "name": "median-bound"}, False),
     ):
         path.unlink(missing_ok=True)
-        save_results(path, [result(**changes)])
+        save_results(path, [audit_result(**changes)])
         assert bool(still_valid(path, audits)) is holds, changes
     (own,) = run_audits(audits)
     assert own.circumstances == now
@@ -370,7 +362,7 @@ def test_a_result_holds_while_nothing_changed_and_a_failure_never(tmp_path):
 
 def test_no_label_prints_the_circumstances_of_a_machine(tmp_path):
     path = tmp_path / "audits.json"
-    save_results(path, [result(circumstances=circumstances())])
+    save_results(path, [audit_result(circumstances=circumstances())])
     (found,) = results_for(path, [GAUSSIAN])
     assert circumstances() not in found.values()
     assert "circumstances" not in found

@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_assets.attacks.audits.audit import AuditResult
 from dpsynth_assets.cli import report as command
 from dpsynth_assets.cli.main import app
 from dpsynth_assets.exports import verification
@@ -22,6 +21,7 @@ from dpsynth_assets.privacy.ledger.schema import canonical_json
 from dpsynth_assets.report import attack_record
 from dpsynth_assets.report.cards import CARD_FILE, LABEL_FILE, HubFacts, hub_dataset_card
 from dpsynth_assets.report.label import corpus_label
+from dpsynth_assets_tests.declared import audit_result
 
 DP, EX_POST = "mean_uniform", "mean_svt"
 
@@ -324,23 +324,17 @@ def test_a_corpus_whose_claim_an_attack_has_refuted_since_does_not_leave(
         for each in entries(root)
         if each.reservation == label["subject"]["reservation"] and each.kind == "reserve"
     ]
-    refuted = AuditResult(
-        name=attack_record.attacks_on(charge)[0]["name"],
-        kind="statistical",
-        claimed=2.0,
-        observed=3.0,
+    refuted = audit_result(
+        attack_record.attacks_on(charge)[0]["name"],
         passed=False,
-        seconds=0.1,
-        version="1",
-        finished_at="2026-01-01T00:00:00+00:00",
         settings=attack_record.settings_of_charge(charge),
     )
     kept = attack_record.attacks_file().read_bytes()
     attack_record.save_attacks([refuted])
     before = entries(root)
-    result = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(root / "refuted")])
+    asked = CliRunner().invoke(app, ["export", "letters", DP, "--output", str(root / "refuted")])
     attack_record.attacks_file().write_bytes(kept)
-    assert result.exit_code != 0
+    assert asked.exit_code != 0
     assert not (root / "refuted").exists()
     assert entries(root) == before
 

@@ -11,7 +11,6 @@ from dpsynth_assets.attacks.catalogue import COPYING_MODEL, OWN_MODEL
 from dpsynth_assets.methods.dataset_plan import budget_terms
 from dpsynth_assets.metrics.mauve import MINIMUM_ROWS
 from dpsynth_assets.orchestration.assets.corpora import UP_TO_DATE, WITHSTOOD
-from dpsynth_assets.orchestration.assets.evaluation import NO_COPIED_SPAN
 from dpsynth_assets.orchestration.checks import GATE
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
@@ -171,14 +170,6 @@ def test_every_card_and_the_statement_equal_the_ledger(house):
     assert all(check.passed for check in [*cards, *statements])
 
 
-def test_the_mechanisms_were_audited_and_the_label_says_so(house):
-    (outcome,) = evaluations(house.result, "mechanisms_pass_their_audits")
-    assert outcome.passed
-    audits = {audit["name"]: audit for audit in label_of(house, "mean_clustered")["audits"]}
-    assert audits
-    assert all(audit["passed"] for audit in audits.values())
-
-
 def test_the_label_holds_the_attacks_of_the_run_that_published_it(house):
     for method in METHODS:
         audits = {audit["name"]: audit for audit in label_of(house, method)["audits"]}
@@ -198,34 +189,6 @@ def audits_of_the_median(house):
         for audit in audits
         if "/median-" in audit["name"]
     }
-
-
-def test_the_test_of_public_tokens_says_which_share_was_private(house):
-    shown = house.metadata("letters", "mean_svt", "candidate_corpus")
-    assert shown["private_tokens"] > 0
-    assert shown["public_tokens"] >= 0
-
-
-def test_every_candidate_is_compared_with_the_records_for_the_steward(house):
-    outcomes = evaluations(house.result, NO_COPIED_SPAN)
-    assert len(outcomes) == len(METHODS)
-    assert {check.asset_key.path[-1] for check in outcomes} == {"copied_spans"}
-    assert all(check.passed and not check.blocking for check in outcomes)
-
-
-def test_report_scores_every_corpus_beside_floor_ceiling_and_real_data(house):
-    scores = json.loads((house.home / "reports" / "letters" / "metrics.json").read_text())
-    names = [row["name"] for row in scores["table"]]
-    assert {"public only", "non-private", *METHODS} < set(names)
-    assert (house.home / "reports" / "letters" / "report.html").exists()
-
-
-def test_statement_lists_every_release_and_what_was_not_summed(house):
-    text = (house.home / "released" / "letters" / "privacy_statement.md").read_text()
-    for name in ("shared/cluster_histogram", *METHODS):
-        assert name in text
-    assert "What was not summed" in text
-    assert "none (ex-post only)" in text
 
 
 PRIVATE_STORES = ("sensitive",)

@@ -256,16 +256,6 @@ def test_a_finished_window_is_told_by_its_name(windows):
     assert finished_datasets(windows.instance, result.run_id) == ["letters_2026_02"]
 
 
-def test_a_new_window_appears_and_is_made_without_loading_anything_again(windows):
-    before = windows.spent()
-    windows.on("2026-05-02")
-    assert register_partitions(windows.instance, windows.spec) == ["2026_04"]
-    assert windows.run(QUICK, "2026_04").success
-    spent = windows.spent()
-    assert spent.pop("letters_2026_04") > 0
-    assert spent == before
-
-
 @pytest.mark.parametrize(
     ("key", "words"),
     [

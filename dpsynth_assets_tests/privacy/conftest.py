@@ -4,13 +4,6 @@ import pytest
 import torch
 
 from dpsynth_assets.privacy import clipping, dp_sgd
-from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets_tests.privacy.ledger_cases import sqlite_url
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    return Ledger(sqlite_url(tmp_path))
 
 
 @pytest.fixture(params=[1 << 21, 64], ids=["one block", "many blocks"])

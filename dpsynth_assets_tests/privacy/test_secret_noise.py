@@ -24,7 +24,6 @@ from dpsynth_assets.privacy.secret_noise import (
 )
 from dpsynth_assets.privacy.secret_protection import (
     gaussian_budget,
-    gaussian_posterior,
     poisson_binomial,
     posterior_of_events,
 )
@@ -272,9 +271,3 @@ def test_public_incidence_covers_the_most_exposed_secret():
 def test_settings_outside_their_domain_are_refused(refused):
     with pytest.raises(ValueError, match="Expected"):
         refused()
-
-
-def test_record_level_noise_does_not_protect_a_repeated_secret():
-    # μ-GDP for a record is m μ for a secret in m of them: not the same guarantee.
-    mu = gaussian_budget(PRIOR, 1e-3)
-    assert gaussian_posterior(5 * mu, PRIOR) > 250 * PRIOR

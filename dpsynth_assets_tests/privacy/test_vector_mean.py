@@ -13,9 +13,7 @@ from dpsynth_assets.attacks.audits.sums import release_vector_mean
 from dpsynth_assets.privacy import vector_mean
 from dpsynth_assets.privacy.errors import UnaccountedReleaseError
 from dpsynth_assets.privacy.events import GaussianEvent
-from dpsynth_assets.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
 from dpsynth_assets.privacy.guarantees import GuaranteeType, NeighboringRelation
-from dpsynth_assets.privacy.histogram import l2_sensitivity
 from dpsynth_assets.privacy.vector_mean import (
     VectorMean,
     stacked_l2_sensitivity,
@@ -65,40 +63,6 @@ def test_worked_sensitivity(relation, units, factor):
     )
     assert sensitivity == pytest.approx(0.5 * factor, rel=1e-12)
     assert sensitivity > 0.5 * factor
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "sampled", "replace_one", "add_remove"),
-    [
-        (11.220475733587218, 1 / 560, 0.015481109267539985, 0.007740554633769992),
-        (5.373781070187557, 0.08, 0.033823178791648936, 0.016911589395824468),
-        (2.9, 1.0, 0.06520964851503987, 0.03260482425751993),
-    ],
-)
-def test_noise_at_the_papers_settings(epsilon, sampled, replace_one, add_remove):
-    # n = 500, C = 5.5, L = 4, δ = 5e-6 after sampling; Equation (2) needs 2.0 to 2.4 times the
-    # replace-one noise.
-    mu = gaussian_mu(epsilon, 5e-6 / sampled)
-    for relation, expected in [(REPLACE_ONE, replace_one), (ADD_REMOVE, add_remove)]:
-        sensitivity = stacked_l2_sensitivity(l2_bounds=[5.5] * 4, records=500, relation=relation)
-        assert sensitivity / mu == pytest.approx(expected, rel=1e-4)
-        event = vector_mean_event(
-            noise_std=expected, l2_bounds=[5.5] * 4, records=500, relation=relation
-        )
-        assert gaussian_epsilon(1 / event.noise_multiplier, 5e-6 / sampled) == pytest.approx(
-            epsilon, rel=1e-3
-        )
-
-
-@pytest.mark.parametrize(
-    ("delta", "add_remove", "replace_one"),
-    [(1e-5, 30.74956613197769, 43.486453460931244), (5e-6, 32.486035257889945, 45.94219164943851)],
-)
-def test_noise_of_the_papers_fixed_shots(delta, add_remove, replace_one):
-    # A histogram at ε = 0.1; the paper does not state its relation (errata B-003.3).
-    for relation, expected in [(ADD_REMOVE, add_remove), (REPLACE_ONE, replace_one)]:
-        noise = l2_sensitivity(relation) / gaussian_mu(0.1, delta)
-        assert noise == pytest.approx(expected, rel=1e-4)
 
 
 @given(st.floats(1e-3, 1e3), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
