@@ -21,8 +21,9 @@ all the more. Methods need far more records than that.
 **Privacy** Source records are read without noise: scores are internal, for the steward. Counts are
 in no table; a band of fewer than `LEAST_TERMS` terms has no share.
 
-**Source** Dong, Roth and Su 2022, "Gaussian differential privacy", Theorem 2.14: a group of k has
-the trade-off function 1 - (1 - f)^k, in the sense of composition; here f of (ε, δ), eq. 5.
+**Source** Dong, Roth and Su 2022, "Gaussian differential privacy", group privacy: where one record
+allows the trade-off function f, k allow 1 - (1 - f)^k, in the sense of composition. Here f is that
+of (ε, δ), and g = 1 - f.
 """
 
 import math
