@@ -180,7 +180,7 @@ def corpus(
             ledger=Ledger(f"sqlite:///{scratch}/ledger.sqlite"), store=Path(scratch) / "releases",
         )  # fmt: skip
         rows = [] if run.corpus is None else run.corpus["text"].to_list()
-        return rows[: options.rows], float(run.label.guarantee.epsilon or 0.0)
+        return rows[: options.rows], float(run.label["guarantee"].get("epsilon", 0.0))
 
 
 def right_shares(
