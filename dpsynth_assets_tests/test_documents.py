@@ -1,5 +1,7 @@
 """README and docs: their commands and options exist, and their links lead somewhere."""
 
+import ast
+import importlib
 import re
 import shlex
 from urllib.parse import urlsplit
@@ -14,20 +16,31 @@ ROOT = project_root()
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(
-    r"^(?:\$ )?((?:dpsynth|make) [^#\n|<>&;]+)|`((?:dpsynth|make) [^`]+)`", re.MULTILINE
+    r"^(?:\$ |\.venv/bin/)?((?:dpsynth|make) (?:\\\n|[^#\n|<>&;])+)|`((?:dpsynth|make) [^`]+)`",
+    re.MULTILINE,
 )
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-OF_OLD = {"CHANGELOG.md"}
-"""Pages that name commands of earlier versions."""
+PRESENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
+"""Pages that name no commands of earlier versions."""
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in OF_OLD], ids=lambda p: p.name)
+def documented(*programs, pages=PRESENT):
+    """The commands of pages that begin with one of these programs, each in one line."""
+    for page in pages:
+        for match in COMMAND.finditer(page.read_text()):
+            command = " ".join((match[1] or match[2]).replace("\\\n", " ").split())
+            if command.split()[0] in programs:
+                yield command
+
+
+@pytest.mark.parametrize("page", PRESENT, ids=lambda page: page.name)
 def test_commands_and_options_of_a_page_exist(page):
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for match in COMMAND.finditer(page.read_text()):
-        program, *words = shlex.split(" ".join((match[1] or match[2]).replace("'", " ").split()))
+    for shown in documented("dpsynth", "make", pages=[page]):
+        program, *words = shlex.split(shown)
         if program == "make":
-            assert words[0] in targets or not match[2], match[0]
+            assert words[0] in targets, shown
             continue
         command = get_command(app)
         while words and hasattr(command, "commands") and not re.match(r"-|[A-Z]", words[0]):
@@ -35,10 +48,10 @@ def test_commands_and_options_of_a_page_exist(page):
                 command.make_context("x", [], resilient_parsing=True), words
             )
             words, command = words[1:], name[1]
-            assert command is not None, match[0]
+            assert command is not None, shown
         known = {option for each in command.params for option in each.opts} | {"--help"}
         asked = {word.partition("=")[0] for word in words if re.match(r"--\w", word)}
-        assert asked <= known, match[0]
+        assert asked <= known, shown
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -54,3 +67,12 @@ def test_links_of_a_page_lead_to_a_file_and_a_heading(page):
             headings = re.findall(r"^#+ (.+)$", FENCED.sub("", there.read_text()), re.MULTILINE)
             plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
             assert address.fragment in {heading.replace(" ", "-") for heading in plain}, link
+
+
+@pytest.mark.parametrize("page", PRESENT, ids=lambda page: page.name)
+def test_the_python_of_a_page_compiles_and_its_imports_exist(page):
+    for program in PYTHON.findall(page.read_text()):
+        for node in ast.walk(ast.parse(program)):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "dpsynth_assets":
+                module = importlib.import_module(node.module)
+                assert all(hasattr(module, name.name) for name in node.names), program

@@ -121,7 +121,7 @@ def row_of_tickets(told):
 def test_the_overview_says_where_it_works_and_what_comes_next(tmp_path):
     told = said()
     assert f"home: {tmp_path / 'home'} (does not exist yet)" in told.output
-    cells = ["tickets", "0", "15", "15", "0", "—", "dpsynth plan tickets"]
+    cells = ["tickets", "0", "15", "15", "0", "dpsynth plan tickets"]  # No result is known yet.
     assert row_of_tickets(told) == cells
     assert len(told.output.splitlines()) <= 24
     assert not (tmp_path / "home").exists()  # Looking creates nothing.

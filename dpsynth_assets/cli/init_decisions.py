@@ -91,13 +91,14 @@ class Draft:
         """Prints the columns, the decisions, and what comes next."""
         columns = {
             "column": lambda each: printable(each.name),
-            "filled": lambda each: "" if each.nested else f"{each.filled:.0%}",
+            "filled": lambda each: "" if each.nested else f"{int(100 * each.filled)}%",
             "distinct": lambda each: "" if each.nested else f"{each.distinct:,}",
             "words": lambda each: "" if each.nested else f"{each.words:.1f}",
             "suggestion": self._role,
         }
         rows = f"(first {MOST_ROWS:,} rows; shown to you alone)"
-        show_table(self.columns.values(), columns, title=f"Columns of {self.choices.path} {rows}")
+        say(f"Columns of {self.choices.path} {rows}")
+        show_table(self.columns.values(), columns)
         say("\nDecide, in the file:", style="bold")
         first = "list the public label values in the file, then "
         checked = f"dpsynth datasets check {self.path}, then dpsynth plan {self.name}"

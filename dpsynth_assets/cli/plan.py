@@ -201,7 +201,7 @@ def _print(facts: dict[str, Any], *, everything: bool) -> None:
     _print_releases(title, facts["releases"], with_share=True)
     say(
         f"One round of every DP release: ε = {epsilon_up(facts['total_epsilon'])} of "
-        f"{declared(facts['budget_epsilon'])} for {facts['rounds']} round(s) at δ = "
+        f"{declared(facts['budget_epsilon'])} (rounds: {facts['rounds']}) at δ = "
         f"{declared(facts['delta'])} "
         f"({facts['accountant']}), {facts['neighboring_relation']}, unit: {facts['privacy_unit']}.",
         whole_in_words(facts["minutes"], facts["minutes_unknown"]),

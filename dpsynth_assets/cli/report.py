@@ -140,17 +140,18 @@ def print_summary(summary: dict[str, Any]) -> None:
     from dpsynth_assets.report.pages import format_cell
 
     if summary["rows"]:
+        told = {metric.title: partial(_score, name) for name, metric in pictured().items()}
         columns: dict[str, Callable[[Any], str]] = {
             "method": lambda row: row["name"],
             "guarantee": lambda row: row["guarantee"],
             "ε": lambda row: format_cell("epsilon", row["epsilon"]),
             "δ": lambda row: format_cell("delta", row["delta"]),
             "rows": lambda row: "—" if row["rows"] is None else str(row["rows"]),
-            **{metric.title: partial(_score, name) for name, metric in pictured().items()},
+            **told,
             "seconds": lambda row: format_cell("seconds", row["seconds"]),
         }
         title = f"Synthetic corpora of {summary['cohort']} and their references"
-        show_table(summary["rows"], columns, title=title, wraps=("method",))
+        show_table(summary["rows"], columns, title=title, wraps=("method", *told))
         say(*summary["verdicts"])
     say(
         f"Cohort {summary['cohort']}: ε = {epsilon_up(summary['epsilon'])} of "

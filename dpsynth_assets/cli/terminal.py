@@ -142,7 +142,7 @@ def show_table(
 ) -> None:
     """Prints a table; nothing in it is markup, and no cell is cut that may wrap.
 
-    Columns of numbers are aligned to the right.
+    Columns of numbers are aligned to the right; a column without a value is left out.
 
     Args:
         rows: What has a row each.
@@ -160,16 +160,18 @@ def show_table(
         title_justify="left",
         show_lines=lines,
     )
-    cells = [[cell(row) for cell in columns.values()] for row in rows]
-    for place, name in enumerate(columns):
-        numeric = all(_NUMBER.fullmatch(str(row[place])) for row in cells)
+    rows = list(rows)
+    shown = ((name, [cell(row) for row in rows]) for name, cell in columns.items())
+    filled = {name: cells for name, cells in shown if set(map(str, cells)) != {"—"}}
+    for name, cells in filled.items():
+        numeric = all(_NUMBER.fullmatch(str(cell)) for cell in cells)
         table.add_column(
             Text(name),
             justify="right" if numeric else "left",
             no_wrap=wraps is not None and name not in wraps,
             overflow="fold",
         )
-    for row in cells:
+    for row in zip(*filled.values(), strict=True):
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     console = to or Console(width=max(width, Console().width))
     console.print(table, highlight=False, markup=False)

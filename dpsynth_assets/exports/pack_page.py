@@ -63,7 +63,7 @@ def _summary(pack: Mapping[str, Any]) -> Tiles:
                 "none" if facts["epsilon"] is None else epsilon_up(facts["epsilon"]),
                 f"of everything released together, δ = {rounded_up(facts['delta'])}",
             ),
-            Tile("Protects", facts["label"]["privacy_unit"], "the privacy unit"),
+            Tile("Protects", "one unit", facts["label"]["privacy_unit"]),
             Tile("Charges", str(len(facts["charges"])), "of this cohort in the ledger"),
             Tile("Audits and attacks", str(len(tests)), f"on record; {refuted} refuted a claim"),
             Tile("Left to a person", str(left), "questions, marked on this page"),
@@ -77,8 +77,9 @@ def _statement(facts: Mapping[str, Any]) -> list[Block]:
     return [
         *([] if facts["ledger_ok"] else [shut]),
         Heading("Privacy statement", 2),
-        Paragraph("The statement, with all releases, is `privacy_statement.md` in this folder."),
-        Facts(tuple(("Not protected", each) for each in facts["label"]["not_protected"])),
+        Paragraph("The statement, with every release, is `privacy_statement.md` beside this page."),
+        Paragraph("Not protected:"),
+        *(Paragraph(f"- {each}") for each in facts["label"]["not_protected"]),
     ]
 
 
