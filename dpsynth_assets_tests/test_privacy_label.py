@@ -1,6 +1,7 @@
 """Laws of the privacy label: all of it follows from the ledger, and an edited card is named."""
 
 import json
+import re
 from functools import partial
 
 import polars as pl
@@ -352,6 +353,7 @@ def test_settings_are_written_as_words_and_a_prompt_as_it_stands(ledger):
         "\n  - `chat` no; `clip_bound` 10.0; `inputs.model` MiniLM (int8); "
         '`labels` `["billing", "<b>"]`; `prompt` `"*Write*\\n\'it\'"`; `public_top_k` none\n'
     ) in card
+    assert not re.search(r"^(#+) [^\n]+\n\n\1 ", card, re.MULTILINE), "a heading over nothing"
 
 
 def test_a_label_needs_a_charge_of_this_ledger(ledger):

@@ -77,7 +77,7 @@ def _statement(facts: Mapping[str, Any]) -> list[Block]:
     return [
         *([] if facts["ledger_ok"] else [shut]),
         Heading("Privacy statement", 2),
-        Paragraph("The statement, with every release, is `privacy_statement.md` beside this page."),
+        Paragraph("The statement, with all releases, is `privacy_statement.md` in this folder."),
         Paragraph("Not protected:"),
         *(Paragraph(f"- {each}") for each in facts["label"]["not_protected"]),
     ]

@@ -142,7 +142,7 @@ def test_all_corpora_are_scored_on_the_smallest_number_asked_of_any(spec, corpor
     assert {entry.scores.rows for entry in _scored(spec, small)} == {40}
     assert compared_rows_sentence(spec, small) == (
         "Every corpus is scored on 40 rows, the smallest number, that of small; MAUVE needs "
-        "at least 100 rows."
+        "at least 100 rows and 100 held-out records."
     )
 
 

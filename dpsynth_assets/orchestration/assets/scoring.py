@@ -185,8 +185,8 @@ def _asked_rows(
 def compared_rows_sentence(spec: PrivateDatasetSpec, corpora: Sequence[CorpusToScore]) -> str:
     """Says on how many rows all corpora are scored, and what sets the number."""
     name, rows = min(_asked_rows(spec, corpora), key=lambda asked: asked[1])
-    mauve = f"; MAUVE needs at least {MINIMUM_ROWS} rows" if rows < MINIMUM_ROWS else ""
-    return f"Every corpus is scored on {rows} rows, the smallest number, that of {name}{mauve}."
+    mauve = f"MAUVE needs at least {MINIMUM_ROWS} rows and {MINIMUM_ROWS} held-out records"
+    return f"Every corpus is scored on {rows} rows, the smallest number, that of {name}; {mauve}."
 
 
 def _private_reference(
