@@ -141,7 +141,7 @@ def test_a_promise_that_dp_releases_break_is_a_problem_of_the_dataset_file():
     assert [problem.field for problem in problems] == ["secrets.kinds.0.posterior"]
     assert problems[0].severity == "error"
     line = str(problems[0])
-    assert "of prior 0.0001 a posterior of at most 0.001, got 1" in line
+    assert "prior 0.0001 at a posterior of at most 0.001, got 1" in line
     assert "Lower budget.epsilon (about 0.0" in line
     assert "\n" not in line
 

@@ -94,7 +94,7 @@ def test_labels_may_be_called_like_what_is_published_beside_them():
 
 @pytest.mark.parametrize("name", ["text", "dpsynth_id"])
 def test_a_label_called_like_a_column_of_published_rows_is_refused(name):
-    with pytest.raises(ValidationError, match="another name"):
+    with pytest.raises(ValidationError, match="a name other than"):
         labelled(name)
 
 
