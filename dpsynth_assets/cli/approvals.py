@@ -13,9 +13,10 @@ from dpsynth_assets.cli.terminal import AsJson, answer, complain, printable, say
 from dpsynth_assets.paths import actor, home, signing_key
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.events import event_from_json
-from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
+from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger, LedgerEntry
+from dpsynth_assets.privacy.ledger.accounts import approval_entry
 from dpsynth_assets.privacy.ledger.actors import Approvals, make_key, read_key
-from dpsynth_assets.privacy.ledger.schema import APPROVAL, asked_for, plan_digest, plan_to_json
+from dpsynth_assets.privacy.ledger.schema import APPROVAL, asked_for
 
 _NAMES = {"relation": "neighbouring relation", "unit": "privacy unit"}
 
@@ -80,28 +81,27 @@ def _show(spec: Any, plan: Any, ledger: Ledger) -> None:
     That plan is the last that this key approved, if any: one that another key approved since could
     hide an edit.
     """
-    approved = plan_digest(spec.account, plan.budget, plan.releases)
+    new = approval_entry(spec.account, spec.dataset, plan.budget, plan.releases)
     given = [each for each in ledger.stream(spec.account) if each.kind == APPROVAL]
-    others = [each for each in given if each.plan_digest != approved]
+    others = [each for each in given if each.plan_digest != new.plan_digest]
     own = [each for each in others if each.actor == actor().name]
-    now, then = _signed(plan.budget, plan_to_json(plan.releases)), dict[str, str]()
+    now, then = _signed(new), dict[str, str]()
     columns: dict[str, Any] = {"": itemgetter(0), "this plan": itemgetter(1)}
     if earlier := (own or others)[-1:]:
-        then = _signed(BudgetTerms.from_json(str(earlier[0].terms_json)), str(earlier[0].plan_json))
-        columns[f"approved in entry {earlier[0].seq}"] = lambda row: (
-            "the same" if row[1] == row[2] else row[2]
-        )
-    title = f"Plan {approved[:12]}: one round takes ε = {epsilon_up(plan.total_epsilon)}"
+        then, title = _signed(earlier[0]), f"approved in entry {earlier[0].seq}"
+        columns[title] = lambda row: "the same" if row[1] == row[2] else row[2]
+    title = f"Plan {new.plan_digest}: one round takes ε = {epsilon_up(plan.total_epsilon)}"
     rows = [(name, now.get(name, "—"), then.get(name, "—")) for name in now | then]
     show_table(rows, columns, title=title, to=Console(stderr=True))
     fields = spec.model_dump(mode="json", exclude_defaults=True)
     say("The dataset file, without defaults:", yaml.safe_dump(fields, sort_keys=False), err=True)
 
 
-def _signed(terms: BudgetTerms, plan_json: str) -> dict[str, str]:
+def _signed(entry: LedgerEntry) -> dict[str, str]:
     """Every term, the dataset file's digest, and every release, as a table shows them."""
     from dpsynth_assets.report.label_texts import mechanism_sentence
 
+    terms = BudgetTerms.from_json(entry.terms_json or "")
     bounds = terms.secret.bounds if terms.secret else ()
     held = terms.secret and f", in at most {terms.secret.occurrences} records"
     told = {_NAMES.get(name, name): str(value) for name, value in vars(terms).items()} | {
@@ -113,7 +113,7 @@ def _signed(terms: BudgetTerms, plan_json: str) -> dict[str, str]:
         "approvals": asked_for(terms.approvals),
         "dataset file": terms.approvals.declaration[:12] if terms.approvals else "not signed",
     }
-    for asset, event in json.loads(plan_json):
+    for asset, event in json.loads(entry.plan_json or ""):
         told[asset] = "ex-post" if event is None else mechanism_sentence(event_from_json(event))
     return {printable(name): printable(value) for name, value in told.items()}
 
