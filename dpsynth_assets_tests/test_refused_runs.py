@@ -110,7 +110,11 @@ def test_a_run_that_was_only_refused_is_canceled(instance):
     assert shown(instance, "budget")[0] is AssetCheckExecutionResolvedStatus.SKIPPED
 
 
-@pytest.mark.parametrize("ends", ["refused_job", "with_fault_job"])
+@pytest.mark.parametrize(
+    ("instance", "ends"),
+    [("in_process", "refused_job"), ("local", "with_fault_job")],
+    indirect=["instance"],
+)
 def test_a_release_that_was_made_before_keeps_its_checks(instance, ends):
     assert run(instance, "refused_job", tags={FIRST: "yes"}).is_success
     assert not run(instance, ends).is_success
@@ -144,6 +148,13 @@ def test_what_was_not_refused_is_materialised(instance):
     assert instance.get_latest_materialization_event(dg.AssetKey("unharmed")) is not None
 
 
-@pytest.mark.parametrize("name", [*FAULTS, *(f"with_{name}" for name in FAULTS)])
+@pytest.mark.parametrize(
+    ("instance", "name"),
+    [
+        ("local", "with_fault"),
+        *(("in_process", f"{way}{name}") for way in ("", "with_") for name in FAULTS),
+    ],
+    indirect=["instance"],
+)
 def test_any_other_failure_fails_the_run(instance, name):
     assert run(instance, f"{name}_job").status is dg.DagsterRunStatus.FAILURE

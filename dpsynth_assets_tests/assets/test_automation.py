@@ -108,13 +108,19 @@ def test_a_paid_release_of_a_window_is_followed_in_that_window_alone(windows):
     assert followed == free_descendants(graph, paid)
 
 
-def test_a_corpus_of_a_window_waits_for_the_checks_of_its_candidate(windows):
+def settled(windows):
+    """A house whose one window was made, and in which nothing is asked for."""
     graph = windows.resolve_asset_graph()
     house = House(windows, graph)
     house.instance.add_dynamic_partitions("letters_cohorts", ["2026_01"])
     house.make(graph.get_all_asset_keys(), "2026_01")
     while house.asked():
         pass
+    return house
+
+
+def test_a_corpus_of_a_window_waits_for_the_checks_of_its_candidate(windows):
+    house = settled(windows)
     candidate = dg.AssetKey(["letters", "mean_uniform", "candidate_corpus"])
     house.instance.report_runless_asset_event(
         dg.AssetMaterialization(candidate, partition="2026_01")
@@ -125,12 +131,7 @@ def test_a_corpus_of_a_window_waits_for_the_checks_of_its_candidate(windows):
 
 
 def test_a_new_window_asks_for_nothing_before_it_was_paid_for(windows):
-    graph = windows.resolve_asset_graph()
-    house = House(windows, graph)
-    house.instance.add_dynamic_partitions("letters_cohorts", ["2026_01"])
-    house.make(graph.get_all_asset_keys(), "2026_01")
-    while house.asked():
-        pass
+    house = settled(windows)
     house.instance.add_dynamic_partitions("letters_cohorts", ["2026_02"])
     assert house.asked() == set()
 

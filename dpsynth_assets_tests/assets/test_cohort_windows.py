@@ -412,6 +412,12 @@ PUBLIC_ASSETS = (
 )
 
 
+ONE_ROUND = {
+    "schedule": {"cron": "0 3 1 * *"},
+    "budget": {"epsilon": 60.0, "delta": 1e-6, "rounds": 1},
+}
+
+
 class Sensor:
     """The sensor and the schedule of `letters`, loaded once, in one instance of Dagster."""
 
@@ -538,11 +544,7 @@ def test_a_tick_makes_the_newest_complete_window_and_then_regenerates_it(today, 
 
 def test_a_tick_says_why_the_newest_window_may_not_be_released_again(today, instance):
     today("2026-02-02")
-    sensor = Sensor(
-        instance,
-        schedule={"cron": "0 3 1 * *"},
-        budget={"epsilon": 60.0, "delta": 1e-6, "rounds": 1},
-    )
+    sensor = Sensor(instance, **ONE_ROUND)
     register_cohorts("letters", ["2026_01"])
     (cohort,) = cohorts_of(sensor.spec)
     charge(cohort)
@@ -554,11 +556,7 @@ def test_a_tick_says_why_the_newest_window_may_not_be_released_again(today, inst
 def test_a_tick_goes_on_with_a_killed_draw_of_the_newest_window(today, instance):
     """Of its first run with everything of it, also where the budget holds no other round."""
     today("2026-02-02")
-    sensor = Sensor(
-        instance,
-        schedule={"cron": "0 3 1 * *"},
-        budget={"epsilon": 60.0, "delta": 1e-6, "rounds": 1},
-    )
+    sensor = Sensor(instance, **ONE_ROUND)
     register_cohorts("letters", ["2026_01"])
     charge(*cohorts_of(sensor.spec), killed=True)
     (request,) = sensor.on_schedule().run_requests

@@ -7,7 +7,6 @@ and a `<turn>` of its own for a chat template.
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.methods.private_prediction.decoding import (
     context_prompts,
     prompt_columns,
@@ -23,6 +22,7 @@ from dpsynth_assets.models.prompt_templates import (
     default_templates,
     prompted,
 )
+from dpsynth_assets_tests.declared import private
 from dpsynth_assets_tests.tiny_models import write_tokenizer
 
 LABELS = ("", "Care", "a longer label <end> {examples}")
@@ -262,25 +262,15 @@ def test_everything_else_is_the_models_own(model):
     assert written.name == model.name
 
 
-def declare(**changes):
-    base = {
-        "name": "movies",
-        "source": {"path": "movies.parquet"},
-        "budget": {"epsilon": 4, "delta": 1e-6},
-        "methods": [{"method": "mean_uniform"}],
-    }
-    return PrivateDatasetSpec.model_validate(base | changes)
-
-
 def test_templates_are_what_the_dataset_file_declares():
-    assert declared_templates(declare()) is None
+    assert declared_templates(private()) is None
     schema = {"properties": {"title": {"type": "string"}}}
     structured = {"json_schema": schema}
     prompt = {"private": "{examples} {schema}", "end": "<turn>"}
-    assert declared_templates(declare(prompt=prompt, structured=structured)) == PromptTemplates(
+    assert declared_templates(private(prompt=prompt, structured=structured)) == PromptTemplates(
         private="{examples} {schema}", end="<turn>", schema='{"title": string}'
     )
-    unnamed = declare(prompt={"text_start": "{"}, structured=structured)
+    unnamed = private(prompt={"text_start": "{"}, structured=structured)
     assert declared_templates(unnamed) == PromptTemplates(text_start="{")
 
 

@@ -45,10 +45,7 @@ def sessions(cluster):
 
 @pytest.fixture
 def parts(tmp_path):
-    places = [tmp_path / f"{number:05d}-of-00005" for number in range(5)]
-    for number, place in enumerate(places):
-        place.write_text(tasks.SECRET + "x" * number)
-    return places
+    return tasks.written(tmp_path)
 
 
 @pytest.mark.parametrize("count", [1, 2])

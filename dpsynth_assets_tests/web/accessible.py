@@ -1,4 +1,4 @@
-"""Opens written HTML pages at three widths, light and dark, and looks at them with axe-core.
+"""Opens written HTML pages at three widths, and dark at one, and looks at them with axe-core.
 
     python -m dpsynth_assets_tests.web.accessible FOLDER PAGE...
 
@@ -39,7 +39,7 @@ class Look:
 
 
 def look_at_pages(pages: Sequence[Path], output: Path, browser: Browser) -> list[Look]:
-    """Opens each page at 1280, 1600 and 390 pixels, light and dark; keeps screenshots."""
+    """Opens each page at 1280, 1600 and 390 pixels, and dark at 1280; keeps screenshots."""
     plan = {
         "pages": [str(page.resolve()) for page in pages],
         "output": str(output),

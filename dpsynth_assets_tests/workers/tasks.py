@@ -14,6 +14,14 @@ from dpsynth_assets.workers import kept
 SECRET = "Dear doctor, my name is Ada."
 
 
+def written(folder: Path) -> list[Path]:
+    """Five parts, each a character longer than the one before."""
+    places = [folder / f"{number:05d}-of-00005" for number in range(5)]
+    for number, place in enumerate(places):
+        place.write_text(SECRET + "x" * number)
+    return places
+
+
 def length(part: Path) -> int:
     return len(part.read_text())
 

@@ -1,6 +1,7 @@
 """Prompts of a method: by default the model's own; declared templates are public terms of a run."""
 
-from dpsynth_assets.datasets import PrivateDatasetSpec
+from functools import partial
+
 from dpsynth_assets.methods.dataset_plan import cohort_terms
 from dpsynth_assets.methods.private_prediction.decoding import (
     context_prompts,
@@ -8,17 +9,10 @@ from dpsynth_assets.methods.private_prediction.decoding import (
     public_prompt,
 )
 from dpsynth_assets.models.prompt_templates import PromptTemplates
+from dpsynth_assets_tests.declared import private
 
-
-def declare(**changes):
-    base = {
-        "name": "movies",
-        "source": {"path": "movies.parquet"},
-        "budget": {"epsilon": 4, "delta": 1e-6},
-        "methods": [{"method": "mean_uniform"}],
-        "public_data": "elsewhere",  # A base with a domain would give default prompts.
-    }
-    return PrivateDatasetSpec.model_validate(base | changes)
+# A base with a domain would give default prompts.
+declare = partial(private, public_data="elsewhere")
 
 
 def test_terms_carry_the_declared_templates_and_none_by_default():
