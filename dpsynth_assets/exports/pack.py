@@ -126,7 +126,8 @@ def _facts(spec: PrivateDatasetSpec, ledger: Ledger) -> dict[str, Any]:
     tests = [result for result in label["audits"] if result["name"] not in recalls]
     asked: dict[str, list[int]] = {}
     for entry in paid:
-        asked.setdefault(asked_for(entry.terms and entry.terms.approvals), []).append(entry.seq)
+        rule = asked_for(entry.terms.approvals if entry.terms else None)
+        asked.setdefault(rule, []).append(entry.seq)
     return {
         "name": spec.name,
         "cohort": spec.account,
