@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dpsynth_assets.orchestration.assets import evaluation, stage_metadata
+from dpsynth_assets.orchestration.assets import evaluation
 from dpsynth_assets.orchestration.assets.scoring import CorpusToScore
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore, SensitiveStore
 from dpsynth_assets.report import method_plots as pictures, plots
@@ -25,15 +25,7 @@ INTERNAL_FACTS = {
         "p90": [0.9, 0.3, 0.1],
     },
 }
-ROWS = pl.DataFrame(
-    {
-        "text": ["a", "b", "c", "d"],
-        "label": ["x", "x", "y", "y"],
-        "dpsynth_batch": [0, 0, 1, 2],
-        "dpsynth_n_tokens": [10, 5, 7, 9],
-    },
-    schema_overrides={"dpsynth_batch": pl.Int32, "dpsynth_n_tokens": pl.Int32},
-)
+ROWS = pl.DataFrame({"text": ["a", "b"], "label": ["x", "y"]})
 FACTS = {"private_tokens": 30, "public_tokens": 90, "rows": 4}
 
 
@@ -66,42 +58,9 @@ def test_batches_below_half_are_those_under_half_of_the_dearest():
     assert pictures.share_below_half(np.array([])) == 0.0
 
 
-def test_rows_of_a_batch_are_summed_over_its_documents():
-    shown = {name: values.tolist() for name, values in pictures.by_batch(ROWS).items()}
-    assert shown == {"tokens": [15, 7, 9], "documents": [2, 1, 1]}
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        ROWS.drop("dpsynth_batch"),
-        ROWS.with_columns(dpsynth_batch=pl.lit(None, dtype=pl.Int32)),
-        ROWS.head(0),
-    ],
-)
-def test_rows_that_name_no_batch_show_none(rows):
-    assert pictures.by_batch(rows) == {}
-
-
 def test_tokens_of_a_method_without_public_ones_are_all_private():
     assert pictures.token_counts({"private_tokens": 5}) == (5, 0)
     assert pictures.token_counts({"rows": 5}) is None
-
-
-def test_counts_before_and_after_rebalancing_stand_at_the_same_centre():
-    facts = {
-        "labels": ["x", ""],
-        "centers": [[1, 3], [2]],
-        "dp_counts": [[7, -2], [4]],
-        "dp_counts_before": [[0, 5, -1, 6], [1, 1, 3, 2]],
-    }
-    counts = pictures.rebalanced_counts(facts)
-    assert list(counts) == ["x", "all"]
-    before, after = counts["x"]
-    assert before.tolist() == [6, 5, 0, -1]
-    assert after[:2].tolist() == [-2, 7]
-    assert np.isnan(after[2:]).all()
-    assert [part[0] for part in counts["all"]] == [3, 4]
 
 
 # Pictures
@@ -109,9 +68,9 @@ def test_counts_before_and_after_rebalancing_stand_at_the_same_centre():
 
 def test_pictures_have_titles_that_say_which_are_internal_and_are_small():
     internal = pictures.internal_pictures({"median": INTERNAL_FACTS, "mean": {}})
-    released = pictures.released_pictures({"mean_svt": (FACTS, ROWS)})
+    released = pictures.released_pictures({"mean_svt": FACTS})
     assert list(internal) == ["batch_costs", "token_costs"]
-    assert list(released) == ["private_tokens", "tokens_per_batch", "documents_per_batch"]
+    assert list(released) == ["private_tokens"]
     assert all("(internal)" in pictures.TITLES[name] for name in internal)
     assert not any("(internal)" in pictures.TITLES[name] for name in released)
     for png in (internal | released).values():
@@ -123,9 +82,9 @@ def test_pictures_have_titles_that_say_which_are_internal_and_are_small():
 
 def test_nothing_to_show_makes_no_picture():
     assert pictures.internal_pictures({"mean": {"seconds": 1.0}}) == {}
-    assert pictures.released_pictures({"refused": ({}, ROWS.head(0))}) == {}
+    assert pictures.released_pictures({"refused": {}}) == {}
     zero = {"private_tokens": 0, "public_tokens": 0}
-    assert pictures.released_pictures({"refused": (zero, ROWS.head(0))}) == {}
+    assert pictures.released_pictures({"refused": zero}) == {}
 
 
 def test_the_histogram_of_batches_counts_each_once_and_marks_the_dearest(drawn):
@@ -143,25 +102,13 @@ def test_costs_along_a_text_are_drawn_as_mean_and_median(drawn):
     assert middle.get_ydata().tolist() == [0.4, 0.2, 0.1]
 
 
-def test_every_kept_cluster_has_two_bars_and_dropped_ones_as_many_as_there_is_room(drawn):
-    kept = pictures._MOST_BARS + 10
-    before, after = np.arange(kept + 50.0)[::-1], np.full(kept + 50, np.nan)
-    after[:kept] = -1.0
-    pictures.rebalancing_plot({"x": (before, after), "y": (before[:3], after[:3])})
-    bars = drawn[0].patches
-    assert len(bars) == 2 * kept + 2 * 3
-    assert [bar.get_height() for bar in bars[:3]] == before[:3].tolist()
-    assert {bar.get_height() for bar in bars[kept : 2 * kept]} == {-1.0}
-    assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == ["before", "after"]
-
-
 def test_the_share_of_private_tokens_is_drawn_in_percent(drawn):
     pictures.private_share_plot({"mean_svt": (30, 90), "mean": (5, 0)})
     assert {text.get_text() for text in drawn[0].texts} == {"25%", "100%"}
 
 
 def test_batches_add_up_to_one_in_the_cumulative_picture(drawn):
-    plots.cumulative_plot({"mean": pictures.by_batch(ROWS)["tokens"]}, "tokens", "batches")
+    plots.cumulative_plot({"mean": [15, 7, 9]}, "tokens", "batches")
     (line,) = drawn[0].lines
     assert line.get_xdata().tolist() == [0, 7, 9, 15]
     assert line.get_ydata().tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
@@ -183,16 +130,7 @@ def test_the_report_has_what_is_there_and_forgives_a_cleared_store(tmp_path, mon
         CorpusToScore("floor", ROWS, "floor", {}),
     ]
     made = partial(evaluation._of_methods, "letters", corpora, store)
-    costs, of_rows = ["batch_costs", "token_costs"], ["tokens_per_batch", "documents_per_batch"]
-    assert list(made(releases)) == [*costs, "private_tokens", *of_rows]
+    costs = ["batch_costs", "token_costs"]
+    assert list(made(releases)) == [*costs, "private_tokens"]
     monkeypatch.setenv("DPSYNTH_STORE_URL", str(tmp_path / "cleared"))
-    assert list(made(ReleaseStore())) == [*costs, *of_rows]
-
-
-def test_metadata_of_a_released_asset_holds_released_pictures_alone():
-    shown = stage_metadata.corpus_pictures("mean_svt", FACTS, ROWS)
-    assert sorted(shown) == [
-        "dpsynth/plot_documents_per_batch",
-        "dpsynth/plot_private_tokens",
-        "dpsynth/plot_tokens_per_batch",
-    ]
+    assert list(made(ReleaseStore())) == costs

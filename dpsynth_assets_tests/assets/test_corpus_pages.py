@@ -14,7 +14,6 @@ from dpsynth_assets.orchestration.assets import stage_metadata
 from dpsynth_assets.orchestration.assets.stage_metadata import column_schema, sample_table
 from dpsynth_assets.orchestration.metadata import with_paper_links
 from dpsynth_assets.releases.published_rows import PROVENANCE, published_rows
-from dpsynth_assets.report import method_plots
 
 ROWS = pl.DataFrame({
     "text": [f"text {i}" for i in range(12)],
@@ -96,8 +95,3 @@ def test_labels_may_be_called_like_what_is_published_beside_them():
 def test_a_label_called_like_a_column_of_published_rows_is_refused(name):
     with pytest.raises(ValidationError, match="a name other than"):
         labelled(name)
-
-
-def test_nothing_is_drawn_of_a_single_point():
-    rows = pl.DataFrame({"text": ["a", "b"], "dpsynth_batch": [0, 0], "dpsynth_n_tokens": [3, 4]})
-    assert method_plots.released_pictures({"mean": ({}, rows)}) == {}

@@ -257,14 +257,12 @@ def _evaluation_report(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
 def _of_methods(
     dataset: str, corpora: Sequence[CorpusToScore], store: SensitiveStore, releases: ReleaseStore
 ) -> dict[str, bytes]:
-    """What the median's tokens cost, which is private; private tokens and batches, released."""
+    """What the median's tokens cost, which is private; the share of private tokens, released."""
     from dpsynth_assets.report.method_plots import internal_pictures, released_pictures
 
-    own = {each.name: each.rows for each in corpora if each.role == "corpus"}
+    own = [each.name for each in corpora if each.role == "corpus"]
     costs = {folder: internal_facts(store, dataset, folder) for folder in own}
-    released = {
-        folder: (_released_facts(dataset, folder, releases), rows) for folder, rows in own.items()
-    }
+    released = {folder: _released_facts(dataset, folder, releases) for folder in own}
     return internal_pictures(costs) | released_pictures(released)
 
 

@@ -3,7 +3,7 @@
 **Privacy** Post-processing of released values: released generations and public text alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,12 +32,14 @@ from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import Models, ReleaseStore
 from dpsynth_assets.public_base.making import OpenedModels, embedded_documents
 from dpsynth_assets.releases.once import StoredRelease
+from dpsynth_assets.report.method_plots import TITLES, released_pictures, votes_by_rank_plot
 from dpsynth_assets.report.pages import markdown_table
+from dpsynth_assets.report.plots import to_markdown
 
 if TYPE_CHECKING:
     from dpsynth_assets.models.text_embedder import TextEmbedder
 
-SHOWN_TOPICS = 12
+SHOWN_COUNTS = 12
 
 
 def shown_facts(stored: StoredRelease) -> dict[str, Any]:
@@ -61,62 +63,37 @@ def stage_pictures(
         public: Upstream artifacts of the public base, by name.
         models: Opens the topic model, whose keywords name topics.
     """
-    if isinstance(stage.mechanism, ClusterCounting):
-        return {
-            "dpsynth/noise_scale": stage.mechanism.histogram.scale,
-            **_cluster_plot(stored.facts),
-        }
-    if isinstance(stage.mechanism, TopicCounting):
+    facts, mechanism = stored.facts, stage.mechanism
+    if isinstance(mechanism, ClusterCounting):
+        kept = facts["centers"]
+        shown = _noisy_counts("cluster", facts, lambda label, place: kept[label][place])
+    elif isinstance(mechanism, TopicCounting):
         keywords = models.topic_model(public["topic_model"]).keywords
-        return {
-            "dpsynth/noise_scale": stage.mechanism.histogram.scale,
-            **_topic_pictures(stored.facts, keywords),
-        }
-    if stored.rows is not None and stored.rows.height:
-        return corpus_pictures(folder, stored.facts, stored.rows)
-    return {}
-
-
-def corpus_pictures(
-    folder: str, facts: Mapping[str, Any], rows: pl.DataFrame
-) -> dict[str, dg.MetadataValue]:
-    """Draws one corpus: released facts and rows of a method's folder."""
-    from dpsynth_assets.report.method_plots import released_pictures
-
-    return pictures_metadata(released_pictures({folder: (facts, rows)}))
+        shown = _noisy_counts("topic", facts, lambda _, topic: _words(keywords, topic))
+    else:
+        return pictures_metadata(released_pictures({folder: facts}))
+    return {"dpsynth/noise_scale": mechanism.histogram.scale, **shown}
 
 
 def pictures_metadata(pictures: Mapping[str, bytes]) -> dict[str, dg.MetadataValue]:
     """Embeds PNG pictures by name into metadata."""
-    from dpsynth_assets.report.method_plots import TITLES
-    from dpsynth_assets.report.plots import to_markdown
-
     return {
         f"dpsynth/plot_{name}": dg.MetadataValue.md(to_markdown(png, TITLES[name]))
         for name, png in pictures.items()
     }
 
 
-def _cluster_plot(facts: Mapping[str, Any]) -> dict[str, dg.MetadataValue]:
-    """Draws noisy counts of clusters before and after rebalancing; a single cluster is none."""
-    from dpsynth_assets.report.method_plots import rebalanced_counts, rebalancing_plot
-
-    if sum(map(len, facts["dp_counts"])) < 2:
-        return {}
-    return pictures_metadata({"noisy_cluster_sizes": rebalancing_plot(rebalanced_counts(facts))})
-
-
-def _topic_pictures(
-    facts: Mapping[str, Any], keywords: Sequence[Sequence[str]]
+def _noisy_counts(
+    kind: str, facts: Mapping[str, Any], named: Callable[[int, int], object]
 ) -> dict[str, dg.MetadataValue]:
-    """Lists the largest noisy topics of each label with their keywords."""
+    """Lists the largest noisy counts of each label; `named` names one, by label and place."""
     lines: list[tuple[object, ...]] = []
-    for name, counts in zip(facts["labels"], facts["dp_counts"], strict=True):
-        label = name or "all"
-        largest = sorted(range(len(counts)), key=lambda topic: -counts[topic])[:SHOWN_TOPICS]
-        lines += [(label, _words(keywords, topic), counts[topic]) for topic in largest]
-    table = markdown_table(("label", "topic", "noisy count"), lines)
-    return {"dpsynth/topics": dg.MetadataValue.md(table)}
+    for label, counts in enumerate(facts["dp_counts"]):
+        largest = sorted(range(len(counts)), key=lambda place: -counts[place])[:SHOWN_COUNTS]
+        name = facts["labels"][label] or "all"
+        lines += [(name, named(label, place), counts[place]) for place in largest]
+    table = markdown_table(("label", kind, "noisy count"), lines)
+    return {f"dpsynth/{kind}s": dg.MetadataValue.md(table)}
 
 
 def _words(keywords: Sequence[Sequence[str]], topic: int) -> str:
@@ -247,8 +224,6 @@ def _rounds(
         progress: Progress,
         **upstream: Any,
     ) -> dg.MaterializeResult:
-        from dpsynth_assets.report.method_plots import evolution_pictures
-
         report = progress.start(context, name)
         stage: Mapping[str, Any] = upstream[population]
         generations = read_generations(release_store.files(str(stage["reservation"])))
@@ -262,7 +237,7 @@ def _rounds(
         facts = {**generation_facts(generations), "frechet_distance": distances}
         report(1.0, f"{facts['iterations']} rounds described")
         noise_std = planned.plan.parameters.get("noise_std")
-        drawn = evolution_pictures(generations, stage["facts"]["labels"], noise_std)
+        drawn = {"votes_by_rank": votes_by_rank_plot(generations, noise_std)}
         return dg.MaterializeResult(
             metadata={
                 "dpsynth/rounds": dg.MetadataValue.md(rounds_table(facts)),
