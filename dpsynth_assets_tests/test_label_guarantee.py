@@ -40,6 +40,11 @@ def charge(ledger, asset, event, terms, **changes):
     return reservation
 
 
+def ledger_shown(tmp_path):
+    runner = CliRunner(env={"DPSYNTH_LEDGER_URL": sqlite_url(tmp_path)})
+    return runner.invoke(app, ["ledger", "show"]).output
+
+
 def statement_of(ledger, label):
     return privacy_statement(
         label, {"releases": releases(ledger.entries(), label), "ledger_ok": True}
@@ -78,7 +83,7 @@ def test_commands_and_pages_show_no_number_below_the_ledger(ledger, tmp_path):
     charge(ledger, A, TOKENS, make_terms(epsilon=4.0))
     spend = ledger.spend("tickets")
     spent, left = Decimal(repr(spend.epsilon)), Decimal(repr(spend.remaining_epsilon))
-    shown = CliRunner().invoke(app, ["ledger", "show", "--ledger", sqlite_url(tmp_path)]).output
+    shown = ledger_shown(tmp_path)
     cells = [Decimal(cell) for cell in re.findall(r"\b\d\.\d{2,}\b", shown)]
     assert spent.quantize(Decimal("1e-2"), "ROUND_CEILING") in cells
     assert all(cell >= spent or cell <= left for cell in cells)
@@ -171,7 +176,7 @@ def test_a_switch_of_accountants_doubles_delta_wherever_it_is_stated(ledger, tmp
     assert metadata["dpsynth/delta"] == 2e-6
     assert metadata["dpsynth/guaranteed_by"] == "plan, then filter"
     assert "2e-06)-DP" in metadata["dpsynth/in_words"]
-    shown = CliRunner().invoke(app, ["ledger", "show", "--ledger", sqlite_url(tmp_path)]).output
+    shown = ledger_shown(tmp_path)
     assert "2e-06" in shown
 
 

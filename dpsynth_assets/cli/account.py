@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dpsynth_assets.cli.terminal import AsJson, answer, refusals, say
-from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed, privacy_profile
+from dpsynth_assets.privacy.accounting import epsilon_of, epsilon_of_fixed
 from dpsynth_assets.privacy.directed_rounding import declared, rounded_up
 from dpsynth_assets.privacy.events import Event, event_from_json
 from dpsynth_assets.privacy.renyi import float_up
@@ -29,7 +29,6 @@ def compose(
     events: Annotated[Path, typer.Argument()],
     delta: Annotated[float, typer.Option()],
     accountant: Literal["zcdp", "tight"] = "zcdp",
-    at_epsilon: float | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute the total ε of events on the same records; each event includes its sensitivity.
@@ -38,7 +37,6 @@ def compose(
         events: JSON file, a list such as [{"type": "gaussian", …}]; `-` reads standard input.
         delta: Public δ of the guarantee, in (0, 1).
         accountant: zcdp: valid if releases depend on earlier ones. tight: for a fixed plan.
-        at_epsilon: Also print δ at this ε.
         as_json: Print JSON.
     """
     with refusals(*_NO_NUMBER):
@@ -53,15 +51,11 @@ def compose(
             "epsilon_of_each_alone": [price([part], delta, accountant) for part in parts],
         }
         each = " + ".join(map(_up, facts["epsilon_of_each_alone"]))
-        sentences = [
+        told = (
             f"ε = {_up(facts['epsilon'])} at δ = {declared(delta)} ({accountant} accountant): "
             f"{len(parts)} events together; separately they cost {each}."
-        ]
-        if at_epsilon is not None:
-            reached = float(privacy_profile(parts, [at_epsilon], accountant)[0])
-            facts |= {"at_epsilon": at_epsilon, "delta_at_epsilon": reached}
-            sentences.append(f"At ε = {declared(at_epsilon)}: δ = {rounded_up(reached, '.4g')}.")
-    answer(facts, as_json, lambda: say(*sentences))
+        )
+    answer(facts, as_json, lambda: say(told))
 
 
 def _up(epsilon: float) -> str:

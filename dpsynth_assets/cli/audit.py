@@ -19,7 +19,7 @@ from dpsynth_assets.attacks.audits import latest_results, run_audits, save_resul
 from dpsynth_assets.attacks.audits.audit import Audit, AuditResult
 from dpsynth_assets.attacks.logit_moves import NAME, PassShape
 from dpsynth_assets.cli.cohorts import cohort_names, find_cohort, public_base
-from dpsynth_assets.cli.ledger import LedgerUrl, open_ledger
+from dpsynth_assets.cli.ledger import open_ledger
 from dpsynth_assets.cli.terminal import (
     AsJson,
     answer,
@@ -75,7 +75,6 @@ def cohort(
     name: Annotated[str, typer.Argument(metavar="COHORT")],
     file_format: Annotated[TrailFormat, typer.Option("--format")] = "table",
     output: Path | None = None,
-    ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Audit a cohort; exit code 1 if ledger, event log, stores and released files disagree.
@@ -84,14 +83,13 @@ def cohort(
         name: A dataset, or a cohort of it.
         file_format: How the trail is written.
         output: File to write; default: stdout.
-        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
         as_json: Print JSON.
     """
     from dpsynth_assets.orchestration.assets.audit_trail import audit_trail
     from dpsynth_assets.orchestration.instance import dagster_instance
     from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 
-    book = open_ledger(ledger)
+    book = open_ledger()
     with dagster_instance() as instance:
         trail = audit_trail(name, book, ReleaseStore(), instance)
     if not trail.spends:
@@ -112,7 +110,6 @@ def used_by(
     name: Annotated[str, typer.Argument(metavar="COHORT")],
     record: str | None = None,
     unit: str | None = None,
-    ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """List the releases that read one record or one privacy unit, and no other record.
@@ -121,7 +118,6 @@ def used_by(
         name: A declared private dataset.
         record: Id of a record; `-` reads it from standard input.
         unit: Id of a privacy unit, e.g. a user; `-` reads it from standard input.
-        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
         as_json: Print JSON.
     """
     from dpsynth_assets.orchestration.resources.stores import SensitiveStore
@@ -138,7 +134,7 @@ def used_by(
             reads = table.reads_of("record", canonical_record_id(spec, record, unit))
         else:
             reads = table.reads_of("unit", canonical_id_of(str(unit)))
-    uses = _uses(spec, {read.reservation: read.read_at for read in reads}, ledger)
+    uses = _uses(spec, {read.reservation: read.read_at for read in reads})
     facts = {"in_source": bool(reads), "releases": uses}
     answer(facts, as_json, lambda: _print_uses(uses))
 
@@ -148,15 +144,13 @@ def _from_stdin(value: str | None) -> str | None:
     return typer.get_text_stream("stdin").readline().strip() if value == "-" else value
 
 
-def _uses(
-    spec: PrivateDatasetSpec, reads: dict[str, str], ledger: str | None
-) -> list[dict[str, str]]:
+def _uses(spec: PrivateDatasetSpec, reads: dict[str, str]) -> list[dict[str, str]]:
     """What the ledger says of the charges that read something; batches are nowhere recorded."""
     if not reads:
         return []
     from dpsynth_assets.report.audit_trail import entries_of, spends_of
 
-    book = open_ledger(ledger)
+    book = open_ledger()
     return [
         {
             "cohort": spend.cohort,

@@ -31,23 +31,17 @@ from dpsynth_assets.releases.store import unknown_releases
 
 app = typer.Typer(no_args_is_help=True, help="Show, verify, export and recover the privacy ledger.")
 
-LedgerUrl = Annotated[
-    str | None,
-    typer.Option("--ledger", help="SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME."),
-]
 
-
-def open_ledger(url: str | None) -> Ledger:
+def open_ledger() -> Ledger:
     """Opens an existing ledger; looking at one never creates it."""
-    url = url or home().ledger_url
-    path = sqlite_path(url)
+    path = sqlite_path(home().ledger_url)
     if path is None or path.exists():
-        return Ledger(url)
-    seen = Witness(home().witness).load() if url == home().ledger_url else None
+        return Ledger(home().ledger_url)
+    seen = Witness(home().witness).load()
     if seen is None:
         raise PrivacyError(
             f"Expected a ledger, got no file at {path}: nothing was charged yet. Run a release "
-            "first, or name the ledger with --ledger."
+            "first, or name the ledger in DPSYNTH_LEDGER_URL."
         )
     raise PrivacyError(
         f"Expected the ledger with entry {seen.seq}, which this installation has seen, got no "
@@ -61,14 +55,13 @@ def ledger_if_any() -> Ledger | None:
     path = sqlite_path(place.ledger_url)
     if path is not None and not path.exists() and Witness(place.witness).load() is None:
         return None
-    return open_ledger(None)
+    return open_ledger()
 
 
 @app.command()
 def show(
     cohort: str | None = None,
     last: Annotated[int, typer.Option(min=1)] = 50,
-    ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the last charges and what every cohort has spent.
@@ -76,24 +69,22 @@ def show(
     Args:
         cohort: Show this cohort only.
         last: How many charges to list.
-        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
         as_json: Print JSON.
     """
-    told = history(open_ledger(ledger), cohort, last)
+    told = history(open_ledger(), cohort, last)
     if cohort is not None and not told.cohorts:
         raise PrivacyError(f"Expected a cohort of the ledger, got {cohort!r}: it has no entries.")
     answer(_facts(told), as_json, lambda: _print(told))
 
 
 @app.command()
-def verify(head: str | None = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
+def verify(head: str | None = None, as_json: AsJson = False) -> None:
     """Check the hash chain; exit code 1 if an entry was altered, removed or reordered.
 
     Also fails if this machine's checkpoint of verified entries differs from the chain.
 
     Args:
         head: A hash printed by an earlier `verify`.
-        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
         as_json: Print JSON.
     """
     if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
@@ -101,10 +92,9 @@ def verify(head: str | None = None, ledger: LedgerUrl = None, as_json: AsJson = 
             "Expected --head as 64 hexadecimal digits, as `dpsynth ledger verify` prints them, got "
             f"{len(head)} characters. Copy it whole."
         )
-    url = ledger or home().ledger_url
-    open_ledger(url)
+    open_ledger()
+    url, seen = home().ledger_url, Witness(home().witness).load()
     checkpoint = Checkpoint(home().root / "ledger", url)
-    seen = Witness(home().witness).load() if ledger is None else None
     report = Ledger(url, checkpoint=checkpoint).verify(
         head or (None if seen is None else seen.hash)
     )
@@ -118,7 +108,6 @@ def verify(head: str | None = None, ledger: LedgerUrl = None, as_json: AsJson = 
 @app.command()
 def head(
     entries: Annotated[int | None, typer.Option(min=1)] = None,
-    ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the ledger head that proofs of exported packages refer to.
@@ -128,12 +117,11 @@ def head(
 
     Args:
         entries: Use only the first ENTRIES entries; default: all.
-        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
         as_json: Print JSON.
     """
     from dpsynth_assets.privacy.ledger.proof import tree_head
 
-    book = open_ledger(ledger)
+    book = open_ledger()
     book.head()  # Refuses a ledger whose chain is broken.
     found = book.entries()
     if entries is not None and entries > len(found):
@@ -146,16 +134,14 @@ def head(
 def export(
     file_format: Annotated[Literal["csv", "json"], typer.Option("--format")] = "csv",
     output: Path | None = None,
-    ledger: LedgerUrl = None,
 ) -> None:
     """Write every column of every entry as CSV or JSON.
 
     Args:
         file_format: How entries are written.
         output: File to write; default: stdout.
-        ledger: SQLAlchemy URL; default: DPSYNTH_LEDGER_URL or DPSYNTH_HOME.
     """
-    entries = open_ledger(ledger).entries()
+    entries = open_ledger().entries()
     text = to_csv(entries) if file_format == "csv" else to_json(entries)
     if output is None:
         typer.echo(text)

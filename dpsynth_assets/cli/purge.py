@@ -102,7 +102,7 @@ def waiting() -> Callable[[str], bool]:
     Where the ledger cannot be read every reservation counts as waiting: what it paid for stays.
     """
     try:
-        ledger = open_ledger(None)
+        ledger = open_ledger()
         ledger.head()
     except PrivacyError:
         return lambda _: True

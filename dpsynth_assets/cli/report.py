@@ -181,7 +181,7 @@ def statement(cohort: CohortName, pack: bool = False, as_json: AsJson = False) -
     from dpsynth_assets.cli.ledger import open_ledger
     from dpsynth_assets.exports.pack import HTML, pack_of, statement_in, write_pack
 
-    spec, ledger = find_cohort(cohort), open_ledger(None)
+    spec, ledger = find_cohort(cohort), open_ledger()
     if pack:
         folder = write_pack(spec, ledger)
         told = partial(say, f"Wrote {folder}. Open {HTML}; nothing private was read.")

@@ -31,8 +31,9 @@ from dpsynth_assets.report.pages import (
 
 _SHORT = 12
 _CHECK = (
-    "Run `dpsynth ledger verify --head` with the head above on a copy of the ledger; compare each "
-    "file with `sha256sum`; recompute every ε from the events with `dpsynth account compose`. "
+    "Run `dpsynth ledger verify --head` with the head above on a copy of the ledger, whose URL is "
+    "DPSYNTH_LEDGER_URL; compare each file with `sha256sum`; recompute every ε from the events "
+    "with `dpsynth account compose`. "
     "Cumulative ε is composed from events and is never a sum of single values. What is spent is "
     "rounded up on this page and what is left rounded down; the CSV and JSON beside it hold all "
     "digits."

@@ -152,11 +152,6 @@ def assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
     return [*stated, *_of_paid(charges, _of_passes), *_of_paid(charges, _of_embeddings)]
 
 
-def pass_assumptions(charges: Sequence[LedgerEntry]) -> list[str]:
-    """Lists assumptions about records that share passes, one sentence each, once."""
-    return _of_paid(charges, _of_passes)
-
-
 def _of_paid(
     charges: Sequence[LedgerEntry], stated: Callable[[LedgerEntry], Iterator[str]]
 ) -> list[str]:

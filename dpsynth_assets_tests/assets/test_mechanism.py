@@ -16,12 +16,12 @@ from dpsynth_assets.privacy.errors import (
     UnaccountedReleaseError,
 )
 from dpsynth_assets.privacy.events import BoundedRangeEvent, GaussianEvent
-from dpsynth_assets.privacy.guarantees import EMBEDDINGS, RESTS_ON, SELF_TEST, Cost, GuaranteeType
+from dpsynth_assets.privacy.guarantees import RESTS_ON, SELF_TEST, Cost, GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.releases.once import Drawn, PublicInputError
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.releases.waiting import UnagreedChargeError, paying_only
-from dpsynth_assets.report.label_texts import pass_assumptions
+from dpsynth_assets.report.label_texts import assumptions
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
 from dpsynth_assets_tests.stored import release_once
 
@@ -267,14 +267,14 @@ SELF_TESTED = {
 
 
 def test_a_self_test_is_kept_with_the_charge_shown_and_stated_by_the_label(ledger, store):
-    asked = request(parameters={"logit_slack": 0.0, RESTS_ON: {EMBEDDINGS: "x"}})
+    asked = request(parameters={"logit_slack": 0.0, RESTS_ON: {"before": "x"}})
     told = {"prepare": Room, "rests_on": lambda: SELF_TESTED}
     first = run(ledger, store, Mechanism(ledger), asked, **told)
     (charge, _) = ledger.entries()
-    assert charge.parameters[RESTS_ON] == {EMBEDDINGS: "x", **SELF_TESTED}
+    assert charge.parameters[RESTS_ON] == {"before": "x", **SELF_TESTED}
     shown = spend_metadata(ledger, first.reservation, TERMS)["dpsynth/self_test"]
     assert shown.data == SELF_TESTED[SELF_TEST]
-    (stated,) = [s for s in pass_assumptions([charge]) if "self-test" in s]
+    (stated,) = [s for s in assumptions([charge]) if "self-test" in s]
     assert "128 public contexts in 19 arrangements" in stated
     assert "(vllm 0.32.0, a GPU, bfloat16)" in stated
     untold = {"prepare": Room, "rests_on": lambda: pytest.fail("tested for what is stored")}

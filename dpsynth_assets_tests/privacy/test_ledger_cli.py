@@ -88,8 +88,9 @@ def test_export_writes_every_entry_to_file_and_to_the_terminal(tmp_path, ledger,
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "export"])
-def test_a_missing_ledger_is_told_in_one_line_and_not_created(tmp_path, command):
-    result = run(command, "--ledger", sqlite_url(tmp_path))
+def test_a_missing_ledger_is_told_in_one_line_and_not_created(tmp_path, monkeypatch, command):
+    monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
+    result = run(command)
     assert isinstance(result.exception, PrivacyError)
     assert "\n" not in str(result.exception)
     assert not sqlite_file(tmp_path).exists()

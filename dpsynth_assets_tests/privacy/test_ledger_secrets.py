@@ -256,12 +256,12 @@ def test_terms_with_secrets_survive_the_ledger(ledger):
 def test_show_keeps_the_posterior_apart(tmp_path, ledger):
     ledger.reserve(secret_request(), terms(), PLAN)
     ledger.reserve(histogram_request(), terms(), PLAN)
-    arguments = ["show", "--ledger", sqlite_url(tmp_path)]
-    document = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    runner = CliRunner(env={"DPSYNTH_LEDGER_URL": sqlite_url(tmp_path), "COLUMNS": "240"})
+    document = json.loads(runner.invoke(app, ["show", "--json"]).stdout)
     (spend,) = document["cohorts"]
     assert spend["secret_posterior"] == ledger.spend("tickets").secret_posterior
     assert [charge["epsilon_alone"] is None for charge in document["charges"]] == [True, False]
-    told = CliRunner().invoke(app, arguments, env={"COLUMNS": "240"}).stdout
+    told = runner.invoke(app, ["show"]).stdout
     assert "secrets (posterior" in told
 
 

@@ -73,8 +73,8 @@ def found(url):
     def verify(witness=None):
         report = Ledger(url).verify(witness)
         assert not report.ok
-        arguments = ["verify", "--ledger", url, *(["--head", witness] if witness else [])]
-        told = CliRunner().invoke(app, arguments)
+        arguments = ["verify", *(["--head", witness] if witness else [])]
+        told = CliRunner(env={"DPSYNTH_LEDGER_URL": url}).invoke(app, arguments)
         assert told.exit_code == 1
         assert told.output.splitlines() == [str(problem) for problem in report.problems]
         return {problem.seq for problem in report.problems}
