@@ -75,15 +75,6 @@ def test_the_summary_is_of_corpora_and_not_of_real_data_or_references():
     assert "- Highest MAUVE: 0.610 mean" in page
 
 
-def test_copying_stands_beside_what_held_out_records_repeat():
-    page = _report_of([TABLE[0], {**TABLE[1], "verbatim_share": 0.0, "near_duplicate_share": 0.25}])
-    assert (
-        "span of a source record, at most in a corpus: none; of held-out real records 1.0 %" in page
-    )
-    assert "at most in a corpus: 25.0 % (mean" in page
-    assert "No canary was found." in page
-
-
 def test_surviving_terms_stand_beside_the_number_of_records_that_the_guarantee_asks_for():
     assert "What survives" not in _report().markdown
     told = {"terms_of_5_to_9_records": 0.25}

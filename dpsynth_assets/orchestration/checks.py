@@ -12,7 +12,7 @@ same decision again, so a later run cannot go around it.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import dagster as dg
 import polars as pl
@@ -42,8 +42,7 @@ GATE: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """Rows that may be published.
 
     Attributes:
@@ -55,15 +54,6 @@ class Candidate:
     rows: pl.DataFrame
     asset: str
     store: StoredReleases
-
-    @property
-    def texts(self) -> list[str]:
-        """Its texts; none where it has no column of them."""
-        return self.rows["text"].to_list() if "text" in self.rows.columns else []
-
-    def problem(self, account: str, ledger: Ledger) -> str | None:
-        """Says why the rows are not what was paid for; None where they are."""
-        return candidate_problem(self.rows, self.asset, account, ledger, self.store)
 
 
 SPENT: Final = "The releases behind these rows stay charged; the rows are not published."
@@ -93,8 +83,9 @@ def evaluate_conditions(
     **Privacy** A function of the candidate, the declaration and the ledger: post-processing.
     """
     spent, chain = ledger.spend(spec.account, budget).epsilon, ledger.verify().problems
-    not_paid_for = candidate.problem(spec.account, ledger)
-    texts = candidate.texts
+    rows, asset, store = candidate
+    not_paid_for = candidate_problem(rows, asset, spec.account, ledger, store)
+    texts = rows["text"].to_list() if "text" in rows.columns else []
     with_text, has_canary = sum(bool(text.strip()) for text in texts), _has_canary(spec, texts)
     return {
         "budget_kept": Condition(

@@ -138,7 +138,6 @@ def render_report(
         Fold("How to read these scores", (Paragraph(READING), *_meanings(table))),
         *shown,
         Heading("Text and copying", 2),
-        *(Paragraph(sentence) for sentence in copying_sentences(table)),
         _table(table, text_columns(), "Text of each corpus, and what it repeats"),
         *surviving_blocks(table),
         *sample_blocks(samples),
@@ -227,38 +226,6 @@ def summary(table: Sequence[Row], context: Mapping[str, Any]) -> Tiles:
     if "written" in context:
         tiles.append(Tile("Written", str(context["written"])))
     return Tiles(tuple(tiles))
-
-
-def copying_sentences(table: Sequence[Row]) -> list[str]:
-    """Says which corpus repeats most of the private text, beside held-out real records."""
-    own = private_rows(table)
-    real = next((row for row in table if row["name"] == REAL_DATA), {})
-    told = [
-        _share_sentence("verbatim_share", "Rows with a long span of a source record", own, real),
-        _share_sentence("near_duplicate_share", "Near duplicates of a source record", own, real),
-        _canary_sentence(own),
-    ]
-    return [sentence for sentence in told if sentence]
-
-
-def _share_sentence(key: str, what: str, own: Sequence[Row], real: Row) -> str:
-    known = [row for row in own if row.get(key) is not None]
-    if not known:
-        return ""
-    most = max(known, key=lambda row: float(row[key]))
-    found = f"{format_cell(key, most[key])} ({most['name']})" if most[key] else "none"
-    beside = (
-        "" if real.get(key) is None else f"; of held-out real records {format_cell(key, real[key])}"
-    )
-    return f"{what}, at most in a corpus: {found}{beside}."
-
-
-def _canary_sentence(own: Sequence[Row]) -> str:
-    known = [row for row in own if row.get("canaries_found") is not None]
-    found = [row["name"] for row in known if row["canaries_found"]]
-    if not known:
-        return ""
-    return f"Canaries were found in {', '.join(found)}." if found else "No canary was found."
 
 
 SAMPLE_ROWS = 10

@@ -82,7 +82,8 @@ def candidate(entry):
 
 
 def published(spec, plan, ledger, entry):
-    folder = publish_corpus(spec, plan.methods[0], candidate(entry), ledger).folder
+    publish_corpus(spec, plan.methods[0], candidate(entry), ledger)
+    folder = released_folder(spec.name, plan.methods[0].folder)
     return folder, json.loads((folder / "privacy_label.json").read_text())
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,16 +115,14 @@ def corpus_asset(
     ) -> dg.MaterializeResult:
         book = ledger.open()
         paid = Candidate(candidate_corpus, "/".join(candidate.path), release_store)
-        problem = paid.problem(spec.account, book)
         gate = evaluate_conditions(spec, plan.budget, paid, book)
-        failed = [name for name, condition in gate.items() if not condition.holds]
+        failed = [f"{name}: {each.observed}" for name, each in gate.items() if not each.holds]
         if failed:
             raise dg.Failure(
                 description=(
                     "Expected every check of the release gate to pass before publishing, got "
-                    f"failures: {', '.join(failed)}. Nothing was published; see the checks of "
-                    "candidate_corpus. "
-                    f"{problem or ''}".rstrip()
+                    f"failures ({'; '.join(failed)}). Nothing was published; see the checks of "
+                    "candidate_corpus."
                 ),
                 allow_retries=False,
             )
@@ -138,10 +135,7 @@ def corpus_asset(
                 spec.name,
                 AGREES,
             )
-        published = publish_corpus(spec, planned, candidate_corpus, book)
-        return dg.MaterializeResult(
-            metadata=published.metadata, data_version=dg.DataVersion(published.data_version)
-        )
+        return publish_corpus(spec, planned, candidate_corpus, book)
 
     return corpus
 
@@ -195,21 +189,12 @@ def attack_checks(
 # Writing what leaves: a corpus as Parquet that `datasets` can load, its card, and its label.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Published:
-    """Where a corpus was written, what the UI shows of it, and the SHA-256 of its rows."""
-
-    folder: Path
-    metadata: dict[str, Any]
-    data_version: str
-
-
 def publish_corpus(
     spec: PrivateDatasetSpec,
     planned: PlannedMethod,
     candidate: pl.DataFrame,
     ledger: Ledger,
-) -> Published:
+) -> dg.MaterializeResult[Any]:
     """Replaces the published folder with the candidate's rows, a card and a privacy label.
 
     Args:
@@ -247,7 +232,7 @@ def publish_corpus(
     if address is not None:
         metadata["dpsynth/published"] = dg.MetadataValue.url(address)
     version = digest_of(released_rows_path(spec.name, planned.folder))
-    return Published(folder=final, metadata=metadata, data_version=version)
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(version))
 
 
 def publish_copy(folder: Path) -> str | None:

@@ -39,11 +39,6 @@ _SUFFIX = ".lock"
 _held: dict[str, IO[str]] = {}
 """The lock of a launched run that this process executes; it ends with the process."""
 
-_OF_ONE_MACHINE = frozenset(
-    ["bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"]
-)
-"""File systems on which a lock is seen by everybody who can see the file."""
-
 
 @contextmanager
 def alive(run_id: str) -> Iterator[None]:
@@ -80,8 +75,7 @@ def is_gone(run_id: str) -> bool:
         except OSError:
             return False
         _, _, machine = file.read().partition("\n")
-        elsewhere = machine.strip() not in ("", _machine())
-        return not elsewhere or _sees_all_locks() or _is_silent(file)
+        return machine.strip() in ("", _machine()) or _is_silent(file)
 
 
 def free_dead_runs(instance: "dg.DagsterInstance") -> list[str]:
@@ -195,20 +189,6 @@ def _is_silent(file: IO[str]) -> bool:
     with tempfile.TemporaryFile(dir=_folder()) as now:
         age = os.fstat(now.fileno()).st_mtime - os.fstat(file.fileno()).st_mtime
     return age > SECONDS_OF_SILENCE
-
-
-def _sees_all_locks() -> bool:
-    """Whether the locks of DPSYNTH_HOME are kept by one kernel, or it is unknown who keeps them."""
-    mounts = Path("/proc/self/mountinfo")
-    if not mounts.exists():
-        return True
-    folder, best, kind = _folder().resolve(), Path(), ""
-    for line in mounts.read_text().splitlines():
-        mounted, _, source = line.partition(" - ")
-        place = Path(mounted.split()[4].replace("\\040", " "))
-        if folder.is_relative_to(place) and len(place.parts) >= len(best.parts):
-            best, kind = place, source.split()[0]
-    return kind in _OF_ONE_MACHINE
 
 
 def _machine() -> str:
