@@ -221,7 +221,7 @@ def test_a_cohort_without_a_whole_round_or_without_a_corpus_is_said_to_be_so():
 def test_a_bar_is_full_only_where_nothing_is_left_and_empty_only_where_nothing_is_spent(
     share, full
 ):
-    assert Bar(share, "").text() == "█" * full + "░" * (12 - full)
+    assert str(Bar(share, "")) == "█" * full + "░" * (12 - full)
 
 
 def audit(instance, cohort, *findings):

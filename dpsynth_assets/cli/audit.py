@@ -7,7 +7,7 @@ model, here.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,13 +39,11 @@ from dpsynth_assets.methods.private_prediction.decoding import (
 )
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import (
-    epsilon_down,
-    epsilon_up,
     rounded_down,
     rounded_up,
 )
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.report.audit_page import audit_page
+from dpsynth_assets.report.audit_page import SPENDS, audit_page
 from dpsynth_assets.report.audit_trail import AuditTrail, to_csv, to_json
 
 TrailFormat = Literal["table", "csv", "json", "html"]
@@ -176,16 +174,8 @@ def _rendered(trail: AuditTrail, chosen: TrailFormat) -> str:
 
 
 def _print_trail(trail: AuditTrail) -> None:
-    columns: dict[str, Callable[[Any], str]] = {
-        "entry": lambda spend: str(spend.seq),
-        "when": lambda spend: spend.recorded_at[:19],
-        "run": lambda spend: spend.run_id[:8],
-        **{name: attrgetter(name) for name in ("asset", "release", "mechanism", "guarantee")},
-        "state": lambda spend: spend.state,
-        "ε alone": lambda spend: epsilon_up(spend.epsilon_alone),
-        "ε so far": lambda spend: epsilon_up(spend.epsilon_cumulative),
-        "ε left": lambda spend: epsilon_down(spend.epsilon_remaining),
-    }
+    left_out = {"ε added to the total", "ε guaranteed", "charged by", "launched by", "builds on"}
+    columns = {name: cell for name, cell in SPENDS.items() if name not in left_out}
     show_table(trail.spends, columns, title=f"Spends of {trail.cohort}", width=160)
     typer.echo(f"{len(trail.files)} released files; ledger head {trail.ledger_head}")
     complain(*(f"{each.kind}: {each.subject}: {each.message}" for each in trail.findings))

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 MOST_ROWS = 12
 """Cohorts that the overview shows, those of the latest results first: it is to fit a screen."""
 
-_CAPTION = "rounds: declared rounds that are left; audit: disagreements that the last audit found"
-
 
 def cohort_names(incomplete: str) -> list[str]:
     """Names of declared cohorts that begin so, as a shell completes them; files are read alone."""
@@ -188,24 +186,15 @@ def budgets(as_json: AsJson = False) -> None:
 
 def _print_budgets(told: "Budgets") -> None:
     from dpsynth_assets.orchestration.assets.privacy_budgets import PAGE
-    from dpsynth_assets.report.audit_page import bar_of, disagreements, rounds_in_words, until
+    from dpsynth_assets.report.audit_page import BUDGETS
 
+    left_out = {"ε guaranteed", "δ", "guarantee", "privacy unit", "last charge (UTC)"}
     show_table(
         told.cohorts,
-        {
-            "cohort": lambda each: each.cohort,
-            "used": lambda each: bar_of(each).text(),
-            "ε spent": lambda each: epsilon_up(each.spent),
-            "of": lambda each: declared(each.total),
-            "ε left": lambda each: epsilon_down(each.left),
-            "rounds": rounds_in_words,
-            "until": until,
-            "audit": lambda each: "—" if each.findings is None else disagreements(each),
-            "last run": lambda each: each.last_run[:8] or "—",
-        },
+        {name: cell for name, cell in BUDGETS.items() if name not in left_out},
         title="Privacy budgets",
-        caption=_CAPTION,
         wraps=("cohort",),
+        width=140,
     )
     say(*(f"{each.cohort}: {each.guarantee}; unit: {each.unit or '—'}" for each in told.cohorts))
     say(f"Page: {home().reports / PAGE}")

@@ -20,7 +20,6 @@ from dpsynth_assets.methods.inputs import ProgressCallback
 from dpsynth_assets.orchestration.instance import RunProgress
 
 SECONDS_BETWEEN_LINES = 10.0
-SECONDS_BETWEEN_RUN_LINES = 60.0
 
 
 @contextmanager
@@ -31,23 +30,15 @@ def progress_display(console: Console, run: RunProgress) -> Iterator[None]:
         console: Where it is shown.
         run: How far the whole run is.
     """
-    from dpsynth_assets.orchestration.resources.progress import coarse, show_in_terminal
-
-    def told_to_run(report: ProgressCallback) -> ProgressCallback:
-        def told(share: float, message: str) -> None:
-            run.report(coarse(share))
-            report(share, message)
-
-        return told
+    from dpsynth_assets.orchestration.resources.progress import show_in_terminal
 
     if not console.is_terminal:
-        said = _RunLines(run, console)
-        run.on_start(said.say)
-        show_in_terminal(lambda title: told_to_run(said.after(progress_lines(title, console))))
+        run.on_start(lambda: say(run.line(), to=console))
+        show_in_terminal(lambda title: progress_lines(title, console))
         yield
         return
     with _Bars(run, console) as bars:
-        show_in_terminal(lambda title: told_to_run(_bar(title, bars)))
+        show_in_terminal(lambda title: _bar(title, bars))
         yield
         bars.refresh()
 
@@ -72,29 +63,6 @@ class _Bars(Progress):
         """The bars, and the line as it is now."""
         yield from super().get_renderables()
         yield Text(self._run.line(), style="bold")
-
-
-class _RunLines:
-    """The line of the run, at the start of each step and now and then while one works."""
-
-    def __init__(self, run: RunProgress, console: Console) -> None:
-        self._run, self._console = run, console
-        self._last = time.monotonic()
-
-    def say(self) -> None:
-        """Prints the line."""
-        self._last = time.monotonic()
-        say(self._run.line(), to=self._console)
-
-    def after(self, report: ProgressCallback) -> ProgressCallback:
-        """Adds the line to reports of work, once in `SECONDS_BETWEEN_RUN_LINES`."""
-
-        def told(share: float, message: str) -> None:
-            report(share, message)
-            if time.monotonic() - self._last >= SECONDS_BETWEEN_RUN_LINES:
-                self.say()
-
-        return told
 
 
 def _bar(title: str, bars: Progress) -> ProgressCallback:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from dpsynth_assets.advice.minutes import TRIAL, ExpectedMinutes, expected_minutes, whole_in_words
+from dpsynth_assets.advice.minutes import TRIAL, expected_minutes, whole_in_words
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort, find_file
 from dpsynth_assets.cli.datasets import base_problems, print_problems
 from dpsynth_assets.cli.progress_display import progress_display
@@ -32,7 +32,6 @@ from dpsynth_assets.methods.planning import plan_dataset
 from dpsynth_assets.orchestration.assets.keys import purge_finished, shown_partition
 from dpsynth_assets.orchestration.assets.launch import pending_refusal, run_tags
 from dpsynth_assets.orchestration.instance import (
-    OTHERS,
     RunProgress,
     dagster_instance,
     follow_run,
@@ -120,11 +119,9 @@ def _materialise(
     loaded = defs()
     keys = selected_assets(select, spec, loaded.resolve_asset_graph())
     selected = {"/".join(name_in_ledger(key, spec)) for key in keys}
-    agreed, tags, expected = _ask_before_paying(spec, selected, release, console, yes=yes)
-    if select:  # What is expected of all other steps is that of the whole run.
-        expected.pop(OTHERS, None)
+    agreed, tags = _ask_before_paying(spec, selected, release, console, yes=yes)
     job = loaded.resolve_implicit_global_asset_job_def()
-    run_id, progress = str(uuid.uuid4()), RunProgress(expected)
+    run_id, progress = str(uuid.uuid4()), RunProgress()
     with (
         dagster_instance(console) as instance,
         alive(run_id),
@@ -156,13 +153,12 @@ def _materialise(
 
 def _ask_before_paying(
     spec: PrivateDatasetSpec, selected: set[str], release: str, console: Console, *, yes: bool
-) -> tuple[set[str] | None, dict[str, str], dict[str, float]]:
+) -> tuple[set[str] | None, dict[str, str]]:
     """Shows what the run would pay for, and asks a person.
 
     Returns:
-        The assets that may be charged, None for all that were selected, as `yes` says; tags by
-        which the run is found, with ε of what it is to pay for; and the seconds that are expected
-        of methods and of all other steps, as `RunProgress` takes them, none where nothing is paid.
+        The assets that may be charged, None for all that were selected, as `yes` says; and tags by
+        which the run is found, with ε of what it is to pay for.
 
     Raises:
         PrivacyError: The budget does not hold what the run would pay for; nothing is started.
@@ -170,16 +166,16 @@ def _ask_before_paying(
         typer.Abort: The person said no.
     """
     ledger = PrivacyLedger().open()
-    pending, expected = pending_releases(spec, selected, release, ledger), {}
+    pending = pending_releases(spec, selected, release, ledger)
     assets = {each.asset for each in pending}
     if pending:
         _expect_room(spec, assets, release, ledger)
         if f"{spec.name}/shared/private_records" in selected:
             _expect_fit(spec, console)
-        expected = _seconds(show_pending(spec, pending, ledger, console))
+        show_pending(spec, pending, ledger, console)
     tags = {**run_tags(spec.name, release, plan_dataset(spec), assets), **_person()}
     if yes:
-        return None, tags, expected
+        return None, tags
     if pending and not sys.stdin.isatty():
         raise typer.BadParameter(
             f"Expected --yes where there is no terminal for a question, got none; {len(pending)} "
@@ -187,15 +183,7 @@ def _ask_before_paying(
         )
     if pending:
         typer.confirm("Pay for these releases?", abort=True, err=True)
-    return assets, tags, expected
-
-
-def _seconds(minutes: ExpectedMinutes) -> dict[str, float]:
-    """Seconds of each method and of all other steps, as far as they are known."""
-    seconds = {folder: 60 * each for folder, each in minutes.releases.items() if each is not None}
-    if minutes.whole is not None:
-        seconds[OTHERS] = max(0.0, 60 * minutes.whole - sum(seconds.values()))
-    return seconds
+    return assets, tags
 
 
 def _expect_room(spec: PrivateDatasetSpec, assets: set[str], release: str, ledger: Ledger) -> None:
@@ -303,8 +291,8 @@ def pending_releases(
 
 def show_pending(
     spec: PrivateDatasetSpec, pending: Sequence[PendingRelease], ledger: Ledger, console: Console
-) -> ExpectedMinutes:
-    """Prints the price list, the minutes of the whole run, which it returns, and what remains."""
+) -> None:
+    """Prints the price list, the minutes of the whole run, and what remains."""
     spend = ledger.spend(spec.account)
     columns = {
         "release": lambda each: each.asset,
@@ -329,7 +317,6 @@ def show_pending(
         f"{epsilon_down(left)} remains before this run. Spent budget is never refunded.",
         to=console,
     )
-    return expected
 
 
 def _is_paid(

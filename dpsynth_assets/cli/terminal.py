@@ -131,7 +131,7 @@ _NUMBER = re.compile(r"[+]?[\d.,]+(e-?\d+)?%?|—|inf|")
 
 def show_table(
     rows: Iterable[Any],
-    columns: Mapping[str, Callable[[Any], str | Text]],
+    columns: Mapping[str, Callable[[Any], object]],
     *,
     title: str | None = None,
     caption: str | None = None,
@@ -172,7 +172,7 @@ def show_table(
             overflow="fold",
         )
     for row in zip(*filled.values(), strict=True):
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     console = to or Console(width=max(width, Console().width))
     console.print(table, highlight=False, markup=False)
 

@@ -18,23 +18,21 @@ from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind
 from dpsynth_assets.files.whole import file_digests, file_names, replaced_whole
 from dpsynth_assets.methods.capabilities import ReleasesGenerator, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS, EXPORTED, FINETUNED_GENERATOR
+from dpsynth_assets.methods.stages import EXPORTED, FINETUNED_GENERATOR
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
 from dpsynth_assets.privacy.ledger.proof import TreeHead
 from dpsynth_assets.releases.once import StoredRelease
-from dpsynth_assets.releases.published_rows import published_rows
+from dpsynth_assets.releases.published_rows import published_problems
 from dpsynth_assets.releases.store import StoredReleases, problem_behind, sealed_release
 from dpsynth_assets.report.attack_record import attacks_on_release, refusal
 from dpsynth_assets.report.cards import (
     CARD_FILE,
     LABEL_FILE,
     HubFacts,
-    corpus_problems,
     hub_dataset_card,
     hub_model_card,
-    rows_problem,
 )
 from dpsynth_assets.report.label import CORPUS, GENERATOR, corpus_label
 from dpsynth_assets.run.runner import recorded
@@ -160,7 +158,11 @@ def export_corpus(
             f"Expected a published corpus of {planned.folder!r} in {published}, got none. Run "
             f"`dpsynth run {packager.spec.name}`, which publishes what passes the release gate."
         )
-    _refuse_altered(packager, planned, published)
+    problems = published_problems(
+        packager.spec, planned, published, packager.ledger, packager.store
+    )
+    if problems:
+        raise PrivacyError(f"{published}: {'; '.join(problems)}")
     label = json.loads((published / LABEL_FILE).read_text())
     refuse_refuted(packager.ledger.entries(), label["subject"]["reservation"])
     rows = pl.read_parquet(published / "data")
@@ -248,20 +250,6 @@ def last_release(ledger: Ledger, store: StoredReleases, asset: str, account: str
     if (problem := problem_behind(last.reservation, graph, ledger, store)) is not None:
         raise PrivacyError(problem)
     return last
-
-
-def _refuse_altered(packager: Packager, planned: PlannedMethod, published: Path) -> None:
-    """Refuses a published folder that the ledger and the store contradict."""
-    ledger, store, spec = packager.ledger, packager.store, packager.spec
-    asset = f"{spec.name}/{planned.folder}/{CANDIDATE_CORPUS}"
-
-    def expected(reservation: str) -> pl.DataFrame | None:
-        rows = sealed_release(ledger, store, reservation, asset)[1]
-        return None if rows is None else published_rows(spec, planned, rows)
-
-    problems = corpus_problems(published, ledger.entries()) or rows_problem(published, expected)
-    if problems:
-        raise PrivacyError(f"{published}: {'; '.join(problems)}")
 
 
 def write_corpus(folder: Path, label: Mapping[str, Any], rows: pl.DataFrame, hub: HubFacts) -> None:

@@ -9,7 +9,7 @@ Dagster's blocking checks stop downstream steps of the same run; the publishing 
 same decision again, so a later run cannot go around it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,14 +18,15 @@ import dagster as dg
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
+from dpsynth_assets.methods.dataset_plan import PlannedMethod
 from dpsynth_assets.orchestration.metadata import check_result, check_specs
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
 from dpsynth_assets.paths import project_root
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.ledger import BudgetTerms, Ledger
-from dpsynth_assets.releases.store import StoredReleases, candidate_problem, sealed_release
+from dpsynth_assets.releases.published_rows import published_problems
+from dpsynth_assets.releases.store import StoredReleases, candidate_problem
 
 PAID_FOR: Final = "rows_are_what_was_paid_for"
 GATE: dict[str, str] = {
@@ -167,33 +168,20 @@ def corpus_check(
     return gate
 
 
-def card_check(
-    corpus_key: dg.AssetKey, folder: Path, published: Callable[[pl.DataFrame], pl.DataFrame]
-) -> dg.AssetChecksDefinition:
-    """Blocking check of one published corpus: rows, label and card are what the ledger sealed.
+def card_check(spec: PrivateDatasetSpec, planned: PlannedMethod) -> dg.AssetChecksDefinition:
+    """Blocking check of one published corpus: rows, label and card are what the ledger sealed."""
+    key = dg.AssetKey([spec.name, planned.folder, "corpus"])
 
-    Args:
-        corpus_key: The corpus.
-        folder: Its folder.
-        published: Makes published rows of the rows of a release.
-    """
-
-    @dg.asset_check(asset=corpus_key, name="card_equals_ledger", blocking=True)
-    @public_section(f"The card of {'/'.join(corpus_key.path)}")
+    @dg.asset_check(asset=key, name="card_equals_ledger", blocking=True)
+    @public_section(f"The card of {'/'.join(key.path)}")
     def card_equals_ledger(
         ledger: PrivacyLedger, release_store: ReleaseStore
     ) -> dg.AssetCheckResult:
         """Published rows, label and dataset card equal what the ledger has sealed."""
-        from dpsynth_assets.report.cards import corpus_problems, rows_problem
+        from dpsynth_assets.report.cards import released_folder
 
-        book, asset = ledger.open(), "/".join([*corpus_key.path[:-1], CANDIDATE_CORPUS])
-        problems = corpus_problems(folder, book.entries())
-
-        def expected(reservation: str) -> pl.DataFrame | None:
-            rows = sealed_release(book, release_store, reservation, asset)[1]
-            return None if rows is None else published(rows)
-
-        problems += [] if problems else rows_problem(folder, expected)
+        folder, book = released_folder(spec.name, planned.folder), ledger.open()
+        problems = published_problems(spec, planned, folder, book, release_store)
         return check_result("rows, label and card as the ledger sealed them", problems)
 
     return card_equals_ledger

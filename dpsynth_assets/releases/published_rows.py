@@ -11,7 +11,9 @@ import polars as pl
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
 from dpsynth_assets.files.whole import file_digests
+from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.privacy.ledger.schema import KEPT
+from dpsynth_assets.releases.store import StoredReleases, sealed_release
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import PlannedMethod
@@ -41,6 +43,26 @@ def published_rows(
         ),
         *(value.alias(f"{OWN_COLUMNS}{column}") for column, value in own.items()),
     )
+
+
+def published_problems(
+    spec: PrivateDatasetSpec,
+    planned: "PlannedMethod",
+    folder: Path,
+    ledger: Ledger,
+    store: StoredReleases,
+) -> list[str]:
+    """How a published corpus differs from what ledger and store hold; empty if it does not."""
+    from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
+    from dpsynth_assets.report.cards import corpus_problems, rows_problem
+
+    asset = f"{spec.name}/{planned.folder}/{CANDIDATE_CORPUS}"
+
+    def expected(reservation: str) -> pl.DataFrame | None:
+        rows = sealed_release(ledger, store, reservation, asset)[1]
+        return None if rows is None else published_rows(spec, planned, rows)
+
+    return corpus_problems(folder, ledger.entries()) or rows_problem(folder, expected)
 
 
 def told_content(

@@ -157,7 +157,7 @@ EXPLAINED = (
 """Below the spend table: long enough, too, that the web UI folds the table away at any length and
 opens it in a window of its own, where its columns have room."""
 
-_SPENDS: Mapping[str, Callable[[Spend], Cell]] = {
+SPENDS: Mapping[str, Callable[[Spend], Cell]] = {
     "entry": lambda spend: str(spend.seq),
     "release": lambda spend: Link(f"{spend.asset} ({spend.release})", asset_address(spend.asset)),
     "mechanism": lambda spend: spend.mechanism,
@@ -194,7 +194,7 @@ def spend_table(trail: AuditTrail) -> str:
 
 def spend_block(trail: AuditTrail) -> TableBlock:
     """Every charge with its ε, its run, who launched it, who may read it and its inputs."""
-    return table_of(trail.spends, _SPENDS, caption="Charges, oldest first", numeric=_NUMBERS)
+    return table_of(trail.spends, SPENDS, caption="Charges, oldest first", numeric=_NUMBERS)
 
 
 def _run_link(run: str) -> Cell:
@@ -264,7 +264,7 @@ def budget_table(budgets: Budgets) -> str:
 def budget_lines(budgets: Budgets) -> dict[str, str]:
     """Cohort -> its budget in one line, of those with the least left."""
     shown = fewest_left_first(budgets.cohorts)[:LEAST]
-    return {each.cohort: f"{bar_of(each).text()} {_line(each)}" for each in shown}
+    return {each.cohort: f"{bar_of(each)} {_line(each)}" for each in shown}
 
 
 def bar_of(cohort: CohortBudget) -> Bar:
@@ -315,26 +315,28 @@ def _tiles(budgets: Budgets) -> Tiles:
     )
 
 
+BUDGETS: Mapping[str, Callable[[CohortBudget], Cell]] = {
+    "cohort": lambda each: Link(each.cohort, asset_address(each.cohort)),
+    "used": bar_of,
+    "ε spent": lambda each: epsilon_up(each.spent),
+    "of": lambda each: declared(each.total),
+    "ε left": lambda each: epsilon_down(each.left),
+    "ε guaranteed": lambda each: epsilon_up(each.guaranteed),
+    "δ": lambda each: rounded_up(each.delta),
+    "rounds left": rounds_in_words,
+    "until": until,
+    "guarantee": lambda each: (
+        f"{each.guarantee}; nothing published" if each.paid_for_nothing else each.guarantee
+    ),
+    "privacy unit": lambda each: each.unit or "—",
+    "disagreements": lambda each: Link(
+        disagreements(each), asset_address(f"{each.cohort}/audit/audit_trail")
+    ),
+    "last run": lambda each: _run_link(each.last_run),
+    "last charge (UTC)": lambda each: each.last_charge or "never",
+}
+
+
 def _budget_table(budgets: Budgets) -> TableBlock:
-    columns: dict[str, Callable[[CohortBudget], Cell]] = {
-        "cohort": lambda each: Link(each.cohort, asset_address(each.cohort)),
-        "used": bar_of,
-        "ε spent": lambda each: epsilon_up(each.spent),
-        "of": lambda each: declared(each.total),
-        "ε left": lambda each: epsilon_down(each.left),
-        "ε guaranteed": lambda each: epsilon_up(each.guaranteed),
-        "δ": lambda each: rounded_up(each.delta),
-        "rounds left": rounds_in_words,
-        "until": until,
-        "guarantee": lambda each: (
-            f"{each.guarantee}; nothing published" if each.paid_for_nothing else each.guarantee
-        ),
-        "privacy unit": lambda each: each.unit or "—",
-        "disagreements": lambda each: Link(
-            disagreements(each), asset_address(f"{each.cohort}/audit/audit_trail")
-        ),
-        "last run": lambda each: _run_link(each.last_run),
-        "last charge (UTC)": lambda each: each.last_charge or "never",
-    }
     numbers = {"ε spent", "of", "ε left", "ε guaranteed", "δ"}
-    return table_of(budgets.cohorts, columns, caption="Budgets by cohort", numeric=numbers)
+    return table_of(budgets.cohorts, BUDGETS, caption="Budgets by cohort", numeric=numbers)

@@ -116,7 +116,7 @@ class Bar(NamedTuple):
         """The share, in [0, 1]."""
         return min(1.0, max(0.0, self.share))
 
-    def text(self) -> str:
+    def __str__(self) -> str:
         """The bar in characters, for terminals and Markdown; anything used at all is seen."""
         full = max(int(self.bounded * _WIDTH), int(self.bounded > 0.0))
         return _FULL * full + _EMPTY * (_WIDTH - full)
@@ -132,6 +132,10 @@ class Link(NamedTuple):
 
     text: str
     path: str
+
+    def __str__(self) -> str:
+        """What is shown, where nothing leads there."""
+        return self.text
 
 
 Cell = str | FoldedFacts | Bar | Link
@@ -243,10 +247,9 @@ def _shown(cell: str | Link, numeric: bool, of_texts: bool) -> "Markup":
     """A cell's text: numbers stay together, long names may break, dates may not."""
     from markupsafe import Markup, escape
 
-    text = cell.text if isinstance(cell, Link) else cell
     if numeric:
-        return escape(_TOGETHER.sub("\N{NO-BREAK SPACE}", text))
-    escaped = str(escape(text))
+        return escape(_TOGETHER.sub("\N{NO-BREAK SPACE}", str(cell)))
+    escaped = str(escape(str(cell)))
     if not of_texts:
         parted = _BREAKS.sub(r"\1<wbr>", escaped)
         escaped = _DATE.sub(r'<span class="whole">\g<0></span>', parted)
@@ -272,7 +275,7 @@ def _markdown_cell(cell: Cell) -> str:
     if isinstance(cell, FoldedFacts):
         return _plain("; ".join(f"{name}: {value}" for name, value in cell.items))
     if isinstance(cell, Bar):
-        return cell.text()
+        return str(cell)
     if isinstance(cell, Link):
         named = _plain(_BREAKS.sub("\\1\N{ZERO WIDTH SPACE}", cell.text))  # Long names may break.
         return f"[{named}]({quote(cell.path)})"

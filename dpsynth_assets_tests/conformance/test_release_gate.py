@@ -93,7 +93,7 @@ def gate(spec, rows, ledger):
 def comparing_gate(spec, rows, ledger):
     """The planted bug: it looks for copied spans in the records of this installation."""
     private = SensitiveStore().counted_internal(spec.name, purpose="a test").records["text"]
-    copies = verbatim_share(rows.texts, private.to_list(), PUBLIC)
+    copies = verbatim_share(rows.rows["text"].to_list(), private.to_list(), PUBLIC)
     return gate(spec, rows, ledger) | {"no_copied_span": not copies}
 
 
@@ -143,4 +143,4 @@ def test_what_a_check_shows_quotes_no_row_and_no_canary(spec, ledger, charged):
         shown = " ".join(text for c in conditions.values() for text in c.shown().values())
         assert all(condition.expected and condition.observed for condition in conditions.values())
         assert CANARY.lower() not in shown.lower()
-        assert not any(text in shown for text in rows.texts if len(text) > 4)
+        assert not any(text in shown for text in rows.rows["text"].to_list() if len(text) > 4)

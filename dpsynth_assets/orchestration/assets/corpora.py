@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +81,7 @@ def corpus_asset_checks(
     candidate = dataset_key(spec.name, planned.folder, CANDIDATE_CORPUS)
     return [
         corpus_check(spec, budget, candidate),
-        card_check(
-            dataset_key(spec.name, planned.folder, "corpus"),
-            released_folder(spec.name, planned.folder),
-            partial(published_rows, spec, planned),
-        ),
+        card_check(spec, planned),
         *attack_checks(spec, planned),
     ]
 
