@@ -131,7 +131,7 @@ def ask(monkeypatch, spec, *, terminal, yes=False, answer=""):
     monkeypatch.setattr(run_module.sys.stdin, "isatty", lambda: terminal, raising=False)
     monkeypatch.setattr(run_module.typer, "confirm", lambda *_, **__: answer or _abort())
     console = Console(record=True, width=160)
-    agreed, tags, _ = run_module._ask_before_paying(spec, {"letters/x"}, "", console, yes=yes)
+    agreed, tags = run_module._ask_before_paying(spec, {"letters/x"}, "", console, yes=yes)
     assert agreed == (None if yes else {"letters/x"})
     assert (tags[COHORT], tags[RELEASE]) == ("letters", "1")
     assert tags[LAUNCHED_BY].endswith("dpsynth run")
@@ -167,7 +167,7 @@ def test_a_run_beyond_the_budget_is_refused_before_it_starts(declared, monkeypat
     console = Console(record=True, width=160)
     for number in range(spec.budget.rounds):
         name = f"release {number}"
-        agreed, _, _ = run_module._ask_before_paying(spec, assets, name, console, yes=True)
+        agreed, _ = run_module._ask_before_paying(spec, assets, name, console, yes=True)
         assert agreed is None
         for planned in plan.parts:
             for stage in planned.plan.stages:

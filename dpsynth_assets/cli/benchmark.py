@@ -39,8 +39,10 @@ def run(
     disable_progress_bar()
     spec = _spec(name)
     deadline = time.monotonic() + 60 * minutes
-    folder, shown = benchmark_folder(spec.name), _CellProgress()
-    benches = {each: DatasetBench(spec, each, folder, shown) for each in spec.datasets}
+    folder, console = benchmark_folder(spec.name), Console(stderr=True)
+    shown: list[ProgressCallback] = []  # Of the cell that runs.
+    report = lambda share, message: shown[-1](share, message)  # noqa: E731
+    benches = {each: DatasetBench(spec, each, folder, report) for each in spec.datasets}
     lines = {each.name for each in spec.methods} | set(spec.references)
     _require("--dataset", dataset or [], set(spec.datasets))
     _require("--line", line or [], lines)
@@ -54,7 +56,8 @@ def run(
     for number, place in enumerate(lacking):
         if time.monotonic() > deadline:
             break
-        shown.begin(_told(place), len(lacking) - number)
+        say(f"{_told(place)}: started; {len(lacking) - number} cells left", to=console)
+        shown.append(progress_lines(_told(place), console, seconds=60))
         found = benches[place.dataset].run(place)
         typer.echo(f"{_told(place)}: {_scores(found)}")
         done += 1
@@ -129,28 +132,6 @@ def _require(option: str, given: list[str], known: set[str]) -> None:
             raise typer.BadParameter(
                 f"{option}: expected one of {', '.join(sorted(known))}, got {each!r}"
             )
-
-
-class _CellProgress:
-    """Tells which cell runs, how far it is, and how long all cells that lack will take."""
-
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._report: ProgressCallback = lambda _share, _message: None
-        self._started, self._begun = time.monotonic(), 0
-
-    def begin(self, title: str, left: int) -> None:
-        """Announces the next cell; the estimate is that of the cells of this run."""
-        ahead = ""
-        if self._begun:
-            minutes = left * (time.monotonic() - self._started) / self._begun / 60
-            ahead = f", about {max(1, round(minutes))} min"
-        self._begun += 1
-        say(f"{title}: started; {left} cells left{ahead}", to=self._console)
-        self._report = progress_lines(title, self._console, seconds=60)
-
-    def __call__(self, share: float, message: str) -> None:
-        self._report(share, message)
 
 
 def _told(place: Any) -> str:

@@ -79,14 +79,6 @@ def dataset_card(
     return str(_texts().dataset_card(label, title, front, columns, rows))
 
 
-def generator_card(
-    label: Mapping[str, Any], front: Sequence[str], prompts: Mapping[str, str]
-) -> str:
-    """A model card with these lines of front matter, and the prompt of each label."""
-    title = f"{label['subject']['dataset']}: generator by {label['method']['title']}"
-    return str(_texts().generator_card(label, title, front, prompts))
-
-
 def privacy_statement(label: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     """A cohort's statement: what was released, how, under which guarantee, and what was not summed.
 
@@ -212,7 +204,8 @@ def hub_model_card(label: Mapping[str, Any], prompts: Mapping[str, str], facts: 
         "pipeline_tag": PIPELINE,
         "tags": ["synthetic", tag_of(label)],
     }
-    return generator_card(label, _yaml_lines(front), prompts)
+    title = f"{label['subject']['dataset']}: generator by {label['method']['title']}"
+    return str(_texts().generator_card(label, title, _yaml_lines(front), prompts))
 
 
 def _declared(facts: HubFacts) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from dpsynth_assets.orchestration.resources.progress import Progress
 from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.directed_rounding import rounded_down, rounded_up
-from dpsynth_assets.privacy.ledger import Ledger, LedgerEntry
+from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.budgets import rounds_left, scheduled_methods
 from dpsynth_assets.report.cards import (
     LABEL_FILE,
@@ -191,13 +191,17 @@ def _privacy_statement(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
         attacks = attacks_on_cohort(spec.account, book.entries())
         audits = [*audit_results(planned_charges(plan)), *attacks]
         audits += recall_results(spec.name) if spec.secrets is not None else []
-        label, text = statement(spec.account, book, audits)
+        entries = book.entries()
+        label = cohort_label(entries, spec.account, audits)
+        told = {"releases": releases(entries, label), "ledger_ok": book.verify().ok}
+        text = render_statement(label, told)
         folder = home().released / spec.name
         write_whole(folder / LABEL_FILE, json.dumps(label, indent=2, sort_keys=True))
         write_whole(folder / STATEMENT_FILE, text)
         _copy_statement(folder)
         write_pack(spec, book)
         cohort = label["cohort"]
+        head = cohort["ledger_head"]  # None where it seals a private value without noise.
         return dg.MaterializeResult(
             metadata={
                 "dpsynth/statement": dg.MetadataValue.md(text),
@@ -209,16 +213,11 @@ def _privacy_statement(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
                 **_rounds(spec, plan, book),
                 "dpsynth/delta": float(cohort["delta"]),
                 "dpsynth/ledger_entries": cohort["as_of_entry"],
-                **_head(cohort["ledger_head"]),
+                **({"dpsynth/ledger_head": short_digest(head)} if head else {}),
             }
         )
 
     return privacy_statement
-
-
-def _head(digest: str) -> dict[str, Any]:
-    """Withheld where it seals what was computed from private data without noise."""
-    return {"dpsynth/ledger_head": short_digest(digest)} if digest else {}
 
 
 def _rounds(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger) -> dict[str, str]:
@@ -228,16 +227,6 @@ def _rounds(spec: PrivateDatasetSpec, plan: DatasetPlan, ledger: Ledger) -> dict
     account, methods = ledger.account(spec.account), scheduled_methods(spec, plan)
     left = rounds_left(account, plan, spec.budget.rounds, methods)
     return {} if left is None else {ROUNDS: f"{left} of {spec.budget.rounds} left"}
-
-
-def statement(
-    cohort: str, ledger: Ledger, audits: list[dict[str, Any]]
-) -> tuple[dict[str, Any], str]:
-    """A cohort's label and the statement rendered from it, read from the ledger."""
-    entries: list[LedgerEntry] = ledger.entries()
-    label = cohort_label(entries, cohort, audits)
-    facts = {"releases": releases(entries, label), "ledger_ok": ledger.verify().ok}
-    return label, render_statement(label, facts)
 
 
 def recall_results(dataset: str) -> list[dict[str, Any]]:

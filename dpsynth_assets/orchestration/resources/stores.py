@@ -18,6 +18,7 @@ import polars as pl
 from pydantic import PrivateAttr
 
 from dpsynth_assets.datasets import cohort_name
+from dpsynth_assets.files.kept import ARRAY, JSON, TABLE
 from dpsynth_assets.files.whole import write_whole
 from dpsynth_assets.models.engines.protocol import begin_use, end_use
 from dpsynth_assets.orchestration.resources.private_section import public_section
@@ -164,18 +165,17 @@ class ArtifactIOManager(dg.ConfigurableIOManager, Placed):
         # Not the run's partition: a run of one also makes assets that have none.
         partition = context.asset_partition_key if context.has_asset_partitions else None
         path = self._path(context.asset_key, suffix, partition)
-        content = io.BytesIO()
-        write(obj, content)
+        content = write(obj)
         if isinstance(path, Path):
-            write_whole(path, content.getbuffer())
+            write_whole(path, content)
         else:
-            path.fs.pipe_file(path.path, content.getvalue())
-        for other in _READERS.keys() - {suffix}:
+            path.fs.pipe_file(path.path, content)
+        for other in _FORMATS.keys() - {suffix}:
             _remove(self._path(context.asset_key, other, partition))
         context.add_output_metadata(
             {
                 "dpsynth/path": dg.MetadataValue.path(str(path)),
-                VALUE_SHA256: hashlib.sha256(content.getbuffer()).hexdigest(),
+                VALUE_SHA256: hashlib.sha256(content).hexdigest(),
             }
         )
 
@@ -195,7 +195,7 @@ class ArtifactIOManager(dg.ConfigurableIOManager, Placed):
             if attempt:
                 time.sleep(_SECONDS_BETWEEN)
             named = _digest_in_event_log(context, partition)
-            for suffix, read in _READERS.items():
+            for suffix, (_, _, read) in _FORMATS.items():
                 path = self._path(context.asset_key, suffix, partition)
                 if not path.exists():
                     continue
@@ -226,7 +226,7 @@ def stored_value(key: dg.AssetKey) -> Any:
         FileNotFoundError: Nothing is stored.
     """
     manager = ArtifactIOManager()
-    for suffix, read in _READERS.items():
+    for suffix, (_, _, read) in _FORMATS.items():
         path = manager._path(key, suffix)
         if path.exists():
             return read(io.BytesIO(path.read_bytes()))
@@ -265,21 +265,18 @@ def _remove(path: Folder) -> None:
         path.fs.rm_file(path.path)
 
 
-def _format_of(obj: Any) -> tuple[str, Any]:
-    if isinstance(obj, pl.DataFrame):
-        return ".parquet", lambda value, file: value.write_parquet(file)
-    if isinstance(obj, np.ndarray):
-        return ".npy", lambda value, file: np.save(file, value, allow_pickle=False)
-    if isinstance(obj, dict | list):
-        return ".json", lambda value, file: file.write(json.dumps(value, sort_keys=True).encode())
+def _format_of(obj: Any) -> tuple[str, Callable[[Any], bytes]]:
+    for suffix, (kind, write, _) in _FORMATS.items():
+        if isinstance(obj, kind):
+            return suffix, write
     raise TypeError(
         f"Expected a polars DataFrame, a NumPy array, a dict or a list, got {type(obj).__name__}. "
         "Convert the value; pickles are not stored."
     )
 
 
-_READERS: dict[str, Callable[[io.BytesIO], Any]] = {
-    ".parquet": pl.read_parquet,
-    ".npy": lambda content: np.load(content, allow_pickle=False),
-    ".json": lambda content: json.loads(content.read()),
+_FORMATS: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[io.BytesIO], Any]]] = {
+    ".parquet": (pl.DataFrame, TABLE.write, pl.read_parquet),
+    ".npy": (np.ndarray, ARRAY.write, lambda content: np.load(content, allow_pickle=False)),
+    ".json": (dict | list, JSON.write, json.load),
 }
