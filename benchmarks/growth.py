@@ -40,6 +40,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -186,7 +187,7 @@ def prepared(stage: str, folder: Path, parts: int, workers):
 
     ways = {
         "sort": sort,
-        "canonical": lambda: each(part_tasks.Canonical(spec)),
+        "canonical": lambda: each(partial(part_tasks.make_canonical, spec)),
         "fingerprints": lambda: admitted(folder, read_source.prints_of_parts(places)),
         "note": lambda: each(part_tasks.NoteRead("r-1")),
         "embed": lambda: embed_parts(MANIFEST, places, workers, lambda *_: None),

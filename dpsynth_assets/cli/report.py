@@ -214,7 +214,6 @@ def export(
     """
     from dpsynth_assets.exports.package import Packager, export_corpus, export_generator
     from dpsynth_assets.methods.planning import plan_dataset
-    from dpsynth_assets.orchestration.assets.audit import audit_results
     from dpsynth_assets.orchestration.resources.stores import PrivacyLedger, ReleaseStore
     from dpsynth_assets.report.cards import HubFacts
 
@@ -226,10 +225,8 @@ def export(
     classes = {name: list(public[name]) for name in spec.columns.labels if name in public}
     hub = HubFacts(license=license_id, language=language, classes=classes)
     target = (output or home().exports / cohort / f"{method}_{what}").resolve()
-    if what == "corpus":
-        head = export_corpus(packager, planned, target, hub)
-    else:
-        head = export_generator(packager, planned, target, hub, audit_results)
+    packed = export_corpus if what == "corpus" else export_generator
+    head = packed(packager, planned, target, hub)
     say(
         f"Wrote {target}: charged nothing, recorded in the ledger.",
         f"Ledger head over {head.entries} entries: {head.root}",

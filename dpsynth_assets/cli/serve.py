@@ -93,7 +93,6 @@ def serve(  # noqa: PLR0913 - one option a setting
 def _cohort(spec: PrivateDatasetSpec, engine: Engine) -> "Cohort":
     """The cohort with its ledger, store and public artifacts, and the engine that shall serve."""
     from dpsynth_assets.methods.planning import plan_dataset
-    from dpsynth_assets.orchestration.assets.audit import audit_results
     from dpsynth_assets.orchestration.assets.keys import public_key
     from dpsynth_assets.orchestration.resources.stores import (
         PrivacyLedger,
@@ -108,7 +107,6 @@ def _cohort(spec: PrivateDatasetSpec, engine: Engine) -> "Cohort":
         ledger=PrivacyLedger().open(),
         store=ReleaseStore(),
         value=lambda name: stored_value(public_key(spec.public_data, name)),
-        find_audits=audit_results,
     )
 
 

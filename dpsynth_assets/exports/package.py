@@ -5,17 +5,17 @@ A package is written whole or not at all, after the ledger has a line of what le
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from dpsynth_assets.attacks.audits.audit import Charge
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.exports.proof import PROOF_FILE, LedgerProof, entries_behind, text_of
 from dpsynth_assets.files.whole import file_digests, file_names, replaced_whole
+from dpsynth_assets.methods.audits import results_for
 from dpsynth_assets.methods.capabilities import ReleasesGenerator, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.stages import EXPORTED, FINETUNED_GENERATOR
@@ -42,8 +42,6 @@ PROMPTS_FILE = "prompts.json"
 MECHANISM = "export"
 RELEASE = "release"
 """Name of the exported release among the inputs of a package's entry."""
-FindAudits = Callable[[Iterable[Charge]], list[dict[str, Any]]]
-"""Charges of the releases behind -> stored results of the audits that concern them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +178,6 @@ def export_generator(
     planned: PlannedMethod,
     target: Path,
     hub: HubFacts,
-    find_audits: FindAudits,
 ) -> TreeHead:
     """Packs the weights that a method fine-tuned on the records, under a label of their own.
 
@@ -199,7 +196,8 @@ def export_generator(
     entries = packager.ledger.entries()
     attacks = refuse_refuted(entries, charge.reservation)
     behind = ChargeGraph(entries).charges_behind(charge.reservation)
-    audits = [*find_audits((each.mechanism, each.event) for each in behind), *attacks]
+    pairs = [(each.mechanism, each.event) for each in behind]
+    audits = [*results_for(home().audits, pairs), *attacks]
     label = corpus_label(entries, charge.reservation, audits, kind=GENERATOR)
     weights = packager.store.files(charge.reservation)
     prompts = generator.prompts(planned.method, weights)

@@ -7,7 +7,8 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,6 @@ import polars as pl
 from dpsynth_assets.datasets import PrivateDatasetSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
 from dpsynth_assets.files.kept import ARRAY, TABLE, version_of, version_of_texts
-from dpsynth_assets.files.redaction import keep_out_of_core_dumps
 from dpsynth_assets.methods.inputs import PrivateInputs, ProgressCallback
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
@@ -73,37 +73,26 @@ LARGEST_SENT: Final = 1 << 16
 """Bytes of counts that a worker sends; more are a file of the store, which Ray moves to no disk."""
 
 
-@dataclass(frozen=True)
-class Canonical:
-    """Makes the pieces of a shard its canonical records, and removes the pieces.
-
-    Attributes:
-        spec: The cohort's declaration.
-    """
-
-    spec: PrivateDatasetSpec
-
-    def __call__(self, part: Folder) -> None:
-        """Sets records aside, bounds units and splits held-out ones off, within the shard."""
-        keep_out_of_core_dumps()
-        files = files_of(part)
-        pieces = files.matching(part, f"{PIECE}-*.parquet")
-        empty = empty_rows(column_names(self.spec))
-        read = (read_table(part, piece.name) for piece in pieces)
-        raw = pl.concat([empty, *(rows for rows in read if rows.height)])
-        key = store_key(files, dataset_folder(part).parent)
-        write_text(part, ROWS, source_digest(raw, self.spec, key))
-        private = canonical_records(raw, self.spec)
-        write_text(part, TALLY, json.dumps(asdict(private.tally)))
-        del raw
-        write_canonical(part, "source", private.records)
-        write_canonical(part, "held_out", private.held_out)
-        texts, ids = prints_of(private, self.spec, key)
-        write_array(part, PRINTS, texts)
-        if ids is not None:
-            write_array(part, IDS, ids)
-        for piece in pieces:
-            files.remove(piece)
+def make_canonical(spec: PrivateDatasetSpec, part: Folder) -> None:
+    """Makes the pieces of a shard its canonical records, and removes the pieces."""
+    files = files_of(part)
+    pieces = files.matching(part, f"{PIECE}-*.parquet")
+    empty = empty_rows(column_names(spec))
+    read = (read_table(part, piece.name) for piece in pieces)
+    raw = pl.concat([empty, *(rows for rows in read if rows.height)])
+    key = store_key(files, dataset_folder(part).parent)
+    write_text(part, ROWS, source_digest(raw, spec, key))
+    private = canonical_records(raw, spec)
+    write_text(part, TALLY, json.dumps(asdict(private.tally)))
+    del raw
+    write_canonical(part, "source", private.records)
+    write_canonical(part, "held_out", private.held_out)
+    texts, ids = prints_of(private, spec, key)
+    write_array(part, PRINTS, texts)
+    if ids is not None:
+        write_array(part, IDS, ids)
+    for piece in pieces:
+        files.remove(piece)
 
 
 def prints_of(private: PrivateRecords, spec: PrivateDatasetSpec, key: bytes) -> Prints:
@@ -115,54 +104,51 @@ def prints_of(private: PrivateRecords, spec: PrivateDatasetSpec, key: bytes) -> 
     return Prints(texts, id_prints(chain(*(each["record_id"] for each in both)), key))
 
 
-@dataclass(frozen=True)
-class Embed:
+def embed_part(
+    manifest: Mapping[str, Any],
+    here: "Here[tuple[TextEmbedder | None, ProgressCallback | None]]",
+    part: Folder,
+) -> dict[str, str]:
     """Embeds the records of a shard, unless they are embedded already.
 
-    Attributes:
+    The version is written last and removed first: where it is, it, the array and what made the
+    array belong together.
+
+    Args:
         manifest: The artifact `text_embedder` of the public base.
         here: The embedder, where it is open, and who is told the share of texts done.
+        part: The shard.
+
+    Returns:
+        What made the embeddings of both splits, which is public.
+
+    Raises:
+        PrivacyError: The records were replaced or removed meanwhile; nothing of them stays.
     """
-
-    manifest: Mapping[str, Any]
-    here: "Here[tuple[TextEmbedder | None, ProgressCallback | None]]" = field(
-        default=Here(), repr=False
-    )
-
-    def __call__(self, part: Folder) -> dict[str, str]:
-        """Writes both splits' embeddings; returns what made them, which is public.
-
-        The version is written last and removed first: where it is, it, the array and what made the
-        array belong together.
-
-        Raises:
-            PrivacyError: The records were replaced or removed meanwhile; nothing of them stays.
-        """
-        keep_out_of_core_dumps()
-        opened, told = self.here.value or (None, None)
-        embedder = opened or OpenedModels().text_embedder(self.manifest)
-        files, content = files_of(part), content_of(part)
-        made_by = json.dumps(embedder.made_by)
-        for number, split in enumerate(SPLITS):
-            texts = read_table(part, f"{split}.parquet")["text"].to_list()
-            version = version_of(self.manifest, version_of_texts(texts), embedder.made_by)
-            name = f"{split}_embeddings"
-            if embeddings_made_by(part, split) and read_text(part, f"{name}.version") == version:
-                continue
-            embeddings = embedder.embed(texts, _share_of(told, number))
+    opened, told = here.value or (None, None)
+    embedder = opened or OpenedModels().text_embedder(manifest)
+    files, content = files_of(part), content_of(part)
+    made_by = json.dumps(embedder.made_by)
+    for number, split in enumerate(SPLITS):
+        texts = read_table(part, f"{split}.parquet")["text"].to_list()
+        version = version_of(manifest, version_of_texts(texts), embedder.made_by)
+        name = f"{split}_embeddings"
+        if embeddings_made_by(part, split) and read_text(part, f"{name}.version") == version:
+            continue
+        embeddings = embedder.embed(texts, _share_of(told, number))
+        _require_current(part, content)
+        for kept_before in ("version", "made_by"):
+            files.remove(part / f"{name}.{kept_before}")
+        write_array(part, f"{name}.npy", embeddings)
+        write_text(part, f"{name}.made_by", made_by)
+        write_text(part, f"{name}.version", version)
+        try:  # Again: a worker cannot lock the records, and an object needs no folder.
             _require_current(part, content)
-            for kept_before in ("version", "made_by"):
-                files.remove(part / f"{name}.{kept_before}")
-            write_array(part, f"{name}.npy", embeddings)
-            write_text(part, f"{name}.made_by", made_by)
-            write_text(part, f"{name}.version", version)
-            try:  # Again: a worker cannot lock the records, and an object needs no folder.
-                _require_current(part, content)
-            except PrivacyError:
-                for written in files.matching(part, f"{name}.*"):
-                    files.remove(written)
-                raise
-        return embedder.made_by
+        except PrivacyError:
+            for written in files.matching(part, f"{name}.*"):
+                files.remove(written)
+            raise
+    return embedder.made_by
 
 
 def _require_current(part: Folder, content: tuple[str | None, ...]) -> None:
@@ -200,7 +186,6 @@ class Count:
 
     def __call__(self, part: Folder) -> np.ndarray | Folder:
         """Returns counts without noise, or the file in the store that holds them: private."""
-        keep_out_of_core_dumps()
         inputs = read_part(part, "source", with_embeddings=self.with_embeddings)
         counts = self.count(replace(inputs, state=self._state()))
         if self.exchange is None or counts.nbytes <= LARGEST_SENT:
@@ -241,7 +226,6 @@ class NoteRead:
 
     def __call__(self, part: Folder) -> None:
         """Notes the source split."""
-        keep_out_of_core_dumps()
         table = Contributions(files_of(part), dataset_folder(part) / "contributions")
         table.note(self.reservation, read_table(part, "source.parquet"))
 
@@ -261,38 +245,20 @@ _FOUND, _WORDS, _RARE = "secrets_of_part.parquet", "words.parquet", "rare_words.
 """Notes between workers and driver, private; removed at the end."""
 
 
-@dataclass(frozen=True)
-class CountWords:
+def count_words(part: Folder) -> None:
     """Counts the words of a shard, whose rare ones are secrets of some kind."""
-
-    def __call__(self, part: Folder) -> None:
-        """Writes the counts into the shard."""
-        keep_out_of_core_dumps()
-        counts = word_counts(read_table(part, "source.parquet")["text"].to_list())
-        words = pl.Series("word", list(counts), dtype=pl.String)
-        write_table(part, _WORDS, pl.DataFrame({"word": words, "records": list(counts.values())}))
+    counts = word_counts(read_table(part, "source.parquet")["text"].to_list())
+    words = pl.Series("word", list(counts), dtype=pl.String)
+    write_table(part, _WORDS, pl.DataFrame({"word": words, "records": list(counts.values())}))
 
 
-@dataclass(frozen=True)
-class FindSecrets:
-    """Runs every detector over the records of a shard.
-
-    Attributes:
-        declared: Kinds of secrets, none of which comes from a column.
-        told: Told the share done, where there is one shard.
-    """
-
-    declared: SecretsSpec
-    told: Here[Callable[[float], None]] = field(default=Here(), repr=False)
-
-    def __call__(self, part: Folder) -> None:
-        """Writes what was found into the shard."""
-        keep_out_of_core_dumps()
-        records = read_table(part, "source.parquet")
-        rare, told = _rare_words(part), self.told.value
-        found = find_secrets(records, self.declared, rare=rare, progress=told)
-        write_table(part, SECRETS_TABLE, found.table)
-        write_table(part, _FOUND, found.secrets)
+def find_in_part(declared: SecretsSpec, here: Here[Callable[[float], None]], part: Folder) -> None:
+    """Runs every detector over the records of a shard; `here` is told the share done."""
+    records = read_table(part, "source.parquet")
+    rare, told = _rare_words(part), here.value
+    found = find_secrets(records, declared, rare=rare, progress=told)
+    write_table(part, SECRETS_TABLE, found.table)
+    write_table(part, _FOUND, found.secrets)
 
 
 def find_in_parts(
@@ -318,7 +284,7 @@ def find_in_parts(
     try:
         if any(kind.detector == "rare_words" for kind in declared.kinds):
             _choose_rare_words(declared, places, workers)
-        task = FindSecrets(declared, Here(share if len(places) == 1 else None))
+        task = partial(find_in_part, declared, Here(share if len(places) == 1 else None))
         for done, _ in enumerate(workers.map_parts(task, places), 1):
             share(done / len(places))
         dictionary = merged_dictionary(read_table(place, _FOUND) for place in places)
@@ -345,7 +311,7 @@ def forget_tables(places: Sequence[Folder]) -> None:
 
 def _choose_rare_words(declared: SecretsSpec, places: Sequence[Folder], workers: Workers) -> None:
     """Chooses them by the words of all shards, and writes them where every shard finds them."""
-    for _ in workers.map_parts(CountWords(), places):
+    for _ in workers.map_parts(count_words, places):
         pass
     vocabulary: Counter[str] = Counter()
     for place in places:

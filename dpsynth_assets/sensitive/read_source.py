@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,15 +18,9 @@ from dpsynth_assets.records.reading import (
     pieces_of_source,
     refuse_unfit,
 )
+from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.fingerprints import Prints, single_prints
-from dpsynth_assets.sensitive.part_tasks import (
-    IDS,
-    PRINTS,
-    ROWS,
-    TALLY,
-    Canonical,
-    Embed,
-)
+from dpsynth_assets.sensitive.part_tasks import IDS, PRINTS, ROWS, TALLY
 from dpsynth_assets.sensitive.read_records import joined_digest
 from dpsynth_assets.sensitive.record_parts import PIECE, files_of, read_text, write_table
 from dpsynth_assets.sensitive.store import StoredRecords
@@ -134,7 +129,7 @@ def write_parts(
     for number, pieces in enumerate(pieces_of_source(spec, piece_bytes)):
         for part, place in enumerate(places):  # Which get rows must not show in names of files.
             write_table(place, f"{PIECE}-{number:05d}.parquet", pieces.get(part, nothing))
-    for _ in workers.map_parts(Canonical(spec), places):
+    for _ in workers.map_parts(partial(part_tasks.make_canonical, spec), places):
         pass
 
 
@@ -187,7 +182,9 @@ def embed_parts(
     """
     made_by: dict[str, str] | None = None
     told = report if len(places) == 1 else None  # One shard tells its own share.
-    task = Embed(dict(manifest), Here((embedder, told)))  # Open in this process alone.
+    task = partial(
+        part_tasks.embed_part, dict(manifest), Here((embedder, told))
+    )  # Open in this process alone.
     for done, made in enumerate(workers.map_parts(task, places, gpus=gpus), 1):
         if made_by is not None and made != made_by:
             raise PrivacyError(

@@ -21,50 +21,6 @@ _KEY, _PLACE = "__key", "__place"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SpanCounts:
-    """Counts units that hold spans, for `PrivateInputs.counted`.
-
-    Attributes:
-        candidates: uint64 (C,) hashes of spans, sorted and distinct; of a synthetic corpus.
-        words: Words a span.
-        by_unit: Whether records of a unit count once.
-    """
-
-    candidates: np.ndarray
-    words: int
-    by_unit: bool
-
-    def __call__(self, private: PrivateInputs) -> np.ndarray:
-        """Counts (C,) int64; private."""
-        units = private.records["unit_id"].to_list() if self.by_unit else None
-        texts = private.records["text"].to_list()
-        return holders_among(texts, units)(self.candidates, self.words)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CloseCounts:
-    """Counts records close to rows of a synthetic corpus, for `PrivateInputs.counted`.
-
-    Attributes:
-        features: (N, d) unit embeddings of the rows.
-        cosine: Similarity from which a record is close.
-    """
-
-    features: np.ndarray
-    cosine: float
-
-    def __call__(self, private: PrivateInputs) -> np.ndarray:
-        """Counts (N,) int64; private.
-
-        Raises:
-            ValueError: There are no embeddings.
-        """
-        if private.embeddings is None:
-            raise ValueError("Expected embeddings of the private records, got none.")
-        return close_among(private.embeddings)(self.features, self.cosine)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class ScoredSource:
     """What corpora are searched for copies of.
 
@@ -77,13 +33,23 @@ class ScoredSource:
     by_unit: bool = False
 
     def span_holders(self, candidates: np.ndarray, words: int) -> np.ndarray:
-        """See `attacks.span_holders.SpanHolders`."""
-        count = SpanCounts(candidates=candidates, words=words, by_unit=self.by_unit)
+        """See `attacks.overlap.SpanHolders`."""
+
+        def count(private: PrivateInputs) -> np.ndarray:
+            units = private.records["unit_id"].to_list() if self.by_unit else None
+            return holders_among(private.records["text"].to_list(), units)(candidates, words)
+
         return self.private.counted(count)
 
     def close_records(self, features: np.ndarray, cosine: float) -> np.ndarray:
-        """See `attacks.near_copies.CloseRecords`."""
-        return self.private.counted(CloseCounts(features=features, cosine=cosine))
+        """See `attacks.overlap.CloseRecords`."""
+
+        def count(private: PrivateInputs) -> np.ndarray:
+            if private.embeddings is None:
+                raise ValueError("Expected embeddings of the private records, got none.")
+            return close_among(private.embeddings)(features, cosine)
+
+        return self.private.counted(count)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -20,7 +20,6 @@ import numpy as np
 import polars as pl
 
 from dpsynth_assets.files.kept import ARRAY, TABLE
-from dpsynth_assets.files.redaction import keep_out_of_core_dumps
 from dpsynth_assets.methods.inputs import PrivateInputs, SortStep
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.records.record_filters import CANONICAL
@@ -57,7 +56,6 @@ class SortRecords:
 
     def __call__(self, part: Folder) -> None:
         """Leaves a table in each such place: which get rows must not show in names of files."""
-        keep_out_of_core_dumps()
         rows, nothing = self.sort(_number(part), self._records(part)), pl.DataFrame()
         files, name = _files(self.places[0]), f"{part.name}.parquet"
         for number in self.written:
@@ -87,7 +85,6 @@ class DrawKept:
 
     def __call__(self, place: Folder) -> None:
         """Returns nothing: what was drawn is read back by the driver."""
-        keep_out_of_core_dumps()
         number, kept = _number(place), StoredPasses(_files(place), place.parents[1])
         if kept.load(number) is None:
             kept.save(number, self.draw(number, _tables(place)))

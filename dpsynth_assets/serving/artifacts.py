@@ -7,13 +7,15 @@ from functools import cached_property
 from typing import Any
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
-from dpsynth_assets.exports.package import FindAudits, last_release, refuse_refuted
+from dpsynth_assets.exports.package import last_release, refuse_refuted
+from dpsynth_assets.methods.audits import results_for
 from dpsynth_assets.methods.capabilities import RowSource, ServesRows, capability
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.inputs import PublicInputs, Released
 from dpsynth_assets.methods.provenance import Node
 from dpsynth_assets.methods.stages import SERVED, SHARED, Writing
 from dpsynth_assets.methods.topic_histogram import TOPIC_HISTOGRAM
+from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger import ChargeGraph, Ledger, LedgerEntry
@@ -33,7 +35,6 @@ class Cohort:
         ledger: Gets one line a day and artifact.
         store: Where releases lie.
         value: Reads a public artifact of the cohort's base by its name.
-        find_audits: Reads stored results of mechanism audits.
     """
 
     spec: PrivateDatasetSpec
@@ -41,7 +42,6 @@ class Cohort:
     ledger: Ledger
     store: StoredReleases
     value: Callable[[str], Any]
-    find_audits: FindAudits
 
     def artifact(self, planned: PlannedMethod, *, accept_ex_post: bool = False) -> "Artifact":
         """Finds the last release of a method that rows can be written from.
@@ -133,7 +133,8 @@ class Artifact:
         )
         entries = cohort.ledger.entries()
         charged = ChargeGraph(entries).charges_behind(stored.reservation.id)
-        audits = cohort.find_audits((each.mechanism, each.event) for each in charged)
+        pairs = [(each.mechanism, each.event) for each in charged]
+        audits = results_for(home().audits, pairs)
         return corpus_label(entries, stored.reservation.id, audits, kind=ROWS)
 
     def open(self) -> AbstractContextManager[RowSource]:

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
-from dpsynth_assets.files.redaction import redacted
+from dpsynth_assets.files.redaction import keep_out_of_core_dumps, redacted
 from dpsynth_assets.paths import Folder
 from dpsynth_assets.privacy.errors import PrivacyError
 
@@ -160,6 +160,7 @@ class Outcome:
 
 def attempt(function: Callable[[Folder], Any], part: Folder) -> Outcome:
     """Calls a function in a worker; an error leaves its message behind."""
+    keep_out_of_core_dumps()
     try:
         return Outcome(result=function(part))
     except PrivacyError as refusal:

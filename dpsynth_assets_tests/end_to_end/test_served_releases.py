@@ -119,7 +119,7 @@ def test_more_rows_later_cost_nothing(house):
 def package_of(house, folder, target, facts=None):
     plan = plan_dataset(house.spec)
     packager = Packager(spec=house.spec, plan=plan, ledger=ledger(), store=ReleaseStore())
-    export_generator(packager, plan.method(folder), target, facts or HubFacts(), lambda events: [])
+    export_generator(packager, plan.method(folder), target, facts or HubFacts())
     return target
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,7 @@ from upath import UPath
 
 from dpsynth_assets.privacy.errors import PrivacyError
 from dpsynth_assets.sensitive import part_tasks, store as store_module
-from dpsynth_assets.sensitive.part_tasks import Embed
+from dpsynth_assets.sensitive.part_tasks import embed_part
 from dpsynth_assets.sensitive.private_files import files_below
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.read_source import embed_records
@@ -90,7 +91,7 @@ def test_a_slow_run_that_is_killed_leaves_no_version_of_another_beside_its_array
     store, monkeypatch
 ):
     (place,) = put(store, "one")
-    task = Embed({}, Here((Toy(1.0), None)))
+    task = partial(embed_part, {}, Here((Toy(1.0), None)))
     write = part_tasks.write_array
 
     def killed(*given):
@@ -99,7 +100,7 @@ def test_a_slow_run_that_is_killed_leaves_no_version_of_another_beside_its_array
 
     slow = Toy(0.0, lambda: (task(place), monkeypatch.setattr(part_tasks, "write_array", killed)))
     with pytest.raises(KeyboardInterrupt):
-        Embed({}, Here((slow, None)))(place)
+        embed_part({}, Here((slow, None)), place)
     with pytest.raises(PrivacyError, match=r"source_embeddings\.version"):
         store.require_records("letters", with_embeddings=True)
     monkeypatch.setattr(part_tasks, "write_array", write)
@@ -150,7 +151,7 @@ def test_records_that_go_while_they_are_embedded_do_not_come_back(
     )
     during = take if "texts" in when else lambda: None
     with pytest.raises((PrivacyError, FileNotFoundError)):
-        Embed({}, Here((Toy(0.0, during), None)))(part)
+        embed_part({}, Here((Toy(0.0, during), None)), part)
     files = files_below(store.base)
     assert not files.is_folder(part)
     assert not files.exists(part / "source_embeddings.npy")

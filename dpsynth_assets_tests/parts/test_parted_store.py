@@ -13,7 +13,7 @@ import pytest
 
 from dpsynth_assets.methods.inputs import SortStep
 from dpsynth_assets.privacy.errors import PrivacyError
-from dpsynth_assets.sensitive import read_source
+from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.fingerprints import FOLDER
 from dpsynth_assets.sensitive.purging import PurgeRule, purge
 from dpsynth_assets.sensitive.read_source import store_records
@@ -126,10 +126,10 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, store, monke
     store_records(spec, store, ONE)
     kept = files(store)
 
-    def fails(self, part):
+    def fails(spec, part):
         raise ValueError(SECRET)
 
-    monkeypatch.setattr(read_source.Canonical, "__call__", fails)
+    monkeypatch.setattr(part_tasks, "make_canonical", fails)
     with pytest.raises(WorkerError) as refused:
         store_records(spec, store, ONE)
     assert SECRET not in str(refused.value)

@@ -95,14 +95,14 @@ def test_an_encrypted_store_holds_no_secret(tmp_path, store, monkeypatch):
 
 
 def test_a_part_that_fails_leaves_no_notes_and_quotes_nothing(places, monkeypatch):
-    works = part_tasks.FindSecrets.__call__
+    works = part_tasks.find_in_part
 
-    def fails_at_the_last(self, part):
+    def fails_at_the_last(declared, here, part):
         if part == places[-1]:
             raise ValueError(SECRET)
-        works(self, part)
+        works(declared, here, part)
 
-    monkeypatch.setattr(part_tasks.FindSecrets, "__call__", fails_at_the_last)
+    monkeypatch.setattr(part_tasks, "find_in_part", fails_at_the_last)
     with pytest.raises(WorkerError, match="in a worker failed with ValueError") as refused:
         find_in_parts(DECLARED, places, LocalWorkers(1), silent)
     assert SECRET not in str(refused.value)

@@ -25,7 +25,7 @@ from dpsynth_assets.orchestration.resources.stores import (
 from dpsynth_assets.privacy.errors import PrivacyError, UnaccountedReleaseError
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram
-from dpsynth_assets.sensitive import read_source
+from dpsynth_assets.sensitive import part_tasks
 from dpsynth_assets.sensitive.read_source import embed_parts, store_records
 from dpsynth_assets.sensitive.record_parts import read_table, read_whole, write_array
 from dpsynth_assets.sensitive.stored_parts import StoredParts
@@ -111,20 +111,20 @@ def test_embedding_goes_on_from_the_parts_that_are_finished(tmp_path, store, mon
     spec = declared(tmp_path, rows=ROWS, parts=4)
     store_records(spec, store, LocalWorkers(1))
     places = store.parts("letters").places
-    whole_task = read_source.Embed.__call__
+    whole_task = part_tasks.embed_part
 
-    def dies_at_the_third(self, part):
+    def dies_at_the_third(manifest, here, part):
         if part == places[2]:
             raise MemoryError(SECRET)
-        return whole_task(self, part)
+        return whole_task(manifest, here, part)
 
-    monkeypatch.setattr(read_source.Embed, "__call__", dies_at_the_third)
+    monkeypatch.setattr(part_tasks, "embed_part", dies_at_the_third)
     with pytest.raises(WorkerError, match="00002-of-00004 in a worker failed: out of memory"):
         embed_parts(MANIFEST, places, LocalWorkers(1), silent)
     made = [place / "source_embeddings.npy" for place in places]
     assert [path.exists() for path in made] == [True, True, False, False]
     before = [path.stat().st_mtime_ns for path in made[:2]]
-    monkeypatch.setattr(read_source.Embed, "__call__", whole_task)
+    monkeypatch.setattr(part_tasks, "embed_part", whole_task)
     embed_parts(MANIFEST, places, LocalWorkers(1), silent)
     assert all(path.exists() for path in made)
     assert [path.stat().st_mtime_ns for path in made[:2]] == before

@@ -1,7 +1,6 @@
 """The audit stage: mechanism audits, a cohort's privacy statement, and checks of both."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -187,9 +186,11 @@ def _privacy_statement(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Assets
     )
     @public_section(f"The privacy statement of {spec.name}")
     def privacy_statement(ledger: PrivacyLedger) -> dg.MaterializeResult:
+        from dpsynth_assets.methods.audits import results_for
+
         book = ledger.open()
         attacks = attacks_on_cohort(spec.account, book.entries())
-        audits = [*audit_results(planned_charges(plan)), *attacks]
+        audits = [*results_for(home().audits, planned_charges(plan)), *attacks]
         audits += recall_results(spec.name) if spec.secrets is not None else []
         entries = book.entries()
         label = cohort_label(entries, spec.account, audits)
@@ -268,13 +269,6 @@ def _recalls() -> dict[str, Any]:
             f"Expected the measured recall of detectors in {path}, got something else. Remove the "
             "file and materialise secrets again."
         ) from None
-
-
-def audit_results(charges: Iterable[Charge]) -> list[dict[str, Any]]:
-    """Stored results of the audits that concern these charges, for a label."""
-    from dpsynth_assets.methods.audits import results_for
-
-    return results_for(home().audits, charges)
 
 
 def _statement_checks(spec: PrivateDatasetSpec, key: dg.AssetKey) -> list[dg.AssetChecksDefinition]:

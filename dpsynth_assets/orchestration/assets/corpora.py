@@ -14,7 +14,7 @@ from dpsynth_assets.files.whole import digest_of, replaced_whole, upload
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.stages import CANDIDATE_CORPUS
 from dpsynth_assets.orchestration.assets.attacks import attack_keys
-from dpsynth_assets.orchestration.assets.audit import audit_results, recall_results
+from dpsynth_assets.orchestration.assets.audit import recall_results
 from dpsynth_assets.orchestration.assets.audit_trail import AGREES, report_agreement, written_files
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.orchestration.assets.evaluation import copied_spans_asset
@@ -202,13 +202,16 @@ def publish_corpus(
         dg.Failure: An attack on the settings of this very release refuted its claim. What is there
             stays as it is.
     """
+    from dpsynth_assets.methods.audits import results_for
+
     rows = published_rows(spec, planned, candidate)
     reservation, entries = str(candidate["reservation"][0]), ledger.entries()
     attacks = attacks_on_release(entries, reservation)
     if (refused := refusal(attacks)) is not None:
         raise dg.Failure(description=refused, allow_retries=False)
     behind = ChargeGraph(entries).charges_behind(reservation)
-    audits = [*audit_results((each.mechanism, each.event) for each in behind), *attacks]
+    pairs = [(each.mechanism, each.event) for each in behind]
+    audits = [*results_for(home().audits, pairs), *attacks]
     if planned.method.guarantee is GuaranteeType.SECRET:
         audits += recall_results(spec.name)
     spent = ledger.spend(spec.account)
