@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_assets.cli.evaluate import (
-    Rowset,
     _without_accuracy,
     read_rows,
     split_by_content,
@@ -60,12 +59,10 @@ def test_samples_of_many_corpora_stand_in_several_tables_and_long_texts_are_cut(
     assert sample_blocks({"none": []}) == []
 
 
-def test_every_label_has_a_sample_and_those_beyond_the_table_stand_behind_a_fold():
+def test_every_label_has_a_sample():
     samples = {"corpus": [(f"label {i:02}", f"text {i}") for i in range(14)]}
-    *_, table, fold = sample_blocks(samples)
-    (further,) = fold.blocks
-    assert [row[0] for row in (*table.rows, *further.rows)] == [f"label {i:02}" for i in range(14)]
-    assert len(further.rows) == 4
+    *_, table = sample_blocks(samples)
+    assert [row[0] for row in table.rows] == [f"label {i:02}" for i in range(14)]
 
 
 def test_the_summary_is_of_corpora_and_not_of_real_data_or_references():
@@ -221,10 +218,10 @@ def test_missing_files_and_columns_are_one_line_and_exit_code_two(run, files, tm
 def test_the_split_is_by_content_and_not_by_place(files):
     rows = read_rows(files[0], "text", "label")
     source, held_out = split_by_content(rows)
-    backwards = split_by_content(type(rows)(rows.texts[::-1], rows.labels[::-1]))
-    assert set(source.texts) == set(backwards[0].texts)
-    assert set(source.texts).isdisjoint(held_out.texts)
-    assert len(source.texts) + len(held_out.texts) == 37
+    backwards = split_by_content(rows.reverse())
+    assert set(source["text"]) == set(backwards[0]["text"])
+    assert set(source["text"]).isdisjoint(held_out["text"])
+    assert source.height + held_out.height == 37
 
 
 def test_a_sample_has_every_label_in_its_share_wherever_its_rows_stand():
@@ -246,7 +243,7 @@ def test_a_file_is_read_for_scores_as_it_is_for_a_run(tmp_path, name, encoding, 
     (tmp_path / name).write_bytes(text.encode(encoding))
     named = "" if encoding == "utf-16" else "cp1252"  # For files that are not UTF-8.
     rows = read_rows(tmp_path / name, "text", "label", named)
-    assert (rows.texts, rows.labels) == (["naïve", "Grüße", "x"], ["1", "1", "02"])
+    assert rows.rows() == [("naïve", "1"), ("Grüße", "1"), ("x", "02")]
 
 
 def test_types_that_differ_from_line_to_line_are_read_line_by_line(tmp_path):
@@ -254,7 +251,7 @@ def test_types_that_differ_from_line_to_line_are_read_line_by_line(tmp_path):
     lines = [json.dumps({"text": f"t{i}", "label": value}) for i, value in enumerate(values)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     rows = read_rows(tmp_path / "a.jsonl", "text", "label")
-    assert rows.labels[:4] == ["7", "1", "1", "true"]
+    assert rows["label"].to_list()[:4] == ["7", "1", "1", "true"]
 
 
 def test_few_rows_or_other_labels_have_no_verdict(run, tmp_path):
@@ -282,7 +279,7 @@ def test_few_rows_or_other_labels_have_no_verdict(run, tmp_path):
 )
 def test_labels_that_carry_no_accuracy_are_said(real, corpus, why):
     sides = {
-        Path(name): Rowset([*labels], [label.strip("-") for label in labels])
+        Path(name): pl.DataFrame({"label": [label.strip("-") for label in labels]})
         for name, labels in (("real.csv", real), ("made.csv", corpus))
     }
     said = _without_accuracy(sides, "kind")

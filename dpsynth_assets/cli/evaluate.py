@@ -5,11 +5,11 @@ The scores are computed from real text without noise: they are for those who may
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import polars as pl
 import typer
 from pydantic import ValidationError
 
@@ -47,23 +47,6 @@ _ROWS_PEEKED = 10_000
 _LABELS_NAMED = 5
 
 
-@dataclass(frozen=True)
-class Rowset:
-    """Texts and labels of one file; labels are empty strings where there is no column."""
-
-    texts: list[str] = field(repr=False)
-    labels: list[str] = field(repr=False)
-
-    def select(self, places: Iterable[int]) -> "Rowset":
-        """The rows at some places."""
-        chosen = list(places)
-        return Rowset([self.texts[i] for i in chosen], [self.labels[i] for i in chosen])
-
-    def unlabelled(self) -> "Rowset":
-        """The same texts without labels."""
-        return Rowset(self.texts, [""] * len(self.texts))
-
-
 def evaluate(  # noqa: PLR0913 - options are arguments
     real: Annotated[Path, typer.Option()],
     synthetic: Annotated[Path, typer.Option()],
@@ -90,12 +73,13 @@ def evaluate(  # noqa: PLR0913 - options are arguments
     """
     columns = text_column, label_column, encoding
     real_rows, corpus = (read_rows(path, *columns) for path in (real, synthetic))
-    public_rows = read_rows(public, *columns) if public else Rowset([], [])
+    public_rows = read_rows(public, *columns) if public else pl.DataFrame({"text": [], "label": []})
     source, held_out = split_by_content(real_rows)
     why_unlabelled = _without_accuracy({real: real_rows, synthetic: corpus}, label_column)
     if why_unlabelled:
-        source, held_out, corpus = (side.unlabelled() for side in (source, held_out, corpus))
-    settings = EvaluationSettings(max_rows=min(rows, len(corpus.texts)))
+        blank = pl.lit("").alias("label")
+        source, held_out, corpus = (s.with_columns(blank) for s in (source, held_out, corpus))
+    settings = EvaluationSettings(max_rows=min(rows, corpus.height))
     with progress_bar(quiet=as_json) as report:
         table, context = _score(source, held_out, corpus, public_rows, settings, report)
     context = {**context, "verdicts": _verdicts(table, why_unlabelled, settings)}
@@ -105,7 +89,7 @@ def evaluate(  # noqa: PLR0913 - options are arguments
     answer(_summary(table, context), as_json, lambda: _print_table(table, told, output))
 
 
-def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "") -> Rowset:
+def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "") -> pl.DataFrame:
     """Reads texts and labels of a file as a run reads them, its dialect by its header.
 
     Raises:
@@ -130,47 +114,46 @@ def read_rows(path: Path, text_column: str, label_column: str, encoding: str = "
             f"Expected text in every row of {path}, got {frame.height} rows with text out of "
             f"{there}. Fix the others: they are malformed, have no text, or are not UTF-8."
         )
-    return Rowset(frame["text"].to_list(), frame["label"].to_list())
+    return frame
 
 
-def _without_accuracy(files: Mapping[Path, Rowset], column: str) -> str:
+def _without_accuracy(files: Mapping[Path, pl.DataFrame], column: str) -> str:
     """Says why the labels of real rows and of a corpus, in this order, carry no accuracy."""
     for path, rows in files.items():
-        if empty := rows.labels.count(""):
+        if empty := (rows["label"] == "").sum():
             return (
-                f"{empty:,} of {len(rows.labels):,} rows of {path.name} have no value in a column "
+                f"{empty:,} of {rows.height:,} rows of {path.name} have no value in a column "
                 f"{column!r}; fill or drop them, or name another with --label-column"
             )
-    real, corpus = (set(rows.labels) for rows in files.values())
+    real, corpus = (set(rows["label"]) for rows in files.values())
     if strange := sorted(corpus - real):
         named = ", ".join(map(repr, strange[:_LABELS_NAMED]))
         return f"no real row has the label {named} of the corpus; use equal labels in both files"
     return "" if len(real) > 1 else "all real rows have one label"
 
 
-def split_by_content(real: Rowset) -> tuple[Rowset, Rowset]:
+def split_by_content(real: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Splits real rows into source and held-out by a hash of their text, equal texts together.
 
     Raises:
         PrivacyError: One side would be empty.
     """
-    digests = hash_rows(Purpose.HELD_OUT, "dpsynth evaluate", [real.texts])
+    digests = hash_rows(Purpose.HELD_OUT, "dpsynth evaluate", [real["text"].to_list()])
     held_out = [unit_interval(digest) < HELD_OUT_SHARE for digest in digests]
     if all(held_out) or not any(held_out):
         raise PrivacyError(
-            f"Expected enough different real texts to hold some out, got {len(real.texts)} rows "
+            f"Expected enough different real texts to hold some out, got {real.height} rows "
             "that are all on one side of the split. Give more real rows."
         )
-    places = range(len(held_out))
-    source = real.select(i for i in places if not held_out[i])
-    return source, real.select(i for i in places if held_out[i])
+    mask = pl.Series(held_out)
+    return real.filter(~mask), real.filter(mask)
 
 
 def _score(
-    source: Rowset,
-    held_out: Rowset,
-    corpus: Rowset,
-    public: Rowset,
+    source: pl.DataFrame,
+    held_out: pl.DataFrame,
+    corpus: pl.DataFrame,
+    public: pl.DataFrame,
     settings: EvaluationSettings,
     report: Callable[[float, str], None],
 ) -> tuple[list[CorpusScores], dict[str, Any]]:
@@ -179,23 +162,24 @@ def _score(
 
     embedder = TextEmbedder()
     sides = {
-        name: side.select(stratified_rows(side.labels, settings.max_rows, settings.seed))
+        name: side[stratified_rows(side["label"].to_list(), settings.max_rows, settings.seed)]
         for name, side in (("source", source), ("held_out", held_out), ("corpus", corpus))
     }
     parts: dict[str, dict[str, Any]] = {}
     for index, (name, side) in enumerate(sides.items()):
-        report(0.25 * index, f"embedding {len(side.texts)} texts ({name.replace('_', '-')})")
-        features = embedder.embed(side.texts)
-        parts[name] = {"texts": side.texts, "labels": side.labels, "features": features}
+        report(0.25 * index, f"embedding {side.height} texts ({name.replace('_', '-')})")
+        texts, labels = side["text"].to_list(), side["label"].to_list()
+        parts[name] = {"texts": texts, "labels": labels, "features": embedder.embed(texts)}
     report(0.75, "scoring")
     both = ("source", "held_out")
     private = {f"{side}_{part}": value for side in both for part, value in parts[side].items()}
     reference = PrivateReference(**private)
     scored = ScoredCorpus(name="synthetic", **parts["corpus"])
-    real = real_scores(reference, public.texts, settings)
-    scores = score_corpus(scored, reference, public.texts, settings)
+    public_texts = public["text"].to_list()
+    real = real_scores(reference, public_texts, settings)
+    scores = score_corpus(scored, reference, public_texts, settings)
     # The maker of the corpus may have read every real row.
-    copied = verbatim_share(scored.texts, [*source.texts, *held_out.texts], public.texts)
+    copied = verbatim_share(scored.texts, [*source["text"], *held_out["text"]], public_texts)
     values = {**scores.values, VERBATIM_SHARE.name: copied}
     table = [real, dataclasses.replace(scores, values=values)]
     return table, {"embedder": embedder.name, "evaluation": settings.to_json()}
@@ -229,7 +213,7 @@ def _write_report(
     folder: Path,
     table: list[CorpusScores],
     context: dict[str, Any],
-    corpus: Rowset,
+    corpus: pl.DataFrame,
     settings: EvaluationSettings,
 ) -> None:
     from dpsynth_assets.report.plots import cumulative_plot, scores_plot
@@ -238,9 +222,9 @@ def _write_report(
     rows = [score.to_json() for score in table]
     metrics = [name for name in pictured() if rows[1][name] is not None]
     pictures = {name: scores_plot(rows, name) for name in metrics}
-    lengths = [len(text.split()) for text in corpus.texts[: settings.max_rows]]
+    lengths = [len(text.split()) for text in corpus["text"].head(settings.max_rows)]
     pictures["lengths"] = cumulative_plot({"synthetic": lengths}, "words per text", "texts")
-    samples = {"synthetic": list(zip(corpus.labels, corpus.texts, strict=True))}
+    samples = {"synthetic": corpus.select("label", "text").rows()}
     told = context["verdicts"]
     facts = {name: value for name, value in context.items() if name != "verdicts"}
     page = render_report(

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from urllib.parse import quote
 
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_down, epsilon_up, rounded_up
 from dpsynth_assets.privacy.ledger.schema import short_actor
@@ -23,7 +22,6 @@ from dpsynth_assets.report.pages import (
     Tiles,
     asset_address,
     leaves,
-    left_in_words,
     table_of,
     to_html,
     to_markdown,
@@ -199,27 +197,6 @@ def spend_block(trail: AuditTrail) -> TableBlock:
 
 def _run_link(run: str) -> Cell:
     return Link(run[:8], f"/runs/{run}") if run else "—"
-
-
-def spent_in_words(trail: AuditTrail) -> str:
-    """What was spent and what is left, a line for each account that paid."""
-    last = {spend.cohort: spend for spend in trail.spends}
-    return (
-        "; ".join(
-            f"{cohort}: ε = {epsilon_up(spend.epsilon_cumulative)} spent, "
-            f"{left_in_words(spend.epsilon_remaining)}, guaranteed: ε = "
-            f"{epsilon_up(spend.epsilon_guaranteed)}"
-            for cohort, spend in sorted(last.items())
-        )
-        or "Nothing was charged yet."
-    )
-
-
-def corpora_links(trail: AuditTrail) -> str:
-    """Links to the assets that wrote released files."""
-    assets = sorted({file.asset for file in trail.files if file.asset})
-    links = ", ".join(f"[{asset}]({quote(asset_address(asset), safe='/?=&')})" for asset in assets)
-    return links or "Nothing was published."
 
 
 # All budgets of an installation as one table: a page, Markdown for the web UI, lines of text.

@@ -229,7 +229,7 @@ def summary(table: Sequence[Row], context: Mapping[str, Any]) -> Tiles:
 
 
 SAMPLE_ROWS = 10
-"""Lines of a table; labels that have no line among them stand behind a fold."""
+"""Lines of a table, more only where there are more labels."""
 CORPORA_BESIDE = 4
 """Corpora in one table; further ones stand in a table below, with the same labels."""
 SAMPLE_CHARACTERS = 600
@@ -252,27 +252,12 @@ def sample_blocks(samples: Samples) -> list[Block]:
     ]
     for start in range(0, len(names), CORPORA_BESIDE):
         beside = slice(start, start + CORPORA_BESIDE)
-        blocks += _sample_tables(names[beside], [(label, texts[beside]) for label, texts in lines])
+        header = ("label", *names[beside])
+        rows = tuple((label or "—", *texts[beside]) for label, texts in lines)
+        caption = f"Samples of {', '.join(names[beside])}"
+        plain = (False,) * len(header)
+        blocks.append(TableBlock(header, rows, plain, of_texts=True, caption=caption))
     return blocks
-
-
-def _sample_tables(
-    names: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]
-) -> Iterator[Block]:
-    """A table of `SAMPLE_ROWS` lines, and behind a fold one of the labels that are left."""
-    first, rest = lines[:SAMPLE_ROWS], lines[SAMPLE_ROWS:]
-    yield _sample_table(names, first, f"Samples of {', '.join(names)}")
-    if rest:
-        further = _sample_table(names, rest, f"Further samples of {', '.join(names)}")
-        yield Fold(f"Samples of {len(rest)} further labels", (further,))
-
-
-def _sample_table(
-    names: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]], caption: str
-) -> TableBlock:
-    header = ("label", *names)
-    rows = tuple((label or "—", *texts) for label, texts in lines)
-    return TableBlock(header, rows, (False,) * len(header), of_texts=True, caption=caption)
 
 
 def aligned_samples(

@@ -44,9 +44,7 @@ from dpsynth_assets.report.audit_agreement import (
 from dpsynth_assets.report.audit_page import (
     LEVELS,
     audit_page,
-    corpora_links,
     spend_table,
-    spent_in_words,
 )
 from dpsynth_assets.report.audit_trail import (
     NOT_RECORDED,
@@ -267,9 +265,7 @@ def audit_trail_definitions(
             context.log.error(problem)
         return dg.MaterializeResult(
             metadata={
-                "dpsynth/spent": spent_in_words(trail),
                 "dpsynth/spend_table": dg.MetadataValue.md(spend_table(trail)),
-                "dpsynth/corpora": dg.MetadataValue.md(corpora_links(trail)),
                 "dpsynth/page": dg.MetadataValue.url(
                     page_address("reports", spec.name, f"{AUDIT_TRAIL}.html")
                 ),

@@ -8,7 +8,6 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
-import numpy as np
 import polars as pl
 
 from dpsynth_assets.datasets import PrivateDatasetSpec
@@ -18,26 +17,23 @@ from dpsynth_assets.methods.capabilities import Evolves, capability
 from dpsynth_assets.methods.cluster_histogram import ClusterCounting
 from dpsynth_assets.methods.dataset_plan import DatasetPlan, PlannedMethod
 from dpsynth_assets.methods.evolution.population import generation_facts, read_generations
-from dpsynth_assets.methods.inputs import silent
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.methods.topic_histogram import TopicCounting
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
 from dpsynth_assets.orchestration.assets.keys import (
     dataset_key,
     part_asset,
-    public_ins,
 )
 from dpsynth_assets.orchestration.resources.private_section import public_section
-from dpsynth_assets.orchestration.resources.progress import Progress
-from dpsynth_assets.orchestration.resources.stores import Models, ReleaseStore
-from dpsynth_assets.public_base.making import OpenedModels, embedded_documents
+from dpsynth_assets.orchestration.resources.stores import ReleaseStore
+from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.report.method_plots import TITLES, released_pictures, votes_by_rank_plot
 from dpsynth_assets.report.pages import markdown_table
 from dpsynth_assets.report.plots import to_markdown
 
 if TYPE_CHECKING:
-    from dpsynth_assets.models.text_embedder import TextEmbedder
+    pass
 
 SHOWN_COUNTS = 12
 
@@ -185,9 +181,6 @@ def _shown(value: Any) -> str:
 ROUNDS = "rounds"
 """Last part of the asset's key."""
 
-REFERENCE_ROWS = 1_000
-"""Public documents, the first of the public corpus, that survivors are compared with."""
-
 
 def evolution_plot_definitions(spec: PrivateDatasetSpec, plan: DatasetPlan) -> dg.Definitions:
     """One asset for each evolving method of a dataset."""
@@ -204,86 +197,32 @@ def _rounds(
 
     @dg.asset(
         **part_asset(spec, planned, ROUNDS),
-        ins={
-            **public_ins(spec.public_data, "public_corpus", "text_embedder"),
-            population: dg.AssetIn(dataset_key(spec.name, planned.folder, population)),
-        },
+        ins={population: dg.AssetIn(dataset_key(spec.name, planned.folder, population))},
         kinds={"matplotlib", "polars"},
         automation_condition=FOLLOWS_RELEASES,
         code_version=version_of("rounds", planned.spec),
-        description=(
-            "Votes, survivors and Fréchet distance to public text of every round. Computed from "
-            "released votes and public text: charges nothing."
-        ),
+        description="Votes and survivors of every round. Computed from released votes: free.",
     )
     @public_section(name)
-    def rounds(
-        context: dg.AssetExecutionContext,
-        release_store: ReleaseStore,
-        models: Models,
-        progress: Progress,
-        **upstream: Any,
-    ) -> dg.MaterializeResult:
-        report = progress.start(context, name)
-        stage: Mapping[str, Any] = upstream[population]
-        generations = read_generations(release_store.files(str(stage["reservation"])))
-        embedder = models.text_embedder(upstream["text_embedder"])
-        report(0.0, "embedding public text and survivors")
-        public_texts = upstream["public_corpus"]["text"].head(REFERENCE_ROWS).to_list()
-        public = embedded_documents(
-            spec.public_data, upstream["text_embedder"], public_texts, models, silent
-        )
-        distances = round_distances(generations, public, embedder)
-        facts = {**generation_facts(generations), "frechet_distance": distances}
-        report(1.0, f"{facts['iterations']} rounds described")
-        noise_std = planned.plan.parameters.get("noise_std")
-        drawn = {"votes_by_rank": votes_by_rank_plot(generations, noise_std)}
+    def rounds(release_store: ReleaseStore, **upstream: Any) -> dg.MaterializeResult:
+        reservation = str(upstream[population]["reservation"])
+        generations = read_generations(release_store.files(reservation))
+        picture = votes_by_rank_plot(generations, planned.plan.parameters.get("noise_std"))
         return dg.MaterializeResult(
             metadata={
-                "dpsynth/rounds": dg.MetadataValue.md(rounds_table(facts)),
-                **pictures_metadata(drawn),
+                "dpsynth/rounds": dg.MetadataValue.md(rounds_table(generation_facts(generations))),
+                **pictures_metadata({"votes_by_rank": picture}),
             }
         )
 
     return rounds
 
 
-def round_distances(
-    generations: pl.DataFrame, public: np.ndarray, embedder: "TextEmbedder"
-) -> list[float | None]:
-    """Fréchet distance of each round's survivors to public text; None under two rows a side.
-
-    Args:
-        generations: Texts of all rounds, with how often each survived.
-        public: Embeddings of public texts, float32 (N, d).
-        embedder: Embeds the survivors.
-    """
-    from dpsynth_assets.metrics.embedding_distances import Moments, frechet_distance
-
-    survivors = generations.filter(pl.col("survived") > 0).partition_by(
-        "iteration", maintain_order=True
-    )
-    texts = sorted({text for frame in survivors for text in frame["text"].to_list()})
-    place = {text: row for row, text in enumerate(texts)}
-    if len(public) < 2:
-        return [None] * len(survivors)
-    embeddings, reference = embedder.embed(texts, public=True), Moments.of(public)
-    distances: list[float | None] = []
-    for frame in survivors:
-        rows = np.array([place[text] for text in frame["text"].to_list()])
-        features = embeddings[np.repeat(rows, frame["survived"].to_numpy())]
-        enough = len(features) >= 2
-        distances.append(frechet_distance(Moments.of(features), reference) if enough else None)
-    return distances
-
-
 def rounds_table(facts: Mapping[str, Any]) -> str:
     """Markdown table: a line a round."""
-    head = ("round", "vote entropy (bits)", "new survivors", "votes", "Fréchet distance")
-    lines = []
-    columns = ("vote_entropy", "survivors_new", "votes_total", "frechet_distance")
-    for number, values in enumerate(zip(*(facts[name] for name in columns), strict=True), 1):
-        entropy, new, votes, distance = values
-        shown = "" if distance is None else f"{distance:.3f}"
-        lines.append((number, f"{entropy:.2f}", f"{new:.0%}", f"{votes:,.0f}", shown))
-    return markdown_table(head, lines)
+    told = zip(facts["vote_entropy"], facts["survivors_new"], facts["votes_total"], strict=True)
+    lines = [
+        (number, f"{entropy:.2f}", f"{new:.0%}", f"{votes:,.0f}")
+        for number, (entropy, new, votes) in enumerate(told, 1)
+    ]
+    return markdown_table(("round", "vote entropy (bits)", "new survivors", "votes"), lines)
