@@ -27,7 +27,6 @@ from dpsynth_assets.datasets.fields import (
     as_seen,
     refuse,
 )
-from dpsynth_assets.privacy.guarantees import PrivacyUnit
 
 UTF_8 = "utf-8"
 """The encoding of a file that declares none."""
@@ -191,10 +190,6 @@ class PrivacyUnitSpec(Declaration):
                 ("Write max_records: 1 for one record per unit; a larger bound costs more."),
             )
         return self
-
-    def to_unit(self) -> PrivacyUnit:
-        """Returns the unit as mechanisms know it."""
-        return PrivacyUnit(column=self.column, max_records=self.max_records)
 
 
 class PublicFactsSpec(Declaration):

@@ -129,7 +129,7 @@ class PrivateDatasetSpec(Declaration):
     @property
     def unit(self) -> PrivacyUnit:
         """The privacy unit as mechanisms know it."""
-        return self.privacy_unit.to_unit()
+        return PrivacyUnit(**self.privacy_unit.model_dump())
 
     @property
     def budget_shares(self) -> float:

@@ -6,7 +6,7 @@ A package is written whole or not at all, after the ledger has a line of what le
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ class Packager:
             mechanism=MECHANISM,
             parameters={
                 "files": files,
-                "card": hub.to_json(),
+                "card": asdict(hub),
                 "entries_behind": len(behind),
                 "inputs": {RELEASE: subject["reservation"]},
             },

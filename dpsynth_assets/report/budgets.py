@@ -4,8 +4,8 @@ For internal readers. Realised ex-post bounds stay in the ledger; its head, a ha
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpsynth_assets.datasets import CohortSpec, PrivateDatasetSpec
@@ -179,17 +179,6 @@ def read_budgets(ledger: Ledger | None, specs: Sequence[PrivateDatasetSpec]) -> 
     )
 
 
-def with_findings(budgets: Budgets, findings: Mapping[str, int]) -> Budgets:
-    """The same budgets with the number of disagreements that the last audits found.
-
-    Args:
-        budgets: What the ledger says.
-        findings: Cohort -> number of disagreements; a cohort that is not there was never audited.
-    """
-    told = (replace(each, findings=findings.get(each.cohort)) for each in budgets.cohorts)
-    return replace(budgets, cohorts=tuple(told))
-
-
 def _budget(
     name: str,
     account: CohortAccount | None,
@@ -226,8 +215,7 @@ def _crons(schedules: Sequence[ScheduleSpec]) -> str | list[str]:
     """The cron expressions of all schedules of an account, as a dataset file writes them."""
     if len(schedules) == 1:
         return schedules[0].cron
-    each = [[one.cron] if isinstance(one.cron, str) else one.cron for one in schedules]
-    return [cron for crons in each for cron in crons] or ""
+    return [cron for one in schedules for cron in one.expressions] or ""
 
 
 def _spend(

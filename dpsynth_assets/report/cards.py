@@ -7,7 +7,7 @@ stand in `cards.md.j2`.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(r"[\w .,:()/+-]+")
 """Values that mean nothing in Markdown."""
 
-_MEANINGS = {
+MEANINGS = {
+    "text": "synthetic text",
     "id": "number of the row, unrelated to any private id",
     "method": "generation method",
     "origin": "where the method took the row from",
@@ -40,6 +41,7 @@ _MEANINGS = {
     "topic": "public topic whose keywords were asked for; -1 for none",
     "n_tokens": "tokens of the text",
 }
+"""Column of a published corpus -> what it holds, of all but a dataset's own labels."""
 _ADJACENCY = {
     "add-remove": "one dataset lacks every record that holds the secret",
     "replace-one": "the records that hold the secret have other content",
@@ -105,7 +107,7 @@ def _texts() -> Any:
     texts = Environment(  # noqa: S701 - Markdown; settings are quoted by `_value`
         loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, lstrip_blocks=True
     )
-    own = {f"{OWN_COLUMNS}{name}": meaning for name, meaning in _MEANINGS.items()}
+    own = {f"{OWN_COLUMNS}{name}": meaning for name, meaning in MEANINGS.items()}
     texts.globals |= {
         "epsilon_up": epsilon_up,
         "up": rounded_up,
@@ -117,7 +119,7 @@ def _texts() -> Any:
         "is_not_run": is_not_run,
         "adjacency": _ADJACENCY,
         "own_columns": OWN_COLUMNS,
-        "meanings": {"text": "synthetic text", **own},
+        "meanings": {**own, "text": MEANINGS["text"]},
     }
     return texts.get_template("cards.md.j2").module
 
@@ -176,10 +178,6 @@ class HubFacts:
     license: str = ""
     language: str = ""
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Fields as JSON values."""
-        return {**asdict(self), "classes": {k: list(v) for k, v in self.classes.items()}}
 
 
 def hub_dataset_card(label: Mapping[str, Any], rows: "pl.DataFrame", facts: HubFacts) -> str:

@@ -202,12 +202,6 @@ def _email(draw: Random) -> str:
     return f"{name}@{draw.choice(_HOSTS)}"
 
 
-def _phone(draw: Random) -> str:
-    area, office, line = draw.choice(("212", "415", "617", "720")), "555", _digits(draw, 4)
-    forms = ("({0}) {1}-{2}", "{0}-{1}-{2}", "+1 {0} {1} {2}", "{0}.{1}.{2}", "{0}{1}{2}")
-    return draw.choice(forms).format(area, office, line)
-
-
 def _card(draw: Random) -> str:
     body = "4" + _digits(draw, 14)
     doubled = [int(d) * (2 - place % 2) for place, d in enumerate(body)]
@@ -223,13 +217,9 @@ def _iban(draw: Random) -> str:
     return f"DE{check:02d}{body}"
 
 
-def _social_security(draw: Random) -> str:
-    parts = draw.randrange(101, 665), draw.randrange(10, 99), draw.randrange(1000, 9999)
-    return "-".join(map(str, parts))
-
-
-def _address(draw: Random) -> str:
-    return ".".join(str(draw.randrange(1, 254)) for _ in range(4))
+def _filled(*forms: str) -> Callable[[Random], str]:
+    """One of the forms, each # a digit."""
+    return lambda draw: re.sub("#", lambda _: _digits(draw, 1), draw.choice(forms))
 
 
 def _url(draw: Random) -> str:
@@ -237,28 +227,19 @@ def _url(draw: Random) -> str:
     return f"{scheme}{draw.choice(_HOSTS)}/{invented_word(draw)}"
 
 
-def _uuid(draw: Random) -> str:
-    hexadecimal = "".join(draw.choice("0123456789abcdef") for _ in range(32))
-    parts = [hexadecimal[:8], hexadecimal[8:12], "4" + hexadecimal[13:16]]
-    return "-".join([*parts, "a" + hexadecimal[17:20], hexadecimal[20:]])
-
-
-def _date(draw: Random) -> str:
-    day, month, year = draw.randrange(1, 28), draw.randrange(1, 12), draw.randrange(1940, 2020)
-    return draw.choice((f"{month:02d}/{day:02d}/{year}", f"{year}-{month:02d}-{day:02d}"))
-
-
 _PLANTERS: dict[str, Callable[[Random], str]] = {
     "EMAIL_ADDRESS": _email,
-    "PHONE_NUMBER": _phone,
+    "PHONE_NUMBER": _filled(
+        "(212) 555-####", "415-555-####", "+1 617 555 ####", "720.555.####", "212555####"
+    ),
     "CREDIT_CARD": _card,
     "IBAN_CODE": _iban,
-    "US_SSN": _social_security,
-    "IP_ADDRESS": _address,
+    "US_SSN": _filled("4##-3#-5###", "2##-6#-1###"),
+    "IP_ADDRESS": _filled("1##.#.#.1##", "10.1##.#.#"),
     "URL": _url,
-    "UUID": _uuid,
-    "MAC_ADDRESS": lambda draw: ":".join(f"{draw.randrange(256):02x}" for _ in range(6)),
-    "DATE_TIME": _date,
+    "UUID": _filled("########-####-4###-a###-############"),
+    "MAC_ADDRESS": _filled("a#:#b:##:c#:##:#d"),
+    "DATE_TIME": _filled("07/1#/19##", "03/2#/200#", "19##-11-1#", "200#-04-2#"),
     "PERSON": lambda draw: f"{draw.choice(_GIVEN)} {draw.choice(_FAMILY)}",
     "LOCATION": lambda draw: draw.choice(_PLACES),
 }

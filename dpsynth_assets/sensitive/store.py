@@ -328,7 +328,10 @@ class StoredRecords:
         with self.read_records.alone(dataset):
             self._require_charged_records(dataset, reservation, with_embeddings, with_secrets)
             places = self.parts(dataset).places
-            found = self._found_secrets(dataset) if with_secrets else None
+            found = None
+            if with_secrets:  # Numbers of records by secret; what it says stays where it is.
+                table = f"{DICTIONARY}.parquet"
+                found = read_table(self.folder(dataset), table, self._files).drop("value")
             if workers is None:
                 private = self._read(dataset, "source", with_embeddings=with_embeddings)
                 if (
@@ -347,11 +350,6 @@ class StoredRecords:
             places, workers, with_embeddings, exchange, release, gpus, require_charged
         )
         return replace(in_parts(parts), passes=self.passes(dataset, reservation), secrets=found)
-
-    def _found_secrets(self, dataset: str) -> pl.DataFrame:
-        """Numbers of records by secret; what the secrets say stays where it is."""
-        found = read_table(self.folder(dataset), f"{DICTIONARY}.parquet", self._files)
-        return found.drop("value")
 
     @staticmethod
     def _require_charge(dataset: str, ledger: Ledger, reservation: Reservation) -> None:

@@ -27,7 +27,7 @@ def test_every_column_of_a_corpus_is_described():
     assert [(c.name, c.type) for c in columns] == [(n, "string") for n in ROWS.columns]
     assert "topic of call" in columns[1].description
     assert all(column.description for column in columns)
-    assert {"text", "id", "reservation", *PROVENANCE} <= set(stage_metadata.MEANINGS)
+    assert {"text", "id", "reservation", *PROVENANCE} <= set(stage_metadata._MEANINGS)
 
 
 def test_rows_of_every_label_stand_in_a_table_with_labels_first():

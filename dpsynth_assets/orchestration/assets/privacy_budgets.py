@@ -26,7 +26,7 @@ from dpsynth_assets.orchestration.resources.stores import PrivacyLedger
 from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.ledger import Ledger
 from dpsynth_assets.report.audit_page import LEVELS, budget_lines, budget_page, budget_table
-from dpsynth_assets.report.budgets import Budgets, CohortBudget, read_budgets, with_findings
+from dpsynth_assets.report.budgets import Budgets, CohortBudget, read_budgets
 from dpsynth_assets.report.cards import LABEL_FILE
 from dpsynth_assets.report.pages import page_address
 from dpsynth_assets.tags import COHORT, INTERNAL, PRIVACY
@@ -66,11 +66,12 @@ def budgets_now(
     ]
     budgets = read_budgets(ledger, specs)
     names = [each.cohort for each in budgets.cohorts]
-    budgets = with_findings(budgets, {**last_findings(names, instance), **(audited or {})})
+    findings = {**last_findings(names, instance), **(audited or {})}
     sharing: dict[str, list[str]] = {name: [name] for name in names}
     for spec in specs:
         sharing.setdefault(spec.account, []).append(spec.name)
     told = (_with_run_and_month(each, sharing[each.cohort], instance) for each in budgets.cohorts)
+    told = (replace(each, findings=findings.get(each.cohort)) for each in told)
     return replace(budgets, cohorts=tuple(told))
 
 

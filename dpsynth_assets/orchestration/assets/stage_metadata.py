@@ -28,6 +28,7 @@ from dpsynth_assets.orchestration.resources.private_section import public_sectio
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.releases.once import StoredRelease
+from dpsynth_assets.report.cards import MEANINGS
 from dpsynth_assets.report.method_plots import TITLES, released_pictures, votes_by_rank_plot
 from dpsynth_assets.report.pages import markdown_table
 from dpsynth_assets.report.plots import to_markdown
@@ -106,19 +107,10 @@ SAMPLES: Final = 5
 MOST_SAMPLES: Final = 20
 SAMPLE_CHARACTERS: Final = 400
 
-MEANINGS: Final = {
-    "text": "The synthetic text.",
-    "label": "Its label; several label columns are joined into one.",
-    "id": "Its id in this corpus: cohort, method and a serial number.",
-    "method": "The method that wrote it.",
-    "origin": "The source of the row, as the method reports it.",
-    "batch": "The batch of private predictions that it was drawn from.",
-    "cluster": "The cluster of public text whose records were in its prompt.",
-    "topic": "The public topic that it was written for.",
-    "n_tokens": "Its length in tokens of the method's model.",
-    "reservation": "The charge in the ledger that paid for it.",
+_MEANINGS: Final = MEANINGS | {
+    "label": "label; several label columns are joined into one",
+    "reservation": "charge in the ledger that paid for the row",
 }
-"""Column -> what it holds, of all columns but a dataset's own labels."""
 
 
 def column_schema(rows: pl.DataFrame, labels: Sequence[str] = ()) -> dict[str, Any]:
@@ -128,14 +120,14 @@ def column_schema(rows: pl.DataFrame, labels: Sequence[str] = ()) -> dict[str, A
         rows: The corpus.
         labels: Its label columns.
     """
-    other = "Released by the method together with the text."
+    other = "released with the text by the method"
     columns = [
         dg.TableColumn(
             name,
             type=str(kind).lower(),
-            description=f"Its label in the column {name}."
+            description=f"label in the column {name}"
             if name in labels
-            else MEANINGS.get(name.removeprefix(OWN_COLUMNS), other),
+            else _MEANINGS.get(name.removeprefix(OWN_COLUMNS), other),
         )
         for name, kind in rows.schema.items()
     ]

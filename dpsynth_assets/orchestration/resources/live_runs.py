@@ -219,7 +219,6 @@ def _path(run_id: str) -> Path:
 
 POLL_SECONDS = 5.0
 LONG_WAIT_SECONDS = 10.0
-_SAID_AGAIN_SECONDS = 300.0
 
 
 @contextmanager
@@ -261,12 +260,12 @@ def watched(
 
 
 class _Waits:
-    """What one run has waited for, since when, and when that was said."""
+    """What one run waits for, since when, and whether that was said."""
 
     def __init__(self, instance: "dg.DagsterInstance", run_id: str) -> None:
         self._instance, self._run_id = instance, run_id
         self._since: dict[str, float] = {}
-        self._said: dict[str, float] = {}
+        self._said: set[str] = set()
 
     def lines(self) -> list[str]:
         """A line for each pool that the run has waited for longer than `LONG_WAIT_SECONDS`."""
@@ -277,12 +276,11 @@ class _Waits:
             holders = info.active_run_ids | info.assigned_run_ids
             if self._run_id not in info.pending_run_ids or holders == {self._run_id}:
                 self._since.pop(pool, None)
-                self._said.pop(pool, None)
+                self._said.discard(pool)
                 continue
             waited = now - self._since.setdefault(pool, now)
-            again = now - self._said.get(pool, -_SAID_AGAIN_SECONDS) >= _SAID_AGAIN_SECONDS
-            if waited + POLL_SECONDS > LONG_WAIT_SECONDS and again:
-                self._said[pool] = now
+            if waited + POLL_SECONDS > LONG_WAIT_SECONDS and pool not in self._said:
+                self._said.add(pool)
                 lines.append(self._line(pool, holders - {self._run_id}, info.slot_count + 1))
         return lines
 
