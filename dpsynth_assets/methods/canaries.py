@@ -23,7 +23,6 @@ import numpy as np
 from dpsynth_assets.attacks.audits.audit import ADD_REMOVE, Audit, Bug, Finding
 from dpsynth_assets.attacks.audits.shared_passes import random_llama
 from dpsynth_assets.attacks.membership import CANARIES, DELTA, fair_coins, judge_scores
-from dpsynth_assets.datasets.dataset_sections import PrivacyUnit
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.epsvec.config import EpsVecConfig
 from dpsynth_assets.methods.epsvec.negatives import Negatives
@@ -41,6 +40,7 @@ from dpsynth_assets.methods.inputs import Checkpoint, PrivateInputs, PublicInput
 from dpsynth_assets.methods.stages import StageRun
 from dpsynth_assets.privacy import dp_sgd, histogram, secret_clustering, vector_mean
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
+from dpsynth_assets.privacy.guarantees import PrivacyUnit
 from dpsynth_assets.privacy.lattice import Lattice
 from dpsynth_assets.privacy.secret_clustering import ClusterStatistics
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
