@@ -34,13 +34,15 @@ def write_llama_folder(gguf_file: Path, folder: Path) -> None:
     from tokenizers import pre_tokenizers
     from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
 
-    place, named = gguf_file.parent, {"gguf_file": gguf_file.name}
+    place, name = gguf_file.parent, gguf_file.name
     with redirect_stderr(StringIO()):  # Bars, which ask for no progress.
-        config = AutoConfig.from_pretrained(place, **named)
+        config = AutoConfig.from_pretrained(place, gguf_file=name)
         tokenizer = AutoTokenizer.from_pretrained(
-            place, **named, model_max_length=config.max_position_embeddings
+            place, gguf_file=name, model_max_length=config.max_position_embeddings
         )
-        weights = LlamaForCausalLM.from_pretrained(place, **named, dtype="float32").state_dict()
+        weights = LlamaForCausalLM.from_pretrained(
+            place, gguf_file=name, dtype="float32"
+        ).state_dict()
     config.rms_norm_eps = float(f"{config.rms_norm_eps:.6g}")
     config.architectures, config.dtype = ["LlamaForCausalLM"], "float32"
     config.save_pretrained(folder)
