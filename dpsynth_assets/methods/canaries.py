@@ -34,7 +34,6 @@ from dpsynth_assets.methods.evolution.population import Population
 from dpsynth_assets.methods.evolution.secret_clusters import ClusterReleases, PublicClusters
 from dpsynth_assets.methods.fine_tuning import Ctcl
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig
-from dpsynth_assets.methods.fine_tuning.plan import PlannedTraining
 from dpsynth_assets.methods.fine_tuning.private_training import TrainingStart
 from dpsynth_assets.methods.inputs import Checkpoint, PrivateInputs, PublicInputs, silent
 from dpsynth_assets.methods.stages import StageRun
@@ -232,10 +231,9 @@ def _attack_training() -> Finding:
     known = embeddings.grad.numpy() / np.linalg.norm(embeddings.grad, axis=1, keepdims=True)
     embeddings.grad = None
     watched = replace(TRAINING, seen=[])
-    planned = PlannedTraining(mechanism=watched, epsilon=1.0, delta=DELTA, accountant="tight")
     method = Ctcl(CtclConfig(learning_rate=STILL, micro_batch_records=CANARIES), _terms())
     run = StageRun(
-        stage=replace(method.stages()[0], mechanism=planned),
+        stage=replace(method.stages()[0], mechanism=watched),
         private=_records(present, np.zeros((CANARIES, 1))),
         public=PublicInputs(),
         checkpoint=NO_CHECKPOINT,

@@ -38,7 +38,10 @@ def write_llama_folder(gguf_file: Path, folder: Path) -> None:
     with redirect_stderr(StringIO()):  # Bars, which ask for no progress.
         config = AutoConfig.from_pretrained(place, gguf_file=name)
         tokenizer = AutoTokenizer.from_pretrained(
-            place, gguf_file=name, model_max_length=config.max_position_embeddings
+            place,
+            gguf_file=name,
+            model_max_length=config.max_position_embeddings,
+            clean_up_tokenization_spaces=False,
         )
         weights = LlamaForCausalLM.from_pretrained(
             place, gguf_file=name, dtype="float32"

@@ -1,74 +1,39 @@
 """Plans a private training from declared facts: how much noise its share of the budget requires."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dpsynth_assets.methods.base import CohortTerms
 from dpsynth_assets.methods.fine_tuning.config import PrivateTrainingConfig
-from dpsynth_assets.methods.plan_cache import remembered_epsilon, sampled_noise
-from dpsynth_assets.privacy.accounting import epsilon_of
+from dpsynth_assets.methods.plan_cache import sampled_noise
 from dpsynth_assets.privacy.directed_rounding import rounded_up
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
-from dpsynth_assets.privacy.events import Event
 from dpsynth_assets.privacy.per_example import GRADIENT_SLACK, most_in_company
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedTraining:
-    """T steps of DP-SGD as they are charged and run: the mechanism of a stage.
+def noise_parameters(mechanism: DpSgdMechanism) -> Mapping[str, Any]:
+    """What the ledger says of a training beside its settings."""
+    return {
+        "sampling_probability": mechanism.sampling_probability,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "noise": (
+            f"Gaussian of {mechanism.noise_multiplier:.4g} x the clipping bound on each of "
+            f"{mechanism.steps} summed gradients, each record drawn with probability "
+            f"{mechanism.sampling_probability:.3g}"
+        ),
+    }
 
-    Attributes:
-        mechanism: Batches, bounds and noise. It counts its steps, so that each run opens its own.
-        epsilon: ε of all T steps alone, at the cohort's δ.
-        delta: δ of the cohort.
-        accountant: `zcdp` or `tight`.
-    """
 
-    mechanism: DpSgdMechanism
-    epsilon: float
-    delta: float
-    accountant: str
-
-    def event(self) -> Event:
-        """Prices all T steps."""
-        return self.mechanism.event()
-
-    def open(self) -> DpSgdMechanism:
-        """Opens the mechanism for one run, with no step drawn yet."""
-        return replace(self.mechanism)
-
-    def epsilon_of_first(self, steps: int) -> float:
-        """Computes ε of the first steps alone, by the cohort's accountant; all T are charged."""
-        event = self.mechanism.event()
-        if steps == event.steps:
-            return self.epsilon
-        return epsilon_of([replace(event, steps=steps)], self.delta, self.accountant)
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        """What the ledger says of it beside the settings."""
-        mechanism = self.mechanism
-        return {
-            "sampling_probability": mechanism.sampling_probability,
-            "noise_multiplier": mechanism.noise_multiplier,
-            "noise": (
-                f"Gaussian of {mechanism.noise_multiplier:.4g} x the clipping bound on each of "
-                f"{mechanism.steps} summed gradients, each record drawn with probability "
-                f"{mechanism.sampling_probability:.3g}"
-            ),
-        }
-
-    @property
-    def passes(self) -> Mapping[str, Any]:
-        """What the bound on one record's gradient rests on, for the label."""
-        if self.mechanism.most_in_company == 0:
-            return {"passes": "alone"}
-        return {
-            "passes": "shared",
-            "gradient_slack": self.mechanism.slack,
-            "most_in_company": self.mechanism.most_in_company,
-        }
+def passes_of(mechanism: DpSgdMechanism) -> Mapping[str, Any]:
+    """What the bound on one record's gradient rests on, for the label."""
+    if mechanism.most_in_company == 0:
+        return {"passes": "alone"}
+    return {
+        "passes": "shared",
+        "gradient_slack": mechanism.slack,
+        "most_in_company": mechanism.most_in_company,
+    }
 
 
 @dataclass(frozen=True)
@@ -151,7 +116,7 @@ class DeclaredTraining:
             )
         return None
 
-    def planned(self, target_epsilon: float) -> PlannedTraining:
+    def planned(self, target_epsilon: float) -> DpSgdMechanism:
         """Plans T steps with the least noise that fits `target_epsilon` alone at δ.
 
         Calibration takes seconds and is remembered in `DPSYNTH_HOME`; regardless of that value, the
@@ -163,32 +128,19 @@ class DeclaredTraining:
         **Source** CTCL, section 4.1.3 and appendices D and E, with Poisson batches (errata
         B-002.1).
         """
-        noise_multiplier = sampled_noise(
-            self.terms,
-            sampling_probability=self._chance,
-            steps=self.config.steps,
-            target_epsilon=target_epsilon,
-        )
-        mechanism = self._mechanism(noise_multiplier)
-        return PlannedTraining(
-            mechanism=mechanism,
-            epsilon=remembered_epsilon([mechanism.event()], self.terms),
-            delta=self.terms.delta,
-            accountant=self.terms.accountant,
-        )
-
-    @property
-    def _chance(self) -> float:
         chance = self.sampling_probability
         if chance is None:
             raise ValueError("Expected a training that can be planned, got one with a refusal.")
-        return chance
-
-    def _mechanism(self, noise_multiplier: float) -> DpSgdMechanism:
+        noise_multiplier = sampled_noise(
+            self.terms,
+            sampling_probability=chance,
+            steps=self.config.steps,
+            target_epsilon=target_epsilon,
+        )
         return DpSgdMechanism(
             l2_bound=self.config.clip_bound,
             noise_multiplier=noise_multiplier,
-            sampling_probability=self._chance,
+            sampling_probability=chance,
             steps=self.config.steps,
             expected_batch_size=self.batch_denominator,
             relation=self.terms.relation,

@@ -20,8 +20,7 @@ restart. It
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -32,9 +31,13 @@ from dpsynth_assets.methods.fine_tuning.config import (
     WEIGHT_DECAY,
     PrivateTrainingConfig,
 )
-from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining, PlannedTraining
+from dpsynth_assets.methods.fine_tuning.plan import (
+    DeclaredTraining,
+    noise_parameters,
+    passes_of,
+)
 from dpsynth_assets.methods.inputs import PrivateInputs, Shards
-from dpsynth_assets.methods.plan_cache import remembered
+from dpsynth_assets.methods.plan_cache import remembered, remembered_epsilon
 from dpsynth_assets.methods.stages import MethodPlan, StageRun
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import (
@@ -51,6 +54,7 @@ from dpsynth_assets.models.fine_tuning import (
 )
 from dpsynth_assets.models.row_rules import SCHEMA, TextForm
 from dpsynth_assets.privacy.cpu import LARGE
+from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.guarantees import GRADIENTS, Cost, Release
 from dpsynth_assets.privacy.per_example import Products
 from dpsynth_assets.privacy.poisson_sampling import SampledSum
@@ -133,12 +137,12 @@ class TrainingMethod(Method[TrainingConfigT]):
         return planned(
             self,
             {stage.name: training},
-            {**parameters, **training.parameters},
+            {**parameters, **noise_parameters(training)},
             form=self.form,
             free=FREE_SETTINGS,
-            epsilon=training.epsilon,
+            epsilon=remembered_epsilon([training.event()], self.terms),
             rows_estimate=None if writing is None else writing.rows,
-            rests_on={stage.name: {GRADIENTS: training.passes}},
+            rests_on={stage.name: {GRADIENTS: passes_of(training)}},
         )
 
     def settings(self) -> dict[str, Any]:
@@ -200,9 +204,8 @@ class TrainingMethod(Method[TrainingConfigT]):
         **Privacy** The planned event and no more: the learning rate comes from settings or from
         public text, and what is reported was computed on public text.
         """
-        planned = mechanism_of(run.stage, PlannedTraining)
-        mechanism = planned.open()
-        rate = self._learning_rate(planned, start, run)
+        mechanism = replace(mechanism_of(run.stage, DpSgdMechanism))  # It counts its steps.
+        rate = self._learning_rate(mechanism, start, run)
         settings = training_settings(self.config, rate)
         facts = fine_tune_privately(
             start.model,
@@ -213,7 +216,6 @@ class TrainingMethod(Method[TrainingConfigT]):
             checkpoint=run.checkpoint,
             public_evaluation=_public_loss(start, settings.micro_batch),
             progress=run.progress,
-            epsilon_so_far=cache(planned.epsilon_of_first),
         )
         told = {
             "steps": facts.steps,
@@ -226,10 +228,10 @@ class TrainingMethod(Method[TrainingConfigT]):
             "start": start.name,
             "public_losses": [[step, round(loss, 4)] for step, loss in facts.public_losses],
         }
-        return Release(value=told, cost=Cost(guarantee=self.guarantee, event=planned.event()))
+        return Release(value=told, cost=Cost(guarantee=self.guarantee, event=mechanism.event()))
 
     def _learning_rate(
-        self, planned: PlannedTraining, start: TrainingStart, run: StageRun
+        self, mechanism: DpSgdMechanism, start: TrainingStart, run: StageRun
     ) -> float:
         """Takes the declared rate; else the one this run began with; else that of a rehearsal.
 
@@ -249,7 +251,7 @@ class TrainingMethod(Method[TrainingConfigT]):
                 start.model,
                 start.public_examples,
                 start.loss,
-                planned.mechanism,
+                mechanism,
                 training_settings(self.config, 1.0),
                 candidates=CANDIDATE_RATES,
                 steps=min(self.config.steps, 50),
@@ -258,7 +260,7 @@ class TrainingMethod(Method[TrainingConfigT]):
 
         key = {
             "rehearsal": {k: v for k, v in self.settings().items() if k not in FREE_SETTINGS},
-            "noise_multiplier": planned.mechanism.noise_multiplier,
+            "noise_multiplier": mechanism.noise_multiplier,
             "start": start.name,
         }
         return float(remembered(key, rehearse))

@@ -19,7 +19,6 @@ from dpsynth_assets.models.fine_tuning.sources import (
     PrivateGradients,
     SplitExamples,
 )
-from dpsynth_assets.privacy.directed_rounding import epsilon_up
 from dpsynth_assets.privacy.dp_sgd import DpSgdMechanism
 from dpsynth_assets.privacy.events import event_to_json
 from dpsynth_assets.privacy.per_example import opacus_layers
@@ -147,14 +146,13 @@ def _read_state(folder: Path) -> dict[str, Any]:
 
 ProgressCallback = Callable[[float, str], None]
 PublicEvaluation = Callable[[Any], float]
-EpsilonSoFar = Callable[[int], float]
 
 LINES = 20
 """Lines a run tells, at most and evenly spaced: progress in twentieths, which cost nothing."""
 LOSSES = 5
 """Losses on public text a run measures, at most and evenly spaced, the last after its last step.
 
-Each costs an evaluation, a reading of the accountant and a checkpoint of three float32 a trained
+Each costs an evaluation and a checkpoint of three float32 a trained
 parameter: 13 MB and 0.03 s for the demo's generator, 1.7 GB for CTCL's of 140 million, 12 GB and
 half a minute of disk for a billion. Five of them are little beside any training; twenty would be a
 tenth of the demo's."""
@@ -172,17 +170,15 @@ class FineTuningFacts:
         resumed_at: Steps that an earlier, interrupted start had done.
         parameters: Numbers that were trained.
         public_losses: (step, loss on public text) after public steps, the same for every start.
-        opacus_layers: Layers whose per-example gradients Opacus computed, each with its class.
     """
 
     steps: int
     resumed_at: int
     parameters: int
     public_losses: tuple[PublicLoss, ...]
-    opacus_layers: tuple[str, ...] = ()
 
 
-def fine_tune_privately(  # noqa: PLR0913  a run has these parts
+def fine_tune_privately(
     model: Any,
     private_examples: Sequence[Any] | SplitExamples,
     loss: ExampleLoss,
@@ -191,8 +187,6 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
     checkpoint: RunCheckpoint | None = None,
     public_evaluation: PublicEvaluation | None = None,
     progress: ProgressCallback | None = None,
-    *,
-    epsilon_so_far: EpsilonSoFar | None = None,
 ) -> FineTuningFacts:
     """Trains the model's trainable parameters by DP-Adam, in place.
 
@@ -208,7 +202,6 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
         public_evaluation: Loss of the model on PUBLIC text, reported in `progress`.
         progress: Called with the share done after public steps, losses only once a checkpoint holds
             them.
-        epsilon_so_far: ε of the first t steps, from the accountant, reported in `progress`.
 
     Returns:
         Public facts.
@@ -227,7 +220,7 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
     **Source** CTCL, section 4.1.3 and appendix A: DP-Adam (Li et al. 2022) with clip 1, with the
     Poisson batches its accounting assumes (errata B-002.1).
     """
-    reports = Reports(mechanism.steps, progress, public_evaluation, epsilon_so_far)
+    reports = Reports(mechanism.steps, progress, public_evaluation)
     layers = opacus_layers(model)
     if layers and progress is not None:
         progress(0.0, f"per-record gradients of {_several(layers)} computed by Opacus")
@@ -256,7 +249,6 @@ def fine_tune_privately(  # noqa: PLR0913  a run has these parts
         resumed_at=kept.step,
         parameters=sum(each.numel() for each in model.parameters() if each.requires_grad),
         public_losses=tuple(reports.public_losses),
-        opacus_layers=layers,
     )
 
 
@@ -333,16 +325,13 @@ class Reports:
         steps: T.
         progress: Called with the share done and a line.
         evaluate: Loss of the model on PUBLIC text.
-        epsilon: ε of the first t steps, from the accountant.
         public_losses: Losses so far, those of a killed run included.
     """
 
     steps: int
     progress: ProgressCallback | None = None
     evaluate: PublicEvaluation | None = None
-    epsilon: EpsilonSoFar | None = None
     public_losses: list[PublicLoss] = field(default_factory=list)
-    _latest: str = ""
 
     def _is_measured(self, step: int) -> bool:
         return step in public_steps(self.steps, LOSSES)
@@ -363,19 +352,8 @@ class Reports:
         if self.progress is None or not told:
             return
         line = f"step {step} of {self.steps}"
-        if self._is_measured(step):
-            found = self._measurements(step)
-            line = ", ".join([line, *found])
-            self._latest = f" (at step {step}: {', '.join(found)})" if found else ""
-        else:
-            line += self._latest
+        if self.public_losses:
+            at, loss = self.public_losses[-1]
+            told_then = f"public loss {loss:.3f}"
+            line += f", {told_then}" if at == step else f" (at step {at}: {told_then})"
         self.progress(step / max(1, self.steps), line)
-
-    def _measurements(self, step: int) -> list[str]:
-        found = []
-        if self.epsilon is not None:
-            found.append(
-                f"ε {epsilon_up(self.epsilon(step))} of {epsilon_up(self.epsilon(self.steps))}"
-            )
-        found += [f"public loss {loss:.3f}" for at, loss in self.public_losses if at == step]
-        return found

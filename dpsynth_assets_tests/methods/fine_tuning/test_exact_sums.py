@@ -75,7 +75,7 @@ def test_the_bound_that_is_kept_back_follows_from_public_numbers(cases):
     assert declared(gradient_slack=0.1).records_in_company == 0  # Too much kept back: all alone.
     fine = declared(gradient_slack=1e-3)
     [stage] = DownstreamFineTuning(fine.config, terms).plan(4.0).stages
-    assert stage.mechanism.open().record_bound == pytest.approx(1 / (1 + mates * 1e-3))
+    assert stage.mechanism.record_bound == pytest.approx(1 / (1 + mates * 1e-3))
     assert stage.rests_on["gradients"] == {
         "passes": "shared",
         "gradient_slack": 1e-3,

@@ -58,6 +58,7 @@ def test_the_release_costs_what_was_planned_and_loads_like_any_generator(cases, 
     assert release.cost.event == plan.charges[STAGE]
     assert release.value.facts["steps"] == plan.event.steps
     assert release.value.facts["noise_multiplier"] == plan.event.noise_multiplier
+    assert plan.stage(STAGE).mechanism.released_steps == 0  # Each run of a plan has its own.
     json.dumps(release.value.facts)
     loaded = load_conditional_generator(release.value.files, device="cpu")
     before, after = weights(public.conditional_generator), weights(loaded)

@@ -10,7 +10,7 @@ from dpsynth_assets.datasets import LanguageModelSpec, PublicDataSpec
 from dpsynth_assets.methods import plan_cache
 from dpsynth_assets.methods.fine_tuning import Ctcl, DownstreamFineTuning, DpFineTuning
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
-from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining
+from dpsynth_assets.methods.fine_tuning.plan import DeclaredTraining, passes_of
 from dpsynth_assets.methods.registry import bound_method
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.paths import home
@@ -136,28 +136,6 @@ def test_every_method_plans_one_stage_with_its_default_settings(cases, method):
     assert bound.plan(0.0).refusal
 
 
-def test_a_stage_runs_the_mechanism_that_it_charges(cases):
-    made = Ctcl(CONFIG, cases.terms()).plan(4.0)
-    planned = made.stage(STAGE).mechanism
-    assert planned.open() == planned.mechanism
-    assert planned.open().event() == planned.event() == made.charges[STAGE]
-
-
-def test_every_run_of_a_plan_opens_a_mechanism_of_its_own(cases):
-    planned = Ctcl(CONFIG, cases.terms()).plan(4.0).stage(STAGE).mechanism
-    one, two = planned.open(), planned.open()
-    one.resume_at(CONFIG.steps)
-    assert (one.released_steps, two.released_steps) == (CONFIG.steps, 0)
-    assert planned.mechanism.released_steps == 0
-
-
-def test_the_steps_of_a_plan_cost_no_more_than_the_whole_and_the_whole_what_it_says(cases):
-    planned = Ctcl(CONFIG, cases.terms()).plan(4.0).stage(STAGE).mechanism
-    readings = [planned.epsilon_of_first(steps) for steps in (1, 10, CONFIG.steps)]
-    assert readings == sorted(readings)
-    assert readings[-1] == planned.epsilon <= 4.0
-
-
 def test_a_plan_is_calibrated_once_and_the_same_when_read_back(cases, monkeypatch):
     config = DpFineTuningConfig(steps=20, expected_batch_size=10)
     first = DpFineTuning(config, cases.terms()).plan(3.0)
@@ -173,7 +151,7 @@ def test_an_altered_cache_changes_the_charge_with_the_noise_and_overspends_nothi
     kept["value"] /= 10
     file.write_text(json.dumps(kept))
     made = Ctcl(CONFIG, terms).plan(worth(terms, 1.0))
-    mechanism = made.stage(STAGE).mechanism.open()
+    mechanism = made.stage(STAGE).mechanism
     assert mechanism.event() == made.event  # what is charged is what will be drawn
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.sqlite")
     assert not ledger.preview(request(made.event), budget(terms)).admitted
@@ -221,8 +199,8 @@ def test_a_base_whose_generator_is_its_language_model_trains_adapters_in_integer
 def test_what_is_trained_in_integers_is_planned_for_records_that_pass_alone(cases):
     method = bound_method("ctcl", {"steps": 20}, terms_over())
     assert method.plan(4.0).refusal is None
-    assert method.declared.planned(4.0).mechanism.most_in_company == 0
-    assert method.declared.planned(4.0).passes == {"passes": "alone"}
+    assert method.declared.planned(4.0).most_in_company == 0
+    assert passes_of(method.declared.planned(4.0)) == {"passes": "alone"}
 
 
 def test_what_is_trained_in_integers_takes_as_long_as_the_decoder_needs_to_read(cases):
