@@ -12,7 +12,7 @@ def test_shares_are_of_terms_that_public_text_lacks_by_how_many_records_hold_the
 
     none = np.zeros((0, 2), dtype=np.float32)
     rare, often = ([f"{kind}{n}" for n in range(20)] for kind in ("rare", "often"))
-    records = [*(rare * 3), *(often * 12), *(["everyday"] * 12)]
+    records = [*(rare * 3), *(often * 12), *(["everyday"] * 12), *(["few"] * 7)]
     side = {"texts": [" and ".join([*rare[:1], *often[:15], "everyday"])]}
     sides = Sides(
         corpus=ScoredSide.of(none, **side),

@@ -156,9 +156,10 @@ def test_a_charge_that_passed_by_the_gate_is_found(book, asking, monkeypatch):
         patched.setattr(Approvals, "check", lambda *_, **__: None)
         for number, (name, more) in enumerate([("ann", {}), ("ben", {}), ("ann", OTHER)]):
             book(name).reserve(make_request(release=f"{number}", **more), terms, PLAN)
+        book("ann").reserve(make_request(release="under no rule"), ample, PLAN)
     told = "was charged without the approvals that its cohort asked for"
     assert [str(each) for each in book().verify().problems] == [
-        f"entry {number}: {told}" for number in (3, 4)
+        f"entry {number}: {told}" for number in (3, 4, 5)
     ]
     refused(book, ample, "as they stand in the ledger", release="not lowered by those")
 
