@@ -1,5 +1,6 @@
 """Functions that workers call in tests; processes import them by name."""
 
+import ctypes
 import os
 import signal
 import time
@@ -28,6 +29,10 @@ def length(part: Path) -> int:
 
 def process(_: Path) -> int:
     return os.getpid()
+
+
+def may_be_dumped(_: Path) -> int:
+    return ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)  # PR_GET_DUMPABLE
 
 
 def quotes_a_record(part: Path) -> int:

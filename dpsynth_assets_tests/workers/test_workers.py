@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import sys
 import time
 import traceback
 from functools import partial
@@ -38,6 +39,11 @@ def test_results_come_in_the_order_of_parts(parts, count):
 def test_one_worker_is_this_process_and_several_are_others(parts):
     assert set(LocalWorkers(1).map_parts(tasks.process, parts)) == {os.getpid()}
     assert os.getpid() not in set(LocalWorkers(2).map_parts(tasks.process, parts))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_the_memory_of_a_worker_is_in_no_core_dump(parts):
+    assert set(LocalWorkers(2).map_parts(tasks.may_be_dumped, parts)) == {0}
 
 
 @pytest.mark.parametrize("count", [1, 2])
