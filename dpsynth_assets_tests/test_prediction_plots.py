@@ -63,6 +63,22 @@ def test_tokens_of_a_method_without_public_ones_are_all_private():
     assert pictures.token_counts({"rows": 5}) is None
 
 
+def test_counts_before_and_after_rebalancing_stand_at_the_same_centre():
+    facts = {
+        "labels": ["x", ""],
+        "centers": [[1, 3], [2]],
+        "dp_counts": [[7, -2], [4]],
+        "dp_counts_before": [[0, 5, -1, 6], [1, 1, 3, 2]],
+    }
+    counts = pictures.rebalanced_counts(facts)
+    assert list(counts) == ["x", "all"]
+    before, after = counts["x"]
+    assert before.tolist() == [6, 5, 0, -1]
+    assert after[:2].tolist() == [-2, 7]
+    assert np.isnan(after[2:]).all()
+    assert [part[0] for part in counts["all"]] == [3, 4]
+
+
 # Pictures
 
 
@@ -100,6 +116,18 @@ def test_costs_along_a_text_are_drawn_as_mean_and_median(drawn):
     mean, middle = drawn[0].lines
     assert mean.get_ydata().tolist() == [0.5, 0.2, 0.1]
     assert middle.get_ydata().tolist() == [0.4, 0.2, 0.1]
+
+
+def test_every_kept_cluster_has_two_bars_and_dropped_ones_as_many_as_there_is_room(drawn):
+    kept = pictures._MOST_BARS + 10
+    before, after = np.arange(kept + 50.0)[::-1], np.full(kept + 50, np.nan)
+    after[:kept] = -1.0
+    pictures.rebalancing_plot({"x": (before, after), "y": (before[:3], after[:3])})
+    bars = drawn[0].patches
+    assert len(bars) == 2 * kept + 2 * 3
+    assert [bar.get_height() for bar in bars[:3]] == before[:3].tolist()
+    assert {bar.get_height() for bar in bars[kept : 2 * kept]} == {-1.0}
+    assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == ["before", "after"]
 
 
 def test_the_share_of_private_tokens_is_drawn_in_percent(drawn):

@@ -33,13 +33,8 @@ from dpsynth_assets.privacy.ledger.schema import COMMIT
 from dpsynth_assets.records.file_formats import declared_rows
 from dpsynth_assets.records.refusals import refuse_many_rows, refuse_unpacked_bytes
 from dpsynth_assets.records.sources import bytes_of_text
-from dpsynth_assets.releases.published_rows import (
-    FILES,
-    ROWS,
-    candidate_behind,
-    files_digest,
-    rows_digest,
-)
+from dpsynth_assets.releases.published_rows import candidate_behind
+from dpsynth_assets.releases.store import FILES, ROWS, files_digest, rows_digest
 from dpsynth_assets.report.cards import CARD_FILE, LABEL_FILE, HubFacts
 from dpsynth_assets.report.label import CODE, CORPUS, GENERATOR, LIBRARY, SCHEMA, corpus_label
 

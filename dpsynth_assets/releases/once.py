@@ -34,8 +34,12 @@ from dpsynth_assets.privacy.ledger import (
     edited_parts,
     sqlite_path,
 )
-from dpsynth_assets.releases.published_rows import told_content
-from dpsynth_assets.releases.store import StoredReleases, StoreUnavailableError, refuse_altered
+from dpsynth_assets.releases.store import (
+    StoredReleases,
+    StoreUnavailableError,
+    refuse_altered,
+    told_content,
+)
 from dpsynth_assets.releases.waiting import (
     alone,
     expect_consent,

@@ -1,27 +1,17 @@
-"""Rows of a corpus as published, and the digest that the ledger records for them."""
+"""Rows of a corpus as they are published, and the rows of a release behind them."""
 
-import hashlib
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from dpsynth_assets.datasets import LABEL_SEPARATOR, PrivateDatasetSpec
 from dpsynth_assets.datasets.fields import OWN_COLUMNS
-from dpsynth_assets.files.whole import file_digests
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.privacy.ledger.schema import KEPT
-from dpsynth_assets.releases.store import StoredReleases, sealed_release
+from dpsynth_assets.releases.store import PROVENANCE, StoredReleases, sealed_release
 
 if TYPE_CHECKING:
     from dpsynth_assets.methods.dataset_plan import PlannedMethod
-
-ROWS, FILES = "rows", "files"
-"""What a commit tells the digest of, in the public part of the ledger."""
-
-PROVENANCE = ("origin", "batch", "cluster", "topic", "n_tokens")
 
 
 def published_rows(
@@ -63,43 +53,6 @@ def published_problems(
         return None if rows is None else published_rows(spec, planned, rows)
 
     return corpus_problems(folder, ledger.entries()) or rows_problem(folder, expected)
-
-
-def told_content(
-    facts: Mapping[str, Any], rows: pl.DataFrame | None, files: Path | None
-) -> dict[str, Any]:
-    """What a commit records: SHA-256 of the rows, or of the files; which rows were kept.
-
-    **Privacy** A function of what the charge paid for, and no more private than that.
-    """
-    told: dict[str, Any] = {} if rows is None else {ROWS: rows_digest(rows)}
-    if kept := _acceptance_facts(facts):
-        told[KEPT] = kept
-    if files is not None and files.is_dir():
-        told[FILES] = files_digest(file_digests(files))
-    return told
-
-
-def _acceptance_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Those facts of a corpus that say which written rows were kept; none where all were."""
-    own = ("rules", "rules_fit", "candidates", "acceptance_rate", "turned_down", "rounds")
-    ours = {*own, "places_left_empty", "judge", "judge_model"}
-    chosen = {k: v for k, v in facts.items() if k in ours or k.startswith("threshold_")}
-    return chosen if "acceptance_rate" in facts else {}
-
-
-def rows_digest(candidate: pl.DataFrame) -> str:
-    """SHA-256 of what is published of a candidate, row by row; names of label columns are not."""
-    kept = [name for name in ("text", "label", *PROVENANCE) if name in candidate.columns]
-    digest = hashlib.sha256(json.dumps(kept).encode())
-    for row in candidate.select(kept).iter_rows():
-        digest.update(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-    return digest.hexdigest()
-
-
-def files_digest(digests: Mapping[str, str]) -> str:
-    """SHA-256 of released files from that of each, by its name."""
-    return hashlib.sha256(json.dumps(dict(digests), sort_keys=True).encode()).hexdigest()
 
 
 def candidate_behind(rows: pl.DataFrame, name: str, method: str) -> pl.DataFrame:

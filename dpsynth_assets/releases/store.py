@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from dpsynth_assets.files.whole import (
     MARKER,
     Room,
     download_whole,
+    file_digests,
     file_names,
     missing_room,
     written_whole,
@@ -40,12 +41,20 @@ from dpsynth_assets.privacy.ledger import (
     Witness,
     sqlite_path,
 )
+from dpsynth_assets.privacy.ledger.schema import KEPT
 from dpsynth_assets.releases.waiting import StoreUnavailableError
 
 if TYPE_CHECKING:
     import polars as pl
 
 __all__ = ["StoreUnavailableError", "StoredReleases"]
+
+
+ROWS, FILES = "rows", "files"
+"""What a commit tells the digest of, in the public part of the ledger."""
+
+PROVENANCE = ("origin", "batch", "cluster", "topic", "n_tokens")
+"""Columns of a row that say what it was written from; published beside it."""
 
 
 class StoredReleases:
@@ -391,3 +400,40 @@ def problem_behind(
                 "from a backup."
             )
     return None
+
+
+def told_content(
+    facts: Mapping[str, Any], rows: "pl.DataFrame | None", files: Path | None
+) -> dict[str, Any]:
+    """What a commit records: SHA-256 of the rows, or of the files; which rows were kept.
+
+    **Privacy** A function of what the charge paid for, and no more private than that.
+    """
+    told: dict[str, Any] = {} if rows is None else {ROWS: rows_digest(rows)}
+    if kept := _acceptance_facts(facts):
+        told[KEPT] = kept
+    if files is not None and files.is_dir():
+        told[FILES] = files_digest(file_digests(files))
+    return told
+
+
+def _acceptance_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those facts of a corpus that say which written rows were kept; none where all were."""
+    own = ("rules", "rules_fit", "candidates", "acceptance_rate", "turned_down", "rounds")
+    ours = {*own, "places_left_empty", "judge", "judge_model"}
+    chosen = {k: v for k, v in facts.items() if k in ours or k.startswith("threshold_")}
+    return chosen if "acceptance_rate" in facts else {}
+
+
+def rows_digest(candidate: "pl.DataFrame") -> str:
+    """SHA-256 of what is published of a candidate, row by row; names of label columns are not."""
+    kept = [name for name in ("text", "label", *PROVENANCE) if name in candidate.columns]
+    digest = hashlib.sha256(json.dumps(kept).encode())
+    for row in candidate.select(kept).iter_rows():
+        digest.update(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def files_digest(digests: Mapping[str, str]) -> str:
+    """SHA-256 of released files from that of each, by its name."""
+    return hashlib.sha256(json.dumps(dict(digests), sort_keys=True).encode()).hexdigest()

@@ -2,8 +2,8 @@
 
 Those of the first are of two kinds, kept apart by their names. `internal_pictures` is computed from
 private data without noise: for the steward's report alone.
-`released_pictures` and `votes_by_rank_plot` read what was released alone, and may go wherever that
-goes.
+`released_pictures`, `rebalancing_plot` and `votes_by_rank_plot` read what was released alone, and
+may go wherever that goes.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TITLES = {
     "batch_costs": "Ex-post cost of each batch (internal)",
     "token_costs": "Ex-post cost of a token by its place in a document (internal)",
+    "noisy_cluster_sizes": "Released counts of clusters before and after rebalancing",
     "private_tokens": "Tokens drawn from private predictions",
     "votes_by_rank": "Released votes of the candidates, by rank, one line per round",
 }
@@ -26,6 +27,7 @@ TITLES = {
 
 BINS = 30
 _SYMLOG_BELOW = 10
+_MOST_BARS = 120
 
 
 # What is drawn
@@ -58,6 +60,30 @@ def token_counts(facts: Mapping[str, Any]) -> tuple[int, int] | None:
     if "private_tokens" not in facts:
         return None
     return int(facts["private_tokens"]), int(facts.get("public_tokens", 0))
+
+
+def rebalanced_counts(facts: Mapping[str, Any]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Noisy counts of each label's centres before and after rebalancing, from released facts.
+
+    Returns:
+        By label two float arrays of one length, centres that were kept first, then by their count
+        before: NaN where a centre was dropped.
+    """
+    labels = [str(label or "all") for label in facts["labels"]]
+    parts = zip(facts["centers"], facts["dp_counts"], facts["dp_counts_before"], strict=True)
+    return {
+        label: _ranked(*(np.asarray(part) for part in each))
+        for label, each in zip(labels, parts, strict=True)
+    }
+
+
+def _ranked(
+    kept: np.ndarray, after: np.ndarray, before: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    counts = np.full(len(before), np.nan)
+    counts[kept] = after
+    order = np.lexsort((-before, np.isnan(counts)))
+    return before[order].astype(float), counts[order]
 
 
 # Pictures by name
@@ -151,6 +177,31 @@ def private_share_plot(tokens: Mapping[str, tuple[int, int]]) -> bytes:
                    fontsize=8)  # fmt: skip
     axes.set_yticks(places, [shortened(name) for name, _ in shown])
     return to_png(axes, 2, xlabel="share of the drawn tokens", xlim=(0, 1))
+
+
+def rebalancing_plot(labels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bytes:
+    """Bars of each label's noisy counts: wide before rebalancing, narrow after it.
+
+    Args:
+        labels: What `rebalanced_counts` gives. Dropped centres beyond the room are left out.
+
+    **Source** Amin et al. 2025, section 4.1 and Figure 2, c) and d).
+    """
+    axes = new_axes(width=7.0, height=3.2)
+    room, start = max(1, _MOST_BARS // max(1, len(labels))), 0
+    middles = []
+    for before, after in labels.values():
+        shown = max(room, int(np.isfinite(after).sum()))
+        places = start + np.arange(len(before[:shown]))
+        first = start == 0
+        axes.bar(places, before[:shown], 0.9, color=COLORS[1], label="before" if first else None)
+        axes.bar(places, after[:shown], 0.45, color=COLORS[0], label="after" if first else None)
+        middles.append(places.mean() if len(places) else start)
+        start += len(places) + 2
+    axes.axhline(0, color="#444444", linewidth=0.8)
+    axes.set_xticks(middles, [shortened(name, 16) for name in labels])
+    axes.grid(visible=False, axis="x")
+    return to_png(axes, 2, xlabel="label; its clusters, kept ones first", ylabel="noisy count")
 
 
 def votes_by_rank_plot(generations: "pl.DataFrame", noise_std: float | None) -> bytes:

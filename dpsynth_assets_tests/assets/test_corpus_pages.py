@@ -13,7 +13,8 @@ from dpsynth_assets.methods.registry import REGISTRY
 from dpsynth_assets.orchestration.assets import stage_metadata
 from dpsynth_assets.orchestration.assets.stage_metadata import column_schema, sample_table
 from dpsynth_assets.orchestration.metadata import with_paper_links
-from dpsynth_assets.releases.published_rows import PROVENANCE, published_rows
+from dpsynth_assets.releases.published_rows import published_rows
+from dpsynth_assets.releases.store import PROVENANCE
 
 ROWS = pl.DataFrame({
     "text": [f"text {i}" for i in range(12)],

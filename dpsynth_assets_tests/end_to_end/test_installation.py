@@ -212,7 +212,8 @@ def test_number_of_private_records_is_in_no_log_and_no_metadata(house):
     counts = [pl.read_parquet(part / f"{split}.parquet").height for split in SPLITS]
     phrases = [rf"\b{count} (of|texts|records|rows|documents)\b" for count in counts]
     phrases += [rf'"value": {count}\b' for count in counts]
-    constant = f"from {MINIMUM_ROWS} rows on"  # A public sentence below every table of scores.
+    # A public sentence below every table of scores.
+    constant = f"{MINIMUM_ROWS} rows and {MINIMUM_ROWS} held-out records"
     # What is counted in released rows is released, and may equal a number of records by chance.
     released = re.compile(
         r'"value": \d+\}, "label": "(private|public)_tokens"'

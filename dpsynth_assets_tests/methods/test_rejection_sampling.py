@@ -19,7 +19,7 @@ from dpsynth_assets.methods.rejection_sampling import (
 )
 from dpsynth_assets.models.judges import JudgeError, Verdict
 from dpsynth_assets.models.row_rules import RULES
-from dpsynth_assets.releases.published_rows import told_content
+from dpsynth_assets.releases.store import told_content
 
 
 class Digits:

@@ -253,7 +253,7 @@ const STEPS = {
 
   async columns(page) {
     await openAsset(page, `${cohort}/${method}/corpus`);
-    await see(page, 'The synthetic text.', 'dpsynth/method', 'dpsynth/in_words');
+    await see(page, 'synthetic text', 'dpsynth/method', 'dpsynth/in_words');
     await toTop(page, 'Columns');
   },
 

@@ -3,9 +3,9 @@
 **Privacy** Post-processing of released values: released generations and public text alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import dagster as dg
 import polars as pl
@@ -29,14 +29,17 @@ from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.public_base.making import OpenedModels
 from dpsynth_assets.releases.once import StoredRelease
 from dpsynth_assets.report.cards import MEANINGS
-from dpsynth_assets.report.method_plots import TITLES, released_pictures, votes_by_rank_plot
+from dpsynth_assets.report.method_plots import (
+    TITLES,
+    rebalanced_counts,
+    rebalancing_plot,
+    released_pictures,
+    votes_by_rank_plot,
+)
 from dpsynth_assets.report.pages import markdown_table
 from dpsynth_assets.report.plots import to_markdown
 
-if TYPE_CHECKING:
-    pass
-
-SHOWN_COUNTS = 12
+SHOWN_TOPICS = 12
 
 
 def shown_facts(stored: StoredRelease) -> dict[str, Any]:
@@ -62,11 +65,10 @@ def stage_pictures(
     """
     facts, mechanism = stored.facts, stage.mechanism
     if isinstance(mechanism, ClusterCounting):
-        kept = facts["centers"]
-        shown = _noisy_counts("cluster", facts, lambda label, place: kept[label][place])
+        shown = _cluster_plot(facts)
     elif isinstance(mechanism, TopicCounting):
         keywords = models.topic_model(public["topic_model"]).keywords
-        shown = _noisy_counts("topic", facts, lambda _, topic: _words(keywords, topic))
+        shown = _topics(facts, keywords)
     else:
         return pictures_metadata(released_pictures({folder: facts}))
     return {"dpsynth/noise_scale": mechanism.histogram.scale, **shown}
@@ -80,17 +82,23 @@ def pictures_metadata(pictures: Mapping[str, bytes]) -> dict[str, dg.MetadataVal
     }
 
 
-def _noisy_counts(
-    kind: str, facts: Mapping[str, Any], named: Callable[[int, int], object]
+def _cluster_plot(facts: Mapping[str, Any]) -> dict[str, dg.MetadataValue]:
+    """Draws noisy counts of clusters before and after rebalancing; a single cluster is none."""
+    if sum(map(len, facts["dp_counts"])) < 2:
+        return {}
+    return pictures_metadata({"noisy_cluster_sizes": rebalancing_plot(rebalanced_counts(facts))})
+
+
+def _topics(
+    facts: Mapping[str, Any], keywords: Sequence[Sequence[str]]
 ) -> dict[str, dg.MetadataValue]:
-    """Lists the largest noisy counts of each label; `named` names one, by label and place."""
+    """Lists the largest noisy topics of each label with their keywords."""
     lines: list[tuple[object, ...]] = []
-    for label, counts in enumerate(facts["dp_counts"]):
-        largest = sorted(range(len(counts)), key=lambda place: -counts[place])[:SHOWN_COUNTS]
-        name = facts["labels"][label] or "all"
-        lines += [(name, named(label, place), counts[place]) for place in largest]
-    table = markdown_table(("label", kind, "noisy count"), lines)
-    return {f"dpsynth/{kind}s": dg.MetadataValue.md(table)}
+    for name, counts in zip(facts["labels"], facts["dp_counts"], strict=True):
+        largest = sorted(range(len(counts)), key=lambda topic: -counts[topic])[:SHOWN_TOPICS]
+        lines += [(name or "all", _words(keywords, topic), counts[topic]) for topic in largest]
+    table = markdown_table(("label", "topic", "noisy count"), lines)
+    return {"dpsynth/topics": dg.MetadataValue.md(table)}
 
 
 def _words(keywords: Sequence[Sequence[str]], topic: int) -> str:
