@@ -26,11 +26,8 @@ from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType
 from dpsynth_assets.records import refusals
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.releases.once import Drawn
-from dpsynth_assets.releases.published_rows import (
-    candidate_behind,
-    published_rows,
-    rows_digest,
-)
+from dpsynth_assets.releases.published_rows import candidate_behind, published_rows
+from dpsynth_assets.releases.store import rows_digest
 from dpsynth_assets.report.cards import CARD_FILE, LABEL_FILE, HubFacts
 from dpsynth_assets.report.label import GENERATOR, corpus_label
 from dpsynth_assets_tests.assets.declared_cases import letters

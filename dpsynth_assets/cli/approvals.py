@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dpsynth_assets.cli.cohorts import CohortName, find_cohort
 from dpsynth_assets.cli.terminal import AsJson, answer, complain, printable, say, show_table
+from dpsynth_assets.files.kept import version_of
 from dpsynth_assets.paths import actor, home, signing_key
 from dpsynth_assets.privacy.directed_rounding import declared, epsilon_up
 from dpsynth_assets.privacy.events import event_from_json
@@ -114,7 +115,9 @@ def _signed(entry: LedgerEntry) -> dict[str, str]:
         "dataset file": terms.approvals.declaration[:12] if terms.approvals else "not signed",
     }
     for asset, event in json.loads(entry.plan_json or ""):
-        told[asset] = "ex-post" if event is None else mechanism_sentence(event_from_json(event))
+        sentence = "ex-post" if event is None else mechanism_sentence(event_from_json(event))
+        # The sentence rounds its numbers; the digest is of all of them.
+        told[asset] = f"{sentence} ({version_of(event)})"
     return {printable(name): printable(value) for name, value in told.items()}
 
 

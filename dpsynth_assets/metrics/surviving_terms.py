@@ -45,6 +45,7 @@ TERM_WORDS = (1, 2)
 CHANCE, MORE = 0.001, 0.1
 """A term that one corpus in a thousand would have by chance, and by how much more often."""
 
+_MOST_HOLDERS = 100_000
 _MOST_EPSILON = 700.0
 """Above it e^ε is no float64."""
 
@@ -69,15 +70,14 @@ def least_holders(epsilon: float, delta: float, chance: float = CHANCE) -> int |
         chance: Probability q of the term without them.
 
     Returns:
-        A number of at least 1; None where there is none: ε and δ are 0.
+        A number of at least 1; None where it is above `_MOST_HOLDERS`.
     """
-    if epsilon <= 0 and delta <= 0:
-        return None
-    factor, reached, records = math.exp(min(epsilon, _MOST_EPSILON)), chance, 0
-    while reached <= chance + MORE:
+    factor, reached = math.exp(min(epsilon, _MOST_EPSILON)), chance
+    for records in range(1, _MOST_HOLDERS + 1):
         reached = min(factor * reached + delta, 1.0 - (1.0 - delta - reached) / factor)
-        records += 1
-    return records
+        if reached > chance + MORE:
+            return records
+    return None
 
 
 def _terms(texts: Sequence[str], words: int) -> np.ndarray:

@@ -166,7 +166,7 @@ def test_listed_ids_are_canonical_and_each_is_the_id_of_a_record(tmp_path, store
 )
 def test_listed_ids_are_refused_where_they_name_no_record_by_themselves(tmp_path, beside):
     written = listing(tmp_path, ["7"]).model_dump(mode="json", exclude_unset=True)
-    with pytest.raises(ValueError, match=r"secrets\.public_incidence|ids are unique within"):
+    with pytest.raises(ValueError, match=r"secrets\.public_incidence|ids are unique only within"):
         PrivateDatasetSpec.model_validate(written | beside)
 
 

@@ -41,7 +41,7 @@ def test_fewer_holders_than_the_least_cannot_bring_a_term(epsilon, delta):
 
 
 def test_a_guarantee_of_no_difference_has_no_least_number_and_a_large_one_needs_one_record():
-    assert least_holders(0.0, 0.0) is None
+    assert least_holders(0.0, 0.0) is least_holders(1e-17, 0.0) is None
     assert (least_holders(10.0, 0.0), least_holders(math.inf, 0.0)) == (1, 1)
     # Near certainty the opposite event bounds: 1 - e^-ε (1 - p), here after one step and two.
     once = 1 - math.exp(-1) * 0.5

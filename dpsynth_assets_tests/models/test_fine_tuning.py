@@ -239,7 +239,7 @@ def test_passes_in_bfloat16_need_a_declared_slack_before_a_batch_is_drawn(noisel
 def test_positions_that_follow_the_longest_record_are_refused_in_company():
     model = bart()
     model.config.rope_parameters = {"rope_type": "longrope"}
-    with pytest.raises(ValueError, match="do not follow the longest record"):
+    with pytest.raises(ValueError, match="do not depend on the longest record"):
         refuse_untrainable(model, examples(2), SEQUENCE, 1.0, shared_passes=True)
     refuse_untrainable(model, examples(2), SEQUENCE, 1.0)
 
