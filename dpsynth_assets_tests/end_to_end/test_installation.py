@@ -173,7 +173,7 @@ def test_every_card_and_the_statement_equal_the_ledger(house):
 def test_the_label_holds_the_audits_of_all_that_the_corpus_was_made_of(house):
     audits = {audit["name"]: audit for audit in label_of(house, "mean_clustered")["audits"]}
     assert all(audit["passed"] for audit in audits.values())
-    assert {"histogram-gaussian-replace-one", "token-draws"} <= set(audits)
+    assert {"histogram-laplace-add-remove", "token-draws"} <= set(audits)
 
 
 def test_the_label_holds_the_attacks_of_the_run_that_published_it(house):

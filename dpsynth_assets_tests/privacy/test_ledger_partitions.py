@@ -38,12 +38,13 @@ def test_a_dataset_charged_as_a_whole_may_not_be_parted_afterwards(ledger):
         charge(ledger, "1", make_terms(partition="month of created"), cohort="tickets_2026_01")
 
 
-def test_show_tells_what_disjoint_cohorts_cost_together(ledger, tmp_path, capsys):
+def test_show_tells_what_disjoint_cohorts_cost_together(ledger, tmp_path, monkeypatch, capsys):
     allowed = make_terms(partition="month of created", relation=NeighboringRelation.ADD_REMOVE)
     for cohort, releases in (("tickets_2026_01", 1), ("tickets_2026_02", 3)):
         for number in range(releases):
             charge(ledger, f"{number}", allowed, cohort=cohort)
-    show(ledger=sqlite_url(tmp_path), last=5)
+    monkeypatch.setenv("DPSYNTH_LEDGER_URL", sqlite_url(tmp_path))
+    show(last=5)
     printed = capsys.readouterr().out
     assert "in parallel: the largest cohort" in printed
     total = ledger.dataset_spend("tickets")
