@@ -198,6 +198,9 @@ def _expect_private(host: str, token: str, certificate: Path | None, key: Path |
 def ui(
     host: Annotated[str, typer.Option("--host", "-h")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535)] = 3000,
+    workspace: Annotated[
+        Path | None, typer.Option("--workspace", "-w", exists=True, dir_okay=False)
+    ] = None,
     read_only: Annotated[bool, typer.Option("--read-only")] = False,
 ) -> None:
     """Serve the web UI and run the daemon, until interrupted.
@@ -208,6 +211,7 @@ def ui(
     Args:
         host: Address to serve on.
         port: Port.
+        workspace: Dagster workspace file with other code locations.
         read_only: Show everything, but allow no change and run no daemon.
     """
     from dpsynth_assets.orchestration.instance import prepare_dagster_home
@@ -216,7 +220,7 @@ def ui(
     prepare_dagster_home()
     expect_free(host, port)
     typer.echo("Starting: reading the definitions may take half a minute.", err=True)
-    serve(host, port, read_only=read_only)
+    serve(host, port, workspace, read_only=read_only)
 
 
 def expect_free(host: str, port: int) -> None:

@@ -24,13 +24,13 @@ _ENDING_SECONDS = 30.0
 _LEVELS = ["--code-server-log-level", "warning", "--dagster-log-level", "warning"]
 
 
-def serve(host: str, port: int, *, read_only: bool) -> None:
+def serve(host: str, port: int, workspace: Path | None, *, read_only: bool) -> None:
     """Serves the UI until it is interrupted; with the daemon where it may change anything."""
     from dpsynth_assets.orchestration.web.server import main
 
     options = ["--host", host, "--port", str(port), *_LEVELS]
     with contextlib.ExitStack() as stack:
-        target = stack.enter_context(_written({"load_from": [_DEFINITIONS]}))
+        target = workspace or stack.enter_context(_written({"load_from": [_DEFINITIONS]}))
         if read_only:
             options.append("--read-only")
         else:
