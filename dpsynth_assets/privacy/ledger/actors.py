@@ -10,6 +10,9 @@ than the one that signs the charge. A person who edits the file could ask for fe
 asked for stands from its first charge on, or from when a plan had all approvals that it asked for;
 a plan under another rule needs the approvals that both ask for, and its charge changes what stands.
 
+A file that asks for none has no digest in its plan: where an earlier rule stands, its approvers
+then sign terms and releases alone, and a field that changes neither may still be edited.
+
 What this keeps off, and what not:
 
 - The launcher edits the file. Other settings are another plan, without approvals. A weaker rule
