@@ -8,6 +8,7 @@ records, by a keyed hash of each one's id: it is the same for any number of shar
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -34,22 +35,26 @@ class ScoredSource:
 
     def span_holders(self, candidates: np.ndarray, words: int) -> np.ndarray:
         """See `attacks.overlap.SpanHolders`."""
-
-        def count(private: PrivateInputs) -> np.ndarray:
-            units = private.records["unit_id"].to_list() if self.by_unit else None
-            return holders_among(private.records["text"].to_list(), units)(candidates, words)
-
+        count = partial(_span_holders, candidates=candidates, words=words, by_unit=self.by_unit)
         return self.private.counted(count)
 
     def close_records(self, features: np.ndarray, cosine: float) -> np.ndarray:
         """See `attacks.overlap.CloseRecords`."""
-
-        def count(private: PrivateInputs) -> np.ndarray:
-            if private.embeddings is None:
-                raise ValueError("Expected embeddings of the private records, got none.")
-            return close_among(private.embeddings)(features, cosine)
-
+        count = partial(_close_records, features=features, cosine=cosine)
         return self.private.counted(count)
+
+
+def _span_holders(
+    private: PrivateInputs, *, candidates: np.ndarray, words: int, by_unit: bool
+) -> np.ndarray:
+    units = private.records["unit_id"].to_list() if by_unit else None
+    return holders_among(private.records["text"].to_list(), units)(candidates, words)
+
+
+def _close_records(private: PrivateInputs, *, features: np.ndarray, cosine: float) -> np.ndarray:
+    if private.embeddings is None:
+        raise ValueError("Expected embeddings of the private records, got none.")
+    return close_among(private.embeddings)(features, cosine)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

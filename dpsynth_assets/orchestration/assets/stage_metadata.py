@@ -20,10 +20,7 @@ from dpsynth_assets.methods.evolution.population import generation_facts, read_g
 from dpsynth_assets.methods.stages import Stage
 from dpsynth_assets.methods.topic_histogram import TopicCounting
 from dpsynth_assets.orchestration.assets.automation import FOLLOWS_RELEASES
-from dpsynth_assets.orchestration.assets.keys import (
-    dataset_key,
-    part_asset,
-)
+from dpsynth_assets.orchestration.assets.keys import dataset_key, part_asset
 from dpsynth_assets.orchestration.resources.private_section import public_section
 from dpsynth_assets.orchestration.resources.stores import ReleaseStore
 from dpsynth_assets.public_base.making import OpenedModels

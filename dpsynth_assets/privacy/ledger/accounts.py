@@ -11,12 +11,7 @@ from functools import lru_cache
 from dpsynth_assets.privacy.errors import LedgerIntegrityError
 from dpsynth_assets.privacy.guarantees import GuaranteeType
 from dpsynth_assets.privacy.ledger.actors import Actor, Approvals, post_approvals
-from dpsynth_assets.privacy.ledger.chain import (
-    GENESIS,
-    link_problem,
-    sealed,
-    signature_problem,
-)
+from dpsynth_assets.privacy.ledger.chain import GENESIS, link_problem, sealed, signature_problem
 from dpsynth_assets.privacy.ledger.charges import (
     RHO_GRID_BITS,
     Charges,
