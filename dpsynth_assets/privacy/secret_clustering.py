@@ -209,7 +209,7 @@ class SecretClustering:
     line 5 overwrites those that line 9 compares, so that one record redirects later ones);
     noise is calibrated for counts and centres together; sums are noised rather than means (R σ
     on a sum, where line 13 puts 2 R σ / n_k on a mean over n_k + m_k records) and divided by
-    noisy counts, which is post-processing; centres are clipped to R too (errata B-004.1, .2, .9).
+    noisy counts, which is post-processing; centres are clipped to R too (errata B-004.1, .2, .9, .11).
     """
 
     def __init__(

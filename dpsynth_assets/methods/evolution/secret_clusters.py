@@ -107,7 +107,7 @@ def public_clusters(
     """Clusters the public base for each label: documents of the label, or all where they are few.
 
     **Privacy** Public: an external corpus, which no private record ever joins, with or without a
-    secret (errata B-004.2).
+    secret (errata B-004.11).
 
     **Source** SecPE, Algorithm 2, line 2.
     """
