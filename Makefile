@@ -82,10 +82,9 @@ pictures: setup  ## the pictures of docs/tour.md, from a walk through the web UI
 	$(BIN)/python -m dpsynth_assets_tests.web.pictures docs/pictures \
 	  $(if $(HOME_OF_DEMO),--home $(HOME_OF_DEMO))
 
-where:  ## lines of a paper's pseudo-code in order: make where TAG=amin2024
-	@test -n "$(TAG)" || { echo "usage: make where TAG=amin2024"; exit 2; }
-	@grep -rnoE --include='*.py' '\[$(TAG) [A-Za-z0-9.]+:L[0-9.-]+\]' dpsynth_assets \
-	  | awk -F: '{ tag=$$3":"$$4; print tag"\t"$$1":"$$2 }' | sort -V || true
+where:  ## lines of the papers' pseudo-code (of CTCL: sections) and where they run: make where TAG=amin2024
+	@grep -rnoE --include='*.py' '\[($(or $(TAG),amin2024|amin2025|ctcl|epsvec|secpe)) [A-Z][^]]*\]' dpsynth_assets \
+	  | sed -E 's/^([^:]*:[0-9]+):(.*)$$/\2\t\1/' | sort -V
 
 clean-demo:  ## forgets the demo, its ledger included: only for invented data
 	rm -rf $(DPSYNTH_HOME)

@@ -76,3 +76,26 @@ def test_the_python_of_a_page_compiles_and_its_imports_exist(page):
             if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "dpsynth_assets":
                 module = importlib.import_module(node.module)
                 assert all(hasattr(module, name.name) for name in node.names), program
+
+
+PSEUDO_CODE = {
+    "amin2024 A1": (22, {11}),
+    "amin2024 A2": (6, {1, 6}),
+    "amin2024 A3": (12, {1, 3, 8, 11, 12}),
+    "amin2025 A1": (11, {0}),
+    "epsvec A1": (9, {5, 8}),
+    "epsvec A2": (10, {9}),
+    "secpe A1": (6, {1, 2}),
+    "secpe A2": (13, {1, 4, 11, 12}),
+    "secpe A3": (14, {1, 2, 3, 11, 14}),
+}
+"""Lines of each algorithm, and those that compute nothing: comments, inputs, outputs, ends."""
+
+
+def test_each_line_of_the_papers_pseudo_code_is_found_in_the_code():
+    code = "".join(path.read_text() for path in (ROOT / "dpsynth_assets").rglob("*.py"))
+    found = {name: set(known) for name, (_, known) in PSEUDO_CODE.items()}
+    for name, first, last in re.findall(r"\[(\w+ A\d):L(\d+)(?:-(\d+))?\]", code):
+        found[name] |= set(range(int(first), int(last or first) + 1))
+    missing = {n: set(range(1, most + 1)) - found[n] for n, (most, _) in PSEUDO_CODE.items()}
+    assert not {name: lines for name, lines in missing.items() if lines}

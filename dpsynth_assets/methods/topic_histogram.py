@@ -106,7 +106,7 @@ class TopicHistogram(BaseModel, frozen=True):
             int64 (rows, 2): label index in [0, L) and topic in [0, K]. Equal arguments give equal
             cells.
 
-        **Source** Tan et al. 2025, section 3.4.
+        **Source** Tan et al. 2025, section 3.4 [ctcl S3.4].
         """
         counts = self.allocate(rows, seed)
         cells = np.repeat(np.arange(counts.size), counts.ravel())
@@ -173,9 +173,9 @@ class TopicCounting:
     (`privacy.histogram.l2_sensitivity`). The label is inside the histogram, so that it costs no
     release of its own. Records under an undeclared label and null records are counted nowhere.
 
-    **Source** Tan et al. 2025, section 3.3 and appendix F; appendix E for the noise. The paper
-    draws floating-point noise under a fixed seed (errata B-002.2); ours is integer, from the
-    operating system.
+    **Source** Tan et al. 2025, section 3.3 [ctcl S3.3] and appendix F; appendix E for the
+    noise. The paper draws floating-point noise under a fixed seed (errata B-002.2); ours is
+    integer, from the operating system.
     """
 
     histogram: NoisyHistogram

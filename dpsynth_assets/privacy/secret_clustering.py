@@ -155,7 +155,7 @@ class ClusterStatistics:
                 f"Expected one sampling probability for each of {np.size(chances)} declared "
                 "records, got another number of embeddings."
             )
-        drawn = secure_bernoulli(np.asarray(chances))  # [secpe A2:L7] [secpe A2:L8]
+        drawn = secure_bernoulli(np.asarray(chances))  # [secpe A2:L6-8]
         return self.of(embeddings[drawn], None if groups is None else np.asarray(groups)[drawn])
 
     def merge(self, dp_statistics: np.ndarray) -> NoisyClusters:
@@ -209,7 +209,8 @@ class SecretClustering:
     line 5 overwrites those that line 9 compares, so that one record redirects later ones);
     noise is calibrated for counts and centres together; sums are noised rather than means (R σ
     on a sum, where line 13 puts 2 R σ / n_k on a mean over n_k + m_k records) and divided by
-    noisy counts, which is post-processing; centres are clipped to R too (errata B-004.1, .2, .9, .11).
+    noisy counts, which is post-processing; centres are clipped to R too (errata B-004.1,
+    .2, .9, .11).
     """
 
     def __init__(

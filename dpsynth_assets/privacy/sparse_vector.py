@@ -237,7 +237,7 @@ class OpenTokenTest:
         )
         far = self._noisy_distances(distances) >= self._noisy_thresholds[active]
         self._asking[active[far]] = False
-        return far  # [amin2024 A1:L13]
+        return far  # [amin2024 A1:L13] [amin2024 A3:L7]
 
     def _pay(self, active: np.ndarray) -> None:
         """Refuses batches without private tokens; opens and pays instances where none is open."""
@@ -252,7 +252,7 @@ class OpenTokenTest:
             return
         self._instances.spend(fresh)
         theta, scale = self._test.threshold_steps, self._test.noise_steps
-        # [amin2024 A1:L4] [amin2024 A1:L17]
+        # [amin2024 A1:L4] [amin2024 A1:L17] [amin2024 A3:L2]
         self._noisy_thresholds[fresh] = discrete_laplace([theta] * len(fresh), scale)
         self._asking[fresh] = True
 
@@ -261,7 +261,7 @@ class OpenTokenTest:
         steps = self._test.batch.expected_batch_size * STEPS_PER_RECORD
         floored = np.floor(private_distances.cpu().numpy() * steps).astype(np.int64)
         noisy = discrete_laplace(floored.tolist(), 2.0 * self._test.noise_steps)
-        return np.array(noisy, dtype=np.int64)  # [amin2024 A1:L12]
+        return np.array(noisy, dtype=np.int64)  # [amin2024 A1:L12] [amin2024 A3:L6]
 
 
 def draw_public_tokens(
@@ -275,7 +275,8 @@ def draw_public_tokens(
     columns = allowed_tokens(public_logits, allowed)
     scores = public_logits if columns is None else public_logits.index_select(1, columns)
     tokens = draw_tokens(scores, Fraction(temperature))
-    return tokens if columns is None else columns.cpu().numpy()[tokens]  # [amin2024 A1:L19]
+    # [amin2024 A1:L19] [amin2024 A3:L10]
+    return tokens if columns is None else columns.cpu().numpy()[tokens]
 
 
 def _weight_of_change(batch: BatchTerms) -> Fraction:

@@ -159,7 +159,8 @@ class MeanTokenMechanism:
         if self.public_top_k is not None:
             columns = self._support(private_logits, public_logits, active, columns)
         private_sums, _ = self._private_sums(private_logits, batch_of_row, active, columns)
-        drawn = draw_tokens(private_sums, self._divisor)  # [amin2024 A1:L15] [amin2025 A1:L8]
+        # [amin2024 A1:L15] [amin2024 A2:L4] [amin2025 A1:L8]
+        drawn = draw_tokens(private_sums, self._divisor)
         if columns is None:
             return drawn
         tokens: np.ndarray = columns.expand(len(drawn), -1).cpu().numpy()
@@ -219,7 +220,7 @@ class MeanTokenMechanism:
         lattice, rows_of = ClipLattice(self.clip_bound), rows_by_batch(batch_of_row, active)
         per_batch = columns is not None and columns.ndim > 1
         own = list(columns) if columns is not None and per_batch else [columns] * len(rows_of)
-        # [amin2024 A1:L14] [amin2025 A1:L7]
+        # [amin2024 A1:L14] [amin2024 A2:L3] [amin2025 A1:L7]
         if is_plain(private_logits):
             tokens = [each if each is None else each.numpy() for each in own]
             sums, used = sums_of_clipped(lattice, private_logits.numpy(), tokens, rows_of)

@@ -93,8 +93,8 @@ def test_assignment_to_updated_centres_lets_one_record_move_many():
 
 
 def test_public_centres_refitted_to_the_records_left_over_break_every_bound():
-    # Planted bug: a record without its secret joins the public data, whose centre has no noise. One
-    # that holds a secret or none, each with probability 1/2, is told apart always (errata B-004.11).
+    # Planted bug: a record without its secret joins the public data, whose centre has no noise.
+    # With a secret or without, each with probability 1/2, it is told apart always (B-004.11).
     public = np.array([[0.5, 0.0], [0.7, 0.0]])
     freed = np.vstack([public, [[0.0, 1.0]]])
     quiet = [small_clustering(data.mean(axis=0)[None]).event for data in (public, freed)]

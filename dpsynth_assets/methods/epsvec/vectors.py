@@ -189,7 +189,7 @@ def release_vectors(
         lengths=_lengths(norms, noise_norm, task),
     )  # [epsvec A2:L4]
     cost = Cost(guarantee=GuaranteeType.DP, event=task.noise.event())
-    return Release(value=vectors, cost=cost)
+    return Release(value=vectors, cost=cost)  # [epsvec A1:L9]
 
 
 def expected_records(

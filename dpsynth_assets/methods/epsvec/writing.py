@@ -50,7 +50,7 @@ class Writer:
 
         **Source** EPSVec, equation 3; Algorithm 2, lines 5 to 9.
         """
-        written: dict[int, Generation] = {}
+        written: dict[int, Generation] = {}  # [epsvec A2:L5]
         for label in range(len(self.labels)):
             mine = [place for place in places if self.label_of(place) == label]
             if mine:

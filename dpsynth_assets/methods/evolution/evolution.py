@@ -160,6 +160,7 @@ class Evolution:
             progress(
                 state.rounds / self.config.iterations, f"continuing after {state.rounds} rounds"
             )
+        # [secpe A3:L5]
         while state.phase is Phase.WRITTEN or state.rounds < self.config.iterations:
             step = self._voted if state.phase is Phase.WRITTEN else self._written
             state = keep(step(state, vote, progress))
@@ -177,7 +178,7 @@ class Evolution:
             return self.api.random(lacking, seed=seed, progress=told)
 
         texts = begun_with(self.rows, labels, write)
-        population = Population.random(texts, numbers)
+        population = Population.random(texts, numbers)  # [secpe A3:L4]
         return EvolutionState(0, Phase.WRITTEN, population, no_generations())
 
     def _voted(
@@ -190,8 +191,8 @@ class Evolution:
             f"round {state.rounds + 1} of {config.iterations}: {population.size} candidates"
             + _about_last_round(state),
         )
-        dp_votes = vote(state.rounds, population, self._embedded(state))
-        survivors = select(dp_votes, population.labels, self.sizes)
+        dp_votes = vote(state.rounds, population, self._embedded(state))  # [secpe A3:L6]
+        survivors = select(dp_votes, population.labels, self.sizes)  # [secpe A3:L12]
         rounds = state.rounds + 1
         voted = voted_frame(
             population, dp_votes, survivors, rounds, last=rounds == config.iterations
@@ -219,7 +220,7 @@ class Evolution:
             self._stream(state.rounds, _Stream.VARIATIONS),
             self._share(progress, state.rounds, message),
         )
-        following = survivors.with_variations(texts, parents, state.rounds)
+        following = survivors.with_variations(texts, parents, state.rounds)  # [secpe A3:L13]
         return replace(state, phase=Phase.WRITTEN, population=following)
 
     def _embedded(self, state: EvolutionState) -> np.ndarray:

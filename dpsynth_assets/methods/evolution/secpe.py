@@ -113,10 +113,12 @@ def quota_votes(
         return votes
     quotas = np.clip(np.rint(size * weights / total), 1, len(candidates)).astype(np.int64)
     half_norms = np.einsum("nd,nd->n", candidates, candidates) / 2.0
-    for centre, weight, quota in zip(centres, weights, quotas.tolist(), strict=True):
+    for centre, weight, quota in zip(
+        centres, weights, quotas.tolist(), strict=True
+    ):  # [secpe A3:L8]
         scores = candidates @ centre - half_norms  # As −‖x − c‖² orders them.
-        nearest = np.argpartition(-scores, quota - 1)[:quota]
-        votes[nearest] += weight / quota
+        nearest = np.argpartition(-scores, quota - 1)[:quota]  # [secpe A3:L9]
+        votes[nearest] += weight / quota  # [secpe A3:L10]
     return votes
 
 
@@ -265,7 +267,7 @@ class SecPe(EvolutionMethod[SecPeConfig]):
         run.progress(0.0, "clustering public documents")
         clusters = public_clusters(self.config, self.terms, run.public)
         run.progress(0.3, f"drawing noise for {len(clusters.counts)} clusters")
-        released = mechanism.release(clusters, run.private)
+        released = mechanism.release(clusters, run.private)  # [secpe A3:L7]
         made = StageRelease(
             facts=_cluster_facts(released, mechanism),
             files=run.checkpoint.filled(released.save),

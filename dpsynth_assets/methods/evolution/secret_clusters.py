@@ -109,7 +109,7 @@ def public_clusters(
     **Privacy** Public: an external corpus, which no private record ever joins, with or without a
     secret (errata B-004.11).
 
-    **Source** SecPE, Algorithm 2, line 2.
+    **Source** SecPE, Algorithm 2, line 2 [secpe A2:L2].
     """
     documents = public.required("public_records").head(PUBLIC_DOCUMENTS)
     embeddings = public.required("text_embedder").embed(documents["text"].to_list(), public=True)
@@ -330,6 +330,7 @@ def calibrated(config: SecPeConfig, terms: CohortTerms, target_epsilon: float) -
         "relation": str(promise.relation),
         "incidence": incidence_digest(promise),
     }
+    # [secpe A2:L3]
     found = remembered(key, lambda: _noise_for_secrets(promise, bounds))
     noise_std = float(found["noise_std"])
     if config.record_level:

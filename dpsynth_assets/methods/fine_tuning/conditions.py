@@ -154,7 +154,8 @@ def training_pairs(private: PrivateInputs, conditioning: Conditioning) -> Traini
     record, which zero-out neighbours have in place of a record, has no text and contributes no
     gradient: it is as if it were never drawn.
 
-    **Source** CTCL, section 3.3: the ten keywords of the record's topic are its condition.
+    **Source** CTCL, section 3.3 [ctcl S3.3]: the ten keywords of the record's topic are its
+    condition.
     """
     labels = counted_labels(private.records, conditioning.labels).tolist()
     topics = [NO_TOPIC] * private.records.height

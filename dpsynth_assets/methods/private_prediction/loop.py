@@ -177,8 +177,8 @@ def generate_documents(
     tested before every token, not between documents (errata B-001.1).
     """
     wave = _Wave(decoder, prompts, rules, public_prompts, public_prefixes, row_keys)
-    documents: list[Document] = []
-    while wave.active.any():  # [amin2024 A1:L3] [amin2025 A1:L2] side by side
+    documents: list[Document] = []  # [amin2024 A1:L1] [amin2025 A1:L1]
+    while wave.active.any():  # [amin2024 A1:L3] [amin2025 A1:L2] [amin2025 A1:L5] side by side
         drawing = np.flatnonzero(wave.active)
         draws = wave.draw(drawing, select)
         documents += wave.append(drawing, draws)
@@ -263,6 +263,7 @@ class _Wave:
         No logits outlive the step: the next pass would need a second (R, V) tensor, and fresh
         memory for it, which a CPU pays for page by page.
         """
+        # [amin2024 A1:L10] [amin2024 A2:L2] [amin2024 A3:L4-5]
         logits, public = self.next_logits(), self.public_logits(drawing)
         batch_of_row = self.batch_of_row
         if self._rules.constraint is None:
@@ -296,7 +297,7 @@ class _Wave:
             document = self._open[batch]
             document.private_tokens += private
             if token != rules.end_token_id:
-                document.tokens.append(token)  # [amin2024 A1:L20] [amin2025 A1:L9]
+                document.tokens.append(token)  # [amin2024 A1:L20] [amin2024 A2:L5] [amin2025 A1:L9]
             document.finished = (  # [amin2024 A1:L8]
                 token == rules.end_token_id or len(document.tokens) >= rules.max_document_tokens
             )

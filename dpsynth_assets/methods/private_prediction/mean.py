@@ -190,6 +190,7 @@ class TokensBehindTest(BatchTokens):
             logits: Any, batch_of_row: Any, active: np.ndarray, public: Any, allowed: Any = None
         ) -> Draws:
             private = asked.needs_private_token(logits, public, batch_of_row, active, allowed)
+            # [amin2024 A1:L18] [amin2024 A3:L9]
             tokens = draw_public_tokens(public, self.public_temperature, allowed)
             if private.any():
                 own = public[torch.from_numpy(private)]

@@ -50,7 +50,7 @@ class ConditionalGenerator(LanguageModel):
     Attributes:
         templates: Prompts that a decoder-only model reads in place of aspect lines; None for those.
 
-    **Source**: Tan et al. 2025, section 3.1 (CTCL-Generator).
+    **Source**: Tan et al. 2025, section 3.1 (CTCL-Generator) [ctcl S3.1].
     """
 
     templates: PromptTemplates | None = None

@@ -274,8 +274,8 @@ def fit_topic_model(
 
     **Privacy** Reads public documents only; the topics cost nothing.
 
-    **Source** Tan et al. 2025, section 3.2; Grootendorst 2022 (class-based tf-idf); Sharma and Li
-    2019 (keywords near the embedding).
+    **Source** Tan et al. 2025, section 3.2 [ctcl S3.2]; Grootendorst 2022 (class-based tf-idf);
+    Sharma and Li 2019 (keywords near the embedding).
     """
     report = progress or (lambda *_: None)
     _check(texts, embeddings, settings)
