@@ -421,7 +421,7 @@ def train(start: Any, examples: Sequence[Any], config: Any, seed: int) -> None:
     """As many steps of as many examples as the private training expects, and its rates."""
     import torch
 
-    settings = training_settings(config, config.learning_rate)
+    settings = training_settings(config)
     weights = [each for each in start.model.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=1.0, weight_decay=settings.weight_decay)
     draw = np.random.default_rng(seed)

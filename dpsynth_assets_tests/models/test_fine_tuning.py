@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_assets.models import fine_tuning
 from dpsynth_assets.models.fine_tuning import (
     CausalLoss,
     FineTuningSettings,
     TokenExample,
     add_adapters,
     fine_tune_privately,
-    kept_learning_rate,
     merge_adapters,
-    public_learning_rate,
     refuse_untrainable,
 )
 from dpsynth_assets.models.fine_tuning.sources import micro_batches, part_size
@@ -378,12 +375,6 @@ def test_a_torn_checkpoint_is_never_the_last_one(folders, tmp_path):
     assert CheckpointFolders(tmp_path / "run").saved == folders.saved
 
 
-def test_an_interrupted_run_knows_the_rate_it_began_with(folders):
-    assert kept_learning_rate(folders) is None
-    train(made=settings(learning_rate=3e-3), folders=folders)
-    assert kept_learning_rate(folders) == 3e-3
-
-
 # What is told
 
 
@@ -481,40 +472,6 @@ def test_without_a_checkpoint_nothing_is_told_before_the_end():
     told = []
     train(made=settings(checkpoint_seconds=0.0), progress=lambda *line: told.append(line))
     assert told == [(1.0, "step 4 of 4")]
-
-
-# Learning rate
-
-
-def test_the_learning_rate_of_the_lowest_public_loss_is_chosen():
-    model, told = bart(), []
-    start = weights(model).clone()
-    run = mechanism(steps=100, noise_multiplier=0.02)
-    found = public_learning_rate(
-        model,
-        examples(40),
-        SEQUENCE,
-        run,
-        settings(),
-        candidates=(1e-6, 2e-2, 50.0),
-        steps=8,
-        batch_size=10,
-        progress=lambda share, message: told.append((share, message)),
-    )
-    assert found == 2e-2
-    assert torch.equal(weights(model), start)
-    assert run.released_steps == 0
-    assert [share for share, _ in told] == pytest.approx([1 / 3, 2 / 3, 1.0])
-
-
-def test_a_rehearsal_has_the_runs_noise_in_absolute_size():
-    real = mechanism(noise_multiplier=3.0, expected_batch_size=4096.0, l2_bound=0.5)
-    rehearsed = fine_tuning.rehearsals._rehearsal(real, 200, 64, 10)
-    size = [m.noise_multiplier * m.l2_bound / m.expected_batch_size for m in (real, rehearsed)]
-    assert size[0] == pytest.approx(size[1])
-    assert rehearsed.sampling_probability == pytest.approx(64 / 200)
-    with pytest.raises(ValueError, match="at least 5"):
-        public_learning_rate(bart(), examples(4), SEQUENCE, real, settings())
 
 
 # Models that cannot be trained

@@ -64,12 +64,11 @@ class PrivateTrainingConfig(MethodConfig):
     """
     clip_bound: float = Field(default=1.0, gt=0, le=1e6)
     """Bound on the L2 norm of one record's gradient over all parameters (C)."""
-    learning_rate: float | None = Field(default=2e-3, gt=0, le=10)
+    learning_rate: float = Field(default=2e-3, gt=0, le=10)
     """Peak learning rate of Adam (no unit). The default was chosen on public text for a small
     encoder-decoder; choose another on public text too, since a choice made on private text would
-    have to be charged. Null: the run is rehearsed on public text under its own noise with several
-    rates, which takes minutes. The linear classifier of downstream_fine_tuning takes 0.05 where
-    nothing is said, and cannot be rehearsed.
+    have to be charged. The linear classifier of downstream_fine_tuning takes 0.05 where nothing is
+    said.
     """
     lora_rank: int | None = Field(default=None, ge=1, le=1024)
     """Trains adapters of this rank beside the attention and feed-forward matrices instead of the
@@ -234,7 +233,7 @@ class DownstreamConfig(PrivateTrainingConfig):
     @model_validator(mode="before")
     @classmethod
     def _rate_of_the_task(cls, settings: Any) -> Any:
-        """Fills in the classifier's rate where none was given; a given one stands, null too."""
+        """Fills in the classifier's rate where none was given; a given one stands."""
         if not isinstance(settings, dict) or settings.get("task") != "classification":
             return settings
         return {"learning_rate": CLASSIFIER_RATE, **settings}

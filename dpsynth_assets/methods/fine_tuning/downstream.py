@@ -10,12 +10,11 @@ import numpy as np
 from dpsynth_assets.files.whole import Room
 from dpsynth_assets.methods.base import refused
 from dpsynth_assets.methods.capabilities import Advice
-from dpsynth_assets.methods.fine_tuning.config import CLASSIFIER_RATE, DownstreamConfig
+from dpsynth_assets.methods.fine_tuning.config import DownstreamConfig
 from dpsynth_assets.methods.fine_tuning.generators import public_texts, trainable, training_room
 from dpsynth_assets.methods.fine_tuning.private_training import (
     TrainingMethod,
     TrainingStart,
-    refuse_without_rate,
     training_examples,
 )
 from dpsynth_assets.methods.inputs import UNCOUNTED, PrivateInputs, PublicInputs, counted_labels
@@ -97,12 +96,10 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
 
         Raises:
             TypeError: If a parameter cannot be clipped by example.
-            ValueError: If no learning rate can be chosen.
         """
         if self.config.task != "next_word":
             return
         start = self._causal_start(public)
-        refuse_without_rate(self.config, len(start.public_examples))
         made_up = ["a short note", "word " * self.config.max_document_tokens]
         self.check_trainable(start, text_examples(made_up, next_word_settings(self.config)))
 
@@ -145,11 +142,6 @@ class DownstreamFineTuning(TrainingMethod[DownstreamConfig]):
                 "Expected at least two declared labels for task: classification, got "
                 f"{len([label for label in labels if label])}. Declare columns.labels and "
                 "public_facts.labels, or take task: next_word."
-            )
-        if config.learning_rate is None:
-            return (
-                "Expected a learning_rate for task: classification, got null: public text has no "
-                f"labels to rehearse on. Leave it out ({CLASSIFIER_RATE:g}), or give a number."
             )
         if config.lora_rank is not None:
             return (

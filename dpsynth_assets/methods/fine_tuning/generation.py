@@ -38,7 +38,6 @@ from dpsynth_assets.methods.fine_tuning.generators import (
     bytes_beside_weights,
     generator_of,
     public_pairs,
-    public_texts,
     stored_shapes,
     take_trained,
     training_room,
@@ -46,7 +45,6 @@ from dpsynth_assets.methods.fine_tuning.generators import (
 )
 from dpsynth_assets.methods.fine_tuning.private_training import (
     TrainingMethod,
-    refuse_without_rate,
     training_examples,
 )
 from dpsynth_assets.methods.fine_tuning.writing import (
@@ -228,10 +226,8 @@ class GeneratorMethod(TrainingMethod[GeneratorConfigT]):
 
         Raises:
             TypeError: If a parameter cannot be clipped by example, or a layer mixes examples.
-            ValueError: If an artifact is missing, no learning rate can be chosen, or the trained
-                model could not be decoded.
+            ValueError: If an artifact is missing, or the trained model could not be decoded.
         """
-        refuse_without_rate(self.config, len(public_texts(public)))
         inputs = self._inputs(public)
         start = inputs.open(decodes_here=self.terms.engine.kind != "vllm")
         pairs = trial_pairs(inputs.known, self.config.max_document_tokens)

@@ -37,19 +37,16 @@ from dpsynth_assets.methods.fine_tuning.plan import (
     passes_of,
 )
 from dpsynth_assets.methods.inputs import PrivateInputs, Shards
-from dpsynth_assets.methods.plan_cache import remembered, remembered_epsilon
+from dpsynth_assets.methods.plan_cache import remembered_epsilon
 from dpsynth_assets.methods.stages import MethodPlan, StageRun
 from dpsynth_assets.methods.work import PublicSizes, Work
 from dpsynth_assets.models.fine_tuning import (
-    MINIMUM_EXAMPLES,
     ExampleLoss,
     FineTuningSettings,
     PartGradients,
     SplitExamples,
     fine_tune_privately,
-    kept_learning_rate,
     mean_loss,
-    public_learning_rate,
     refuse_untrainable,
 )
 from dpsynth_assets.models.row_rules import SCHEMA, TextForm
@@ -75,9 +72,6 @@ FREE_SETTINGS = frozenset(
     }
 )
 """Settings that no training depends on."""
-
-CANDIDATE_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
-"""Peak rates that a rehearsal tries: large models take the first ones, small ones the last."""
 
 _ALONE = 3.0
 """Passes of one record take so much longer than shared ones (docs/benchmarks.md)."""
@@ -199,14 +193,11 @@ class TrainingMethod(Method[TrainingConfigT]):
 
         Raises:
             TypeError: If the stage has no planned training.
-            ValueError: If no learning rate can be chosen.
 
-        **Privacy** The planned event and no more: the learning rate comes from settings or from
-        public text, and what is reported was computed on public text.
+        **Privacy** The planned event and no more: what is reported was computed on public text.
         """
         mechanism = replace(mechanism_of(run.stage, DpSgdMechanism))  # It counts its steps.
-        rate = self._learning_rate(mechanism, start, run)
-        settings = training_settings(self.config, rate)
+        settings = training_settings(self.config)
         facts = fine_tune_privately(
             start.model,
             private_examples,
@@ -224,65 +215,17 @@ class TrainingMethod(Method[TrainingConfigT]):
             "sampling_probability": mechanism.sampling_probability,
             "expected_batch_size": mechanism.expected_batch_size,
             "clip_bound": mechanism.l2_bound,
-            "learning_rate": rate,
+            "learning_rate": settings.learning_rate,
             "start": start.name,
             "public_losses": [[step, round(loss, 4)] for step, loss in facts.public_losses],
         }
         return Release(value=told, cost=Cost(guarantee=self.guarantee, event=mechanism.event()))
 
-    def _learning_rate(
-        self, mechanism: DpSgdMechanism, start: TrainingStart, run: StageRun
-    ) -> float:
-        """Takes the declared rate; else the one this run began with; else that of a rehearsal.
 
-        A rehearsal tries short runs on public text under the planned noise. It draws noise, so that
-        two may choose differently: a killed run goes on with what its checkpoint says. What a
-        rehearsal found is remembered besides, for runs killed before, by all that it depends on:
-        nothing that a resumed run may set otherwise.
-        """
-        if self.config.learning_rate is not None:
-            return self.config.learning_rate
-        if (kept := kept_learning_rate(run.checkpoint)) is not None:
-            return kept
-        refuse_without_rate(self.config, len(start.public_examples))
-
-        def rehearse() -> float:
-            return public_learning_rate(
-                start.model,
-                start.public_examples,
-                start.loss,
-                mechanism,
-                training_settings(self.config, 1.0),
-                candidates=CANDIDATE_RATES,
-                steps=min(self.config.steps, 50),
-                progress=lambda _, message: run.progress(0.0, message),
-            )
-
-        key = {
-            "rehearsal": {k: v for k, v in self.settings().items() if k not in FREE_SETTINGS},
-            "noise_multiplier": mechanism.noise_multiplier,
-            "start": start.name,
-        }
-        return float(remembered(key, rehearse))
-
-
-def refuse_without_rate(config: PrivateTrainingConfig, public_examples: int) -> None:
-    """Refuses a run whose learning rate could not be chosen.
-
-    Raises:
-        ValueError: If a rehearsal is asked for and there is too little public text for it.
-    """
-    if config.learning_rate is None and public_examples < MINIMUM_EXAMPLES:
-        raise ValueError(
-            f"Expected {MINIMUM_EXAMPLES} public texts to choose a learning rate on, got "
-            f"{public_examples}. Give learning_rate."
-        )
-
-
-def training_settings(config: PrivateTrainingConfig, learning_rate: float) -> FineTuningSettings:
-    """What the optimizer is told, at this peak rate."""
+def training_settings(config: PrivateTrainingConfig) -> FineTuningSettings:
+    """What the optimizer is told."""
     return FineTuningSettings(
-        learning_rate=learning_rate,
+        learning_rate=config.learning_rate,
         warmup_steps=round(WARMUP_SHARE * config.steps),
         weight_decay=WEIGHT_DECAY,
         micro_batch=config.micro_batch_records,

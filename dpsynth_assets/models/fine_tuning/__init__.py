@@ -2,8 +2,8 @@
 
 Read in this order: `adapters` (what is trained beside frozen weights), `sources` (settings, losses
 of single examples, gradients of records here or with workers), `training` (the function to call,
-and the state of an unfinished run) and `rehearsals` (on public text: models that cannot be trained,
-learning rates).
+and the state of an unfinished run) and `rehearsals` (on public text: models that cannot be
+trained).
 """
 
 from dpsynth_assets.models.fine_tuning.adapters import (
@@ -12,9 +12,7 @@ from dpsynth_assets.models.fine_tuning.adapters import (
     multiply_in_integers,
 )
 from dpsynth_assets.models.fine_tuning.rehearsals import (
-    MINIMUM_EXAMPLES,
     mean_loss,
-    public_learning_rate,
     refuse_untrainable,
 )
 from dpsynth_assets.models.fine_tuning.sources import (
@@ -28,5 +26,4 @@ from dpsynth_assets.models.fine_tuning.sources import (
 from dpsynth_assets.models.fine_tuning.training import (
     FineTuningFacts,
     fine_tune_privately,
-    kept_learning_rate,
 )

@@ -34,7 +34,7 @@ class FineTuningSettings:
     """Settings of AdamW for the gradients of a run; everything here is public.
 
     Attributes:
-        learning_rate: Peak rate of AdamW, given or from `public_learning_rate`.
+        learning_rate: Peak rate of AdamW.
         warmup_steps: Steps of linear warm-up; the rest of the run decays linearly to zero.
         weight_decay: Decoupled decay, as a share of the rate.
         micro_batch: Most examples passed through the model at once, by all threads together;

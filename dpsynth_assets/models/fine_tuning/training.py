@@ -107,7 +107,7 @@ class RunState:
         folder = checkpoint.saved
         if folder is None:
             return Kept()
-        state = _read_state(folder)
+        state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
         if state["charge"] != json.loads(json.dumps(dict(self.charge))):
             raise ValueError(
                 "Expected a checkpoint of this run, got one with another charge or other settings. "
@@ -127,21 +127,6 @@ class RunState:
 
     def _trained(self) -> "dict[str, torch.nn.Parameter]":
         return {name: each for name, each in self.model.named_parameters() if each.requires_grad}
-
-
-def kept_learning_rate(checkpoint: RunCheckpoint) -> float | None:
-    """Reads the peak rate that an interrupted run began with; None at the first start.
-
-    A run that chose its rate itself must keep it, regardless of what it would choose today.
-    """
-    if checkpoint.saved is None:
-        return None
-    return float(_read_state(checkpoint.saved)["charge"]["settings"]["learning_rate"])
-
-
-def _read_state(folder: Path) -> dict[str, Any]:
-    state: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-    return state
 
 
 ProgressCallback = Callable[[float, str], None]

@@ -1,7 +1,6 @@
 """Laws of the downstream model: charged like a generator, tested like one trained on a corpus."""
 
 import re
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -91,7 +90,6 @@ def test_a_rate_that_was_given_stands():
     classifier = {"task": "classification"}
     assert DownstreamConfig(**classifier).learning_rate == CLASSIFIER_RATE
     assert DownstreamConfig(**classifier, learning_rate=2e-3).learning_rate == 2e-3
-    assert DownstreamConfig(**classifier, learning_rate=None).learning_rate is None
     assert DownstreamConfig().learning_rate == PrivateTrainingConfig().learning_rate != 0.05
     again = DownstreamConfig.model_validate(DownstreamConfig(**classifier).model_dump())
     assert again == DownstreamConfig(**classifier)
@@ -118,10 +116,9 @@ def test_there_is_no_corpus(cases):
     [
         ({}, {"labels": ("",), "label_texts": ("",)}, "at least two declared labels .*, got 0"),
         ({}, {"labels": ("x",), "label_texts": ("ex",)}, "at least two declared labels .*, got 1"),
-        ({"learning_rate": None}, {}, "Expected a learning_rate .* got null"),
         ({"lora_rank": 2}, {}, "Expected no lora_rank .* got 2"),
     ],
-    ids=["no label", "one label", "no rate", "adapters"],
+    ids=["no label", "one label", "adapters"],
 )
 def test_a_classifier_that_could_not_be_trained_is_refused_by_its_plan(
     cases, settings, terms, told
@@ -145,8 +142,6 @@ def test_models_are_tried_before_anything_is_charged(cases, public, monkeypatch)
 
     check(public)
     check(public, lora_rank=2)
-    with pytest.raises(ValueError, match="public texts to choose a learning rate"):
-        check(replace(public, public_records=None), learning_rate=None)
 
     def untrainable(settings):
         model = new_next_word_model(settings)

@@ -12,7 +12,6 @@ from dpsynth_assets.methods.fine_tuning import (
     Ctcl,
     DpFineTuning,
     generators as generator_inputs,
-    private_training as training,
 )
 from dpsynth_assets.methods.fine_tuning.conditions import conditioning, training_pairs
 from dpsynth_assets.methods.fine_tuning.config import CtclConfig, DpFineTuningConfig
@@ -20,9 +19,7 @@ from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs, Released
 from dpsynth_assets.methods.stages import FINETUNED_GENERATOR as STAGE
 from dpsynth_assets.models.conditional_generator import load_conditional_generator
 from dpsynth_assets.models.conditional_generator.generator import FORMAT_FILE
-from dpsynth_assets.paths import home
 from dpsynth_assets.privacy.guarantees import GuaranteeType
-from dpsynth_assets_tests.checkpoint_folders import CheckpointFolders
 
 SMALL = {"steps": 3, "expected_batch_size": 10, "max_document_tokens": 24, "rows": 12}
 
@@ -170,13 +167,6 @@ def test_a_missing_artifact_fails_before_the_charge(cases, public, missing):
         check_public(cases, replace(public, **{missing: None}))
 
 
-def test_a_rate_that_could_not_be_rehearsed_fails_before_the_charge(cases, public):
-    check_public(cases, public, learning_rate=None)
-    few = replace(public, public_records=public.public_records[:4])
-    with pytest.raises(ValueError, match="public texts to choose a learning rate on, got 4"):
-        check_public(cases, few, learning_rate=None)
-
-
 # Conditions
 
 
@@ -256,75 +246,3 @@ def test_dp_fine_tuning_declares_what_it_reads(cases):
     assert not plain.stages()[0].needs_embeddings
     assert keyed.stages()[0].needs_embeddings
     assert Ctcl(CtclConfig(), cases.terms()).stages()[0].needs_embeddings
-
-
-def test_a_learning_rate_is_rehearsed_on_public_text_and_remembered(
-    cases, public, checkpoint, monkeypatch
-):
-    seen = []
-    real = training.public_learning_rate
-    monkeypatch.setattr(training, "CANDIDATE_RATES", (1e-3, 1e-2))
-
-    def spy(model, examples, *arguments, **settings):
-        seen.append(len(examples))
-        return real(model, examples, *arguments, **settings)
-
-    monkeypatch.setattr(training, "public_learning_rate", spy)
-    config = CtclConfig(**SMALL, learning_rate=None)
-    _, first = train(cases, public, checkpoint, config=config)
-    _, second = train(cases, public, checkpoint, config=config)
-    assert first.value.facts["learning_rate"] in (1e-3, 1e-2)
-    assert second.value.facts["learning_rate"] == first.value.facts["learning_rate"]
-    assert seen == [80]  # the public documents, once
-
-
-def rehearsing(monkeypatch, *rates):
-    """Rehearsals that find these rates, one after another."""
-    left = iter(rates)
-    monkeypatch.setattr(training, "public_learning_rate", lambda *_, **__: next(left))
-    return left
-
-
-class Killed(Exception):
-    """Stands for the end of a process."""
-
-
-class DyingFolders(CheckpointFolders):
-    """Dies before its second checkpoint is saved."""
-
-    left = 1
-
-    def save(self, scratch):
-        if not self.left:
-            raise Killed
-        self.left -= 1
-        super().save(scratch)
-
-
-@pytest.mark.parametrize("cache", ["kept", "lost"])
-def test_a_killed_run_goes_on_with_the_rate_it_chose_under_other_free_settings(
-    cases, public, tmp_path, monkeypatch, cache
-):
-    rates = rehearsing(monkeypatch, 1e-3, 3e-3)
-    first = CtclConfig(**SMALL, learning_rate=None, checkpoint_minutes=1e-9)
-    with pytest.raises(Killed):
-        train(cases, public, DyingFolders(tmp_path / "run"), config=first)
-    if cache == "lost":  # as with other versions of packages
-        shutil.rmtree(home().plans)
-    changed = {"rows": 50, "top_p": 0.5, "checkpoint_minutes": 5.0, "micro_batch_records": 4}
-    other = first.model_copy(update=changed)
-    _, release = train(cases, public, CheckpointFolders(tmp_path / "run"), config=other)
-    assert release.value.facts["learning_rate"] == 1e-3
-    assert next(rates) == 3e-3  # nothing was rehearsed again
-
-
-def test_free_settings_ask_for_no_other_rehearsal(cases, public, tmp_path, monkeypatch):
-    rehearsing(monkeypatch, 1e-3, 3e-3, 1e-2)
-
-    def found(**changes):
-        folders = CheckpointFolders(tmp_path / str(changes))
-        config = CtclConfig(**(SMALL | {"learning_rate": None} | changes))
-        return train(cases, public, folders, config=config)[1].value.facts["learning_rate"]
-
-    assert found() == found(rows=3, temperature=0.5, checkpoint_minutes=1.0) == 1e-3
-    assert found(clip_bound=0.2) == 3e-3
