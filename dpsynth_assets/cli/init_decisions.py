@@ -26,6 +26,7 @@ from dpsynth_assets.datasets import SourceSpec
 from dpsynth_assets.datasets.dataset_sections import UTF_8
 from dpsynth_assets.datasets.prompting import looks_like_code
 from dpsynth_assets.datasets.template import Choices, filled, label_line
+from dpsynth_assets.methods.capabilities import DeclaredFacts
 from dpsynth_assets.records.columns import SourceError
 from dpsynth_assets.records.csv_files import dialect_of, recognised_dialect
 from dpsynth_assets.records.sources import source_files, stray_encodings
@@ -67,6 +68,7 @@ class Draft:
             choices=choices,
             written=describe_bytes(self._source, sum(c.damaged for c in self.columns.values())),
             repeated=next(iter(self._repeated), None),
+            longest=DeclaredFacts(rows=1, words=choices.words).text_tokens,
             shares="" if choices.unit is None else self._shares(choices.unit),
             found="; ".join(label_line(name, sorted(each)) for name, each in found.items()),
             least=LEAST_RECORDS_PER_LABEL,

@@ -205,8 +205,8 @@ CLUSTERS = 4
 BATCHES = 256
 """Batches of private prediction at most: bounds what a run computes."""
 
-TEXT_TOKENS = 72
-"""Tokens of a text at most, where the length of texts is not declared: some fifty words."""
+TEXT_TOKENS = 160
+"""Tokens of a text at most, where the length of texts is not declared: some 110 words."""
 
 _TOKENS_PER_WORD = 2.0
 """Of English, 1.4 on average; the rest is room for texts that are longer than others."""
