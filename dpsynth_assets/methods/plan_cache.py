@@ -13,6 +13,7 @@ import hashlib
 import importlib.metadata
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,11 @@ def sampled_noise(
 
 
 def _digest(key: Mapping[str, Any]) -> str:
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    text = json.dumps({"key": key, "versions": versions}, sort_keys=True)
+    text = json.dumps({"key": key, "versions": _versions()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Read once: a process that builds definitions asks a hundred times."""
+    return {name: importlib.metadata.version(name) for name in PACKAGES}
