@@ -208,8 +208,8 @@ def generation(engine, language_model, number: int, arguments) -> dict:
         return timed(engine, prompts(language_model, 2 * number + 1, arguments))
 
     def steered() -> dict:
-        with engine.steered(vectors, 1.0) as view:
-            return timed(view, prompts(language_model, 2 * number + 2, arguments))
+        view = engine.steered(vectors)
+        return timed(view, prompts(language_model, 2 * number + 2, arguments))
 
     order = (plain, steered) if number % 2 else (steered, plain)
     taken = {run: run() for run in order}

@@ -13,8 +13,8 @@ from dpsynth_assets.methods.base import Method, Settings, refused
 from dpsynth_assets.methods.capabilities import BuildsOn
 from dpsynth_assets.methods.inputs import PublicInputs
 from dpsynth_assets.methods.stages import MethodPlan, Stage, Writing
-from dpsynth_assets.models.engines.protocol import kept, open_engine
-from dpsynth_assets.models.language_model import LanguageModel, load_language_model
+from dpsynth_assets.models.engines.protocol import open_engine, opened_once
+from dpsynth_assets.models.language_model import load_language_model
 from dpsynth_assets.models.prompt_templates import prompted
 
 
@@ -101,15 +101,10 @@ class OnGenerator(Method[Any]):
                 "first, or name another method's folder as `generator`."
             )
         own = public.language_model
-        model = _loaded(str(public.generators[folder]), own.dtype, own.device)
+        place = str(public.generators[folder])
+        model = opened_once(load_language_model, place, dtype=own.dtype, device=own.device)
         engine = None
         if self._has_engine:
             engine = open_engine(self.terms.engine, language_model=model)
         own = prompted(model, self.terms.prompts)
         return replace(public, language_model=own, engine=engine, opens_engine=None)
-
-
-@kept(2)
-def _loaded(folder: str, dtype: str, device: str) -> LanguageModel:
-    """Opens weights once a process, for all stages that read them."""
-    return load_language_model(folder, dtype=dtype, device=device)

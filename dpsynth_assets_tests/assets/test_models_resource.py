@@ -1,24 +1,21 @@
 """The life of models within a process: opened once, shared by steps, closed after the last run."""
 
+from functools import partial
+
 import dagster as dg
 import pytest
 
 from dpsynth_assets.models.engines import protocol as subject
-from dpsynth_assets.models.engines.protocol import kept
+from dpsynth_assets.models.engines.protocol import opened_once
 from dpsynth_assets.orchestration.resources.stores import Models
 
 
 @pytest.fixture
 def opened(monkeypatch):
     """What a function that keeps two models has opened."""
-    monkeypatch.setattr(subject, "_forgets", [])
+    monkeypatch.setattr(subject, "_openers", {})
     found = []
-
-    @kept(2)
-    def open_model(name):
-        found.append(name)
-        return object()
-
+    open_model = partial(opened_once, found.append)
     open_model.found = found
     return open_model
 

@@ -187,7 +187,6 @@ class StateReader:
         states = self.engine.hidden_states(
             [self.scaffold.text_ids(text, self.max_tokens) for text in texts],
             self.layers,
-            "mean",
             behind=prefix,
             provenance=provenance,
             progress=progress,

@@ -1,7 +1,6 @@
 """Rows from released shots and vectors: any number of them, of any length, at no further cost."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,28 +75,23 @@ class Writer:
         sampling = self.scaffold.form.constrained(free)
         shots = self.shots.drawn(label, count, self.config, public_seed(seed, "prompts", label))
         prompts = [self.scaffold.prompt(label, each) for each in shots]
-        with self._steered(label) as engine:  # [epsvec A2:L6]
-            return engine.generate(
-                prompts, sampling, provenance=self.provenance, progress=report
-            )  # [epsvec A2:L7] [epsvec A2:L8]
+        engine = self._steered(label)  # [epsvec A2:L6]
+        return engine.generate(
+            prompts, sampling, provenance=self.provenance, progress=report
+        )  # [epsvec A2:L7] [epsvec A2:L8]
 
     @property
     def provenance(self) -> Provenance:
         """Provenance of prompts: fixed shots that records chose are released text."""
         return Provenance.RELEASED if self.shots.noisy else Provenance.PUBLIC
 
-    @contextmanager
-    def _steered(self, label: int) -> Iterator[LocalEngine]:
+    def _steered(self, label: int) -> LocalEngine:
         if self.vectors is None:
-            yield self.engine
-            return
+            return self.engine
+        directions = dict(zip(self.vectors.layers, self.vectors.directions[label], strict=True))
         strengths = steering_strengths(self.config, self.vectors, label)
-        directions = {
-            layer: self.vectors.directions[label, self.vectors.layers.index(layer)]
-            for layer in strengths
-        }
-        with self.engine.steered(directions, strengths) as steered:
-            yield steered
+        added = {layer: strength * directions[layer] for layer, strength in strengths.items()}
+        return self.engine.steered(added)
 
 
 @dataclass(frozen=True)

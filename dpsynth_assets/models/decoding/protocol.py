@@ -14,7 +14,6 @@ import numpy as np
 from dpsynth_assets.models.engines.protocol import (
     Capability,
     EngineError,
-    Pooling,
     Provenance,
     ShareCallback,
 )
@@ -94,14 +93,12 @@ class StateReading:
     Attributes:
         layers: Layers in [0, L).
         begin: Tokens that precede every text and are not pooled.
-        pooling: `mean` over own tokens or the `last` one.
         provenance: What the texts are made of; private ones never move each other's states.
         progress: Called with the share of texts done.
     """
 
     layers: tuple[int, ...]
     begin: Sequence[int] = ()
-    pooling: Pooling = "mean"
     provenance: Provenance = Provenance.PRIVATE
     progress: ShareCallback | None = None
 

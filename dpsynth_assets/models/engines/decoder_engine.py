@@ -19,7 +19,6 @@ from dpsynth_assets.models.engines.protocol import (
     Engine,
     EngineError,
     Generation,
-    Pooling,
     Prompt,
     Provenance,
     Sampling,
@@ -61,14 +60,12 @@ class LocalEngine(Engine):
         self,
         texts: Sequence[Prompt],
         layers: Sequence[int],
-        pooling: Pooling = "mean",
         *,
-        max_tokens: int | None = None,
         behind: Sequence[int] = (),
         provenance: Provenance = Provenance.PRIVATE,
         progress: ShareCallback | None = None,
     ) -> dict[int, np.ndarray]:
-        """Pooled hidden states of chosen layers; every text passes through the model once.
+        """Mean hidden states of chosen layers; every text passes through the model once.
 
         The model's begin token and a prompt precede every text and are not pooled. A text without
         tokens gives zeros: refusing it would tell that a private record is empty.
@@ -78,10 +75,9 @@ class LocalEngine(Engine):
         public or released may share passes.
 
         Args:
-            texts: N texts, or token ids of texts without a begin token.
+            texts: N texts, or token ids of texts without a begin token; cut to what the model has
+                room for.
             layers: Layers in [0, L).
-            pooling: `mean` over the text's own tokens, or its `last` token.
-            max_tokens: Texts are cut to this many tokens; None for what the model has room for.
             behind: Token ids of a prompt that every text stands behind. It may not be private: an
                 engine may read it once for all texts.
             provenance: What the texts are made of; private ones never share a pass.
@@ -100,41 +96,41 @@ class LocalEngine(Engine):
         token = self.language_model.begin_token_id
         begin = [*behind] if token is None else [token, *behind]
         room = self.positions - len(begin) - 1  # vLLM keeps one position for a new token
-        most = min(room, max_tokens or room)
         encode = self.language_model.encode
-        ids = [(encode(text) if isinstance(text, str) else list(text))[:most] for text in texts]
+        ids = [(encode(text) if isinstance(text, str) else list(text))[:room] for text in texts]
         self._require_known([*ids, begin])
         place = {text: row for row, text in enumerate(dict.fromkeys(map(tuple, ids)))}
         different = [list(text) for text in place]
-        reading = StateReading(tuple(layers), begin, pooling, provenance, progress)
+        reading = StateReading(tuple(layers), begin, provenance, progress)
         found = self._hidden_states(different, reading)
         rows = [place[tuple(text)] for text in ids]
         return {layer: states[rows] for layer, states in found.items()}
 
-    @contextmanager
-    def steered(
-        self, vectors: Mapping[int, np.ndarray], strengths: float | Mapping[int, float]
-    ) -> Iterator["LocalEngine"]:
-        """Adds strength * vector to the residual stream where it leaves each layer.
+    def steered(self, vectors: Mapping[int, np.ndarray]) -> "LocalEngine":
+        """A view of this engine that adds vectors to the residual stream as it leaves each layer.
 
         The sum is made at every position a token is predicted from: the last of the prompt and all
-        new ones. The rest of the prompt is read as without steering. Contexts do not nest. It is a
-        view of this engine that is steered; the engine stays as it is.
+        new ones. The rest of the prompt is read as without steering.
 
         Args:
-            vectors: {layer: (d,)}; used as they are, not normalised.
-            strengths: beta, one for all layers or one each.
+            vectors: {layer: (d,)}, strengths multiplied in.
 
         Raises:
-            EngineError: The engine cannot be steered, or not by these vectors.
+            EngineError: The vectors are not finite, or those of another model.
 
         **Privacy** Post-processing of the vectors: writing any number of rows costs nothing.
 
         **Source**: Banayeeanzade et al. 2026 (EPSVec), equation 3 and section 4.2.
         """
-        view = copy.copy(self)
-        view._vectors = scaled_vectors(vectors, strengths, layers=self.layers, width=self.width)
-        yield view
+        check_layers(tuple(vectors), self.layers)
+        view, added = copy.copy(self), np.array(list(vectors.values()), dtype=np.float32)
+        if added.shape != (len(vectors), self.width) or not np.isfinite(added).all():
+            raise EngineError(
+                f"Expected finite vectors of {self.width} numbers, got others; they may belong to "
+                "another model."
+            )
+        view._vectors = dict(zip(vectors, added, strict=True))
+        return view
 
     @abstractmethod
     def _write(
@@ -312,47 +308,6 @@ class DecoderEngine(LocalEngine):
             f"{self.name} ran out of memory on {self.language_model.device} with batches of "
             f"{self._batch_rows} rows; lower batch_rows or max_new_tokens, or use another device."
         )
-
-
-def scaled_vectors(
-    vectors: Mapping[int, np.ndarray],
-    strengths: float | Mapping[int, float],
-    *,
-    layers: int,
-    width: int,
-) -> dict[int, np.ndarray]:
-    """Multiplies each layer's vector by its strength.
-
-    Args:
-        vectors: {layer in [0, layers): (width,)}.
-        strengths: One for all layers, or exactly one for each layer of `vectors`.
-        layers: L of the model.
-        width: d of the model.
-
-    Returns:
-        {layer: (width,) float32}, layers ascending.
-
-    Raises:
-        EngineError: A layer, a shape or a strength does not fit, or a number is not finite.
-    """
-    check_layers(tuple(vectors), layers)
-    if isinstance(strengths, Mapping) and set(strengths) != set(vectors):
-        raise EngineError(
-            f"Expected a strength for each of the layers {sorted(vectors)}, got "
-            f"{sorted(strengths)}; give one number for all layers."
-        )
-    scaled = {}
-    for layer in sorted(vectors):
-        strength = strengths[layer] if isinstance(strengths, Mapping) else strengths
-        vector = np.asarray(vectors[layer], dtype=np.float32)
-        if vector.shape != (width,) or not np.isfinite(vector).all() or not np.isfinite(strength):
-            raise EngineError(
-                f"Expected a finite vector of {width} numbers and a finite strength for layer "
-                f"{layer}, got shape {vector.shape} and strength {strength}; the vectors may "
-                "belong to another model."
-            )
-        scaled[layer] = np.float32(strength) * vector
-    return scaled
 
 
 def check_layers(chosen: tuple[int, ...], layers: int) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from threading import Lock, RLock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from dpsynth_assets.datasets.public_spec import EngineSpec
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[int]
 """Text, or token ids that are used as they are (no begin token is added to ids)."""
 
-Pooling = Literal["mean", "last"]
 ShareCallback = Callable[[float], None]
 
 
@@ -331,37 +330,20 @@ def _outside(kind: str) -> Opens:
 Arguments = ParamSpec("Arguments")
 Opened = TypeVar("Opened")
 
-_forgets: list[Callable[[], None]] = []
+_openers: dict[Callable[..., Any], Any] = {}
 _users = 0
 _counting = Lock()
-
-
-def kept(
-    maxsize: int,
-) -> Callable[[Callable[Arguments, Opened]], Callable[Arguments, Opened]]:
-    """Keeps what a function opens, by its arguments, until `forget_models`.
-
-    Args:
-        maxsize: Results that stay open at once; the one used longest ago goes first.
-    """
-
-    def decorate(function: Callable[Arguments, Opened]) -> Callable[Arguments, Opened]:
-        remembered = lru_cache(maxsize=maxsize)(function)
-        _forgets.append(remembered.cache_clear)
-        return remembered  # type: ignore[return-value]
-
-    return decorate
-
-
-_openers: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def opened_once(
     opens: Callable[Arguments, Opened], *given: Arguments.args, **named: Arguments.kwargs
 ) -> Opened:
-    """What a function opens, kept by its arguments; two of each kind stay open."""
+    """What a function opens, kept by its arguments until `forget_models`.
+
+    Two of each kind stay open; the one used longest ago goes first.
+    """
     if opens not in _openers:
-        _openers[opens] = kept(2)(opens)
+        _openers[opens] = lru_cache(maxsize=2)(opens)
     found: Opened = _openers[opens](*given, **named)
     return found
 
@@ -369,8 +351,8 @@ def opened_once(
 def forget_models() -> None:
     """Closes engines, drops every model that was kept, and gives memory back to the system."""
     close_engines()
-    for forget in _forgets:
-        forget()
+    for opener in _openers.values():
+        opener.cache_clear()
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # glibc keeps freed memory for itself.

@@ -222,9 +222,7 @@ def _streams(
 
     def receive(layer: int, stream: "torch.Tensor") -> None:
         if layer in reading.layers:
-            parts = stream.cpu().split(lengths)
-            last = reading.pooling == "last"
-            means = [part[-1] if last else part.mean(0) for part in parts]
+            means = [part.mean(0) for part in stream.cpu().split(lengths)]
             pooled[layer] = torch.stack(means).numpy()
 
     pack = Pack.of(texts, first_column=begin)

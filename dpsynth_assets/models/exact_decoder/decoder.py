@@ -86,7 +86,7 @@ class ExactDecoder(Decoder):
     engine_name = "exact integers"
     capabilities = frozenset(Capability)
 
-    def __init__(self, shape: LlamaShape, weights: Weights) -> None:
+    def __init__(self, shape: LlamaShape, weights: Weights[IntegerProduct]) -> None:
         """Takes weights that were quantized already; see `of` and `opening`."""
         import torch
 
@@ -228,7 +228,7 @@ class _Pass:
         self._sines = decoder._sines[pack.positions][:, None]
         self._parts = _parts(self._shape, cache, pack)
 
-    def through(self, index: int, layer: Layer, stream: "torch.Tensor") -> None:
+    def through(self, index: int, layer: Layer[IntegerProduct], stream: "torch.Tensor") -> None:
         """One decoder layer; changes `stream` (T, d)."""
         import torch
 
@@ -241,7 +241,7 @@ class _Pass:
         self._feed_forward(index, layer, stream)
 
     def store(
-        self, index: int, layer: Layer, stream: "torch.Tensor"
+        self, index: int, layer: Layer[IntegerProduct], stream: "torch.Tensor"
     ) -> "tuple[torch.Tensor, torch.Tensor]":
         """Stores keys and values of the tokens; returns queries (T, H, D) and scales (T, H)."""
         import torch
@@ -255,7 +255,7 @@ class _Pass:
         turned = rotated.roll(shape.depth // 2, -1).mul_(self._sines)
         rotated.mul_(self._cosines).add_(turned)
         largest = heads.abs().amax(-1, keepdim=True).clamp_min_(SMALLEST)
-        heads.mul_(layer.head_limits / largest).add_(ROUNDING)
+        heads.mul_(layer.head_limits[:, None] / largest).add_(ROUNDING)
         stored = heads[:, shape.heads :].view(torch.int32).to(torch.uint8)
         head_scales = largest[..., 0].mul_(layer.head_scales)  # (T, H + 2G)
         self._cache.write(
@@ -263,11 +263,13 @@ class _Pass:
             self._rows,
             self._positions,
             stored,
-            torch.minimum(head_scales[:, shape.heads :], layer.scale_limits),
+            torch.minimum(head_scales, layer.scale_limits)[:, shape.heads :],
         )
         return heads[:, : shape.heads].sub_(ROUNDING), head_scales[:, : shape.heads]
 
-    def _feed_forward(self, index: int, layer: Layer, stream: "torch.Tensor") -> None:
+    def _feed_forward(
+        self, index: int, layer: Layer[IntegerProduct], stream: "torch.Tensor"
+    ) -> None:
         """Gated feed-forward; the scale of the ungated half joins that of its rounding."""
         import torch
 

@@ -7,7 +7,6 @@ those of a processor: a device has its own exponential and root.
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cache as computed_once, partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from dpsynth_assets.models.exact_decoder.contexts import ExactContexts
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, Pack, StreamCallback
 from dpsynth_assets.models.exact_decoder.gpu_passes import (
     DeviceCache,
-    DeviceLayer,
     DevicePass,
     DeviceProduct,
     DeviceStored,
@@ -29,7 +27,7 @@ from dpsynth_assets.models.exact_decoder.gpu_passes import (
     added,
 )
 from dpsynth_assets.models.exact_decoder.integer_products import LIMIT, ExactDecoderError
-from dpsynth_assets.models.exact_decoder.weights import LlamaShape, Table
+from dpsynth_assets.models.exact_decoder.weights import LlamaShape, Table, laid_out
 from dpsynth_assets.models.transformers_decoder.decoder import CapturedPasses
 
 if TYPE_CHECKING:
@@ -40,16 +38,6 @@ _TOKENS_PER_PACK = 8192
 _ROW_MULTIPLE = 32
 """Steps have a multiple of this many rows, so that few graphs are captured."""
 _TRIED_ROWS, _TRIED_QUERIES = 32, 7
-
-
-@dataclass(frozen=True)
-class DeviceWeights:
-    """All weights on a device; see `weights.Weights`."""
-
-    embeddings: "torch.Tensor"
-    layers: tuple[DeviceLayer, ...]
-    final_norm: "torch.Tensor"
-    vocabulary: DeviceProduct
 
 
 class DeviceDecoder(ExactDecoder):
@@ -78,15 +66,8 @@ class DeviceDecoder(ExactDecoder):
         import torch
 
         place = torch.device(device)
-        whole = (quantized["vocabulary.integers"], quantized["vocabulary.scale"])
-        weights: Any = DeviceWeights(
-            embeddings=embeddings.float().to(place),
-            layers=tuple(
-                DeviceLayer.of(shape, quantized, index, place) for index in range(shape.layers)
-            ),
-            final_norm=quantized["final_norm"].float().to(place),
-            vocabulary=DeviceProduct(*whole, place),
-        )
+        product = partial(DeviceProduct, device=place)
+        weights: Any = laid_out(shape, embeddings, quantized, product, place, shape.vocabulary)
         super().__init__(shape, weights)
         self.device, self.device_weights = place, weights
         self._cosines, self._sines = self._cosines.to(place), self._sines.to(place)
@@ -129,7 +110,7 @@ class DeviceDecoder(ExactDecoder):
         own = self.device_weights
         with self.chosen():
             passed = DevicePass(self.shape, 0, places)
-            logits = passed.logits(stream, None, own.final_norm, own.vocabulary)
+            logits = passed.logits(stream, own.final_norm, own.vocabulary[0])
         return logits if out is None else out.copy_(logits)
 
     def run(

@@ -4,11 +4,10 @@ Letters as in the package; n' is a number of channels rounded up to what int8 pr
 tokens likewise. Rows beyond T of their operands hold arbitrary numbers: no other row reads them.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from dpsynth_assets.models.exact_decoder.attention import COLUMN_MULTIPLE, KeyValueCache, Stored
-from dpsynth_assets.models.exact_decoder.weights import LlamaShape, Table, head_numbers
+from dpsynth_assets.models.exact_decoder.weights import Layer, LlamaShape
 
 if TYPE_CHECKING:
     import torch
@@ -53,48 +52,7 @@ class DeviceProduct:
         return torch._int_mm(activations, self.integers.t())
 
 
-@dataclass(frozen=True)
-class DeviceLayer:
-    """One decoder layer; see `weights.Layer`. Numbers of heads are of all H + 2G."""
-
-    attention_balance: "torch.Tensor"
-    query_key_value: DeviceProduct
-    head_limits: "torch.Tensor"
-    head_scales: "torch.Tensor"
-    scale_limits: "torch.Tensor"
-    attention_output: DeviceProduct
-    feed_forward_balance: "torch.Tensor"
-    gate_and_up: DeviceProduct
-    down: DeviceProduct
-
-    @classmethod
-    def of(
-        cls, shape: LlamaShape, quantized: Table, index: int, device: "torch.device"
-    ) -> "DeviceLayer":
-        """Copies a layer of quantized weights to a device."""
-
-        def number(name: str) -> "torch.Tensor":
-            return quantized[f"layers.{index}.{name}"].float().to(device)
-
-        def product(name: str) -> DeviceProduct:
-            whole = f"layers.{index}.{name}"
-            return DeviceProduct(
-                quantized[f"{whole}.integers"], quantized[f"{whole}.scale"], device
-            )
-
-        unit = float(quantized[f"layers.{index}.value_unit"])
-        limits, scales, scale_limits = (each.to(device) for each in head_numbers(shape, unit))
-        return cls(
-            attention_balance=number("attention_balance"),
-            query_key_value=product("query_key_value"),
-            head_limits=limits,
-            head_scales=scales,
-            scale_limits=scale_limits,
-            attention_output=product("attention_output"),
-            feed_forward_balance=number("feed_forward_balance"),
-            gate_and_up=product("gate_and_up"),
-            down=product("down"),
-        )
+DeviceLayer = Layer[DeviceProduct]
 
 
 class DeviceStored(Stored):
@@ -284,12 +242,11 @@ class DevicePass:
     def logits(
         self,
         stream: "torch.Tensor",
-        pending: _Pending | None,
         balance: "torch.Tensor",
         vocabulary: DeviceProduct,
     ) -> "torch.Tensor":
         """Logits (T, V) float32."""
-        rounded, scales = self.normed(stream, pending, balance)
+        rounded, scales = self.normed(stream, None, balance)
         out = stream.new_empty((self._count, vocabulary.outputs))
         self._kernels.scale_sums[(self._count, -(-vocabulary.outputs // _LOGITS))](
             vocabulary(rounded), vocabulary.scale, scales, out,

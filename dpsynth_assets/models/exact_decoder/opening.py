@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_assets.files.kept import Form, kept_file
-from dpsynth_assets.models.engines.protocol import kept
+from dpsynth_assets.models.engines.protocol import opened_once
 from dpsynth_assets.models.exact_decoder.decoder import ExactDecoder, calibrated_table
 from dpsynth_assets.models.exact_decoder.integer_products import ExactDecoderError
 from dpsynth_assets.models.exact_decoder.weights import (
@@ -45,10 +45,10 @@ def opened_decoder(language_model: Any, spec: "EngineSpec | None" = None) -> Exa
     source, calibration = language_model.source, calibration_ids(language_model.encode)
     device = language_model.device if getattr(language_model, "names_gpu", False) else "cpu"
     with _opening:
-        return _opened(source, weights_state(source), tuple(map(tuple, calibration)), device)
+        texts = tuple(map(tuple, calibration))
+        return opened_once(_opened, source, weights_state(source), texts, device)
 
 
-@kept(2)
 def _opened(
     source: str, state: Any, calibration: Sequence[Sequence[int]], device: str
 ) -> ExactDecoder:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dpsynth_assets.models.exact_decoder.attention import WEIGHT_TOTAL, query_limit
 from dpsynth_assets.models.exact_decoder.integer_products import (
@@ -106,17 +106,21 @@ def _require(what: str, got: object, expected: object) -> None:
         )
 
 
+Product = TypeVar("Product")
+"""What computes products on a kind of device."""
+
+
 @dataclass(frozen=True)
-class Layer:
+class Layer(Generic[Product]):
     """One decoder layer.
 
     Attributes:
         attention_balance: (d,), multiplies the stream before it is rounded; the rest of the norm's
             weights is in the product.
         query_key_value: d -> (H + 2G) * D.
-        head_limits: (H + 2G, 1), largest integer of a head.
+        head_limits: (H + 2G,), largest integer of a head.
         head_scales: (H + 2G,), what a head's largest magnitude is multiplied by for its scale.
-        scale_limits: (2G,), largest scales of keys and values: exactness rests on those of values.
+        scale_limits: (H + 2G,), largest scales: exactness rests on those of values.
         attention_output: H * D -> d.
         feed_forward_balance: As above, before the gated product.
         gate_and_up: d -> 2h.
@@ -124,18 +128,18 @@ class Layer:
     """
 
     attention_balance: "torch.Tensor"
-    query_key_value: IntegerProduct
+    query_key_value: Product
     head_limits: "torch.Tensor"
     head_scales: "torch.Tensor"
     scale_limits: "torch.Tensor"
-    attention_output: IntegerProduct
+    attention_output: Product
     feed_forward_balance: "torch.Tensor"
-    gate_and_up: IntegerProduct
-    down: IntegerProduct
+    gate_and_up: Product
+    down: Product
 
 
 @dataclass(frozen=True)
-class Weights:
+class Weights(Generic[Product]):
     """All weights of the decoder.
 
     Attributes:
@@ -146,9 +150,9 @@ class Weights:
     """
 
     embeddings: "torch.Tensor"
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer[Product], ...]
     final_norm: "torch.Tensor"
-    vocabulary: tuple[IntegerProduct, ...]
+    vocabulary: tuple[Product, ...]
 
 
 EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -223,8 +227,8 @@ def quantized_table(
 
 def integer_weights(
     shape: LlamaShape, embeddings: "torch.Tensor", quantized: Table, kernel: Kernel | None = None
-) -> Weights:
-    """Lays quantized weights out for products.
+) -> Weights[IntegerProduct]:
+    """Lays quantized weights out for products on a processor.
 
     Args:
         shape: Numbers of the model.
@@ -232,15 +236,57 @@ def integer_weights(
         quantized: What `quantized_table` returned.
         kernel: What computes products; None takes the fastest that is exact.
     """
-    integers, scale = (quantized[f"vocabulary.{part}"] for part in ("integers", "scale"))
-    blocks = zip(integers.split(_VOCABULARY_BLOCK), scale.split(_VOCABULARY_BLOCK), strict=True)
     if kernel is None:
         (kernel,) = run_alone([partial(fastest_kernel, _shapes(quantized))], 1)
+    return laid_out(shape, embeddings, quantized, KERNELS[kernel], "cpu", _VOCABULARY_BLOCK)
+
+
+def laid_out(
+    shape: LlamaShape,
+    embeddings: "torch.Tensor",
+    quantized: Table,
+    product: "Callable[[torch.Tensor, torch.Tensor], Product]",
+    device: "torch.device | str",
+    block: int,
+) -> Weights[Product]:
+    """Lays quantized weights out for the products of a device.
+
+    Args:
+        shape: Numbers of the model.
+        embeddings: (V, d).
+        quantized: What `quantized_table` returned.
+        product: Takes integers (out, in) and scale (out,).
+        device: Where all else is copied to.
+        block: Output channels of the vocabulary that are computed at a time.
+    """
+
+    def number(name: str) -> "torch.Tensor":
+        return quantized[name].float().to(device)
+
+    def multiply(name: str) -> Product:
+        return product(quantized[f"{name}.integers"], quantized[f"{name}.scale"])
+
+    def layer(own: str) -> Layer[Product]:
+        numbers = _head_numbers(shape, float(quantized[f"{own}.value_unit"]))
+        limits, scales, scale_limits = (each.to(device) for each in numbers)
+        return Layer(
+            attention_balance=number(f"{own}.attention_balance"),
+            query_key_value=multiply(f"{own}.query_key_value"),
+            head_limits=limits,
+            head_scales=scales,
+            scale_limits=scale_limits,
+            attention_output=multiply(f"{own}.attention_output"),
+            feed_forward_balance=number(f"{own}.feed_forward_balance"),
+            gate_and_up=multiply(f"{own}.gate_and_up"),
+            down=multiply(f"{own}.down"),
+        )
+
+    whole = (quantized[f"vocabulary.{part}"].split(block) for part in ("integers", "scale"))
     return Weights(
-        embeddings=embeddings,
-        layers=tuple(_layer(shape, quantized, index, kernel) for index in range(shape.layers)),
-        final_norm=quantized["final_norm"],
-        vocabulary=tuple(KERNELS[kernel](*block) for block in blocks),
+        embeddings=embeddings.float().to(device),
+        layers=tuple(layer(f"layers.{index}") for index in range(shape.layers)),
+        final_norm=number("final_norm"),
+        vocabulary=tuple(map(product, *whole)),
     )
 
 
@@ -248,27 +294,6 @@ def _shapes(quantized: Table) -> set[tuple[int, int]]:
     """Shapes of the products; the vocabulary's is that of its blocks."""
     integers = [each for name, each in quantized.items() if name.endswith(".integers")]
     return {(min(len(each), _VOCABULARY_BLOCK), each.shape[1]) for each in integers}
-
-
-def _layer(shape: LlamaShape, quantized: Table, index: int, kernel: Kernel) -> Layer:
-    def of(name: str) -> "torch.Tensor":
-        return quantized[f"layers.{index}.{name}"]
-
-    def product(name: str) -> IntegerProduct:
-        return KERNELS[kernel](of(f"{name}.integers"), of(f"{name}.scale"))
-
-    limits, scales, scale_limits = head_numbers(shape, float(of("value_unit")))
-    return Layer(
-        attention_balance=of("attention_balance"),
-        query_key_value=product("query_key_value"),
-        head_limits=limits[:, None],
-        head_scales=scales,
-        scale_limits=scale_limits[shape.heads :],
-        attention_output=product("attention_output"),
-        feed_forward_balance=of("feed_forward_balance"),
-        gate_and_up=product("gate_and_up"),
-        down=product("down"),
-    )
 
 
 def _product(name: str, weight: "torch.Tensor", factor: float) -> "dict[str, torch.Tensor]":
@@ -316,12 +341,10 @@ def _quantized_layer(
     }
 
 
-def head_numbers(shape: LlamaShape, unit: float) -> "tuple[torch.Tensor, ...]":
+def _head_numbers(shape: LlamaShape, unit: float) -> "tuple[torch.Tensor, ...]":
     """Largest integer, factor of the scale and largest scale of each of the H + 2G heads.
 
-    Args:
-        shape: Numbers of the model.
-        unit: What a layer's values are multiplied by.
+    `unit` is what a layer's values are multiplied by.
     """
     limit = query_limit(shape.depth)
     query_scale = 1 / (limit * math.sqrt(shape.depth))

@@ -176,7 +176,7 @@ def _pool_alone(model: Any, text: Sequence[int], reading: StateReading) -> dict[
     import torch
 
     ids = [*reading.begin, *text]
-    weights = _weights(len(ids), len(ids), reading)
+    weights = _weights(len(ids), len(ids), len(reading.begin))
     return _pool(model, torch.tensor([ids]), weights[None], reading.layers)
 
 
@@ -192,7 +192,7 @@ def _together(
         for row, index in enumerate(chosen):
             ids = [*reading.begin, *texts[index]]
             tokens[row, : len(ids)] = torch.tensor(ids)
-            weights[row] = _weights(len(ids), columns, reading)
+            weights[row] = _weights(len(ids), columns, len(reading.begin))
         yield chosen, _pool(model, tokens, weights, reading.layers)
 
 
@@ -211,12 +211,11 @@ def _passes(
             yield columns, rows, of_columns[columns][start : start + rows]
 
 
-def _weights(end: int, columns: int, reading: StateReading) -> "torch.Tensor":
+def _weights(end: int, columns: int, first: int) -> "torch.Tensor":
     """Weight of each column in the pooled state, (columns,): sums to 1 over a text's own tokens."""
     import torch
 
     weights = torch.zeros(columns)
-    first = len(reading.begin) if reading.pooling == "mean" else end - 1
     weights[first:end] = 1 / (end - first)
     return weights
 

@@ -93,8 +93,8 @@ class VllmEngine(LocalEngine):
         """Private texts are served one after another: vLLM batches all requests that it has."""
         kept = [index for index, text in enumerate(texts) if text]
         prompts = [[*reading.begin, *texts[index]] for index in kept]
-        layers, skip = reading.layers, len(reading.begin)
-        with self._serving({}, "dpsynth_read_states", layers, skip, reading.pooling == "last"):
+        layers = reading.layers
+        with self._serving({}, "dpsynth_read_states", layers, len(reading.begin)):
             if reading.shares_passes:
                 self._run(prompts, self._one_token(len(kept)), reading.progress)
             else:

@@ -34,15 +34,14 @@ class ResidualStreamWorker:
         steering = _Steering(self.model_runner, vectors)
         self._dpsynth_hooks = steering.hooks()
 
-    def dpsynth_read_states(self, layers: tuple[int, ...], skip: int, last: bool) -> None:
+    def dpsynth_read_states(self, layers: tuple[int, ...], skip: int) -> None:
         """Pools states of every text that passes, until they are taken.
 
         Args:
             layers: Layers that are read.
             skip: Tokens at the start of each request that are not pooled.
-            last: Take the last token's state, not the mean.
         """
-        self._dpsynth_reader = _StateReader(self.model_runner, layers, skip, last)
+        self._dpsynth_reader = _StateReader(self.model_runner, layers, skip)
         self._dpsynth_hooks = self._dpsynth_reader.hooks()
 
     def dpsynth_take_states(self) -> dict[int, np.ndarray]:
@@ -185,8 +184,8 @@ class _StateReader:
         states: {index of text: (layers, d) float32}.
     """
 
-    def __init__(self, runner: Any, layers: tuple[int, ...], skip: int, last: bool) -> None:
-        self._runner, self._layers, self._skip, self._last = runner, layers, skip, last
+    def __init__(self, runner: Any, layers: tuple[int, ...], skip: int) -> None:
+        self._runner, self._layers, self._skip = runner, layers, skip
         self.states: dict[int, np.ndarray] = {}
         self._weights: torch.Tensor | None = None
         self._rows: list[int | None] = []
@@ -206,10 +205,7 @@ class _StateReader:
 
         request, position = _tokens(self._runner)
         length = self._runner.input_batch.num_prompt_tokens[request]
-        if self._last:
-            weight = (position == length - 1).astype(np.float32)
-        else:
-            weight = ((position >= self._skip) & (position < length)) / (length - self._skip)
+        weight = ((position >= self._skip) & (position < length)) / (length - self._skip)
         self._rows = _documents(self._runner)
         weights = torch.zeros((len(self._rows), len(request)))
         weights[request, torch.arange(len(request))] = torch.from_numpy(weight).float()

@@ -1,7 +1,6 @@
 """A cohort of visits, and an engine whose states are sums of fixed word vectors."""
 
 import dataclasses
-from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 
@@ -75,9 +74,7 @@ class WordEngine:
             made.append(Generation(text, tuple(self.language_model.encode(text)), True))
         return made
 
-    def hidden_states(
-        self, texts, layers, pooling="mean", *, behind=(), provenance="private", progress=None
-    ):
+    def hidden_states(self, texts, layers, *, behind=(), provenance="private", progress=None):
         self.read.append([(*behind, *text) for text in texts])
         self.behind.append(len(behind))
         self.provenances.append(provenance)
@@ -87,10 +84,9 @@ class WordEngine:
         ]
         return {layer: np.stack(means)[:, layer].astype(np.float32) for layer in layers}
 
-    @contextmanager
-    def steered(self, vectors, strengths):
-        self.steering = (vectors, strengths)
-        yield self
+    def steered(self, vectors):
+        self.steering = vectors
+        return self
 
 
 class Embedder:

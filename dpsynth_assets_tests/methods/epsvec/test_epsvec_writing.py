@@ -44,16 +44,19 @@ def test_more_rows_begin_with_the_same_rows(cases, released):
 def test_released_vectors_are_added_at_the_layers_and_strengths_asked_for(cases, released, engine):
     stored = vectors_of(released)
     bounds = dict(zip((2, 5), stored.clip_bounds, strict=True))
-    write(cases, released, strengths=(0.5,), strength_unit="clip_bound")
-    vectors, strengths = engine.steering
-    assert strengths == pytest.approx({layer: 0.5 * bound for layer, bound in bounds.items()})
-    write(cases, released, strengths=(0.5,))  # of the difference, which two layers share
-    assert engine.steering[1] == pytest.approx(
-        {2: stored.lengths[1, 0] / 4, 5: stored.lengths[1, 1] / 4}
-    )
-    np.testing.assert_array_equal(vectors[5], vectors_of(released).directions[1, 1])
-    write(cases, released, layers=(5, 2), strengths=(1.0, 2.0), strength_unit="absolute")
-    assert engine.steering[1] == {5: 1.0, 2: 2.0}
+    directions = dict(zip((2, 5), stored.directions[1], strict=True))
+
+    def added_by(**settings):
+        write(cases, released, **settings)
+        return {layer: added @ directions[layer] for layer, added in engine.steering.items()}
+
+    added = added_by(strengths=(0.5,), strength_unit="clip_bound")
+    assert added == pytest.approx({layer: 0.5 * bound for layer, bound in bounds.items()})
+    added = added_by(strengths=(0.5,))  # of the difference, which two layers share
+    assert added == pytest.approx({2: stored.lengths[1, 0] / 4, 5: stored.lengths[1, 1] / 4})
+    added = added_by(layers=(5, 2), strengths=(1.0, 2.0), strength_unit="absolute")
+    assert added == pytest.approx({5: 1.0, 2: 2.0})
+    np.testing.assert_allclose(engine.steering[2], 2 * directions[2])
 
 
 def test_candidates_and_rows_are_records_of_the_declared_schema(cases, toy_model, tmp_path):
