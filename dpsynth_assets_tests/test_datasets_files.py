@@ -37,30 +37,13 @@ def test_an_unknown_nested_key_is_looked_up_in_its_own_model(tmp_path):
     assert problem.remedy == "Did you mean 'budget_share'?"
 
 
-NO_GATE = "no gate reads private text. Drop it;"
-NOT_TRAINED = "no model is trained from scratch. Drop it for SmolLM2, or write kind: pretrained"
 REMOVED = {
-    "budget.monthly_epsilon": (3, "write rounds, which share epsilon evenly."),
-    "release_gate": ({"copied_spans": "block"}, NO_GATE),
-    "evaluation.copied_spans": ("block", NO_GATE),
-    "prompt.prompt_variables": (["tone"], "write {label} in the prompts. Drop it."),
-    "language_model.kind": ("embedded", NOT_TRAINED),
-    "language_model.training_tokens": (1000, NOT_TRAINED),
-    "language_model.settings": ({"width": 32}, NOT_TRAINED),
-    "language_model.seed": (1, NOT_TRAINED),
-    "conditional_generator.kind": ("embedded", NOT_TRAINED),
-    "conditional_generator.settings": ({}, NOT_TRAINED),
-    "conditional_generator.aspects": ({"kind": "vllm"}, NOT_TRAINED),
-    "mean_with_shots": ({}, "write mean_uniform, which scored as well."),
-    "epsvec steering_layers": ([3], "write layers, which are all steered."),
     "aug_pe label_shares": ("released", 'its value is always "equal". Drop it.'),
     "aug_pe label_budget_share": (0.1, "its value is always 0.05. Drop it."),
-    "aug_pe copied_spans": ("block", NO_GATE),
     "aug_pe variation": ("masked", 'its value is always "prefix". Drop it.'),
     "aug_pe infilling_model": ("bart", "its value is always null. Drop it."),
     "aug_pe word_count_std": (3.0, "its value is always 0.0. Drop it."),
     "aug_pe tokens_per_word": (1.3, "its value is always null. Drop it."),
-    "aug_pe prompt_variables": (["tone"], "write {label} in the prompts. Drop it."),
     "aug_pe vote_threshold": (4.0, "its value is always 0.0. Drop it."),
     "secpe label_shares": ("released", 'its value is always "equal". Drop it.'),
     "dp_fine_tuning label_shares": ("released", 'its value is always "equal". Drop it.'),
@@ -70,17 +53,11 @@ REMOVED = {
 @pytest.mark.parametrize("name", REMOVED)
 def test_a_name_that_was_removed_is_one_line_that_says_what_to_write(tmp_path, name):
     value, remedy = REMOVED[name]
-    section, _, key = name.partition(".")
-    method, _, setting = name.partition(" ")
-    if section in ("language_model", "conditional_generator"):
-        written = {"name": "base", section: {key: value}}, "PublicData"
-    elif key or section == "release_gate":
-        change = {**ATTRIBUTES.get(section, {}), key: value} if key else value
-        written = ATTRIBUTES | {section: change}, "PrivateDataset"
-    else:
-        settings = {"settings": {setting: value}} if setting else {}
-        written = ATTRIBUTES | {"methods": [{"method": method, **settings}]}, "PrivateDataset"
-    files, problems = parse_dataset_file(write(tmp_path / "a.yaml", *written))
+    method, setting = name.split()
+    methods = [{"method": method, "settings": {setting: value}}]
+    files, problems = parse_dataset_file(
+        write(tmp_path / "a.yaml", ATTRIBUTES | {"methods": methods})
+    )
     (line,) = map(str, problems or planning_problems(files[0].spec))
     assert f"It was removed: {remedy}" in line
     assert "\n" not in line

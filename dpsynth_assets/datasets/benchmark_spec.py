@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dpsynth_assets.datasets.evaluation_section import EncoderSpec
 from dpsynth_assets.datasets.fields import (
@@ -14,7 +14,8 @@ from dpsynth_assets.datasets.fields import (
     Name,
     Problem,
     PublicWord,
-    refuse,
+    Refusal,
+    twice,
 )
 from dpsynth_assets.datasets.files import (
     BENCHMARK,
@@ -126,27 +127,21 @@ class BenchmarkSpec(Declaration):
     delta: float = Field(1e-6, gt=0, lt=1)
     """Public constant δ."""
 
-    @model_validator(mode="after")
-    def _lines_are_told_apart(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Lines of one name, or on a dataset that is not declared."""
         names = [line.name for line in self.methods]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            refuse("methods", "a name for each line", f"{repeated[0]!r} twice", "Rename one.")
-        taken = sorted({*names} & {*self.references, "leaderboard"})
-        if taken:
-            refuse("methods", "names of lines", f"{taken[0]!r}, a reference's", "Rename it.")
+        yield from twice("methods", names, "Rename one.")
+        for taken in sorted({*names} & {*self.references, "leaderboard"}):
+            got = f"{taken!r}, a reference's"
+            yield Refusal("methods", "names of lines", "Rename it.", got)
+        named = [("methods", line.name, line.datasets) for line in self.methods]
+        named += [("grid", "an entry", each.datasets) for each in self.grid]
         for line in self.methods:
-            self._refuse_unknown(line.datasets, "methods", line.name)
-            for each in line.grid or ():
-                self._refuse_unknown(each.datasets, "methods", f"the grid of {line.name}")
-        for each in self.grid:
-            self._refuse_unknown(each.datasets, "grid", "an entry")
-        return self
-
-    def _refuse_unknown(self, named: Sequence[str] | None, field: str, at: str) -> None:
-        for dataset in named or ():
-            if dataset not in self.datasets:
-                refuse(field, "declared datasets", f"{dataset!r} at {at}", "Declare it.")
+            own = line.grid or ()
+            named += [("methods", f"the grid of {line.name}", each.datasets) for each in own]
+        for field, at, datasets in named:
+            for unknown in {*(datasets or ())} - {*self.datasets}:
+                yield Refusal(field, "declared datasets", "Declare it.", f"{unknown!r} at {at}")
 
     @property
     def sizes(self) -> list[tuple[float, int]]:

@@ -7,13 +7,14 @@ any other. Then the cohorts compose in parallel (docs/privacy.md): the largest s
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from dpsynth_assets.datasets.fields import Declaration, refuse, refuse_unfit
+from dpsynth_assets.datasets.fields import Declaration, Refusal, unfit
 
 Period = Literal["day", "week", "month", "quarter", "year"]
 
@@ -26,7 +27,6 @@ _OWN = {
     "file": ("pattern", "settle_minutes"),
     "window": ("column", "period", "first", "delay_days"),
 }
-_NEEDED = {"file": ("pattern",), "window": ("column", "period", "first")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,38 +58,24 @@ class CohortsSpec(Declaration):
     delay_days: int = Field(1, ge=0)
     """by window: days (>= 0) after a window's end until its records are expected to be there."""
 
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
-        refuse_unfit(self, "by", self.by, _OWN, _NEEDED)
-        return self
-
-    @model_validator(mode="after")
-    def _first_begins_a_period(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Fields of the other kind, windows off the calendar, patterns that name no cohort."""
+        yield from unfit(self, "by", _OWN)
         if self.period and self.first and (begin := _start(self.first, self.period)) != self.first:
-            refuse(
-                "first",
-                f"the first day of a {self.period}, e.g. {begin}",
-                str(self.first),
-                "Windows follow the calendar, so that the list of windows is public.",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _pattern_names_cohorts(self) -> Self:
-        if self.pattern is None:
-            return self
-        names = _BRACES.findall(self.pattern)
+            remedy = "Windows follow the calendar, so that the list of windows is public."
+            yield Refusal("first", f"the first day of a {self.period}, e.g. {begin}", remedy)
+        names = _BRACES.findall(self.pattern or "")
         known = ", ".join(f"{{{name}}}" for name in _PLACEHOLDERS)
         if unknown := [name for name in names if name not in _PLACEHOLDERS]:
-            refuse("pattern", f"placeholders among {known}", f"{{{unknown[0]}}}", "Fix it.")
-        if not names or len(set(names)) != len(names) or "/" in self.pattern:
-            refuse(
+            expected = f"placeholders among {known}"
+            yield Refusal("pattern", expected, "Fix it.", f"{{{unknown[0]}}}")
+        told_apart = names and len(set(names)) == len(names)
+        if self.pattern is not None and (not told_apart or "/" in self.pattern):
+            yield Refusal(
                 "pattern",
                 f"a file name with one or more of the placeholders {known}, each once",
-                repr(self.pattern),
                 "Without one, all files would be one cohort; write folders in source.path.",
             )
-        return self
 
     @property
     def rule(self) -> str:

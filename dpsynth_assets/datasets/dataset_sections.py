@@ -5,6 +5,7 @@ package itself is asked here, because a dataset file is checked without Dagster.
 """
 
 import codecs
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo
@@ -15,7 +16,6 @@ from pydantic import (
     PrivateAttr,
     SerializerFunctionWrapHandler,
     model_serializer,
-    model_validator,
 )
 
 from dpsynth_assets.datasets.fields import (
@@ -24,8 +24,10 @@ from dpsynth_assets.datasets.fields import (
     LabelWord,
     Name,
     PublicWord,
+    Refusal,
     as_seen,
     refuse,
+    twice,
 )
 
 UTF_8 = "utf-8"
@@ -144,24 +146,21 @@ class ColumnsSpec(Declaration):
     """Longest text used, in characters (>= 1), a public constant; longer records are set aside.
     None: a million."""
 
-    @model_validator(mode="after")
-    def _columns_are_told_apart(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Columns that are named twice, or as published rows name theirs."""
         single = [*self.labels, *([self.id] if self.id else [])]
         # A label may also be a field of the object; a text that is a label is a mistake.
         for names in (self.object, single) if self.object else ([self.text, *single],):
-            if repeated := sorted({name for name in names if names.count(name) > 1}):
-                refuse("", "distinct columns", f"{repeated[0]!r} twice", "Name each column once.")
+            yield from twice("", names, "Name each column once.")
         for index, name in enumerate(self.labels):
             if name == "text" or name.startswith(OWN_COLUMNS):
-                refuse(
+                yield Refusal(
                     f"labels.{index}",
                     f"a name other than text that does not begin with {OWN_COLUMNS}",
-                    repr(name),
-                    ("Published rows have columns of these names: rename yours in the source."),
+                    "Published rows have columns of these names: rename yours in the source.",
                 )
         if self.object and "text" in self.model_fields_set:
-            refuse("object", "columns.text or columns.object", "both", "Drop one of them.")
-        return self
+            yield Refusal("object", "columns.text or columns.object", "Drop one of them.", "both")
 
 
 class PrivacyUnitSpec(Declaration):
@@ -173,23 +172,18 @@ class PrivacyUnitSpec(Declaration):
     """Records used of one unit, at most (>= 1), enforced before any mechanism; must be written
     where a column is."""
 
-    @model_validator(mode="after")
-    def _bounded(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """A bound without a unit, or a unit without one."""
         if self.column is None and self.max_records != 1:
-            refuse(
-                "max_records",
-                "1, since the unit is one record",
-                str(self.max_records),
-                "Name the unit's column, or drop max_records.",
-            )
+            remedy = "Name the unit's column, or drop max_records."
+            yield Refusal("max_records", "1, since the unit is one record", remedy)
         if self.column is not None and "max_records" not in self.model_fields_set:
-            refuse(
+            yield Refusal(
                 "max_records",
                 f"a bound on the records of one {self.column!r}",
+                "Write max_records: 1 for one record per unit; a larger bound costs more.",
                 "none",
-                ("Write max_records: 1 for one record per unit; a larger bound costs more."),
             )
-        return self
 
 
 class PublicFactsSpec(Declaration):
@@ -207,35 +201,30 @@ class PublicFactsSpec(Declaration):
     """Whether the label, the public cluster and the place of every record are public; then only
     what a record says is protected. Needs neighboring_relation: zero-out."""
 
-    @model_validator(mode="after")
-    def _usable_labels(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Labels that are not told apart, by the source or by a reader of prompts."""
         for column, values in self.labels.items():
-            field = f"labels.{column}"
+            field, texts = f"labels.{column}", self.texts(column)
             if not values:
-                refuse(field, "at least one value", "none", "List the allowed values.")
-            if len(set(values)) != len(values):
-                refuse(field, "distinct values", "a repeated value", "List each value once.")
+                yield Refusal(field, "at least one value", "List the allowed values.")
+            if any(LABEL_SEPARATOR in value for value in values):
+                expected = f"values without {LABEL_SEPARATOR!r}"
+                yield Refusal(field, expected, "Rename the value.", "one with it")
             if len(set(as_seen(values))) != len(values):
-                refuse(
+                yield Refusal(
                     field,
                     "values that look different",
-                    "two that differ in invisible characters",
                     "Write each value as the source has it, once.",
+                    "two that are alike or differ in invisible characters",
                 )
-            if any(LABEL_SEPARATOR in value for value in values):
-                refuse(
-                    field, f"values without {LABEL_SEPARATOR!r}", "one with it", "Rename the value."
-                )
-            texts = self.texts(column)
             another = any(words != value and words in texts for value, words in texts.items())
             if another or len(set(as_seen(texts.values()))) != len(texts):
-                refuse(
+                yield Refusal(
                     field,
                     "different words for every value",
-                    "words that are another value" if another else "the same words twice",
                     "Prompts distinguish labels by these words: describe each label.",
+                    "words that are another value" if another else "the same words twice",
                 )
-        return self
 
     def texts(self, column: str) -> dict[str, str]:
         """Maps each value of `column` to how a prompt writes it, in declared order."""
@@ -301,7 +290,6 @@ class MethodSpec(Declaration):
 
 
 _FIELDS = 5
-_FEBRUARY, _NEVER_IN_FEBRUARY = 2, {30, 31}
 _SOME_DAY = datetime(2026, 1, 1)  # noqa: DTZ001 - whether a day comes depends on no time zone
 
 
@@ -327,7 +315,7 @@ def cron_problem(cron: str) -> str | None:
         return f"{cron}, a date that no year has"
     except CroniterError:
         return f"{cron}, which is not a cron expression"
-    if month == [_FEBRUARY] and len(days) == 1 and days[0] in _NEVER_IN_FEBRUARY:
+    if month == [2] and days in ([30], [31]):  # With a weekday beside, croniter takes it.
         return f"{cron}, a date that no year has"
     return None
 
@@ -351,24 +339,19 @@ class ScheduleSpec(Declaration):
         """The cron expressions: any of them makes a tick."""
         return (self.cron,) if isinstance(self.cron, str) else tuple(self.cron)
 
-    @model_validator(mode="after")
-    def _comes_at_some_time(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Times that never come, and zones that are not known."""
         for expression in self.expressions:
             if (problem := cron_problem(expression)) is not None:
-                refuse(
+                yield Refusal(
                     "cron",
                     "five cron fields: minute, hour, day of month, month, day of week; or a word, "
                     "e.g. @daily",
-                    problem,
                     'Fix it, e.g. "0 3 1 * *" for 03:00 on the first of each month.',
+                    problem,
                 )
         try:
             ZoneInfo(self.timezone)
         except (KeyError, ValueError, OSError):  # An unknown name, a path, a folder of zones.
-            refuse(
-                "timezone",
-                "a time zone of the IANA database",
-                repr(self.timezone),
-                "Name one, e.g. UTC or Europe/Berlin.",
-            )
-        return self
+            remedy = "Name one, e.g. UTC or Europe/Berlin."
+            yield Refusal("timezone", "a time zone of the IANA database", remedy)

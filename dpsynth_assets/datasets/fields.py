@@ -6,7 +6,7 @@ import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Self
 
 from pydantic import (
     AfterValidator,
@@ -15,12 +15,29 @@ from pydantic import (
     ConfigDict,
     StringConstraints,
     ValidationError,
+    model_validator,
 )
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 REFUSAL = "dpsynth_refusal"
 """Pydantic error type of `refuse`; its context holds `field`, `expected`, `got` and `remedy`."""
+
+
+class Refusal(NamedTuple):
+    """One thing that is wrong with a declaration whose fields are each in order.
+
+    Attributes:
+        field: Dotted path below the declaration.
+        expected: What should be there.
+        remedy: What to do, a sentence.
+        got: What is there; empty: the value of the field.
+    """
+
+    field: str
+    expected: str
+    remedy: str
+    got: str = ""
 
 
 class Declaration(BaseModel):
@@ -30,6 +47,28 @@ class Declaration(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    def refusals(self) -> Iterator[Refusal]:
+        """What is wrong with its fields together; the first is said."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _holds(self) -> Self:
+        for field, expected, remedy, got in self.refusals():
+            refuse(field, expected, got or self._shown(field), remedy)
+        return self
+
+    def _shown(self, field: str) -> str:
+        """The value of a field as the file has it."""
+        value: Any = self
+        for step in field.split("."):
+            if isinstance(value, list):
+                value = value[int(step)]
+            else:
+                value = value.get(step) if isinstance(value, dict) else getattr(value, step)
+        empty = value is None or value == "" or value == []
+        shown = repr(value) if type(value) is str else str(value)
+        return "none" if empty else shown[:80]
 
 
 def refuse(field: str, expected: str, got: str, remedy: str) -> NoReturn:
@@ -45,28 +84,27 @@ def refuse(field: str, expected: str, got: str, remedy: str) -> NoReturn:
     )
 
 
-def refuse_unfit(
-    section: Declaration,
-    kind: str,
-    value: str,
-    own: Mapping[str, Collection[str]],
-    needed: Mapping[str, Collection[str]],
-) -> None:
+def unfit(section: Declaration, kind: str, own: Mapping[str, Collection[str]]) -> Iterator[Refusal]:
     """Refuses fields that mean nothing to a section's kind, and asks for those it needs.
 
     Args:
-        section: The section, validated.
+        section: The section.
         kind: The field that says its kind.
-        value: Its kind.
-        own: Fields that only some kinds have, by kind.
-        needed: Fields that may not be absent, by kind.
+        own: Fields that only some kinds have, by kind; those that may be absent have a default.
     """
+    value = getattr(section, kind)
     foreign = {name for fields in own.values() for name in fields} - {*own[value]}
     for name in sorted(section.model_fields_set & foreign):
-        refuse(name, f"no {name} for {kind}: {value}", "one", f"Drop it, or change {kind}.")
-    for name in needed.get(value, ()):
+        yield Refusal(name, f"no {name} for {kind}: {value}", f"Drop it, or change {kind}.")
+    for name in own[value]:
         if getattr(section, name) is None:
-            refuse(name, f"a value for {kind}: {value}", "none", f"Write {name}.")
+            yield Refusal(name, f"a value for {kind}: {value}", f"Write {name}.")
+
+
+def twice(field: str, names: Sequence[str], remedy: str) -> Iterator[Refusal]:
+    """Refuses a name that is listed twice."""
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        yield Refusal(field, "different names", remedy, f"{name!r} twice")
 
 
 def _public_word(value: Any) -> Any:
@@ -120,38 +158,6 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length
 _WRONG_BRANCH = {"list_type", "dict_type", "model_type", "model_attributes_type"}
 _MOST_PROBLEMS = 100
 """Of one file: a person corrects some and asks again, and each is compared with all known keys."""
-
-_NO_GATE = (
-    "It was removed: no gate reads private text. Drop it; the internal asset copied_spans "
-    "shows the steward what a corpus repeats."
-)
-_NOT_TRAINED = (
-    "It was removed: no model is trained from scratch. Drop it for SmolLM2, or write kind: "
-    "pretrained and model."
-)
-_FIXED = "It was removed: only one value was possible. Drop it."
-_RULED = "It was removed: rows likelier than any public text are always rejected. Drop it."
-
-REMOVED: Mapping[str, str] = {
-    "few_shot": "It was removed: write epsvec, which writes more rows, or mean_uniform.",
-    "mean_with_shots": "It was removed: write mean_uniform, which scored as well.",
-    "monthly_epsilon": "It was removed: write rounds, which share epsilon evenly.",
-    "release_gate": _NO_GATE,
-    "copied_spans": _NO_GATE,
-    "prompt_tokens": "It was removed: write lora_rank.",
-    "prompt_variables": "It was removed: write {label} in the prompts. Drop it.",
-    "rejection.highest_quantile": _RULED,
-    "rejection.public_texts": _FIXED,
-    "rejection.max_text_tokens": _FIXED,
-    "steering_layers": "It was removed: write layers, which are all steered.",
-    "kind: embedded": _NOT_TRAINED,
-    "language_model.training_tokens": _NOT_TRAINED,
-    "language_model.settings": _NOT_TRAINED,
-    "language_model.seed": _NOT_TRAINED,
-    "conditional_generator.settings": _NOT_TRAINED,
-    "conditional_generator.aspects": _NOT_TRAINED,
-}
-"""Names that files once had -> what to write instead; with its section where others have it too."""
 
 
 @dataclass(frozen=True)
@@ -211,9 +217,7 @@ def described(field: FieldInfo) -> str:
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
-    """Says what to write for a removed word, which known one was meant, or lists those known."""
-    if word in REMOVED:
-        return REMOVED[word]
+    """Says which known word was meant, or lists those known."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
 
@@ -234,23 +238,20 @@ def _problem(detail: Any, file: Path, model: type[Declaration], attributes: Any)
         return Problem(field, **told, file=str(file))
     owner = _model_at(model, path[:-1])
     key, field = str(path[-1]) if path else "", ".".join(map(str, path))
-    return Problem(field, *_parts(detail, key, field, owner), file=str(file))
+    return Problem(field, *_parts(detail, key, owner), file=str(file))
 
 
-def _parts(
-    detail: Any, key: str, field: str, owner: type[BaseModel] | None
-) -> tuple[str, str, str]:
+def _parts(detail: Any, key: str, owner: type[BaseModel] | None) -> tuple[str, str, str]:
     fields = owner.model_fields if owner else {}
     meaning = described(fields[key]) if key in fields else ""
     if detail["type"] == "extra_forbidden":
-        return "a known key", repr(key), REMOVED.get(field) or suggest(key, list(fields))
+        return "a known key", repr(key), suggest(key, list(fields))
     if detail["type"] == "missing":
         return "a value", "none", f"Add {key}: {meaning}".strip()
     expected = detail["msg"].removeprefix("Input should be ")
     got = detail["input"]
     shown = repr(got) if isinstance(got, str | int | float | None) else f"a {type(got).__name__}"
-    remedy = REMOVED.get(f"{key}: {got}") or meaning or "Fix the value."
-    return expected[:1].lower() + expected[1:], shown[:80], remedy
+    return expected[:1].lower() + expected[1:], shown[:80], meaning or "Fix the value."
 
 
 def _path(detail: Any, attributes: Any) -> list[str | int]:

@@ -1,11 +1,11 @@
 """Declaration of a private dataset in one YAML file. Everything written there is public."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import product
-from typing import Any, Self
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dpsynth_assets.datasets.cohort_windows import KEY_CHARACTERS, CohortsSpec, Window
 from dpsynth_assets.datasets.dataset_sections import (
@@ -21,7 +21,7 @@ from dpsynth_assets.datasets.dataset_sections import (
     TopicHistogramSpec,
 )
 from dpsynth_assets.datasets.evaluation_section import EvaluationSpec
-from dpsynth_assets.datasets.fields import Declaration, Name, refuse
+from dpsynth_assets.datasets.fields import Declaration, Name, Refusal, twice
 from dpsynth_assets.datasets.prompting import PromptSpec, StructuredSpec
 from dpsynth_assets.datasets.public_spec import EngineSpec
 from dpsynth_assets.datasets.secrets import SecretsSpec
@@ -166,248 +166,204 @@ class PrivateDatasetSpec(Declaration):
         keys = tuple(self.approvers)
         return ApprovalTerms(needed=self.approvals, keys=keys, declaration=declaration)
 
-    @model_validator(mode="after")
-    def _can_be_approved(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Sections that do not fit one another."""
+        yield from self._of_approvals()
+        yield from self._of_columns()
+        yield from self._of_structure()
+        yield from self._of_methods()
+        yield from self._of_account()
+        if self.cohorts is not None:
+            yield from self._of_cohorts(self.cohorts)
+        yield from self._of_places()
+        if self.secrets is not None:
+            yield from self._of_secrets(self.secrets)
+
+    def _of_approvals(self) -> Iterator[Refusal]:
+        expected = "a different public key per approver, ed25519: and 64 hexadecimal digits"
+        remedy = "Write what `dpsynth key` prints."
         for index, key in enumerate(self.approvers):
-            if not SIGNED_BY.fullmatch(key) or key in self.approvers[:index]:
-                twice = f"{key[:20]}… twice" if key in self.approvers[:index] else repr(key)
-                expected = "a different public key per approver, ed25519: and 64 hexadecimal digits"
-                refuse(f"approvers.{index}", expected, twice, "Write what `dpsynth key` prints.")
+            if not SIGNED_BY.fullmatch(key):
+                yield Refusal(f"approvers.{index}", expected, remedy)
+        yield from twice("approvers", self.approvers, remedy)
         if (self.approvals or 0) > len(self.approvers) or (self.approvers and not self.approvals):
-            refuse(
+            yield Refusal(
                 "approvals",
                 f"1 to {len(self.approvers)} approvals, at most one per approver"
                 if self.approvers
                 else "a list of approvers, whose keys can approve",
-                str(self.approvals or "none"),
                 "Write approvals: 2, and a list of approvers with at least as many keys.",
             )
-        return self
 
-    @model_validator(mode="after")
-    def _columns_fit(self) -> Self:
+    def _of_columns(self) -> Iterator[Refusal]:
+        listed = self.public_facts.labels
         for column in self.columns.labels:
-            if column not in self.public_facts.labels:
-                refuse(
+            if column not in listed:
+                yield Refusal(
                     f"public_facts.labels.{column}",
                     f"the public values of label column {column!r}",
-                    "none",
                     "List them (`dpsynth init` shows those it finds, on the terminal): counts by "
                     "label are noisy, the set of labels is not protected.",
+                    "none",
                 )
-        for column in self.public_facts.labels:
+        for column in listed:
             if column not in self.columns.labels:
-                refuse(
+                yield Refusal(
                     f"public_facts.labels.{column}",
                     "only columns named in columns.labels",
-                    repr(column),
                     f"Add {column!r} to columns.labels, or drop it here.",
+                    repr(column),
                 )
         if not self.columns.object and self.privacy_unit.column == self.columns.text:
-            refuse(
-                "privacy_unit.column",
-                "a column other than the text",
-                repr(self.columns.text),
-                "Drop it: without a column the unit is one record.",
-            )
-        return self
+            remedy = "Drop it: without a column the unit is one record."
+            yield Refusal("privacy_unit.column", "a column other than the text", remedy)
 
-    @model_validator(mode="after")
-    def _prompt_knows_schema(self) -> Self:
-        if self.prompt is not None and self.prompt.uses_schema and self.structured is None:
-            refuse(
-                "structured",
-                "a schema for the {schema} of a prompt template",
-                "none",
-                "Declare structured.json_schema, or drop {schema}.",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _schema_can_constrain(self) -> Self:
-        schema = self.constraining_schema
+    def _of_structure(self) -> Iterator[Refusal]:
+        prompt, schema = self.prompt or PromptSpec(), self.constraining_schema
+        if prompt.uses_schema and self.structured is None:
+            remedy = "Declare structured.json_schema, or drop {schema}."
+            yield Refusal("structured", "a schema for the {schema} of a prompt template", remedy)
         if schema is None:
-            return self
-        start = "" if self.prompt is None else self.prompt.text_start
-        if self.prompt is not None and self.prompt.text_end:
-            refuse(
-                "prompt.text_end",
-                "no text_end with a schema, since a schema ends its texts",
-                repr(self.prompt.text_end),
-                "Drop it, or set structured.constrained_decoding: false.",
-            )
+            return
+        otherwise = "or set structured.constrained_decoding: false."
+        if prompt.text_end:
+            expected = "no text_end with a schema, since a schema ends its texts"
+            yield Refusal("prompt.text_end", expected, f"Drop it, {otherwise}")
         try:
-            json_grammar(schema, start)
+            json_grammar(schema, prompt.text_start)
         except JsonGrammarError as error:
             if error.start:
-                refuse(
-                    "prompt.text_start",
-                    ("the beginning of a text of structured.json_schema, with its first property"),
-                    repr(start),
-                    "Fix it, or set structured.constrained_decoding: false.",
+                expected = (
+                    "the beginning of a text of structured.json_schema, with its first property"
                 )
-            refuse(
+                yield Refusal("prompt.text_start", expected, f"Fix it, {otherwise}")
+            yield Refusal(
                 "structured.json_schema",
                 "a schema that decoding can be constrained to",
+                f"Write the schema in another way, {otherwise}",
                 str(error),
-                "Write the schema in another way, or set structured.constrained_decoding: false.",
             )
-        return self
 
-    @model_validator(mode="after")
-    def _methods_share_the_budget(self) -> Self:
+    def _of_methods(self) -> Iterator[Refusal]:
         keys = [method.key for method in self.methods]
-        for index, key in enumerate(keys):
-            if key in keys[:index]:
-                refuse(
-                    f"methods.{index}.name",
-                    "a different name for every corpus",
-                    f"{key!r} twice",
-                    "Give one of them another name.",
-                )
-        unknown = set(self.schedule.methods if self.schedule else ()) - set(keys)
-        if unknown:
-            refuse(
+        yield from twice("methods", keys, "Give one of them another name.")
+        for unknown in {*(self.schedule.methods if self.schedule else ())} - {*keys}:
+            yield Refusal(
                 "schedule.methods",
                 f"names among {', '.join(keys)}",
-                ", ".join(sorted(unknown)),
                 "Name corpora of this file, or leave the list empty for all.",
+                unknown,
             )
         if (total := sum(self._shares())) > 1:
-            refuse(
+            yield Refusal(
                 "methods",
                 "budget shares (cluster_histogram and methods) with a sum of at most 1",
-                f"{float(total):g}",
                 "Lower a budget_share, or drop a method.",
+                f"{float(total):g}",
             )
         records = self.public_facts.records
         if records is not None and Fraction(str(self.budget.delta)) * 10 * records > 1:
-            refuse(
+            yield Refusal(
                 "budget.delta",
                 f"delta <= 1 / (10 x {records}) = {rounded_down(1 / (10 * records), '.3g')}",
-                declared(self.budget.delta),
                 "Lower delta to a public power of ten below that.",
+                declared(self.budget.delta),
             )
-        return self
 
-    @model_validator(mode="after")
-    def _cohorts_are_disjoint(self) -> Self:
-        if self.cohorts is None:
-            return self
+    def _of_cohorts(self, cohorts: CohortsSpec) -> Iterator[Refusal]:
+        where = "where the source is partitioned into cohorts"
         if self.neighboring_relation is not NeighboringRelation.ADD_REMOVE:
-            refuse(
+            yield Refusal(
                 "neighboring_relation",
-                "add-remove where the source is partitioned into cohorts",
-                str(self.neighboring_relation),
+                f"add-remove {where}",
                 "A replaced record may move to another cohort, and zero-out needs the number of "
                 "records of every cohort to be public.",
             )
         if self.privacy_unit.column is not None:
-            refuse(
+            yield Refusal(
                 "privacy_unit.column",
-                "one record as the unit where the source is partitioned into cohorts",
-                repr(self.privacy_unit.column),
+                f"one record as the unit {where}",
                 "A unit with records in several cohorts would pay in each: drop the column, or "
                 "drop cohorts.",
             )
         if self.columns.id is None:
-            refuse(
+            yield Refusal(
                 "columns.id",
-                "an id column where the source is partitioned into cohorts",
-                "none",
+                f"an id column {where}",
                 "Name a column of ids that never change: a record that moves to another cohort is "
                 "recognised by its id.",
             )
         if len(self.name) > 64 - KEY_CHARACTERS:
             limit = f"at most {64 - KEY_CHARACTERS} characters, since a cohort's key is added"
-            refuse("name", limit, f"{len(self.name)}", "Choose a shorter name.")
+            yield Refusal("name", limit, "Choose a shorter name.", f"{len(self.name)}")
         folder, _, name = self.source.path.rpartition("/")
-        if self.cohorts.by == "file" and ("://" in folder or set("*?[") & set(folder) or not name):
-            refuse(
+        if cohorts.by == "file" and ("://" in folder or set("*?[") & set(folder) or not name):
+            yield Refusal(
                 "source.path",
                 "a local folder and a pattern of file names where every file is a cohort",
-                repr(self.source.path),
                 "Write e.g. data/mail/*.jsonl.",
             )
-        return self
 
-    @model_validator(mode="after")
-    def _account_can_be_shared(self) -> Self:
+    def _of_account(self) -> Iterator[Refusal]:
         if self.shares_records_with is None:
-            return self
+            return
+        where = "where an account is shared"
         if self.shares_records_with == self.name:
-            refuse("shares_records_with", "another dataset", repr(self.name), "Drop it.")
+            yield Refusal("shares_records_with", "another dataset", "Drop it.")
         if self.budget.accountant != "zcdp":
-            refuse(
-                "budget.accountant",
-                "zcdp where an account is shared",
-                str(self.budget.accountant),
-                "A fixed plan covers only the releases of one file: write zcdp in both files.",
-            )
+            remedy = "A fixed plan covers only the releases of one file: write zcdp in both files."
+            yield Refusal("budget.accountant", f"zcdp {where}", remedy)
         if self.cohorts is not None:
-            refuse("cohorts", "none where an account is shared", "some", "Drop one of the two.")
-        return self
+            yield Refusal("cohorts", f"none {where}", "Drop one of the two.", "some")
 
-    @model_validator(mode="after")
-    def _places_are_kept(self) -> Self:
+    def _of_places(self) -> Iterator[Refusal]:
         zero_out = self.neighboring_relation is NeighboringRelation.ZERO_OUT
         if zero_out and self.public_facts.records is None:
-            refuse(
+            yield Refusal(
                 "public_facts.records",
                 "the public number of records, which zero-out neighbours share",
-                "none",
                 "Declare public_facts.records, or use neighboring_relation: add-remove.",
             )
         if self.public_facts.slots and not zero_out:
-            refuse(
+            yield Refusal(
                 "public_facts.slots",
                 "neighboring_relation: zero-out, whose neighbours keep every record's place",
-                str(self.neighboring_relation),
                 "Set neighboring_relation: zero-out, or drop slots.",
+                str(self.neighboring_relation),
             )
         if self.public_facts.slots and self.columns.id is None:
-            refuse(
+            yield Refusal(
                 "columns.id",
                 "an id column, since places are public: without ids, places depend on the texts",
-                "none",
                 "Name a column of public ids, or drop public_facts.slots.",
             )
-        return self
 
-    @model_validator(mode="after")
-    def _secrets_have_neighbours(self) -> Self:
-        if self.secrets is None:
-            return self
+    def _of_secrets(self, secrets: SecretsSpec) -> Iterator[Refusal]:
         replaced = self.neighboring_relation is NeighboringRelation.REPLACE_ONE
-        if replaced and self.secrets.adjacency == "removal":
-            refuse(
+        if replaced and secrets.adjacency == "removal":
+            yield Refusal(
                 "secrets.adjacency",
                 "substitution where records are replaced (neighboring_relation: replace-one)",
-                "removal",
                 "Replacing records never results in the dataset without the secret's records.",
             )
-        if self.secrets.public_incidence is not None and self.columns.id is None:
-            refuse(
+        if secrets.public_incidence is not None and self.columns.id is None:
+            yield Refusal(
                 "columns.id",
                 "an id column where public_incidence names records by their ids",
-                "none",
                 "Name a column of public ids, or drop secrets.public_incidence.",
             )
-        if self.secrets.public_incidence is not None and (
-            self.privacy_unit.column is not None or self.cohorts is not None
-        ):
-            refuse(
+        split = self.privacy_unit.column is not None or self.cohorts is not None
+        if secrets.public_incidence is not None and split:
+            yield Refusal(
                 "secrets.public_incidence",
                 "no public_incidence with privacy_unit.column (ids are unique only within a "
                 "unit) or with cohorts (each holds only some of the listed records)",
-                "both",
                 "Drop one of the two.",
+                "both",
             )
         if self.budget.accountant != "tight":
-            refuse(
+            yield Refusal(
                 "budget.accountant",
                 "tight where a bound on secrets is declared",
-                str(self.budget.accountant),
                 "A (p, r) bound is composed from dominating pairs of a fixed plan: write tight.",
             )
-        return self

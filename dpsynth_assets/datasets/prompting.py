@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from dpsynth_assets import paths
-from dpsynth_assets.datasets.fields import Declaration, Problem, refuse
+from dpsynth_assets.datasets.fields import Declaration, Problem, Refusal, refuse
 
 if TYPE_CHECKING:
     from dpsynth_assets.datasets.private_spec import PrivateDatasetSpec
@@ -81,60 +81,32 @@ class PromptSpec(Declaration):
             "{label}" in (getattr(self, name) or "") for name in _TAKES
         )
 
-    @model_validator(mode="after")
-    def _placeholders_are_known(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Placeholders that are not filled in, and parts that exclude one another."""
         for name, known in _TAKES.items():
-            for word in PLACEHOLDER.findall(getattr(self, name) or ""):
-                if word not in known:
-                    refuse(
-                        name,
-                        f"placeholders among {_listed(known)}",
-                        f"{{{word}}}",
-                        "Correct the name, or put a blank after a brace that is not a placeholder.",
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _examples_are_placed_once(self) -> Self:
-        for name, word in _NEEDED.items():
-            template = getattr(self, name)
-            if template is None:
-                continue
-            if (times := PLACEHOLDER.findall(template).count(word)) != 1:
-                refuse(
+            words = PLACEHOLDER.findall(getattr(self, name) or "")
+            for word in {*words} - {*known}:
+                yield Refusal(
                     name,
-                    f"{{{word}}} once",
-                    "none" if not times else f"{times} of them",
-                    "Write it once, where the private text belongs.",
+                    f"placeholders among {_listed(known)}",
+                    "Correct the name, or put a blank after a brace that is not a placeholder.",
+                    f"{{{word}}}",
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _parts_belong_together(self) -> Self:
+            needed = _NEEDED.get(name)
+            if needed and getattr(self, name) and (times := words.count(needed)) != 1:
+                remedy = "Write it once, where the private text belongs."
+                got = f"{times} of them" if times else "none"
+                yield Refusal(name, f"{{{needed}}} once", remedy, got)
         if self.instruction and self.use_chat_template:
-            refuse(
-                "instruction",
-                "instruction or use_chat_template",
-                "both",
-                "Drop one: the prompt is the user's turn, or the beginning of the answer.",
-            )
-        if self.private is None:
-            for name in _WITH_PRIVATE:
-                if name in self.model_fields_set:
-                    refuse(
-                        name,
-                        "prompt.private as well",
-                        "none",
-                        f"Write prompt.private, or drop {name}.",
-                    )
+            remedy = "Drop one: the prompt is the user's turn, or the beginning of the answer."
+            yield Refusal("instruction", "instruction or use_chat_template", remedy, "both")
+        for name in _WITH_PRIVATE if self.private is None else ():
+            if name in self.model_fields_set:
+                remedy = f"Write prompt.private, or drop {name}."
+                yield Refusal(name, "prompt.private as well", remedy, "none")
         if self.public is not None and self.public_text is not None:
-            refuse(
-                "public_text",
-                "public or public_text",
-                "both",
-                "Drop one: public_text fills the private template, public replaces it.",
-            )
-        return self
+            remedy = "Drop one: public_text fills the private template, public replaces it."
+            yield Refusal("public_text", "public or public_text", remedy, "both")
 
 
 def _listed(words: tuple[str, ...]) -> str:

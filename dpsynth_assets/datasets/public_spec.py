@@ -1,13 +1,14 @@
 """Declarations of a public base, and of the engine that serves a language model."""
 
+from collections.abc import Iterator
 from importlib.metadata import entry_points
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from dpsynth_assets.datasets.dataset_sections import SourceSpec
-from dpsynth_assets.datasets.fields import Declaration, Name, refuse
+from dpsynth_assets.datasets.fields import Declaration, Name, Refusal, refuse, twice
 
 DECODERS = ("transformers", "exact", "vllm")
 """Kinds of decoders in this package."""
@@ -120,43 +121,28 @@ class EngineSpec(Declaration):
         """Whether it takes whole devices for itself, so that no other can be opened beside it."""
         return self.kind == "vllm"
 
-    @model_validator(mode="after")
-    def _fields_fit_kind(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Fields that mean nothing to its kind, and endpoints that would show a key."""
         for name in _FOREIGN.get(self.kind, _FOREIGN[DEFAULT_DECODER]):
             if getattr(self, name) != type(self).model_fields[name].default:
-                refuse(name, f"no {name} for kind: {self.kind}", "one", "Drop it, or change kind.")
-        return self
-
-    @model_validator(mode="after")
-    def _endpoint_named(self) -> Self:
+                yield Refusal(name, f"no {name} for kind: {self.kind}", "Drop it, or change kind.")
         if not self.is_endpoint:
-            return self
+            return
         if not self.model or not self.base_url:
-            refuse(
-                "base_url",
-                "base_url and model for kind: openai",
-                "less",
-                "Write base_url: https://host/v1 and model: <name>.",
-            )
+            remedy = "Write base_url: https://host/v1 and model: <name>."
+            yield Refusal("base_url", "base_url and model for kind: openai", remedy, "less")
         url = urlsplit(self.base_url or "")
         if url.username or url.password or url.query:
-            refuse(
+            yield Refusal(
                 "base_url",
                 "a URL without credentials",
-                "some",
                 "Put the key into an environment variable and write api_key_variable: <NAME>.",
+                "some",
             )
-        clear = url.scheme == "http" and (
-            self.api_key_variable is None or url.hostname in _LOOPBACK
-        )
-        if url.scheme != "https" and not clear:
-            refuse(
-                "base_url",
-                "https",
-                f"scheme {url.scheme!r}",
-                "The key would be sent unencrypted: use https, or a server on this machine.",
-            )
-        return self
+        clear = self.api_key_variable is None or url.hostname in _LOOPBACK
+        if url.scheme != "https" and not (url.scheme == "http" and clear):
+            remedy = "The key would be sent unencrypted: use https, or a server on this machine."
+            yield Refusal("base_url", "https", remedy, f"scheme {url.scheme!r}")
 
 
 class PublicColumns(Declaration):
@@ -230,28 +216,15 @@ class LanguageModelSpec(Declaration):
         """Says whether weights were declared to lie on a GPU; `auto` takes one where it is."""
         return self.device not in ("auto", "cpu")
 
-    @model_validator(mode="after")
-    def _decoder_suits_device(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Numbers or a device that its decoder does not take, and weights without a name."""
+        other = "write decoder: transformers."
         if self.decoder == "exact" and self.dtype not in ("auto", "float32"):
-            refuse(
-                "decoder",
-                "dtype: float32 with decoder: exact",
-                f"dtype {self.dtype!r}",
-                "Drop dtype, or write decoder: transformers.",
-            )
+            yield Refusal("dtype", "float32 with decoder: exact", f"Drop dtype, or {other}")
         if self.decoder == "vllm" and self.device != "auto":
-            refuse(
-                "decoder",
-                "device: auto with decoder: vllm, which chooses the device",
-                f"device {self.device!r}",
-                "Drop device, or write decoder: transformers.",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _weights_named(self) -> Self:
-        _weights_named(self.kind, self.model)
-        return self
+            expected = "auto with decoder: vllm, which chooses the device"
+            yield Refusal("device", expected, f"Drop device, or {other}")
+        yield from _unnamed_weights(self.kind, self.model)
 
 
 class TextEmbedderSpec(Declaration):
@@ -295,10 +268,9 @@ class ConditionalGeneratorSpec(Declaration):
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
 
-    @model_validator(mode="after")
-    def _weights_named(self) -> Self:
-        _weights_named(self.kind, self.model)
-        return self
+    def refusals(self) -> Iterator[Refusal]:
+        """Weights without a name."""
+        yield from _unnamed_weights(self.kind, self.model)
 
 
 class InventedTextSpec(Declaration):
@@ -314,15 +286,14 @@ class InventedTextSpec(Declaration):
     seed: int = Field(0, ge=0)
     """Seed of the sampling (>= 0); public."""
 
-    @model_validator(mode="after")
-    def _labels_are_words(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """Labels that are no words of a prompt, or the same twice."""
         for label in self.labels:
-            _one_line("labels", label)
+            yield from _of_two_lines("labels", label)
             if not label.strip():
-                refuse("labels", "words", repr(label), "Drop the entry, or name a kind of text.")
-        if len(set(self.labels)) != len(self.labels):
-            refuse("labels", "each label once", "one twice", "Drop the second.")
-        return self
+                remedy = "Drop the entry, or name a kind of text."
+                yield Refusal("labels", "words", remedy, repr(label))
+        yield from twice("labels", self.labels, "Drop the second.")
 
 
 class PublicDataSpec(Declaration):
@@ -372,43 +343,36 @@ class PublicDataSpec(Declaration):
             return (PublicSource(source=self.source, columns=self.columns),)
         return tuple(self.source)
 
-    @model_validator(mode="after")
-    def _documents_come_from_one_place(self) -> Self:
-        _one_line("domain", self.domain)
+    def refusals(self) -> Iterator[Refusal]:
+        """Documents from two places, or from none."""
+        yield from _of_two_lines("domain", self.domain)
         if "invented" in self.model_fields_set and self.source is not None:
-            refuse(
-                "invented",
-                "invented documents without source",
-                "both",
-                "Drop one: documents are read from the source, or invented.",
-            )
+            remedy = "Drop one: documents are read from the source, or invented."
+            yield Refusal("invented", "invented documents without source", remedy, "both")
         if "invented" in self.model_fields_set and not self.domain:
-            refuse("invented", "domain as well", "none", "Write domain: <what the texts are>.")
+            remedy = "Write domain: <what the texts are>."
+            yield Refusal("invented", "domain as well", remedy, "none")
         if self.source == []:
-            refuse("source", "at least one source", "an empty list", "Add one, or drop the key.")
+            yield Refusal("source", "at least one source", "Add one, or drop the key.")
         if isinstance(self.source, list) and "columns" in self.model_fields_set:
-            refuse(
+            yield Refusal(
                 "columns",
                 "columns inside each source where there are several",
-                "columns next to the list of sources",
                 "Move columns into each entry of source.",
+                "columns next to the list of sources",
             )
-        return self
 
 
-def _weights_named(kind: str, model: str | None) -> None:
+def _unnamed_weights(kind: str, model: str | None) -> Iterator[Refusal]:
     """Refuses a pretrained model without a name, and a name beside another kind."""
     if (kind == "pretrained") != bool(model):
         expected = "a hub id or folder" if kind == "pretrained" else "no model"
-        refuse(
-            "model",
-            f"{expected} for kind: {kind}",
-            repr(model),
-            "Write model: <owner/name or folder> with kind: pretrained, or drop both.",
-        )
+        remedy = "Write model: <owner/name or folder> with kind: pretrained, or drop both."
+        yield Refusal("model", f"{expected} for kind: {kind}", remedy)
 
 
-def _one_line(field: str, words: str) -> None:
+def _of_two_lines(field: str, words: str) -> Iterator[Refusal]:
     """Refuses words that would change the form of a prompt."""
     if any(sign in words for sign in "\n\r{}"):
-        refuse(field, "words on one line, without braces", "a line break or a brace", "Remove it.")
+        expected = "words on one line, without braces"
+        yield Refusal(field, expected, "Remove it.", "a line break or a brace")

@@ -2,13 +2,13 @@
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, refuse, refuse_unfit
+from dpsynth_assets.datasets.fields import Declaration, Name, PublicWord, Refusal, twice, unfit
 from dpsynth_assets.privacy.directed_rounding import declared
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.secret_noise import SecretBudget, SecretPromise
@@ -22,14 +22,6 @@ _OWN = {
     "column": ("column",),
 }
 """Fields that mean something to each detector."""
-
-_NEEDED = {
-    "presidio": ("entity",),
-    "ner": ("entity", "model"),
-    "dictionary": ("path",),
-    "regex": ("pattern",),
-    "column": ("column",),
-}
 
 
 class SecretKindSpec(Declaration):
@@ -88,21 +80,21 @@ class SecretKindSpec(Declaration):
             max_records=self.max_records,
         )
 
-    @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
+    def refusals(self) -> Iterator[Refusal]:
+        """A bound that no release can keep, fields of another detector, a broken pattern."""
         if self.posterior <= self.prior:
-            refuse(
+            yield Refusal(
                 "posterior",
                 f"more than the prior {declared(self.prior)}",
-                declared(self.posterior),
                 "A release cannot lower what was known before: raise posterior, or lower prior.",
+                declared(self.posterior),
             )
-        refuse_unfit(self, "detector", self.detector, _OWN, _NEEDED)
+        yield from unfit(self, "detector", _OWN)
         try:
             re.compile(self.pattern or "")
         except re.error as error:
-            refuse("pattern", "a regular expression", f"one that fails ({error.msg})", "Fix it.")
-        return self
+            got = f"one that fails ({error.msg})"
+            yield Refusal("pattern", "a regular expression", "Fix it.", got)
 
 
 class SecretsSpec(Declaration):
@@ -143,12 +135,9 @@ class SecretsSpec(Declaration):
         found = None if incidence is None else locate(incidence)
         return self.model_copy(update={"kinds": kinds, "public_incidence": found})
 
-    @model_validator(mode="after")
-    def _kinds_differ(self) -> Self:
-        names = [kind.name for kind in self.kinds]
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            refuse("kinds", "distinct names", f"{repeated[0]!r} twice", "Rename one of them.")
-        return self
+    def refusals(self) -> Iterator[Refusal]:
+        """Kinds of one name."""
+        yield from twice("kinds", [kind.name for kind in self.kinds], "Rename one of them.")
 
 
 def incidence_digest(promise: SecretPromise) -> str:

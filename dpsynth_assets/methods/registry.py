@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dpsynth_assets.datasets.fields import REMOVED, suggest
+from dpsynth_assets.datasets.fields import suggest
 from dpsynth_assets.files.from_outside import with_those_of_others
 from dpsynth_assets.methods.base import CohortTerms, Method
 from dpsynth_assets.methods.epsvec import EpsVec, EpsVecOnGenerator
@@ -105,7 +105,7 @@ def _problem(method_name: str, problem: Mapping[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         constants = REGISTRY[method_name].config_type.constants
         remedy = suggest(field, fields)
-        if field in constants and field not in REMOVED:
+        if field in constants:
             remedy = f"It was removed: its value is always {json.dumps(constants[field])}. Drop it."
         return f"{field}: {method_name} has no such setting. {remedy}"
     message = problem["msg"].removeprefix("Value error, ")
