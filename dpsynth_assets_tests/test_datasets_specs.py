@@ -58,7 +58,7 @@ REFUSED = [
     ({"privacy_unit": {"column": "customer"}}, "bound on the records"),
     ({"privacy_unit": {"max_records": 2}}, "1, since the unit is one record"),
     ({"neighboring_relation": "zero-out"}, "public number of records"),
-    ({"columns": {"text": "a", "id": "a"}}, "distinct columns"),
+    ({"columns": {"text": "a", "id": "a"}}, "different names"),
     ({"privacy_unit": {"column": "text", "max_records": 1}}, "a column other than the text"),
     (
         {"neighboring_relation": "zero-out", "public_facts": {"records": 12, "slots": True}},
@@ -97,7 +97,7 @@ def test_composite_labels_are_the_product_in_declared_order():
 def test_label_values_may_not_be_yaml_booleans_look_alike_or_hold_separator_or_line_break():
     for values, word in [
         ([True], "boolean"),
-        ([1, "1"], "repeated"),
+        ([1, "1"], "look different"),
         (["a | b"], "without"),
         (["a\nb"], "on one line"),
         (["cafe", "ca\u200dfe"], "invisible characters"),
