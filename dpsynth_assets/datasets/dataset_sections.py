@@ -202,7 +202,7 @@ class PublicFactsSpec(Declaration):
     what a record says is protected. Needs neighboring_relation: zero-out."""
 
     def refusals(self) -> Iterator[Refusal]:
-        """Labels that are not told apart, by the source or by a reader of prompts."""
+        """Labels that look alike, in the source or in a prompt."""
         for column, values in self.labels.items():
             field, texts = f"labels.{column}", self.texts(column)
             if not values:
