@@ -38,7 +38,6 @@ LONGEST_FIRST = (
     "conformance/test_row_invariance.py",
     "end_to_end/test_partitions.py",
     "benchmarks/test_real_text.py",
-    "chaos/test_installation.py",
     "end_to_end/test_served_releases.py",
     "conformance/test_planted_bugs.py",
     "benchmark/test_benchmark_runs.py",

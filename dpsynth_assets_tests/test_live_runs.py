@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import uuid
 
 import dagster as dg
 import pytest
 
+from dpsynth_assets.defs.sensors import killed_runs_sensor
 from dpsynth_assets.orchestration.instance import dagster_instance
 from dpsynth_assets.orchestration.resources import live_runs
 from dpsynth_assets.orchestration.resources.executors import declared_executor
@@ -199,6 +201,34 @@ def test_a_killed_run_is_reported_and_its_place_freed(process, holds, lives):
         assert any(run_id[:8] in line for line in lines) != lives
 
 
+def held_job():
+    job = dg.define_asset_job("holding", selection="*")
+    return dg.Definitions([held], jobs=[job], executor=declared_executor()).resolve_job_def(
+        "holding"
+    )
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_run_frees_what_it_would_wait_for(process, waiting, monkeypatch):
+    """Its holder was killed before the run asks, or is killed while it waits; no daemon runs."""
+    monkeypatch.setattr(live_runs, "POLL_SECONDS", 0.05)
+    monkeypatch.setenv("DPSYNTH_EXECUTOR", "in_process")
+    with dagster_instance() as instance:
+        child = process(started(instance))
+        storage, frees = instance.event_log_storage, threading.Thread(target=kill, args=[child])
+        if not waiting:
+            kill(child)
+        asks = type(storage).claim_concurrency_slot
+
+        def asked(*arguments):
+            if waiting and frees.ident is None:
+                frees.start()
+            return asks(*arguments)
+
+        monkeypatch.setattr(type(storage), "claim_concurrency_slot", asked)
+        assert dg.execute_job(dg.reconstructable(held_job), instance=instance).success
+
+
 def test_a_slot_assigned_to_a_killed_waiter_is_freed(process):
     """The holder ends, its slot is assigned to a waiter that was killed: the next run gets it."""
     with dagster_instance() as instance:
@@ -259,7 +289,8 @@ def test_locks_of_finished_runs_are_removed(process, tmp_path):
         run_id = started(instance)
         kill(process(run_id))
         assert (tmp_path / "live_runs" / f"{run_id}.lock").exists()
-        free_dead_runs(instance)
+        told = killed_runs_sensor()(dg.build_sensor_context(instance=instance))
+        assert run_id[:8] in told.skip_message
         assert list((tmp_path / "live_runs").iterdir()) == []
 
 

@@ -21,7 +21,6 @@ from dpsynth_assets.privacy.events import (
 )
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType
 from dpsynth_assets.privacy.ledger import Ledger
-from dpsynth_assets.privacy.ledger.accounts import reserve_entry
 from dpsynth_assets.privacy.ledger.charges import RHO_GRID_BITS, FilterSum
 from dpsynth_assets.privacy.renyi import float_up, zcdp_rho
 from dpsynth_assets.releases.once import Drawn
@@ -59,18 +58,6 @@ def test_f7_a_resumed_run_under_a_smaller_budget_is_refused_and_hides_nothing(tm
     after = Ledger(sqlite_url(tmp_path)).spend("tickets", make_terms(epsilon=0.5))
     assert after.epsilon == before.epsilon > 10
     assert after.remaining_epsilon == 0.0
-
-
-def test_f7_resuming_with_the_same_parameters_pays_once_and_reports_it(tmp_path):
-    first = run(tmp_path, SPENDTHRIFT)
-    assert run(tmp_path, SPENDTHRIFT, run_id="resumed") == first
-
-
-def test_f7_a_deleted_release_folder_does_not_delete_what_was_spent(tmp_path):
-    run(tmp_path, SPENDTHRIFT)
-    for file in (tmp_path / "releases").rglob("*.json"):
-        file.unlink()
-    assert run(tmp_path, FRUGAL).rho >= SPENDTHRIFT.rho + FRUGAL.rho
 
 
 # Events of subnormal ρ: 1e-323 and less. Their floats vanish in any sum.
@@ -138,9 +125,3 @@ def test_f21_sampled_charges_of_any_size_are_kept():
     assert total.sampled == {event_json: 1000}
     assert total.epsilon(DELTA) >= 0.0
     assert total.filter_epsilon(DELTA, 8.0) > FilterSum().filter_epsilon(DELTA, 8.0)
-
-
-def test_f21_an_entry_states_events_and_never_a_rounded_sum():
-    entry = reserve_entry(make_request(event=BELOW_FLOATS[0]), make_terms(), None, None)
-    assert entry.event == BELOW_FLOATS[0]
-    assert entry.event.rho > 0

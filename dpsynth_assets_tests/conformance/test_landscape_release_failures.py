@@ -16,11 +16,9 @@ from dpsynth_assets import privacy
 from dpsynth_assets.attacks.audits.gradients import private_gradient
 from dpsynth_assets.attacks.audits.ledger_rules import REAL, seeded_everywhere
 from dpsynth_assets.attacks.audits.sums import release_vector_mean
-from dpsynth_assets.privacy.batch_terms import BatchTerms
 from dpsynth_assets.privacy.events import GaussianEvent
 from dpsynth_assets.privacy.guarantees import NeighboringRelation
 from dpsynth_assets.privacy.histogram import GaussianVoting, NoisyHistogram
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
 from dpsynth_assets_tests.privacy.dp_sgd_cases import mechanism
 
 ADD_REMOVE = NeighboringRelation.ADD_REMOVE
@@ -86,21 +84,6 @@ def test_a_training_run_costs_what_it_was_declared_to_whatever_came():
     gradients_of(small, records=0)
     gradients_of(large, records=1000)
     assert small.event() == large.event()
-
-
-def test_token_draws_cost_and_yield_the_same_for_any_batch():
-    mechanism = MeanTokenMechanism(
-        batch=BatchTerms(expected_batch_size=4, relation=ADD_REMOVE),
-        clip_bound=1.0,
-        temperature=1.0,
-    )
-    for rows in (0, 1, 50):
-        meter = PrivateTokenMeter(3, 2)
-        logits = torch.zeros(rows, 5)
-        batch_of_row = torch.zeros(rows, dtype=torch.int64)
-        drawn = [mechanism.select(logits, batch_of_row, np.arange(2), meter) for _ in range(3)]
-        assert np.shape(drawn) == (3, 2)
-        assert meter.exhausted.all()
 
 
 def test_a_denominator_of_private_records_is_no_setting():

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from hypothesis import given, settings, strategies as st
 
 from dpsynth_assets.attacks.reconstruction import CopyingModel
@@ -18,27 +17,16 @@ from dpsynth_assets.methods.inputs import PrivateInputs, PublicInputs
 from dpsynth_assets.methods.private_prediction.config import MeanUniformConfig
 from dpsynth_assets.methods.private_prediction.mean import MeanUniform
 from dpsynth_assets.privacy.batch_terms import BatchTerms
-from dpsynth_assets.privacy.clipping import clip_logits
 from dpsynth_assets.privacy.difference_clipping import DifferenceTokenMechanism
 from dpsynth_assets.privacy.guarantees import NeighboringRelation, PrivacyUnit
 from dpsynth_assets.privacy.sparse_vector import PublicTokenTest
-from dpsynth_assets.privacy.token_selection import MeanTokenMechanism, PrivateTokenMeter
+from dpsynth_assets.privacy.token_selection import MeanTokenMechanism
 from dpsynth_assets_tests.privacy.oracles import distance_oracle
 
 # The distance of the public-token test, taken on the softmax of the mean of clipped logits and
 # charged as if one record moved it by 1/s.
 
 VOCABULARY = 16
-
-
-def softmax(logits):
-    weights = np.exp(logits - logits.max())
-    return weights / weights.sum()
-
-
-def published_distance(rows, public, size, clip_bound=10.0):
-    mean = clip_logits(rows, clip_bound).sum(axis=0) / size
-    return np.abs(softmax(mean) - softmax(public)).sum()
 
 
 def record(generator):
@@ -53,33 +41,6 @@ def neighbours(generator, size):
     return rows, np.vstack([rows, record(generator)]), generator.normal(0, 3, VOCABULARY)
 
 
-def largest_move(distance, size, trials=400):
-    generator = np.random.default_rng(size)
-    moves = []
-    for _ in range(trials):
-        rows, more, public = neighbours(generator, size)
-        moves.append(abs(distance(rows, public, size) - distance(more, public, size)))
-    return max(moves)
-
-
-@pytest.mark.parametrize("size", [7, 31])
-def test_published_distance_moves_by_more_than_its_charge(size):
-    assert largest_move(published_distance, size) > 2.5 / size
-
-
-def test_worst_move_of_the_published_distance_is_as_derived():
-    # One record lifts one of two tokens by 2c/s against the other: 2 tanh(c/(2s)), not 1/s.
-    row, public = np.array([[60.0, -60.0]]), np.array([60.0, -60.0])
-    others = np.vstack([np.array([[5.0, -5.0]] * 3), np.array([[-5.0, 5.0]] * 3)])
-    half = np.array([[-5.0, 0.0]])  # clipped to (5, 10): leaves the mean half a step below zero
-    base = np.vstack([others, half * 2])
-    move = abs(
-        published_distance(np.vstack([base, row]), public, 7) - published_distance(base, public, 7)
-    )
-    assert move == pytest.approx(2 * np.tanh(2 * 10 / 7 / 4), rel=1e-9)
-    assert move > 8 / 7
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 40), st.integers(1, 40))
 def test_our_distance_never_moves_by_more_than_its_charge(seed, rows_count, size):
@@ -90,23 +51,6 @@ def test_our_distance_never_moves_by_more_than_its_charge(seed, rows_count, size
     replaced[-1] = record(np.random.default_rng(seed + 1))
     move = abs(distance_oracle(replaced, public, size) - distance_oracle(more, public, size))
     assert move <= 2 / size + 1e-12
-
-
-def test_the_tensor_code_measures_our_distance_and_not_the_published_one():
-    _, more, public = neighbours(np.random.default_rng(5), 9)
-    tested = PublicTokenTest(
-        batch=BatchTerms(expected_batch_size=9, relation=NeighboringRelation.ADD_REMOVE),
-        noise_scale=0.2,
-        threshold=0.5,
-    )
-    measured = tested.private_distances(
-        torch.as_tensor(more),
-        torch.as_tensor(public)[None],
-        torch.zeros(len(more), dtype=torch.int64),
-        np.array([0]),
-    )
-    assert float(measured[0]) == pytest.approx(distance_oracle(more, public, 9), abs=1e-6)
-    assert abs(float(measured[0]) - published_distance(more, public, 9)) > 1e-3
 
 
 # Settings read off private data: a length limit of mean + 2 standard deviations of the private
@@ -212,19 +156,3 @@ def parts():
         difference=DifferenceTokenMechanism(batch=batch, clip_bound=1.0, temperature=1.0, top_k=5),
         test=PublicTokenTest(batch=batch, noise_scale=0.2, threshold=0.5),
     )
-
-
-@pytest.mark.parametrize("rows", [0, 1, 4, 90])
-def test_prices_noise_and_supports_do_not_depend_on_the_rows_at_hand(rows):
-    kernel, meter = parts(), PrivateTokenMeter(5, 1)
-    prices = [kernel.mean.event(5), kernel.difference.event(5), kernel.test.event(5)]
-    noise = kernel.test.noise_steps, kernel.test.threshold_steps
-    logits, public = torch.randn(rows, 40) * 9, torch.arange(40.0)[None]
-    where = torch.zeros(rows, dtype=torch.int64), np.array([0])
-    support = kernel.difference.support(public[0], None)
-    kernel.test.open(meter).needs_private_token(logits, public, *where)
-    drawn = int(kernel.difference.select(logits, *where, meter, public_logits=public)[0])
-    assert drawn in support
-    assert prices == [kernel.mean.event(5), kernel.difference.event(5), kernel.test.event(5)]
-    assert noise == (parts().test.noise_steps, parts().test.threshold_steps)
-    assert meter.spent.tolist() == [1]

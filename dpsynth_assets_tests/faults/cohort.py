@@ -16,7 +16,6 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
-from dpsynth_assets.files.whole import replaced_whole
 from dpsynth_assets.orchestration.assets.launch import ReleaseConfig, release_name
 from dpsynth_assets.orchestration.metadata import spend_metadata
 from dpsynth_assets.orchestration.resources.executors import declared_executor
@@ -31,7 +30,7 @@ from dpsynth_assets.privacy.events import ComposedEvent
 from dpsynth_assets.privacy.guarantees import Cost, GuaranteeType, NeighboringRelation
 from dpsynth_assets.privacy.histogram import NoisyHistogram
 from dpsynth_assets.privacy.ledger import Ledger, ReleaseRequest, Reservation
-from dpsynth_assets.releases.once import Drawn, StoredRelease
+from dpsynth_assets.releases.once import Drawn
 from dpsynth_assets.releases.store import StoreUnavailableError
 from dpsynth_assets.sensitive.unfinished import StoredPasses
 from dpsynth_assets_tests.privacy.ledger_cases import make_request, make_terms
@@ -39,8 +38,6 @@ from dpsynth_assets_tests.stored import release_once
 
 COHORT = "letters"
 KEY = [COHORT, "counts", "candidate_corpus"]
-POOL = "letters"
-"""A pool of rounds that kill its holders; runs are in it where FAULTS_POOL is set."""
 PASSES = 3
 BEFORE, MARKED, PAID, RESERVED, PASS, DRAWN, STORED, COMMITTED = POINTS = (
     "before the charge",
@@ -53,15 +50,13 @@ BEFORE, MARKED, PAID, RESERVED, PASS, DRAWN, STORED, COMMITTED = POINTS = (
     "committed",
 )
 NOT_STORED = "not stored"
-PUBLISHING = "publishing"
-PUBLISHED = ("README.md", "counts.json", "privacy_label.json")
 HISTOGRAM: dict[str, Any] = {
     "noise": "gaussian",
     "scale": 8.0,
     "relation": NeighboringRelation.ADD_REMOVE,
 }
 EVENT = ComposedEvent(events=(NoisyHistogram(**HISTOGRAM).event(),) * PASSES)
-TERMS = make_terms(epsilon=float(os.environ.get("FAULTS_EPSILON", "1.8")))
+TERMS = make_terms(epsilon=1.8)
 """Three releases and no fourth."""
 RECORDS = pl.DataFrame(
     {
@@ -154,7 +149,7 @@ def request(release: str, run_id: str) -> ReleaseRequest:
     )
 
 
-@dg.asset(key=KEY, pool=POOL if os.environ.get("FAULTS_POOL") else None)
+@dg.asset(key=KEY)
 def candidate_corpus(
     context: dg.AssetExecutionContext,
     config: ReleaseConfig,
@@ -194,24 +189,8 @@ def candidate_corpus(
             drawn_from=lambda: {"records": sensitive_store.pay_for_records(COHORT)},
         )
     reached(COMMITTED)
-    if os.environ.get("FAULTS_PUBLISH") == "1":
-        publish(stored)
     sys.stdout.write("a line for the step's log\n")
     return dg.Output(stored.facts, metadata=spend_metadata(book, stored.reservation, TERMS))
-
-
-def published() -> Path:
-    """The folder that holds the release that was published last."""
-    return Path(os.environ["DPSYNTH_HOME"]) / "released" / COHORT
-
-
-def publish(stored: StoredRelease) -> None:
-    """Replaces the published folder as `published_corpus` does; each file names its release."""
-    with replaced_whole(published()) as folder:
-        for name in PUBLISHED:
-            (folder / name).write_text(f"{stored.reservation.id} {stored.facts}\n" * 500)
-            if name == PUBLISHED[0]:
-                reached(PUBLISHING)
 
 
 def _marked_passes(store: SensitiveStore, reservation: Reservation) -> MarkedPasses:

@@ -203,17 +203,6 @@ def test_a_record_moves_the_clipped_sum_by_at_most_the_bound(name, products):
         assert bound * (1 - 2 * products.clip_margin) <= moved.norm() <= bound
 
 
-@pytest.mark.parametrize("name", ["BART", "GPT-2", "Llama"])
-def test_batch_mates_do_not_change_what_an_example_adds(name):
-    # One example alone, and between two others: longer ones pad it, shorter ones do not.
-    model, bound = built(name), 0.1
-    alone = clipped(model, [[2]], bound)
-    for mates in ([0], [4]):
-        together = clipped(model, [[*mates, 2]], bound)
-        apart = clipped(model, [[mate] for mate in mates], bound)
-        assert (together - apart - alone).norm() < 1e-4 * bound
-
-
 @pytest.mark.parametrize("broken", [math.nan, math.inf, 1e38])
 @pytest.mark.parametrize("products", Products)
 def test_an_example_without_a_finite_gradient_adds_zero(broken, products, way):
